@@ -1,7 +1,7 @@
 """Read one unit of an imported source, and write its rows as Lance fragments to a draft."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
@@ -15,11 +15,15 @@ from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.imported import PLACED
 from spiral_stream.sources.imports import FILE, INDEX, RAISE, ImportedSource, ImportUnit, Refused
 from spiral_stream.sources.lance_fragments import draft_fragments
+from spiral_stream.storage.uri import is_object
+from spiral_stream.threads import Workers, thread_share
 
 FRAGMENT_ROWS: Final = 1 << 20  # at most
 FRAGMENT_BYTES: Final = 512 << 20  # about, at most: a fragment is what is read, shuffled and cached at once
 _BATCH_ROWS: Final = 8192  # smaller batches of small files are written together
 _BATCH_BYTES: Final = 1 << 20
+TOGETHER: Final = 16  # units of one call that are read at a time, where they lie on a store
+_AHEAD: Final = 64  # small objects of one unit, whose rows are held together
 
 
 @final
@@ -49,9 +53,16 @@ class KeptUnit:
 def import_units(
     source: Shared[ImportedSource], schema: bytes, units: Sequence[ImportUnit], draft: Path
 ) -> list[KeptUnit]:
-    """Read units and write their rows to a draft. Runs wherever the executor likes."""
+    """Read units and write their rows to a draft; units on a store together. Runs wherever the executor likes."""
     columns = pa.ipc.read_schema(pa.py_buffer(schema))
-    return [_import_unit(source.value, columns, unit, draft / str(k)) for k, unit in enumerate(units)]
+
+    def work(k: int) -> KeptUnit:
+        return _import_unit(source.value, columns, units[k], draft / str(k))
+
+    if not is_object(units[0].path) or len(units) == 1:
+        return [work(k) for k in range(len(units))]
+    with Workers(thread_share().waiting(TOGETHER), "spiral-import") as pool:
+        return list(pool.map(work, range(len(units))))
 
 
 def _import_unit(source: ImportedSource, schema: pa.Schema, unit: ImportUnit, draft: Path) -> KeptUnit:
@@ -113,14 +124,34 @@ class _Rows:
         yield from self
 
     def _one_by_one(self) -> Iterator[pa.RecordBatch]:
-        for at, file in enumerate(self._files):
-            self._refused.unit = file
+        found = self._read_ahead() if self._unit.files and is_object(self._unit.path) else self._read()
+        for at, (file, batches) in enumerate(found):
             name = pa.scalar(file.file.name, pa.utf8())
-            for batch in self._source.import_rows(file, self._own, self._refused):
+            for batch in batches:
                 if rows := len(batch):
                     places = np.arange(self.counts[at], self.counts[at] + rows, dtype=np.int64)
                     self.counts[at] += rows
                     yield self._placed(batch, pa.repeat(name, rows), pa.array(places))
+
+    def _read(self) -> Iterator[tuple[ImportUnit, Iterable[pa.RecordBatch]]]:
+        for file in self._files:
+            self._refused.unit = file
+            yield file, self._source.import_rows(file, self._own, self._refused)
+
+    def _read_ahead(self) -> Iterator[tuple[ImportUnit, Iterable[pa.RecordBatch]]]:
+        """As `_read`, of small objects: some are read together."""
+
+        def whole(file: ImportUnit) -> tuple[list[pa.RecordBatch], Refused]:
+            refused = Refused(file, self._refused.on_error)
+            return list(self._source.import_rows(file, self._own, refused)), refused
+
+        with Workers(thread_share().waiting(TOGETHER), "spiral-import") as pool:
+            for begin in range(0, len(self._files), _AHEAD):
+                some = self._files[begin : begin + _AHEAD]
+                for file, (batches, refused) in zip(some, pool.map(whole, some), strict=True):
+                    self._refused.unit = file
+                    self._refused.absorb(refused)
+                    yield file, batches
 
     def _joined(self) -> Iterator[pa.RecordBatch]:
         """The rows of all files, which say themselves which one they are of, in the order of the files."""

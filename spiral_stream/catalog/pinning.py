@@ -1,14 +1,14 @@
 """Pin the files of a relation at registration: one look at each, and what they are like becomes part of its data version.
 
-Reference columns are scanned once, in the order the source stores them; each file is looked at once in a batch, by
+Reference columns are scanned once, in the order the source stores them; each file is looked at once in some batches, by
 `THREADS` threads, since a look may cost a round trip; objects of a store are looked at as `object_looks` says. Memory holds
-a batch, a bounded number of pins (`numbers`), and some bytes for each shard. Cost: about 11 us of CPU for a file, 1 us for a
-row that names a file of many rows.
+these batches, a bounded number of pins (`numbers`), and some bytes for each shard. Cost: about 11 us of CPU for a file, 1 us
+for a row that names a file of many rows.
 """
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,9 @@ from spiral_stream.sources.source import ROW, Reader, content_key
 from spiral_stream.threads import Workers, thread_share
 
 THREADS: Final = 16
-_TOGETHER: Final = 256  # files of one task, at most: few files are dealt to all threads
+_TASK: Final = 256  # files of one task, at most: few files are dealt to all threads
+_ROWS: Final = 1 << 18  # of several batches whose files are looked at together
+_NAMES: Final = 1 << 12  # that these name
 _VERSION: Final = 1  # of what enters content keys
 _RECENT: Final = 1 << 16  # files of former batches that are remembered: tars that hold many rows
 _OWN: Final = "\0"  # before the name of a source's own file; no reference holds one
@@ -94,15 +96,37 @@ def _keys(manifest: Manifest, reader: Reader, columns: Sequence[str], found: Col
     with Workers(thread_share().waiting(THREADS), "spiral-pins") as pool:
         objects = ObjectLooks(pool, reach, confined, int(manifest.shard_rows.sum()))
         looks = _Looks(pool, reach, objects, found, reader.listed)
-        for batch in reader.scan(list(columns)):
-            rows = manifest.shard_of(manifest.logical(batch.column(ROW).to_numpy()))
-            for column in columns:
-                references = batch.column(column)
-                owners = flattened(references)[1] if is_list(references.type) else slice(None)
-                if len(rows[owners]):
-                    shards.add(rows[owners], looks.of(references))
-            shards.passed(rows)
+        for some in _together(reader.scan(list(columns)), columns):
+            looks.know([name for _, named in some for names, _ in named for name in names])
+            for batch, named in some:
+                rows = manifest.shard_of(manifest.logical(batch.column(ROW).to_numpy()))
+                for column, (names, codes) in zip(columns, named, strict=True):
+                    references = batch.column(column)
+                    owners = flattened(references)[1] if is_list(references.type) else slice(None)
+                    if len(rows[owners]):
+                        shards.add(rows[owners], looks.facts(names, codes))
+                shards.passed(rows)
     return shards.keys()
+
+
+_Named = tuple[list[str | None], NDArray[np.int64]]  # as `references_of`
+
+
+def _together(
+    batches: Iterable[pa.RecordBatch], columns: Sequence[str]
+) -> Iterator[list[tuple[pa.RecordBatch, list[_Named]]]]:
+    """Batches with what each column names, some at a time: many may name one tar each, and looks are asked for together."""
+    some: list[tuple[pa.RecordBatch, list[_Named]]] = []
+    rows = names = 0
+    for batch in batches:
+        named = [references_of(batch.column(column)) for column in columns]
+        some.append((batch, named))
+        rows, names = rows + len(batch), names + sum(len(found) for found, _ in named)
+        if rows >= _ROWS or names >= _NAMES:
+            yield some
+            some, rows, names = [], 0, 0
+    if some:
+        yield some
 
 
 @final
@@ -116,18 +140,21 @@ class _Looks:
         self._listed = listed
         self._recent: dict[str, Pin] = {}
 
-    def of(self, references: pa.Array) -> NDArray[np.int64]:
-        """Shape [N, 2], int64: size and time of the file that each reference names."""
-        names, codes = references_of(references)
-        new = [name for name in dict.fromkeys(names) if name is not None and name not in self._recent]
+    def know(self, names: Sequence[str | None]) -> None:
+        """Look at the files of some references that were not looked at of late."""
+        wanted = dict.fromkeys(name for name in names if name is not None)
+        new = [name for name in wanted if name not in self._recent]
+        if len(self._recent) > _RECENT:
+            self._recent = {name: pin for name, pin in self._recent.items() if name in wanted}
         if new:
             pins = self._pins(new)
             self._found.add(new, [pins[name] for name in new])
             self._recent |= pins
+
+    def facts(self, names: Sequence[str | None], codes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Shape [N, 2], int64: size and time of the file that each reference names, which `know` was told."""
         table = [NOT_THERE if name is None else self._recent[name] for name in names]
         sizes_N2 = np.array([pin[:2] for pin in [*table, NOT_THERE]], np.int64)
-        if len(self._recent) > _RECENT:
-            self._recent = dict(list(self._recent.items())[-_RECENT // 2 :])
         facts_N2: NDArray[np.int64] = sizes_N2[codes]
         return facts_N2
 
@@ -135,7 +162,7 @@ class _Looks:
         pins = {name: pin for name in names if (pin := self._listed(name)) is not None}
         pins |= self._objects.pins([name for name in names if name not in pins])
         left = [name for name in names if name not in pins]
-        together = min(_TOGETHER, -(-len(left) // THREADS)) or 1
+        together = min(_TASK, -(-len(left) // THREADS)) or 1
         parts = [left[at : at + together] for at in range(0, len(left), together)]
         for part, some in zip(parts, self._pool.map(self._look_all, parts), strict=True):
             pins.update(zip(part, some, strict=True))

@@ -96,10 +96,16 @@ class ArrowStreamReader(Reader):
         rows = [unit.rows for unit in self._units] if known is None else known.rows
         self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)
 
-    @property
-    def count(self) -> int:
-        """How many files there are."""
-        return len(self._names)
+    def has_values(self, name: str, child: str) -> bool:
+        """Whether a field of a struct column holds values: the first batch in which any row has some decides."""
+        import pyarrow.compute as pc
+
+        for unit in range(len(self._names)):
+            for batch in self.file(unit).batches:
+                column = batch.column(name)
+                if column.null_count < len(column):
+                    return bool(pc.struct_field(column, child).null_count < len(column))
+        return True
 
     def units(self) -> Sequence[Unit]:
         return self._units or [self.file(unit).unit for unit in range(len(self._names))]

@@ -17,13 +17,15 @@ from spiral_stream.sources.csv_records import Chunk, CsvForm, chunks, need_names
 from spiral_stream.sources.declared import columns, declared, need_kept_names
 from spiral_stream.sources.halves import Record, sound
 from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
-from spiral_stream.sources.listing import file_units, listed, set_paths
+from spiral_stream.sources.listing import listed_units, set_paths
 from spiral_stream.sources.pieces import pieces
 from spiral_stream.sources.text_blocks import BLOCK_BYTES, is_plain, with_compressed
+from spiral_stream.threads import Workers, thread_share
 
 SUFFIXES: Final = with_compressed(".csv", ".tsv")
 SAMPLE_FILES: Final = 16  # that types are taken from, spread over all
 SAMPLE_BYTES: Final = 16 << 20  # of them together
+SAMPLE_THREADS: Final = 8  # at most, that look at them
 _GIVE: Final = 'schema={"name": "type", ...}'
 _INVALID: Final = re.compile(
     r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to (.*?): invalid value '(.*)'", re.DOTALL
@@ -93,10 +95,10 @@ class Csv(ImportedSource):
             _need_readable(kinds)
 
     def import_units(self) -> Sequence[ImportUnit]:
-        return file_units(*listed(self.path, "Csv", SUFFIXES, remote=True), "Csv")
+        return listed_units(self.path, "Csv", SUFFIXES)
 
     def import_pieces(self, files: Sequence[ImportUnit]) -> Sequence[ImportUnit]:
-        return pieces(files, parted=lambda file: self.form_of(file.path).enclosing is None and is_plain(file.path))
+        return pieces(files, parted=lambda file: self.form_of(file.path).enclosing is None and is_plain(file))
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         if self.schema is not None:
@@ -220,26 +222,32 @@ def _schema_of(source: Csv, units: Sequence[ImportUnit]) -> pa.Schema:
     Raises:
         SourceError: a file has no header, or other columns.
     """
-    import pyarrow.csv as pc
-
     kinds: dict[str, pa.DataType] = {}
-    for unit in units:
-        form, room = source.form_of(unit.path), max(SAMPLE_BYTES // len(units), 1 << 20)
-        for names, chunk in chunks(form, unit, Refused(unit, source.on_error), room):
-            parse = _parse_options(form)
-            parse.invalid_row_handler = _skip
-            try:
-                found = _read(chunk.data, names, parse, pc.ConvertOptions(check_utf8=False)).schema
-            except pa.ArrowException as error:
-                msg = f"{cut(unit.path)}: {cut(str(error))}. Correct the file, or give the columns: {_GIVE}"
-                raise SourceError(msg) from error
+    room = max(SAMPLE_BYTES // len(units), 1 << 20)
+    with Workers(thread_share().waiting(SAMPLE_THREADS), "spiral-columns") as pool:
+        for found in pool.map(lambda unit: _first_types(source, unit, room), units):
             for field in found:
                 kinds[field.name] = _wider(kinds.get(field.name, pa.null()), field.type)
-            break
     if not kinds:
         msg = f"Csv: {cut(units[0].path)}{' and others' if len(units) > 1 else ''} have no rows. Give the columns: {_GIVE}"
         raise SourceError(msg)
     return pa.schema([(name, pa.utf8() if pa.types.is_null(kind) else kind) for name, kind in kinds.items()])
+
+
+def _first_types(source: Csv, unit: ImportUnit, room: int) -> pa.Schema:
+    """The columns of the first lines of a file; none of an empty one."""
+    import pyarrow.csv as pc
+
+    form = source.form_of(unit.path)
+    for names, chunk in chunks(form, unit, Refused(unit, source.on_error), room):
+        parse = _parse_options(form)
+        parse.invalid_row_handler = _skip
+        try:
+            return _read(chunk.data, names, parse, pc.ConvertOptions(check_utf8=False)).schema
+        except pa.ArrowException as error:
+            msg = f"{cut(unit.path)}: {cut(str(error))}. Correct the file, or give the columns: {_GIVE}"
+            raise SourceError(msg) from error
+    return pa.schema([])
 
 
 def _skip(row: Any) -> str:  # noqa: ARG001  it is named when rows are read

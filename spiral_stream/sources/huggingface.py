@@ -1,7 +1,8 @@
 """Datasets of Hugging Face: a folder of ``save_to_disk``, or one of Parquet files as on the Hub.
 
-Neither needs the package ``datasets``. Rows are read where they lie: Arrow files are memory-mapped (`arrow_stream`), Parquet
-files are read by row group (`parquet`), also on an object store. Columns become those of Spiral in `features`.
+Neither needs the package ``datasets``. Rows are read where they lie: Arrow files are memory-mapped (`arrow_stream`), and read by
+range on an object store (`arrow_objects`); Parquet files are read by row group (`parquet`). Columns become those of Spiral in
+`features`.
 """
 
 import json
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.added import need_origin, with_added
+from spiral_stream.sources.arrow_objects import ArrowObjectReader
 from spiral_stream.sources.arrow_stream import ArrowStreamReader
 from spiral_stream.sources.features import BYTES, FeaturedReader, Features, media_columns
 from spiral_stream.sources.listing import listed
@@ -22,6 +24,8 @@ from spiral_stream.sources.parquet import ParquetReader
 from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.remote_folder import listed_below
 from spiral_stream.sources.source import Known, Reader, Source
+from spiral_stream.storage.faults import NotThereError
+from spiral_stream.storage.opening import store_of
 from spiral_stream.storage.uri import is_object
 
 _WHAT: Final = "HuggingFace"
@@ -41,7 +45,7 @@ class HuggingFace(Source):
     Class labels are described by their names. Formats that ``set_format`` chose are not applied.
 
     Args:
-        path: the folder, or the URI of one of Parquet files on an object store; ``~`` is expanded.
+        path: the folder, or its URI on an object store; ``~`` is expanded.
         split: such as ``"train"``; needed where there are several.
         base: folder that relative paths of images start from; by default ``path``.
         allow_outside: whether paths may name files that do not lie below ``base``; by default only where no base is given.
@@ -73,50 +77,52 @@ class HuggingFace(Source):
         return self._open(known)
 
     def _open(self, known: Known | None) -> Reader:
-        if is_object(self.path):
-            return with_added(_parquet(self, known), {}, known, origin=self.origin)
-        folder = self._folder()
-        rows = _saved(self, folder, known) if (folder / "state.json").is_file() else _parquet(self, known)
+        folder, state = self._folder()
+        rows = _parquet(self, known) if state is None else _saved(self, folder, state, known)
         return with_added(rows, {}, known, origin=self.origin)
 
-    def _folder(self) -> Path:
-        """The folder of the one split, where each has its own.
+    def _folder(self) -> tuple[str, Mapping[str, Any] | None]:
+        """The folder of the one split, where each has its own, and its ``state.json``; None where it has none.
 
         Raises:
             SourceError: there is none, or which one is meant is not said.
         """
-        folder = Path(self.path)
-        if is_remote(self.path) or not folder.is_dir():
+        folder = self.path
+        if not is_object(folder) and (is_remote(folder) or not Path(folder).is_dir()):
             raise not_found(self.path, "Hugging Face dataset")
-        if (folder / "dataset_dict.json").is_file():
-            splits = _read(folder / "dataset_dict.json").get("splits")
+        splits_of = _read(f"{folder}/dataset_dict.json")
+        if splits_of is not None:
+            splits = splits_of.get("splits")
             if not isinstance(splits, list) or not all(isinstance(each, str) and _is_name(each) for each in splits):
-                msg = f"{_WHAT}: {cut(str(folder / 'dataset_dict.json'))} lists no splits. Save the dataset again"
+                msg = f"{_WHAT}: {cut(f'{folder}/dataset_dict.json')} lists no splits. Save the dataset again"
                 raise SourceError(msg)
-            return folder / _chosen(splits, self.split, self.path)
-        if self.split is not None and (folder / "state.json").is_file():
+            folder = f"{folder}/{_chosen(splits, self.split, self.path)}"
+            return folder, _need(f"{folder}/state.json")
+        state = _read(f"{folder}/state.json")
+        if self.split is not None and state is not None:
             msg = f"{_WHAT}: {cut(self.path)} is a dataset without splits, and split={self.split!r} was asked for. Give no split"
             raise SourceError(msg)
-        return folder
+        return folder, state
 
 
-def _saved(source: HuggingFace, folder: Path, known: Known | None) -> Reader:
+def _saved(source: HuggingFace, folder: str, state: Mapping[str, Any], known: Known | None) -> Reader:
     """Open a folder of ``save_to_disk``."""
-    state, info = _read(folder / "state.json"), _read(folder / "dataset_info.json")
+    info = _need(f"{folder}/dataset_info.json")
     indices = next((key for key in state if "indices" in key and state[key]), None)
     if indices is not None:
         msg = (
-            f"{_WHAT}: {cut(str(folder))} has an indices mapping ({indices}): its rows are a choice of those in its files, "
+            f"{_WHAT}: {cut(folder)} has an indices mapping ({indices}): its rows are a choice of those in its files, "
             "as older versions of datasets saved it. Write the chosen rows: dataset.flatten_indices().save_to_disk(...)"
         )
         raise SourceError(msg)
     files = state.get("_data_files")
     names = [each.get("filename") for each in files if isinstance(each, dict)] if isinstance(files, list) else []
     if not names or not all(isinstance(name, str) and _is_name(name) for name in names):
-        msg = f"{_WHAT}: {cut(str(folder / 'state.json'))} lists no data files of its folder. Save the dataset again"
+        msg = f"{_WHAT}: {cut(f'{folder}/state.json')} lists no data files of its folder. Save the dataset again"
         raise SourceError(msg)
-    rows = ArrowStreamReader(
-        str(folder),
+    opened = ArrowObjectReader if is_object(folder) else ArrowStreamReader
+    rows = opened(
+        folder,
         [str(name) for name in names],
         source.base or source.path,
         allow_outside=bool(source.allow_outside),
@@ -124,19 +130,7 @@ def _saved(source: HuggingFace, folder: Path, known: Known | None) -> Reader:
         mark="origin" if source.origin else "",
     )
     features = _features(info, rows.first.schema)
-    return FeaturedReader(rows, features, {n: _holds_bytes(rows, n) for n in media_columns(rows.schema, features)})
-
-
-def _holds_bytes(rows: ArrowStreamReader, name: str) -> bool:
-    """Whether the rows of a media column hold bytes: the first batch in which any row has either decides."""
-    import pyarrow.compute as pc
-
-    for unit in range(rows.count):
-        for batch in rows.file(unit).batches:
-            column = batch.column(name)
-            if column.null_count < len(column):
-                return bool(pc.struct_field(column, BYTES).null_count < len(column))
-    return True
+    return FeaturedReader(rows, features, {n: rows.has_values(n, BYTES) for n in media_columns(rows.schema, features)})
 
 
 def _parquet(source: HuggingFace, known: Known | None) -> Reader:
@@ -171,12 +165,6 @@ def _objects(path: str) -> tuple[str, list[str]]:
     names = [name for name in there if name.endswith(".parquet")]
     if names:
         return path, names
-    if any(name.endswith(".arrow") for name in there):
-        msg = (
-            f"{_WHAT}: {cut(path)} has Arrow files, as of save_to_disk. They have no index, so nothing reads them by range. "
-            "Copy the folder to this machine, or write Parquet files: dataset.to_parquet(...)"
-        )
-        raise SourceError(msg)
     msg = f"{_WHAT}: there is no *.parquet below {cut(path)}; there is {cut(there[0])}. Correct the URI"
     raise SourceError(msg)
 
@@ -271,14 +259,33 @@ def _features(info: Mapping[str, Any], schema: pa.Schema) -> Features:
     return found if isinstance(found, dict) else {}
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _need(path: str) -> Mapping[str, Any]:
+    """As `_read`, of a file that has to be there."""
+    found = _read(path)
+    if found is None:
+        msg = f"{_WHAT}: {cut(path)}: No such file or directory. Save the dataset again"
+        raise SourceError(msg)
+    return found
+
+
+def _read(path: str) -> Mapping[str, Any] | None:
+    """What a file of JSON says, here or on an object store; None if there is none."""
     try:
-        found = json.loads(path.read_text())
+        if is_object(path):
+            store, key = store_of(path)
+            data = bytes(store.get(key).data or b"")
+        elif Path(path).is_file():
+            data = Path(path).read_bytes()
+        else:
+            return None
+        found = json.loads(data)
+    except NotThereError:
+        return None
     except (OSError, ValueError) as error:
-        msg = f"{_WHAT}: {cut(str(path))}: {error}. Save the dataset again"
+        msg = f"{_WHAT}: {cut(path)}: {error}. Save the dataset again"
         raise SourceError(msg) from error
     if not isinstance(found, dict):
-        msg = f"{_WHAT}: {cut(str(path))} is no JSON object. Save the dataset again"
+        msg = f"{_WHAT}: {cut(path)} is no JSON object. Save the dataset again"
         raise SourceError(msg)
     return found
 

@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.source import Reader, Source
+from spiral_stream.storage.store import Facts
+from spiral_stream.storage.uri import is_object
 
 FILE: Final = "__file__"  # utf8: the file that a row comes from, relative to the source's folder
 INDEX: Final = "__index_in_file__"  # int64: the row's place in that file, from 0
@@ -39,6 +41,7 @@ class ImportUnit:
     size_bytes: int
     content_key: str  # 32 hex digits; changes when the rows may have changed: names, sizes and times of all its files
     others: tuple[str, ...] = ()  # paths of further files that are read with it, such as sidecars
+    seen: tuple[Facts, ...] = ()  # of objects: what the file, and each of the others, were like when they were listed
     count: int | None = None  # rows, where they are known before they are read
     also: str = ""  # what the rows depend on that lies in none of these files, and that the content key covers
     files: "tuple[ImportUnit, ...]" = ()  # the files of a unit of several
@@ -50,6 +53,10 @@ class ImportUnit:
     def file(self) -> "ImportUnit":
         """The file that it is, or is a part of."""
         return self if self.of is None else self.of
+
+    def facts(self, path: str) -> Facts | None:
+        """Return what an object of it was like when it was listed; None of a file of this machine."""
+        return dict(zip((self.path, *self.others), self.file.seen, strict=False)).get(path)
 
 
 @final
@@ -107,6 +114,15 @@ class Refused:
             self.rows.append(RefusedRow(self.unit.file.name, where, reason, kept, size))
             self.held_bytes += len(kept) + len(reason)
 
+    def absorb(self, other: "Refused") -> None:
+        """Add the rows that were refused of one file of the unit."""
+        self.count += other.count
+        self.examples += other.examples[: EXAMPLES - len(self.examples)]
+        for row in other.rows:
+            if len(self.rows) < REFUSED_ROWS and self.held_bytes < REFUSED_BYTES:
+                self.rows.append(row)
+                self.held_bytes += len(row.data) + len(row.reason)
+
     def line(self, number: int, data: bytes, reason: str) -> None:
         """Leave a line of a text file out.
 
@@ -124,7 +140,7 @@ class Refused:
         """Say which line of its file a line of the unit is."""
         if not self.unit.begin:
             return f"line {number}"
-        if self.on_error != RAISE:  # the lines before are not counted: that reads them all, for every part of the file
+        if self.on_error != RAISE or is_object(self.unit.path):  # the lines before are not counted: that reads them all
             return f"line {number} of those that begin at byte {self.unit.begin} or later"
         return f"line {number + _lines_before(self.unit.path, self.unit.begin)}"
 

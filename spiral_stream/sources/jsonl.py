@@ -29,7 +29,7 @@ from spiral_stream.sources.json_types import (
     type_of,
     without_empty,
 )
-from spiral_stream.sources.listing import file_units, listed, set_paths
+from spiral_stream.sources.listing import listed_units, set_paths
 from spiral_stream.sources.pieces import pieces
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar_references import TarLinks, need_references, tars_key, with_references, with_texts
@@ -89,7 +89,7 @@ class Jsonl(ImportedSource):
             _need_readable(kinds)
 
     def import_units(self) -> Sequence[ImportUnit]:
-        units = file_units(*listed(self.path, "Jsonl", SUFFIXES, remote=True), "Jsonl")
+        units = listed_units(self.path, "Jsonl", SUFFIXES)
         if not self.references:
             return units
         keys = {folder: tars_key(self.references, folder) for folder in {_folder(unit) for unit in units}}
@@ -100,7 +100,7 @@ class Jsonl(ImportedSource):
         ]
 
     def import_pieces(self, files: Sequence[ImportUnit]) -> Sequence[ImportUnit]:
-        return pieces(files, parted=lambda file: is_plain(file.path))
+        return pieces(files, parted=is_plain)
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         schema = self._text_schema(units)

@@ -23,15 +23,13 @@ from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.sources.added import need_origin, with_added
 from spiral_stream.sources.blobs import as_read, is_blob
-from spiral_stream.sources.lance_calls import counting, storage
+from spiral_stream.sources.lance_calls import counting, lance_options, storage
 from spiral_stream.sources.lancedb import is_table, place_of
 from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
 from spiral_stream.sources.watch import Facts, Watch, facts_of
 from spiral_stream.storage.opening import need_answer
-from spiral_stream.storage.profiles import options_of
-from spiral_stream.storage.uri import is_object
 
 if TYPE_CHECKING:
     import lance
@@ -352,8 +350,8 @@ def _open(source: Lance) -> "lance.LanceDataset":
 
     if not is_remote(source.uri) and not Path(source.uri).is_dir():
         raise not_found(source.uri, "Lance dataset")
+    options = lance_options(source.uri)
     need_answer(source.uri)
-    options = options_of(source.uri) or None if is_object(source.uri) else None
     try:
         with storage(f"Lance dataset {source.uri}"):
             return lance.dataset(source.uri, version=source.version, storage_options=options)

@@ -10,10 +10,9 @@ from typing import Any, final
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.lance_calls import storage
+from spiral_stream.sources.lance_calls import lance_options, storage
 from spiral_stream.sources.paths import is_remote
 from spiral_stream.storage.opening import store_of
-from spiral_stream.storage.profiles import options_of
 
 
 @final
@@ -85,7 +84,7 @@ def made(uri: str, schema: pa.Schema) -> Appendable:
     if found is None:
         try:
             with storage(f"Lance dataset {uri}"):
-                lance.write_dataset(schema.empty_table(), uri, mode="create", storage_options=_options(uri))
+                lance.write_dataset(schema.empty_table(), uri, mode="create", storage_options=lance_options(uri))
         except SourceError:
             if present(uri) is None:  # nobody else made it
                 raise
@@ -110,7 +109,7 @@ def append(uri: str, described: Sequence[str], version: int) -> int:
 
     with storage(f"Lance dataset {uri}"):
         operation = lance.LanceOperation.Append([FragmentMetadata.from_json(text) for text in described])
-        found = lance.LanceDataset.commit(uri, operation, read_version=version, storage_options=_options(uri))
+        found = lance.LanceDataset.commit(uri, operation, read_version=version, storage_options=lance_options(uri))
         return int(found.version)
 
 
@@ -139,7 +138,7 @@ def append_alone(uri: str, described: Sequence[str], version: int) -> int:
             [*fragments, *map(FragmentMetadata.from_json, new)], there.lance_schema, preserves_nullability=True
         )
         done = lance.LanceDataset.commit(
-            uri, operation, read_version=version, storage_options=_options(uri), max_retries=0
+            uri, operation, read_version=version, storage_options=lance_options(uri), max_retries=0
         )
         return int(done.version)
 
@@ -154,11 +153,7 @@ def _is_there(uri: str) -> bool:
 def _opened(uri: str, version: int | None = None) -> Any:
     import lance
 
-    return lance.dataset(uri, version=version, storage_options=_options(uri))
-
-
-def _options(uri: str) -> dict[str, str] | None:
-    return (options_of(uri) or None) if is_remote(uri) else None
+    return lance.dataset(uri, version=version, storage_options=lance_options(uri))
 
 
 def _ids(fields: Any) -> list[int]:

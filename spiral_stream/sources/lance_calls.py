@@ -6,8 +6,21 @@ from time import perf_counter
 from typing import Any
 
 from spiral_stream.errors import SourceError, SpiralError, cut
-from spiral_stream.storage.profiles import redacted
+from spiral_stream.storage.option_values import need_values
+from spiral_stream.storage.profiles import options_of, redacted
 from spiral_stream.storage.traffic import count
+from spiral_stream.storage.uri import is_object
+
+
+def lance_options(uri: str) -> dict[str, str] | None:
+    """Return the storage options of a dataset; None for a folder, or where there are none.
+
+    Raises:
+        SourceError: one is misspelt, or has a value that it cannot have: Lance would pass over it.
+    """
+    options = options_of(uri) if is_object(uri) else {}
+    need_values(uri, options)
+    return options or None
 
 
 @contextmanager

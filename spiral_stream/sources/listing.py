@@ -13,8 +13,7 @@ from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.braces import expanded
 from spiral_stream.sources.imports import ImportUnit
 from spiral_stream.sources.paths import absolute, is_remote, need_file, not_found, outside_allowed
-from spiral_stream.sources.remote_file import look
-from spiral_stream.sources.remote_listing import common_prefix, objects_of
+from spiral_stream.sources.remote_listing import FoundObject, common_prefix, confirmed, objects_of
 from spiral_stream.sources.source import content_key
 from spiral_stream.storage.uri import is_object
 
@@ -63,6 +62,8 @@ def listed(paths: Paths, what: str, suffixes: Sequence[str], *, remote: bool = F
     if objects and (not remote or len(objects) < len(given)):
         raise _refused(objects[0], what, remote=remote)
     root = common_folder(paths)
+    if objects:
+        return root, sorted(_relative(each.uri, root) for each in _objects(objects, what, suffixes))
     found: dict[str, str] = {}
     for path in given:
         for file in _files(path, what, suffixes):
@@ -85,8 +86,38 @@ def common_folder(paths: Paths) -> str:
     return os.path.commonpath(folders) if len(folders) > 1 else folders[0]
 
 
+def listed_units(paths: Paths, what: str, suffixes: Sequence[str], base: str | None = None) -> list[ImportUnit]:
+    """Find the files that paths name, here or on an object store, as one unit per file.
+
+    A unit's content key says the size of the file, and its time or etag. Of a folder of objects these come from the list of
+    it, so that objects are looked at only where they are named one by one.
+
+    Args:
+        paths: as `absolute_paths` returns them.
+        what: the source, for messages.
+        suffixes: how the files of a folder end.
+        base: the folder, or the URI, that names are relative to; by default the common one of the files.
+
+    Raises:
+        SourceError: as `listed` and `file_units`.
+    """
+    given = (paths,) if isinstance(paths, str) else paths
+    base = common_folder(paths) if base is None else base
+    if not all(is_object(path) for path in given):
+        root, names = listed(paths, what, suffixes, remote=True)
+        if root != base:
+            names = [os.path.relpath(os.path.join(root, name), base) for name in names]  # noqa: PTH118
+        return file_units(base, names, what)
+    found = sorted(_objects(given, what, suffixes))
+    units = []
+    for each, facts in zip(found, confirmed(found), strict=True):
+        name = _relative(each.uri, base)
+        units.append(ImportUnit(name, each.uri, facts.size, content_key(name, facts.size, facts.mark), seen=(facts,)))
+    return units
+
+
 def file_units(root: str, names: Sequence[str], what: str) -> list[ImportUnit]:
-    """Return one unit per file; its content key says the size and the time of the file.
+    """Return one unit per file of this machine; its content key says the size and the time of the file.
 
     Args:
         root: the common folder.
@@ -99,10 +130,6 @@ def file_units(root: str, names: Sequence[str], what: str) -> list[ImportUnit]:
     units = []
     for name in names:
         path = os.path.join(root, name)  # noqa: PTH118  a Path costs 10x as much
-        if is_object(root):
-            seen = look(path)
-            units.append(ImportUnit(name, path, seen.size, content_key(name, seen.size, seen.mark)))
-            continue
         try:
             facts = os.stat(path)  # noqa: PTH116
             need_file(path, facts)
@@ -156,9 +183,6 @@ def _folder(path: str) -> str:
 
 def _files(path: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
     """The files of one path."""
-    if is_object(path):
-        yield from objects_of(path, what, suffixes)
-        return
     if is_remote(path):
         raise not_found(path, what)
     if os.path.exists(path) or "{" not in path:  # noqa: PTH110
@@ -170,6 +194,16 @@ def _files(path: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
         except SourceError as error:
             msg = f"{what}: {cut(path)} names {cut(member)} as number {number}. {error}"
             raise SourceError(msg) from error
+
+
+def _objects(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> list[FoundObject]:
+    """The objects that URIs name, each once."""
+    found: dict[str, FoundObject] = {}
+    for each in objects_of(uris, what, suffixes):
+        if each.uri in found:
+            raise _twice(each.uri, found[each.uri].given, each.given, what)
+        found[each.uri] = each
+    return list(found.values())
 
 
 def _named(path: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:

@@ -23,10 +23,8 @@ from spiral_stream.sources.mds_objects import FoundShard, found_shards, object_s
 from spiral_stream.sources.mds_samples import MdsSamples
 from spiral_stream.sources.paths import absolute, is_remote, need_file, not_found
 from spiral_stream.sources.remote_bytes import object_bytes
-from spiral_stream.sources.remote_file import look
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar_fields import Columns, need_columns
-from spiral_stream.storage.store import Facts
 from spiral_stream.storage.uri import is_object
 
 _LOOKED_AT: Final = 4  # shards, where only their samples say what a column holds
@@ -85,7 +83,7 @@ class Mds(ImportedSource):
 
     def import_units(self) -> Sequence[ImportUnit]:
         if is_object(self.path):
-            return [_unit(each, each.facts.size, each.facts.mark) for each in found_shards(self.path)]
+            return [_unit(each, each.seen[0].size, each.seen[0].mark) for each in found_shards(self.path)]
         if is_remote(self.path):
             raise not_found(self.path, "Mds")
         return [
@@ -95,7 +93,8 @@ class Mds(ImportedSource):
         ]
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
-        indexes = {index: _shards_of(index) for index in {unit.others[0] for unit in units}}
+        first = {unit.others[0]: unit for unit in units}
+        indexes = {index: _shards_of(unit) for index, unit in first.items()}
         shards = [_shard_of(unit, indexes[unit.others[0]]) for unit in units]
         inline = any(not _is_raw(unit, shard) for unit, shard in zip(units, shards, strict=True))
         columns = self._columns(shards[0], inline=inline)
@@ -110,7 +109,7 @@ class Mds(ImportedSource):
         return found.schema()
 
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
-        shard = _shard_of(unit, _shards_of(unit.others[0]))
+        shard = _shard_of(unit, _shards_of(unit))
         columns = self._columns(shard, inline=False)
         uri = unit.name if _is_raw(unit, shard) else None
         with _samples(unit, shard) as samples:
@@ -156,18 +155,22 @@ def _unit_of(folder: str, index: str, shard: Shard) -> ImportUnit:
     if facts.st_size != file.size:
         msg = f"Mds: {cut(path)} has {facts.st_size:,} bytes, and the index says {file.size:,}. {_WAY_OUT}"
         raise SourceError(msg)
-    return _unit(FoundShard(folder, index, shard, file, Facts(facts.st_size)), facts.st_size, facts.st_mtime_ns)
+    return _unit(FoundShard(folder, index, shard, file, ()), facts.st_size, facts.st_mtime_ns)
 
 
 def _unit(found: FoundShard, size: int, when: int) -> ImportUnit:
     shard, root = found.shard, os.path.dirname(found.listing)  # noqa: PTH120
     name = os.path.normpath(os.path.join(found.folder, shard.raw.name))  # noqa: PTH118
     key = content_key(name, found.file.name, size, when, repr(asdict(shard)))
-    return ImportUnit(name, os.path.join(root, found.file.name), size, key, (found.listing,), shard.samples)  # noqa: PTH118
+    path = os.path.join(root, found.file.name)  # noqa: PTH118
+    return ImportUnit(name, path, size, key, (found.listing,), found.seen, shard.samples)
 
 
-def _shards_of(index: str) -> tuple[Shard, ...]:
-    return object_shards(index) if is_object(index) else shards_of(index)
+def _shards_of(unit: ImportUnit) -> tuple[Shard, ...]:
+    """The shards that the index of a unit lists."""
+    [index] = unit.others
+    facts = unit.facts(index)
+    return shards_of(index) if facts is None else object_shards(index, facts)
 
 
 def _shard_of(unit: ImportUnit, shards: Sequence[Shard]) -> Shard:
@@ -190,7 +193,8 @@ def _samples(unit: ImportUnit, shard: Shard) -> Iterator[MdsSamples]:
     """The samples of a shard, whose bytes are those that the index has hashes of."""
     since = moment()
     try:
-        mapped = _object(unit) if is_object(unit.path) else memoryview(Mapped(unit.path))
+        facts = unit.facts(unit.path)
+        mapped = memoryview(Mapped(unit.path)) if facts is None else object_bytes(unit.path, facts)
     except OSError as error:
         msg = f"Mds: {cut(unit.path)}: {error.strerror}. Restore it"
         raise SourceError(msg) from error
@@ -206,15 +210,6 @@ def _samples(unit: ImportUnit, shard: Shard) -> Iterator[MdsSamples]:
             yield MdsSamples(unit.path, data, shard)
     finally:
         _need_sound(unit.path, since)
-
-
-def _object(unit: ImportUnit) -> memoryview:
-    """The bytes of a shard on an object store."""
-    facts = look(unit.path)
-    if facts.size != unit.size_bytes:
-        msg = f"Mds: {cut(unit.path)} has {facts.size:,} bytes, and had {unit.size_bytes:,} when it was listed. Register it again"
-        raise SourceError(msg)
-    return object_bytes(unit.path, facts)
 
 
 def _need_sound(path: str, since: int) -> None:

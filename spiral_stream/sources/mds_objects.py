@@ -10,11 +10,12 @@ from typing import Final, NamedTuple
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.mds_index import INDEX_FILE, Shard, ShardFile, shards_in
 from spiral_stream.sources.remote_bytes import object_bytes
-from spiral_stream.sources.remote_file import look
 from spiral_stream.sources.remote_folder import listed_below
 from spiral_stream.storage.store import Facts
+from spiral_stream.threads import Workers, thread_share
 
 _WAY_OUT: Final = "Write the folder again"
+_THREADS: Final = 8  # at most, to read indexes
 
 
 class FoundShard(NamedTuple):
@@ -24,7 +25,7 @@ class FoundShard(NamedTuple):
     listing: str  # the URI of the index
     shard: Shard
     file: ShardFile  # the one that is there: the raw one where both are
-    facts: Facts
+    seen: tuple[Facts, ...]  # of objects: what the file and the index are like
 
 
 def found_shards(path: str) -> Iterator[FoundShard]:
@@ -38,10 +39,13 @@ def found_shards(path: str) -> Iterator[FoundShard]:
     if not names:
         msg = f"Mds: there is no {INDEX_FILE} below {cut(path)}. Give the folder that MDSWriter wrote"
         raise SourceError(msg)
-    for name in sorted(names):
+    names.sort()
+    indexes = [f"{path}/{name}" for name in names]
+    with Workers(thread_share().waiting(_THREADS), "spiral-indexes") as pool:
+        found = list(pool.map(object_shards, indexes, [there[name] for name in names]))
+    for name, index, shards in zip(names, indexes, found, strict=True):
         folder = name.removesuffix(INDEX_FILE)
-        index = f"{path}/{name}"
-        for shard in object_shards(index, there[name]):
+        for shard in shards:
             file = shard.raw if f"{folder}{shard.raw.name}" in there else shard.packed or shard.raw
             facts = there.get(f"{folder}{file.name}")
             if facts is None:
@@ -51,23 +55,18 @@ def found_shards(path: str) -> Iterator[FoundShard]:
                 where = f"{cut(path)}/{cut(folder)}{cut(file.name)}"
                 msg = f"Mds: {where} has {facts.size:,} bytes, and the index says {file.size:,}. {_WAY_OUT}"
                 raise SourceError(msg)
-            yield FoundShard(folder.rstrip("/") or ".", index, shard, file, facts)
+            yield FoundShard(folder.rstrip("/") or ".", index, shard, file, (facts, there[name]))
 
 
-def object_shards(index: str, facts: Facts | None = None) -> tuple[Shard, ...]:
-    """Return the shards that an index lists.
+@lru_cache(maxsize=32)
+def object_shards(index: str, facts: Facts) -> tuple[Shard, ...]:
+    """Return the shards that an index lists; those of the indexes used last are kept, since every unit asks for them.
 
     Args:
         index: its URI.
-        facts: what it is like, if a list said so.
+        facts: what it is like.
 
     Raises:
         SourceError: it cannot be read, or is no index of MDS shards.
     """
-    return _shards(index, look(index) if facts is None else facts)
-
-
-@lru_cache(maxsize=8)
-def _shards(index: str, facts: Facts) -> tuple[Shard, ...]:
-    """The shards of an index as it is at one time: every unit asks for them."""
     return shards_in(index, object_bytes(index, facts))

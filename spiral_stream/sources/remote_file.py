@@ -4,15 +4,18 @@ Every answer is compared with the object that was opened, so no reader ever join
 """
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, final
 
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.storage.opening import payload_store_of, store_of
-from spiral_stream.storage.store import Facts, Get, what_differs
+from spiral_stream.storage.store import Facts, Get, Store, what_differs
 from spiral_stream.storage.uri import printable
 
 BLOCK_BYTES: Final = 8 << 20  # of one request for an object that is read from end to end
+_FIRST_WINDOW: Final = 1 << 20  # bytes of the first request: a whole tar of small members, or several of 100 KB
+_LEAST_WINDOW: Final = 1 << 16
+_MOST_WINDOW: Final = 8 << 20
 Part = tuple[int, memoryview]  # where it begins, and the bytes
 
 
@@ -26,13 +29,32 @@ def look(uri: str) -> Facts:
     return store.stat(key)
 
 
-def open_object(uri: str, block_bytes: int = BLOCK_BYTES) -> io.BufferedReader:
+def look_all(uris: Sequence[str]) -> list[Facts | SourceError]:
+    """Look at objects together. One that cannot be looked at is an error in its place."""
+    stores: dict[int, tuple[Store, list[int]]] = {}  # by the `id` of a store: places in ``uris``
+    keys = []
+    for at, uri in enumerate(uris):
+        store, key = store_of(uri)
+        keys.append(key)
+        stores.setdefault(id(store), (store, []))[1].append(at)
+    found: dict[int, Facts | SourceError] = {}
+    for store, places in stores.values():
+        for at, got in zip(places, store.read([Get(keys[at], 0, 0) for at in places]), strict=True):
+            found[at] = got if isinstance(got, SourceError) else got.facts
+    return [found[at] for at in range(len(uris))]
+
+
+def open_object(uri: str, seen: Facts | None = None) -> io.BufferedReader:
     """Open an object that is read forward, in blocks.
+
+    Args:
+        uri: of the object.
+        seen: what it is like, if that is known.
 
     Raises:
         SourceError: it is not there, or the store failed.
     """
-    return io.BufferedReader(RemoteFile(uri, look(uri)), block_bytes)
+    return io.BufferedReader(RemoteFile(uri, look(uri) if seen is None else seen), BLOCK_BYTES)
 
 
 def read_parts(uri: str, opened: Facts, ranges: Iterable[tuple[int, int]]) -> list[Part]:
@@ -42,22 +64,38 @@ def read_parts(uri: str, opened: Facts, ranges: Iterable[tuple[int, int]]) -> li
         SourceError: it cannot be read, or is not the object that was opened.
     """
     asked = [each for each in ranges if each[1]]
-    store, key = payload_store_of(uri)
-    parts: list[Part] = []
-    gets = [Get(key, start, length, pinned=opened) for start, length in asked]
-    for (start, _), got in zip(asked, store.read(gets), strict=True):
-        if isinstance(got, SourceError):
-            raise got
-        if (got.facts.size, got.facts.mark) != (opened.size, opened.mark):
-            msg = (
-                f"{cut(printable(uri))} changed while it is being read: "
-                f"{what_differs(opened.size, got.facts.size, got.facts.etag)}. "
-                "Restore the object, or take the data as it is now with catalog.refresh(<name>)"
-            )
-            raise SourceError(msg)
-        assert got.data is not None
-        parts.append((start, got.data))
-    return parts
+    found = read_several([(uri, opened, start, length) for start, length in asked])
+    return [(start, data) for (start, _), data in zip(asked, found, strict=True)]
+
+
+def read_several(asked: Sequence[tuple[str, Facts, int, int]]) -> list[memoryview]:
+    """Read ranges of several objects together: the URI, what the object is like, the first byte, and the length of each.
+
+    Raises:
+        SourceError: as `read_parts`.
+    """
+    stores: dict[int, tuple[Store, list[int]]] = {}  # by the `id` of a store: places in ``asked``
+    gets = []
+    for at, (uri, opened, start, length) in enumerate(asked):
+        store, key = payload_store_of(uri)
+        gets.append(Get(key, start, length, pinned=opened))
+        stores.setdefault(id(store), (store, []))[1].append(at)
+    found = [memoryview(b"")] * len(asked)
+    for store, places in stores.values():
+        for at, got in zip(places, store.read([gets[at] for at in places]), strict=True):
+            uri, opened, _, _ = asked[at]
+            if isinstance(got, SourceError):
+                raise got
+            if (got.facts.size, got.facts.mark) != (opened.size, opened.mark):
+                msg = (
+                    f"{cut(printable(uri))} changed while it is being read: "
+                    f"{what_differs(opened.size, got.facts.size, got.facts.etag)}. "
+                    "Restore the object, or take the data as it is now with catalog.refresh(<name>)"
+                )
+                raise SourceError(msg)
+            assert got.data is not None
+            found[at] = got.data
+    return found
 
 
 @final
@@ -108,6 +146,49 @@ class RemoteFile(io.RawIOBase):
             if first <= start and start + count <= first + len(data):
                 return data[start - first : start - first + count]
         return None
+
+
+@final
+class WindowedObject:
+    """An object of which some bytes here and there are read, from its begin to its end. Not thread-safe.
+
+    A request brings more than was asked for: four times what the last one brought while places lie near each other, since a
+    round trip costs as much time as some megabytes; a quarter of it where many bytes are passed over.
+
+    Args:
+        uri: of the object.
+        opened: what it is like.
+    """
+
+    def __init__(self, uri: str, opened: Facts) -> None:
+        self.size = opened.size
+        self._uri, self._facts = uri, opened
+        self._window, self._begin, self._ask = memoryview(b""), 0, _FIRST_WINDOW
+
+    def at(self, offset: int, count: int) -> bytes:
+        """Read bytes; fewer where the object ends.
+
+        Raises:
+            SourceError: it cannot be read, or is not the object that was opened.
+        """
+        count = max(0, min(count, self.size - offset))
+        first = offset - self._begin
+        if count and (first < 0 or first + count > len(self._window)):
+            self._fetch(offset, count)
+            first = 0
+        return bytes(self._window[first : first + count]) if count else b""
+
+    def close(self) -> None:
+        """Forget what was read."""
+        self._window = memoryview(b"")
+
+    def _fetch(self, offset: int, count: int) -> None:
+        if self._window:
+            passed_over = offset - self._begin - len(self._window)
+            ask = self._ask * 4 if passed_over < _FIRST_WINDOW else self._ask // 4
+            self._ask = min(max(ask, _LEAST_WINDOW), _MOST_WINDOW)
+        size = min(max(count, self._ask), self.size - offset)
+        [(self._begin, self._window)] = read_parts(self._uri, self._facts, [(offset, size)])
 
 
 @final

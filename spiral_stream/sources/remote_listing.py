@@ -4,10 +4,11 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.braces import expanded
+from spiral_stream.sources.remote_file import look, look_all
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.opening import store_of
 from spiral_stream.storage.store import Facts
@@ -17,14 +18,59 @@ _GLOB: Final = re.compile(r"[*?\[]")
 _SHOWN: Final = 5
 
 
-def objects_of(uri: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
-    """Yield the URIs of the objects that a URI names: one, those below a prefix, a glob, or a brace pattern.
+class FoundObject(NamedTuple):
+    """An object that a source's URIs name."""
+
+    given: str  # the URI that names it
+    uri: str
+    facts: Facts
+    looked: bool  # whether a look said what it is like; otherwise a list did
+
+
+def objects_of(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> Iterator[FoundObject]:
+    """Yield the objects that URIs name: each one, those below a prefix, a glob, or a brace pattern.
+
+    Those that are named one by one are looked at together.
 
     Raises:
-        SourceError: it names none, or the store failed.
+        SourceError: a URI names none, or the store failed.
     """
-    for member in expanded(uri) if "{" in uri else (uri,):
-        yield from _matching(member, what, suffixes) if _GLOB.search(member) else _named(member, what, suffixes)
+    members = [(uri, member) for uri in uris for member in (expanded(uri) if "{" in uri else (uri,))]
+    alone = [member for _, member in members if not _GLOB.search(member) and _names_one(member)]
+    looks = dict(zip(alone, look_all(alone), strict=True))
+    for given, member in members:
+        seen = looks.get(member)
+        if isinstance(seen, Facts):
+            yield FoundObject(given, member, seen, looked=True)
+            continue
+        if seen is not None and not (isinstance(seen, NotThereError) and scheme_of(member) not in WEB):
+            raise seen
+        found = _matching if _GLOB.search(member) else _below
+        for uri, facts in found(member, what, suffixes):
+            yield FoundObject(given, uri, facts, looked=False)
+
+
+def confirmed(found: Sequence[FoundObject]) -> list[Facts]:
+    """Return what objects are like, as looks say it: a look at one of a bucket tells whether its lists say the same.
+
+    Raises:
+        SourceError: one is gone, or the store failed.
+    """
+    buckets: dict[str, list[int]] = {}
+    for at, each in enumerate(found):
+        if not each.looked:
+            buckets.setdefault(place_of(each.uri).root, []).append(at)
+    facts = [each.facts for each in found]
+    for places in buckets.values():
+        first, mine = found[places[0]], facts[places[0]]
+        now = look(first.uri)
+        if (now.size, now.mark) == (mine.size, mine.mark):
+            continue
+        for at, seen in zip(places, look_all([found[at].uri for at in places]), strict=True):
+            if isinstance(seen, SourceError):
+                raise seen
+            facts[at] = seen
+    return facts
 
 
 def common_prefix(uris: Sequence[str]) -> str:
@@ -46,35 +92,32 @@ def _folder(uri: str) -> str:
     return uri.rpartition("/")[0] if "." in name else uri.rstrip("/")
 
 
-def _named(uri: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
+def _names_one(uri: str) -> bool:
+    """Whether a URI may be that of one object."""
+    key = place_of(uri).key
+    return bool(key) and not key.endswith("/")
+
+
+def _below(uri: str, what: str, suffixes: Sequence[str]) -> Iterator[tuple[str, Facts]]:
     store, key = store_of(uri)
-    if key and not key.endswith("/"):
-        try:
-            store.stat(key)
-        except NotThereError:
-            if scheme_of(uri) in WEB:
-                raise
-        else:
-            yield uri
-            return
-    root, prefix = place_of(uri)[0], f"{key.rstrip('/')}/" if key else ""
-    below = [name for name, _ in store.list(prefix)]
-    found = [name for name in below if name.endswith(tuple(suffixes))]
+    root, prefix = place_of(uri).root, f"{key.rstrip('/')}/" if key else ""
+    below = list(store.list(prefix))
+    found = [(f"{root}/{name}", facts) for name, facts in below if name.endswith(tuple(suffixes))]
     if not found:
-        raise _none(uri, what, suffixes, below)
-    yield from (f"{root}/{name}" for name in found)
+        raise _none(uri, what, suffixes, [name for name, _ in below])
+    yield from found
 
 
-def _matching(uri: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
+def _matching(uri: str, what: str, suffixes: Sequence[str]) -> Iterator[tuple[str, Facts]]:
     store, key = store_of(uri)
     mark = _GLOB.search(key)
     prefix = key[: mark.start()].rpartition("/")[0] if mark else key
-    below = [name for name, _ in without_markers(store.list(f"{prefix}/" if prefix else ""))]
+    below = without_markers(store.list(f"{prefix}/" if prefix else ""))
     pattern = _regex(key)
-    found = [name for name in below if pattern.fullmatch(name)]
+    found = [(f"{place_of(uri).root}/{name}", facts) for name, facts in below if pattern.fullmatch(name)]
     if not found:
-        raise _none(uri, what, suffixes, below)
-    yield from (f"{place_of(uri)[0]}/{name}" for name in found)
+        raise _none(uri, what, suffixes, [name for name, _ in below])
+    yield from found
 
 
 def without_markers(found: Iterable[tuple[str, Facts]]) -> list[tuple[str, Facts]]:

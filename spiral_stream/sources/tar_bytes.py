@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.paths import open_file
-from spiral_stream.sources.remote_file import open_object
+from spiral_stream.sources.remote_file import WindowedObject, look, open_object
+from spiral_stream.storage.store import Facts
 from spiral_stream.storage.uri import is_object
 
 PLAIN: Final = ".tar"
 COMPRESSED: Final = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _CODECS: Final = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _WINDOW: Final = 4096  # bytes of one read: a header, a small member, and the header after it
-_REMOTE_WINDOW: Final = 1 << 20  # bytes of one request for headers: several members of 100 KB
 _SKIPPED: Final = 1 << 20  # bytes that are passed over at a time in a compressed tar
 
 
@@ -53,23 +53,16 @@ class TarBytes(ABC):
 
 @final
 class PlainTar(TarBytes):
-    """A tar that is not compressed."""
+    """A file that is not compressed."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._window, self._begin = b"", 0
-        self._object = open_object(path, _REMOTE_WINDOW) if is_object(path) else None
-        if self._object is not None:
-            self.size = self._object.seek(0, os.SEEK_END)
-            return
         self._file, facts = open_file(path)
         self.size = facts.st_size
         os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)  # read-ahead would read the payload
 
     def at(self, offset: int, count: int) -> bytes:
-        if self._object is not None:
-            self._object.seek(offset)
-            return self._object.read(count)
         first = offset - self._begin
         if first >= 0 and first + count <= len(self._window):
             return self._window[first : first + count]
@@ -81,10 +74,7 @@ class PlainTar(TarBytes):
         return self._window[:count]
 
     def close(self) -> None:
-        if self._object is not None:
-            self._object.close()
-        else:
-            os.close(self._file)
+        os.close(self._file)
 
     def _read(self, offset: int, count: int) -> bytes:
         parts: list[bytes] = []
@@ -95,12 +85,28 @@ class PlainTar(TarBytes):
 
 
 @final
+class ObjectTar(TarBytes):
+    """A tar on a store that is not compressed."""
+
+    def __init__(self, uri: str, seen: Facts | None = None) -> None:
+        self.path = uri
+        self._file = WindowedObject(uri, look(uri) if seen is None else seen)
+        self.size = self._file.size
+
+    def at(self, offset: int, count: int) -> bytes:
+        return self._file.at(offset, count)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@final
 class CompressedTar(TarBytes):
     """A tar that is compressed as a whole; read forward only."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, seen: Facts | None = None) -> None:
         self.path = path
-        self._raw: IO[bytes] = open_object(path) if is_object(path) else os.fdopen(open_file(path)[0], "rb")
+        self._raw: IO[bytes] = open_object(path, seen) if is_object(path) else os.fdopen(open_file(path)[0], "rb")
         self._file = _decompressed(path, self._raw)
         self._passed = 0
 
@@ -134,13 +140,20 @@ class CompressedTar(TarBytes):
         return SourceError(msg)
 
 
-def open_tar(path: str) -> TarBytes:
+def open_tar(path: str, seen: Facts | None = None) -> TarBytes:
     """Open a tar; its name says whether it is compressed.
 
+    Args:
+        path: of the file, or its URI.
+        seen: what an object is like, if that is known.
+
     Raises:
-        OSError: it cannot be opened.
+        SourceError: there is no such object, or the store failed.
+        OSError: the file cannot be opened.
     """
-    return CompressedTar(path) if is_compressed(path) else PlainTar(path)
+    if is_compressed(path):
+        return CompressedTar(path, seen)
+    return ObjectTar(path, seen) if is_object(path) else PlainTar(path)
 
 
 def is_compressed(path: str) -> bool:

@@ -30,6 +30,7 @@ from spiral_stream.sources.tar_bytes import PLAIN, is_compressed, open_tar
 from spiral_stream.sources.tar_fields import SEMANTICS, MemberKind, kind_of
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.store import Facts
 from spiral_stream.storage.uri import WEB, is_object, joined, place_of, printable, scheme_of
 
 SCHEME: Final = "tar://"
@@ -258,7 +259,7 @@ class TarLinks:
             return _compressed(printable(uri))
         try:
             facts = look(uri)
-            index = _object_index(uri, facts.size, facts.mark)
+            index = _object_index(uri, facts)
         except NotThereError:
             return f"lies in {cut(printable(uri))}: there is no such object. Put it there, or correct references="
         return _Tar(printable(uri), _relative(uri, self._base), (facts.size, facts.etag), index)
@@ -289,14 +290,14 @@ def _index(path: str, _size: int, _mtime_ns: int) -> _Index:
 
 
 @lru_cache(maxsize=_OBJECTS)
-def _object_index(uri: str, _size: int, _mark: int) -> _Index:
-    """As `_index`, of a tar on a store. One that changes meanwhile is no longer what its references say."""
-    return _members_of(uri)
+def _object_index(uri: str, seen: Facts) -> _Index:
+    """As `_index`, of a tar on a store."""
+    return _members_of(uri, seen)
 
 
-def _members_of(path: str) -> _Index:
+def _members_of(path: str, seen: Facts | None = None) -> _Index:
     digests, places = [], []
-    with open_tar(path) as tar:
+    with open_tar(path, seen) as tar:
         for member in members(tar):
             digests.append(_digest(member.name.removeprefix("./")))
             places.append((_AMBIGUOUS if member.fault else member.start, member.size))

@@ -26,6 +26,7 @@ from spiral_stream.sources.tar_fields import (
     payload_field,
 )
 from spiral_stream.sources.tar_groups import Group, RowError, groups
+from spiral_stream.storage.store import Facts
 
 ROWS: Final = 8192  # of a batch
 _BYTES: Final = 32 << 20  # of a batch whose payload is copied
@@ -41,12 +42,16 @@ class Value(NamedTuple):
     value: Any  # (uri, offset, length) or bytes of payload; a text, a number, or what ``json`` reads
 
 
+FoundRow = tuple[Group, dict[str, Value]]  # its values by column
+
+
 class TarFile(NamedTuple):
     """One tar, and how references name it."""
 
     path: str
     uri: str
     prefix: str = ""  # before the fields of a sidecar
+    seen: Facts | None = None  # of an object: what it was like when it was listed
 
 
 class _Wanted(NamedTuple):
@@ -137,7 +142,7 @@ class TarRows:
             self.close()
             raise _unreadable(error) from error
 
-    def __iter__(self) -> Iterator[tuple[Group, dict[str, Value]]]:
+    def __iter__(self) -> Iterator[FoundRow]:
         """Yield each row, with its values by column; the group's fault says why a row cannot be read.
 
         Raises:
@@ -165,7 +170,7 @@ class TarRows:
         self.close()
 
     def _groups(self, file: TarFile, choice: ChosenColumns, *, last: bool) -> Iterator[Group]:
-        tar = open_tar(file.path)
+        tar = open_tar(file.path, file.seen)
         self._open.append(tar)
         return groups(tar, _Taker(tar, file, choice), last=last)
 
@@ -193,9 +198,7 @@ class _Sidecar:
         return {} if found is None else found.fields
 
 
-def batches(
-    rows: Iterable[tuple[Group, dict[str, Value]]], schema: pa.Schema, refused: Refused
-) -> Iterator[pa.RecordBatch]:
+def batches(rows: Iterable[FoundRow], schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
     """Yield record batches of rows; those that cannot be read go to ``refused``.
 
     Args:
@@ -207,7 +210,7 @@ def batches(
         SourceError: a row cannot be read, and none may be left out.
     """
     names = set(schema.names)
-    kept: list[tuple[Group, dict[str, Value]]] = []
+    kept: list[FoundRow] = []
     held = 0
     for group, row in rows:
         unknown = next((name for name in row if name not in names), None)
@@ -238,7 +241,7 @@ class FoundFields:
     kinds: dict[str, tuple[MemberKind, pa.DataType]] = field(default_factory=dict)  # and the type of JSON
     fault: str | None = None  # the first row that cannot be read, and why
 
-    def add(self, rows: Iterable[tuple[Group, dict[str, Value]]], path: str) -> None:
+    def add(self, rows: Iterable[FoundRow], path: str) -> None:
         """Look at rows of one tar.
 
         Raises:
@@ -291,7 +294,7 @@ def _put(row: dict[str, Value], value: Value, group: Group) -> None:
         )
 
 
-def _batch(rows: Sequence[tuple[Group, dict[str, Value]]], schema: pa.Schema, refused: Refused) -> pa.RecordBatch:
+def _batch(rows: Sequence[FoundRow], schema: pa.Schema, refused: Refused) -> pa.RecordBatch:
     wrong: dict[int, str] = {}
     arrays = []
     for each in schema:

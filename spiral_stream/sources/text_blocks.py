@@ -42,13 +42,13 @@ def with_compressed(*suffixes: str) -> tuple[str, ...]:
     return tuple(f"{suffix}{end}" for suffix in suffixes for end in COMPRESSED)
 
 
-def is_plain(path: str) -> bool:
+def is_plain(unit: ImportUnit) -> bool:
     """Whether a file is not compressed, so that reading may begin anywhere.
 
     Raises:
         SourceError: it cannot be read.
     """
-    with _reading(path) as file:
+    with _reading(unit) as file:
         return _codec_of(file) is None
 
 
@@ -61,7 +61,7 @@ def opened(unit: ImportUnit) -> Iterator["Text"]:
     """
     text = None
     try:
-        with _reading(unit.path) as file:
+        with _reading(unit) as file:
             text = Text(unit, file)
             yield text
     except (OSError, ValueError) as error:
@@ -70,9 +70,10 @@ def opened(unit: ImportUnit) -> Iterator["Text"]:
 
 
 @contextmanager
-def _reading(path: str) -> Iterator[IO[bytes]]:
+def _reading(unit: ImportUnit) -> Iterator[IO[bytes]]:
+    path = unit.path
     if is_object(path):
-        with open_object(path) as opened:
+        with open_object(path, unit.facts(path)) as opened:
             yield opened
         return
     try:

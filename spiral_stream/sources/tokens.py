@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.imports import ImportedSource, ImportUnit, Refused
-from spiral_stream.sources.listing import absolute_paths, common_folder, file_units, listed
+from spiral_stream.sources.listing import absolute_paths, common_folder, file_units, listed_units
 from spiral_stream.sources.remote_file import look, read_parts
 from spiral_stream.sources.source import Reader, content_key
 from spiral_stream.sources.token_layout import ITEMS, Int64, MegatronIndex, TokenLayout, index_dtype, layout_of
@@ -84,7 +84,7 @@ class Tokens(ImportedSource):
         return common_folder(self.path)
 
     def import_units(self) -> Sequence[ImportUnit]:
-        units = file_units(*listed(self.path, "Tokens", SUFFIXES, remote=True), "Tokens")
+        units = listed_units(self.path, "Tokens", SUFFIXES)
         return [self._indexed(unit) for unit in units]
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:

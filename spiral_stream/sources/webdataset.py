@@ -5,7 +5,7 @@ Tars that are compressed as a whole have no offsets: their payload is copied.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import ClassVar, Final, cast, final
@@ -14,15 +14,17 @@ import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.imports import RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
-from spiral_stream.sources.listing import Paths, absolute_paths, common_folder, file_units, listed
+from spiral_stream.sources.listing import Paths, absolute_paths, common_folder, listed_units
 from spiral_stream.sources.paths import need_file
-from spiral_stream.sources.remote_file import look
+from spiral_stream.sources.remote_file import look_all
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar_bytes import COMPRESSED, PLAIN, is_compressed
 from spiral_stream.sources.tar_fields import Columns, choice_of, need_columns
-from spiral_stream.sources.tar_rows import FoundFields, TarFile, TarRows, batches, schema_of
+from spiral_stream.sources.tar_rows import FoundFields, FoundRow, TarFile, TarRows, batches, schema_of
 from spiral_stream.storage.faults import NotThereError
+from spiral_stream.storage.store import Facts
 from spiral_stream.storage.uri import is_object, joined, place_of
+from spiral_stream.threads import Workers, thread_share
 
 FIRST: Final = "first"
 LAST: Final = "last"
@@ -30,6 +32,7 @@ Sidecars = tuple[tuple[str, str, str], ...]  # name, what is replaced in the pat
 _LOOKED_AT: Final = 16  # tars, for the columns that there are
 _ROWS: Final = 1000  # of the first of them
 _OTHERS: Final = 100  # rows of each other
+_THREADS: Final = 8  # at most, to look at tars on a store
 
 
 @final
@@ -95,20 +98,17 @@ class WebDataset(ImportedSource):
         return _common([folder, *others])
 
     def import_units(self) -> Sequence[ImportUnit]:
-        root, names = listed(self.path, "WebDataset", (PLAIN, *COMPRESSED), remote=True)
-        base = self.base
-        if root != base:
-            names = [os.path.relpath(os.path.join(root, name), base) for name in names]  # noqa: PTH118
-        units = [self._with_sidecars(unit) for unit in file_units(base, names, "WebDataset")]
+        units = listed_units(self.path, "WebDataset", (PLAIN, *COMPRESSED), self.base)
+        if self._sidecars:
+            units = self._with_sidecars(units)
         _need_one_kind(units)
         return units
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         chosen = units[:: max(1, len(units) // _LOOKED_AT)][:_LOOKED_AT]
         found = FoundFields(self.on_error == SKIP)
-        for number, unit in enumerate(chosen):
-            with self._rows(unit) as rows:
-                found.add(islice(rows, _OTHERS if number else _ROWS), unit.path)
+        for unit, rows in zip(chosen, self._first_rows(chosen), strict=True):
+            found.add(rows, unit.path)
         self._need_found(found, units)
         return schema_of(found.kinds, inline=is_compressed(units[0].path))
 
@@ -116,35 +116,51 @@ class WebDataset(ImportedSource):
         with self._rows(unit) as rows:
             yield from batches(rows, schema, refused)
 
+    def _first_rows(self, units: Sequence[ImportUnit]) -> Iterator[Iterable[FoundRow]]:
+        """The first rows of each tar: of tars on a store together."""
+        counts = [_ROWS, *[_OTHERS] * (len(units) - 1)]
+        if not units[0].seen or is_compressed(units[0].path):  # payload of compressed ones would fill the memory
+            for unit, count in zip(units, counts, strict=True):
+                with self._rows(unit) as rows:
+                    yield islice(rows, count)
+            return
+
+        def read(unit: ImportUnit, count: int) -> list[FoundRow]:
+            with self._rows(unit) as rows:
+                return list(islice(rows, count))
+
+        with Workers(thread_share().waiting(_THREADS), "spiral-columns") as pool:
+            yield from pool.map(read, units, counts)
+
     def _rows(self, unit: ImportUnit) -> TarRows:
         base = self.base
         sidecars = [
-            TarFile(path, _uri(os.path.relpath(path, base)), f"{name}.")
+            TarFile(path, _uri(os.path.relpath(path, base)), f"{name}.", unit.facts(path))
             for (name, _, _), path in zip(self._sidecars, unit.others, strict=True)
         ]
         return TarRows(
-            TarFile(unit.path, _uri(unit.name)),
+            TarFile(unit.path, _uri(unit.name), seen=unit.facts(unit.path)),
             sidecars,
             choice_of(need_columns("WebDataset", self.columns)),
             last=self.key == LAST,
         )
 
-    def _with_sidecars(self, unit: ImportUnit) -> ImportUnit:
-        if not self._sidecars:
-            return unit
-        paths: list[str] = []
-        facts: list[str | int] = [unit.content_key]
-        for name, old, new in self._sidecars:
-            path = _normal(unit.path.replace(old, new))
-            if path == unit.path:
-                msg = (
-                    f"WebDataset: sidecar {name!r}: {old!r} is not in {cut(path)}, so there is no path to replace it in"
-                )
-                msg += ". Give a text that all paths have"
-                raise SourceError(msg)
-            facts += [name, *_facts_of(path, name, unit.path)]
-            paths.append(path)
-        return replace(unit, others=tuple(paths), content_key=content_key(*facts))
+    def _with_sidecars(self, units: Sequence[ImportUnit]) -> list[ImportUnit]:
+        """The units with their sidecars, of which objects are looked at together."""
+        paths = [[_sidecar(unit.path, *each) for each in self._sidecars] for unit in units]
+        objects = list(dict.fromkeys(path for some in paths for path in some if is_object(path)))
+        looks = dict(zip(objects, look_all(objects), strict=True))
+        made = []
+        for unit, others in zip(units, paths, strict=True):
+            facts: list[str | int] = [unit.content_key]
+            seen = []
+            for (name, _, _), path in zip(self._sidecars, others, strict=True):
+                found = _facts_of(path, name, unit.path, looks.get(path))
+                facts += [name, found.size, found.mark]
+                seen.append(found)
+            key, of_objects = content_key(*facts), (*unit.seen, *seen) if unit.seen else ()
+            made.append(replace(unit, others=tuple(others), content_key=key, seen=of_objects))
+        return made
 
     def _need_found(self, found: FoundFields, units: Sequence[ImportUnit]) -> None:
         names = [*found.kinds]
@@ -189,15 +205,25 @@ def _no_sidecars(found: object) -> SourceError:
     return SourceError(msg)
 
 
-def _facts_of(path: str, name: str, main: str) -> tuple[int, int]:
+def _sidecar(path: str, name: str, old: str, new: str) -> str:
+    """Where the sidecar of a tar lies."""
+    found = _normal(path.replace(old, new))
+    if found == path:
+        msg = f"WebDataset: sidecar {name!r}: {old!r} is not in {cut(path)}, so there is no path to replace it in"
+        msg += ". Give a text that all paths have"
+        raise SourceError(msg)
+    return found
+
+
+def _facts_of(path: str, name: str, main: str, seen: Facts | SourceError | None) -> Facts:
+    """What a sidecar is like; of an object, what a look said."""
     try:
-        if is_object(path):
-            seen = look(path)
-            found = seen.size, seen.mark
-        else:
+        if isinstance(seen, SourceError):
+            raise seen
+        if seen is None:
             facts = os.stat(path)  # noqa: PTH116
             need_file(path, facts)
-            found = facts.st_size, facts.st_mtime_ns
+            seen = Facts(facts.st_size, modified_ns=facts.st_mtime_ns)
     except (OSError, NotThereError) as error:
         why = error.strerror if isinstance(error, OSError) else "there is no such object"
         msg = (
@@ -208,7 +234,7 @@ def _facts_of(path: str, name: str, main: str) -> tuple[int, int]:
     if is_compressed(path):
         msg = f"WebDataset: sidecar {cut(path)} is compressed, and sidecars are read by offset. Uncompress it"
         raise SourceError(msg)
-    return found
+    return seen
 
 
 def _normal(path: str) -> str:

@@ -23,7 +23,7 @@ from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.extras import need
 from spiral_stream.storage.faults import fault, not_the_store
 from spiral_stream.storage.files import too_short
-from spiral_stream.storage.option_values import YES, bare, need_values
+from spiral_stream.storage.option_values import OF_LANCE, YES, bare, need_values
 from spiral_stream.storage.patience import Patience, ShortError
 from spiral_stream.storage.store import Buffer, Facts, Get, Got, Store, runs_of
 from spiral_stream.storage.traffic import count, count_answer
@@ -298,7 +298,7 @@ def _opened(root: str, options: Mapping[str, str], patience: Patience) -> "Objec
     client: dict[str, Any] = {}
     retry: Any = {"max_retries": patience.retries, "retry_timeout": timedelta(seconds=patience.timeout_s)}
     for name, value in options.items():
-        if name in _OURS:
+        if name in _OURS or name in OF_LANCE:
             continue
         if (option := bare(name)) in _CLIENT:
             flag = option.startswith(("allow", "http")) or option == "randomize_addresses"

@@ -1,5 +1,10 @@
-"""Values of options that a store's client would take apart late, or refuse in words that name no option."""
+"""Options that a store's client would pass over, take apart late, or refuse in words that name no option.
 
+Lance passes over every option whose name it does not know. So a name that is nearly one of those that stores have is taken
+for a slip; other names are passed on.
+"""
+
+import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -35,6 +40,23 @@ _FLAGS: Final = frozenset(
 _ADDRESSES: Final = frozenset(("endpoint", "endpoint_url", "storage_endpoint"))
 _PLAIN: Final = re.compile(r"[\w.:/\[\]-]*")  # an address in which no password and no signature can be
 _KEYS: Final = ("access_key_id", "secret_access_key")
+OF_LANCE: Final = frozenset(("download_retry_count", "request_timeout"))  # that no other client knows
+_NAMES: Final = _FLAGS | _ADDRESSES | OF_LANCE | frozenset(_KEYS)
+_OTHERS: Final = """
+    access_key account_key account_name application_credentials authority_host authority_id base_url bearer_token bucket
+    bucket_name checksum_algorithm client_id client_max_retries client_retry_timeout client_secret conditional_put
+    connect_timeout container_authorization_token_file container_credentials_full_uri container_credentials_relative_uri
+    container_name copy_if_not_exists credential_type default_content_type default_headers default_region disable_bulk_delete
+    encryption_key endpoint_url_s3 endpoint_url_sts fabric_cluster_identifier fabric_session_token fabric_token_service_url
+    fabric_workload_host federated_token_file http2_keep_alive_interval http2_keep_alive_timeout http2_keep_alive_while_idle
+    identity_endpoint master_key metadata_endpoint msi_endpoint msi_resource_id object_id pool_idle_timeout
+    pool_max_idle_per_host proxy_ca_certificate proxy_excludes proxy_url read_timeout region role_arn role_session_name
+    root_certificate sas_key sas_token server_side_encryption service_account service_account_key service_account_path
+    session_token sse_customer_key_base64 sse_kms_key_id sts_endpoint tenant_id timeout
+    token user_agent web_identity_token_file
+"""
+_KNOWN: Final = _NAMES | frozenset(_OTHERS.split())
+_NEAR: Final = 0.8  # of 1, where names are equal: one wrong letter or two
 
 
 def bare(name: str) -> str:
@@ -43,7 +65,7 @@ def bare(name: str) -> str:
 
 
 def need_values(root: str, options: Mapping[str, str]) -> None:
-    """Refuse an address without a scheme, a flag that is neither yes nor no, and half of a pair of keys.
+    """Refuse a slip in a name, an address without a scheme, a flag that is neither yes nor no, and half of a pair of keys.
 
     Args:
         root: of the store, for messages.
@@ -54,6 +76,7 @@ def need_values(root: str, options: Mapping[str, str]) -> None:
     """
     where = cut(printable(root))
     for name, value in options.items():
+        _need_name(where, name)
         if bare(name) in _FLAGS and value.lower() not in YES | _NO:
             msg = f"{where}: option {name} of its profile is {shown(value)}. Give true or false"
             raise SourceError(msg)
@@ -67,6 +90,15 @@ def need_values(root: str, options: Mapping[str, str]) -> None:
         [missing] = set(_KEYS) - given
         msg = f"{where}: its profile has option {given.pop()}, and no {missing}. Give both; or neither of them, and "
         raise SourceError(msg + "skip_signature = true where no credentials are needed")
+
+
+def _need_name(where: str, name: str) -> None:
+    """Refuse a name that nearly is one of an option."""
+    asked = bare(name.lower()).removeprefix("storage_")  # as in azure_storage_account_name
+    near = [] if asked in _KNOWN else difflib.get_close_matches(asked, _KNOWN, 1, _NEAR)
+    if near:
+        msg = f"{where}: no store has option {cut(name)} of its profile. Write {near[0]}"
+        raise SourceError(msg)
 
 
 def _is_address(value: str) -> bool:

@@ -19,6 +19,10 @@ from spiral_stream.semantic import JPEG_REF, SEMANTIC
 from spiral_stream.sources.features import FeaturedReader
 from spiral_stream.sources.huggingface import HuggingFace
 from spiral_stream.sources.source import ROW, Known
+from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.profiles import use_storage
+from tests.fixtures import stores
+from tests.fixtures.fault_proxy import fault_proxy
 from tests.stream.sources.test_remote import put_all
 
 datasets.disable_progress_bars()
@@ -380,10 +384,161 @@ def test_parquet_on_s3_gives_the_rows_and_images_of_local_files(
     assert len(found[0]) == 3
 
 
-def test_arrow_files_on_s3_are_refused_with_the_way_out(written: datasets.Dataset, tmp_path: Path, bucket: str) -> None:
-    written.save_to_disk(tmp_path / "saved")
-    put_all(tmp_path / "saved", f"{bucket}/saved")
-    with pytest.raises(SourceError, match=r"has Arrow files.*Copy the folder to this machine, or write Parquet files"):
-        HuggingFace(f"{bucket}/saved").open()
+def test_saved_datasets_on_s3_have_the_rows_of_local_ones(
+    written: datasets.Dataset, tmp_path: Path, bucket: str
+) -> None:
+    written.save_to_disk(tmp_path / "saved", num_shards=3)
+    datasets.DatasetDict(train=written, test=written.select(range(4))).save_to_disk(tmp_path / "both")
+    put_all(tmp_path, f"{bucket}/all")
+    for name, split in (("saved", None), ("both", "train"), ("both", "test")):
+        local, remote = (HuggingFace(f"{place}/{name}", split, origin=True) for place in (tmp_path, f"{bucket}/all"))
+        assert as_read(remote) == as_read(local)
+        with local.open() as here, remote.open() as there:
+            assert there.schema.equals(here.schema, check_metadata=True)
+            assert [unit.rows for unit in there.units()] == [unit.rows for unit in here.units()]
+            assert there.fetch(np.array([3], np.uint64), ["image_path"])["image_path"].to_pylist() == ["3.png"]
+    with pytest.raises(SourceError, match="has several splits: there are train, test"):
+        HuggingFace(f"{bucket}/all/both").open()
     with pytest.raises(SourceError, match="nothing lies below"):
         HuggingFace(f"{bucket}/none").open()
+
+
+def test_every_type_on_s3_is_that_of_the_local_file_or_named(tmp_path: Path, bucket: str) -> None:
+    rng = np.random.default_rng(3)
+    lists = [None if at % 5 == 1 else list(range(at % 4)) for at in range(300)]
+    table = pa.table(
+        {
+            "flag": pa.array([None if at % 3 == 0 else at % 2 == 0 for at in range(300)]),
+            "half": rng.random(300).astype(np.float16),
+            "when": pa.array(np.arange(300), pa.timestamp("us", "UTC")),
+            "exact": pa.array(list(range(300))).cast(pa.decimal128(25, 2)),
+            "fixed": pa.array([b"%03d" % at for at in range(300)], pa.binary(3)),
+            "nothing": pa.nulls(300),
+            "large": pa.array([None if at % 7 == 0 else "é" * (at % 9) for at in range(300)], pa.large_string()),
+            "lists": pa.array(lists, pa.list_(pa.int16())),
+            "texts": pa.array([each and [str(k) * k for k in each] for each in lists], pa.large_list(pa.string())),
+            "pairs": pa.array(
+                [each and [[k, k + 1] for k in each] for each in lists], pa.list_(pa.list_(pa.int8(), 2))
+            ),
+            "flags": pa.array([[at % 2 == 0, None, True] for at in range(300)], pa.list_(pa.bool_(), 3)),
+            "map": pa.array([each and [(str(k), k) for k in each] for each in lists], pa.map_(pa.string(), pa.int32())),
+            "deep": pa.array([None if at % 11 == 0 else {"a": {"b": each}} for at, each in enumerate(lists)]),
+        }
+    )
+    (tmp_path / "saved").mkdir()
+
+    def save(table: pa.Table, **options: Any) -> None:
+        with pa.ipc.new_stream(
+            tmp_path / "saved" / "data.arrow", table.schema, options=pa.ipc.IpcWriteOptions(**options)
+        ) as writer:
+            for start, count in ((0, 100), (100, 0), (100, 7), (107, 193)):
+                writer.write_table(table.slice(start, count))
+        put_all(tmp_path / "saved", f"{bucket}/saved")
+
+    (tmp_path / "saved" / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+    (tmp_path / "saved" / "dataset_info.json").write_text("{}")
+    save(table)
+    with HuggingFace(str(tmp_path / "saved")).open() as here, HuggingFace(f"{bucket}/saved").open() as there:
+        for some in (rng.integers(0, 300, 64), np.arange(90, 120), np.array([299]), np.array([0])):
+            rows = some.astype(np.uint64)
+            one, other = (reader.fetch(rows, table.column_names) for reader in (here, there))
+            one.validate(full=True), other.validate(full=True)
+            assert other.equals(one)
+        one, other = (pa.Table.from_batches(list(reader.scan(table.column_names))) for reader in (here, there))
+        assert other.equals(one)
+        chosen = [
+            pa.Table.from_batches(list(reader.scan(["flag", "lists"], col("large") == "éé"))).to_pylist()
+            for reader in (here, there)
+        ]
+        assert chosen[0] == chosen[1] != []
+    for changed, options, message in (
+        (pa.table({"a": pa.array(["x"] * 300).dictionary_encode()}), {}, "dictionaries"),
+        (pa.table({"a": pa.array(["x"] * 300).cast(pa.string_view())}), {}, "'a' has string_view, which nothing reads"),
+        (pa.table({"a": ["x" * 99] * 300}), {"compression": "zstd"}, "its batches are compressed"),
+    ):
+        save(changed, **options)
+        with pytest.raises(SourceError, match=rf"data\.arrow: .*{message}.*Save the dataset again, copy it to this"):
+            HuggingFace(f"{bucket}/saved").open()
+
+
+def test_a_saved_dataset_on_s3_streams_and_resumes_and_asks_for_rows_alone(
+    tmp_path: Path, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPIRAL_NODE_CACHE", "off")
+    noise = np.random.default_rng(1)
+    images = [{"bytes": png(at) + noise.bytes(200_000), "path": None} for at in range(32)]
+    save(tmp_path / "saved", images)
+    uri = f"s3://{stores.new_bucket(s3_endpoint)}"
+    with fault_proxy(s3_endpoint) as proxy:
+        use_storage("arrow", prefix=uri, **stores.options(proxy.address))
+        put_all(tmp_path / "saved", f"{uri}/saved")
+        catalog = spiral.connect(tmp_path / "catalog")
+        for name, place in (("local", str(tmp_path / "saved")), ("remote", f"{uri}/saved")):
+            proxy.set()
+            catalog.register(name, HuggingFace(place), identity="id")
+        assert proxy.counts()["requests"] <= 24  # of one file, whose batches are far from each other
+        assert proxy.counts()["bytes"] < 8_000_000  # it has 6.4 MB
+
+        def plan(name: str) -> Any:
+            fields = {"image": spiral.Stack("image", decode="image", crop=6), "id": spiral.Stack("id")}
+            sampled = catalog.table(name).sample(identity="id", order=spiral.GlobalShuffle(seed=1), epoch=0)
+            return sampled.collate(batch_size=8, fields=fields)
+
+        found = {}
+        for name in ("local", "remote"):
+            with plan(name).to_numpy(prefetch=1) as stream:
+                found[name] = [(batch["image"].tobytes(), batch["id"].tolist()) for batch in stream]
+        assert found["remote"] == found["local"]
+        with plan("remote").to_numpy(prefetch=1) as stream:
+            each = iter(stream)
+            next(each)
+            state = stream.state_dict()
+        with plan("remote").to_numpy(prefetch=1) as stream:
+            stream.load_state_dict(state)
+            assert [(batch["image"].tobytes(), batch["id"].tolist()) for batch in stream] == found["local"][1:]
+        with HuggingFace(f"{uri}/saved").open() as reader:
+            proxy.set()
+            reader.fetch(np.array([5, 20], np.uint64), ["image"])
+            counts = proxy.counts()
+            assert counts["requests"] <= 6  # offsets, then bytes, of two rows
+            assert counts["bytes"] < 500_000
+            store = store_of(uri)[0]
+            name = "saved/data-00000-of-00001.arrow"
+            store.put(name, bytes(store.get(name).data or b"")[:-8] + b"other\0\0\0")
+            with pytest.raises(SourceError, match=r"arrow changed while it is being read"):
+                reader.fetch(np.array([6], np.uint64), ["image"])
+        with pytest.raises(SourceError, match=r"without Arrow's mark of an end|no Arrow message"):
+            HuggingFace(f"{uri}/saved").open()
+    use_storage("arrow", prefix=uri)
+
+
+def test_images_that_are_paths_on_s3_are_told_by_the_rows(tmp_path: Path, bucket: str) -> None:
+    for name, images in (
+        ("paths", [None, {"bytes": None, "path": "a.png"}]),
+        ("bytes", [None, {"bytes": png(1), "path": None}]),
+    ):
+        save(tmp_path / name, images)
+        put_all(tmp_path / name, f"{bucket}/{name}")
+        with HuggingFace(str(tmp_path / name)).open() as here, HuggingFace(f"{bucket}/{name}").open() as there:
+            assert there.schema.field("image").type == here.schema.field("image").type
+
+
+def test_a_damaged_object_is_named_or_read(tmp_path: Path) -> None:
+    save(tmp_path / "saved", [None if at % 5 == 0 else {"bytes": b"x" * at, "path": str(at)} for at in range(40)])
+    uri, rng, named = f"memory://{tmp_path.name}", np.random.default_rng(0), list[str]()
+    put_all(tmp_path / "saved", f"{uri}/saved")
+    store, name = store_of(uri)[0], "saved/data-00000-of-00001.arrow"
+    data = bytes(store.get(name).data or b"")
+    for turn in range(200):
+        damaged = bytearray(data)
+        for at in rng.integers(0, len(data), 2).tolist():
+            damaged[at] = int(rng.integers(0, 256))
+        store.put(name, bytes(damaged[: int(rng.integers(0, len(data)))] if turn % 10 == 0 else damaged))
+        try:
+            with HuggingFace(f"{uri}/saved").open() as reader:
+                count = sum(len(batch) for batch in reader.scan(reader.schema.names))
+                reader.fetch(np.arange(min(5, count), dtype=np.uint64), reader.schema.names)
+        except SourceError as error:
+            named.append(str(error))
+    assert 50 < len(named) < 200
+    assert all("saved" in each for each in named)

@@ -6,13 +6,19 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import lance
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
 from spiral_stream.storage import patience
 from spiral_stream.storage.objects import Objects
+from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.option_values import need_values
 from spiral_stream.storage.profiles import options_of, use_storage
 from spiral_stream.storage.store import Get, Got
 from spiral_stream.storage.uri import joined, place_of
@@ -48,6 +54,68 @@ def test_a_profile_takes_what_it_does_not_say_from_shorter_prefixes(
     place.write_text(place.read_text() + '[again]\nprefix="s3://x/"\n')  # the file is read again when it changed
     with pytest.raises(SourceError, match="profiles x and again have the same prefix"):
         options_of("s3://x/key")
+
+
+SLIPS = {
+    "regoin": "region",
+    "aws_secret_acess_key": "secret_access_key",
+    "endpont": "endpoint",
+    "Virtual_Hosted_Style_Requests": "virtual_hosted_style_request",
+    "azure_storage_acount_name": "account_name",
+    "google_service_acount": "service_account",
+    "client_max_retry": "client_max_retries",
+}
+
+
+@pytest.mark.parametrize(("given", "right"), SLIPS.items())
+def test_a_slip_in_the_name_of_an_option_is_refused_for_lance_and_for_objects(
+    given: str, right: str, bucket: str
+) -> None:
+    lance.write_dataset(pa.table({"a": [1]}), f"{bucket}/a.lance", storage_options=options_of(bucket))
+    use_storage("slip", prefix=f"{bucket}/a.lance", **{given: "1"})
+    try:
+        for look in (lambda: sp.Lance(f"{bucket}/a.lance").open(), lambda: store_of(f"{bucket}/a.lance/x")):
+            with pytest.raises(SourceError, match=f"no store has option {given} of its profile. Write {right}"):
+                look()
+        with pytest.raises(SourceError, match=f"Write {right}"):
+            sp.Writer(f"{bucket}/a.lance", pa.schema([("a", pa.int64())]))
+    finally:
+        use_storage("slip", prefix=bucket)
+
+
+def test_options_that_lance_alone_knows_and_others_reach_it(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lance.write_dataset(pa.table({"a": [1]}), f"{bucket}/a.lance", storage_options=options_of(bucket))
+    given: list[dict[str, str]] = []
+    opened = lance.dataset
+
+    def opening(uri: str, **options: Any) -> Any:
+        given.append(options["storage_options"])
+        return opened(uri, **options)
+
+    monkeypatch.setattr(lance, "dataset", opening)
+    for option in ("download_retry_count", "headers.x-team"):
+        use_storage("more", prefix=f"{bucket}/a.lance", **{option: "2"})
+        with sp.Lance(f"{bucket}/a.lance").open() as reader:
+            assert reader.fetch(np.array([0], np.uint64), ["a"]).to_pydict() == {"a": [1]}
+        assert given[-1] == options_of(bucket) | {option: "2"}
+    use_storage("more", prefix=f"{bucket}/a.lance", download_retry_count="2")
+    assert store_of(f"{bucket}/a.lance/none")[0].put("of-lance", b"1") is not None
+    use_storage("more", prefix=bucket)
+
+
+@pytest.mark.parametrize(
+    ("root", "names"),
+    [
+        ("s3://b", "region endpoint_url session_token skip_signature sse_kms_key_id role_arn request_payer"),
+        ("gs://b", "service_account service_account_key application_credentials base_url bearer_token"),
+        ("az://b", "account_name account_key sas_key tenant_id client_id authority_host use_azure_cli"),
+    ],
+)
+def test_names_that_stores_have_are_no_slips(root: str, names: str) -> None:
+    prefix = {"s3": "aws_", "gs": "google_", "az": "azure_"}[root[:2]]
+    for name in names.split():
+        need_values(root, {name: "true" if not name.startswith("endpoint") else "https://one"})
+        need_values(root, {f"{prefix}{name}": "true" if not name.startswith("endpoint") else "https://one"})
 
 
 @pytest.fixture(scope="module")
