@@ -1,7 +1,7 @@
 """How one column of labels or sources is spread over storage shards: numbers, what pictures are drawn of, and advice."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, final
 
 import numpy as np
@@ -53,6 +53,7 @@ class ColumnSkew:
     blocks: tuple[BlockMix, ...]
     used_by: str  # whose block size is marked; "" where blocks are not counted
     timeline: Timeline | None
+    _drawn: dict[Form, list[Picture]] = field(default_factory=dict, init=False, repr=False)
 
     def numbers(self) -> dict[str, float]:
         """Return what can be plotted over time."""
@@ -124,7 +125,12 @@ class ColumnSkew:
         ]
 
     def pictures(self, form: Form = "svg") -> list[Picture]:
-        """Draw the pictures."""
+        """Draw the pictures, once: the page of a report and that of its asset show the same, half a CPU second each."""
+        if form not in self._drawn:
+            self._drawn[form] = self._draw(form)
+        return list(self._drawn[form])
+
+    def _draw(self, form: Form) -> list[Picture]:
         name, skew = self.column, self.skew
         found = [
             charts.worst_shards(name, skew.shard_names, skew.distance, self.by_chance, form),

@@ -82,6 +82,8 @@ JOBS = {"images", "prepare_images", "text", "prepare_text", "video", "prepare_vi
 FRUGAL = """
 import sys
 from pathlib import Path
+import spiral_assets.demo.__main__  # as each process does that draws for it
+assert "dagster" not in sys.modules
 from spiral_assets.definitions import defs
 defs().get_repository_def().get_all_jobs()
 heavy = {"av", "duckdb", "lance", "numpy", "PIL", "pyarrow", "spiral_stream", "tokenizers", "torch", "transformers"}

@@ -6,6 +6,7 @@ import pytest
 
 import spiral_stream as spiral
 from spiral_assets.plans import images as plans
+from spiral_stream.report.skewed import ColumnSkew
 from tests.assets.conftest import IMAGES, SHARDS, Place, data_version, evaluations, metadata, placed
 from tests.assets.test_relations import TRAIN, drawn
 
@@ -55,9 +56,12 @@ def test_skewed_shards_are_a_warning_that_stops_nothing(place: Place) -> None:
     assert not evaluations(result)["labels_are_mixed"].passed
 
 
-def test_the_same_data_has_the_same_statistics_version(counted: tuple[Place, dg.ExecuteInProcessResult]) -> None:
+def test_the_same_data_has_the_same_statistics_version(
+    counted: tuple[Place, dg.ExecuteInProcessResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
     place, _ = counted
     first = data_version(place, STATS)
-    place.run(STATS)
+    monkeypatch.setattr(ColumnSkew, "pictures", lambda *_: [])  # the version is of the numbers
+    assert place.run(STATS).success
 
     assert data_version(place, STATS) == first

@@ -21,7 +21,7 @@ from spiral_assets.plans import video as video_plans
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 COUNT = 600  # eight batches an epoch, sixty images to validate on
-EPOCHS = 12
+EPOCHS = 8
 CHARACTERS = 400_000
 STEPS = 40
 VIDEOS = 20

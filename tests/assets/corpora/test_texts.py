@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_assets.corpora import documents
 from spiral_assets.corpora.text_quality import language, quality
-from spiral_assets.corpora.texts import SCHEMAS, SHARDS, write_text_relations
+from spiral_assets.corpora.texts import SCHEMAS, SHARDS, WrittenTexts, write_text_relations
 from spiral_assets.corpora.tokenizer import train_tokenizer
 from spiral_assets.plans import text as plans
 from tests.fixtures import relations
@@ -17,8 +18,13 @@ CHARACTERS = 150_000
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pa.Table]:
-    written = write_text_relations(tmp_path_factory.mktemp("texts"), CHARACTERS, progress=False)
+def written(tmp_path_factory: pytest.TempPathFactory) -> WrittenTexts:
+    """The relations, for tests that only look."""
+    return write_text_relations(tmp_path_factory.mktemp("texts"), CHARACTERS, progress=False)
+
+
+@pytest.fixture(scope="module")
+def tables(written: WrittenTexts) -> dict[str, pa.Table]:
     return {name: lance.dataset(uri).to_table() for name, uri in written.uris.items()}
 
 
@@ -53,8 +59,7 @@ def test_repeated_short_and_encoded_texts_are_of_low_quality() -> None:
 
 
 @pytest.mark.parametrize("name", ["fineweb", "wikipedia", "code"])
-def test_relations_have_the_seed_schema_and_one_fragment_a_shard(name: str, tmp_path: Path) -> None:
-    written = write_text_relations(tmp_path, CHARACTERS, progress=False)
+def test_relations_have_the_seed_schema_and_one_fragment_a_shard(name: str, written: WrittenTexts) -> None:
     dataset = lance.dataset(written.uris[name])
     table = dataset.to_table()
 
@@ -91,6 +96,17 @@ def test_the_same_machine_gives_the_same_rows_and_keeps_what_is_there(
     assert {name: lance.dataset(uri).to_table() for name, uri in first.uris.items()} == tables
     assert write_text_relations(tmp_path, CHARACTERS, progress=False) == first
     assert lance.dataset(first.uris["code"]).version == version
+
+
+def test_tests_and_installed_packages_are_not_of_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, left = ["a.py", "json b.py"], ["json b.txt", "test c.py", "json tests d.py", "site-packages e f.py"]
+    for name in kept + left:
+        file = tmp_path.joinpath(*name.split())
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x = 1\n")
+    monkeypatch.setattr(documents.sysconfig, "get_path", lambda _: str(tmp_path))
+
+    assert sorted(file.path.replace("/", " ") for file in documents.library()) == kept
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:

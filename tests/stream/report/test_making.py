@@ -77,6 +77,8 @@ def test_the_page_holds_everything_and_refers_to_nothing(tmp_path: Path) -> None
     assert re.findall(r'(?:src|href)="(?!data:)', page) == []
     assert all(shard in page for shard in ("s0", "s5"))
     assert list(file.parent.glob(".*")) == []
+    first, again = report.pictures(), report.pictures()
+    assert all(one is other for one, other in zip(first, again, strict=True))  # drawn once
 
 
 def test_what_is_not_measured_says_so_and_has_a_page_all_the_same(tmp_path: Path) -> None:
