@@ -49,7 +49,7 @@ def container(tmp_path: Path) -> Iterator[str]:
         use_storage("azurite", prefix="az://pictures", **OPTIONS)
         yield "az://pictures"
         use_storage("azurite", prefix="az://pictures")
-        process.terminate()
+        process.kill()
 
 
 def made(name: str) -> None:
