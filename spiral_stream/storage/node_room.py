@@ -213,6 +213,8 @@ class Room:
         found = []
         with suppress(FileNotFoundError), os.scandir(self.root / "files") as folders:
             for folder in folders:
+                if folder.name.startswith("."):  # a process that begins tries whether files can be made here
+                    continue
                 sizes: dict[str, int] = {}
                 used: dict[str, int] = {}
                 with os.scandir(folder) as files:

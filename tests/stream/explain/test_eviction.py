@@ -111,7 +111,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, in
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     ("order", "processes"),
-    [("global", 1), ("shards", 2), pytest.param("global", 2, marks=slow), pytest.param("shards", 1, marks=slow)],
+    [("global", 1), ("shards", 1), pytest.param("global", 2, marks=slow), pytest.param("shards", 2, marks=slow)],
 )
 def test_three_epochs_through_a_cache_of_a_third_fetch_what_explain_said(
     order: str, processes: int, far: tuple[str, str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -133,4 +133,6 @@ def test_three_epochs_through_a_cache_of_a_third_fetch_what_explain_said(
     ended(started)
 
     assert [type(each) for each in found] == [list] * processes, found
-    assert [first, later, later] == pytest.approx([sum(each[epoch] for each in found) for epoch in range(3)], rel=0.1)
+    epochs = [sum(each[epoch] for each in found) for epoch in range(3)]
+    assert [first, later] == pytest.approx(epochs[:2], rel=0.1)
+    assert later == pytest.approx(epochs[2], rel=0.25)  # what is said of later epochs is the second one's

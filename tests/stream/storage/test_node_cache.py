@@ -73,6 +73,14 @@ def test_a_file_is_fetched_once_and_is_all_there(folder: Path, traffic: Traffic)
     assert (traffic.hits, traffic.requests, traffic.bytes, traffic.again) == (1, 2, len(remote.data), 0)
 
 
+def test_a_process_that_begins_is_no_file(folder: Path) -> None:
+    Remote(1, 70_001).read()
+    (folder / "files" / ".123").touch()
+
+    assert len(NodeCache(folder).files()) == 1
+    assert NodeCache(folder).clear()[0] == 1
+
+
 def test_ranges_fetch_their_blocks_only() -> None:
     remote = Remote(2, 20 * BLOCK + 5)
 
