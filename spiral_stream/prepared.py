@@ -35,7 +35,7 @@ from spiral_stream.planner.skip_record import NOTHING, Skips
 from spiral_stream.planner.verify import Report, Verification
 from spiral_stream.runtime.blame import identities
 from spiral_stream.runtime.counted_epochs import as_rows, count_epoch
-from spiral_stream.runtime.delivery import BITS, HOST, Delivery
+from spiral_stream.runtime.delivery import BITS, HOST, Delivery, tell_of_host
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import batch_number
 from spiral_stream.runtime.opening import Opening
@@ -182,6 +182,8 @@ class PreparedStream(Looking):
     def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Any]:
         """Yield the batches of a DataLoader's worker, or the rest of them."""
         self._worker.need_edits(self._place)
+        if not self._threads.in_worker and first % workers == 0:
+            tell_of_host(self.devices())
         self._threads.in_worker = True
         self._place.cursor = began  # a pass left early may have ended since, and put its own beginning there
         here = partial(self._passes.run, self._now, self._delivery)

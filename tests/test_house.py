@@ -46,7 +46,7 @@ DOORS = {
     "matplotlib": ("report/charts.py",),
     "simplejpeg": ("decoders/image.py",),
     "vortex": ("dialects/vortex.py", "sources/vortex.py"),
-    "torch": ("adapters/pinned_memory.py", "adapters/torch.py"),
+    "torch": ("adapters/cuda.py", "adapters/torch.py"),
     "torchvision": (),
     "tokenizers": (
         "catalog/tokenizers.py",
@@ -212,7 +212,6 @@ LIGHT = {"PIL", "numpy", "pyarrow", "simplejpeg", "xxhash"}  # of Pillow the bar
 BEHIND = {"decoders/demuxed.py", "decoders/packets.py", "decoders/probing.py"}
 # Rooms that are reached only through one that has asked: a stream of tensors, a codec context, an open tokenizer.
 BEHIND_ANOTHER = {
-    "adapters/pinned_memory.py",
     "decoders/video.py",
     "dialects/vortex.py",
     "transforms/byte_pairs.py",
@@ -243,6 +242,7 @@ def test_packages_that_are_not_light_are_imported_in_functions() -> None:
     home, late = (
         ROOT / "spiral_stream",
         {
+            "adapters/cuda.py",
             "adapters/torch.py",
             "adapters/trainer.py",
             "cli.py",

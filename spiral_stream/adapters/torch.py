@@ -1,26 +1,24 @@
 """Streams as PyTorch users know them: tensors, `IterableDataset`, pinned memory and CUDA streams.
 
-Host arrays become tensors without a copy. Images for a CUDA device travel as uint8 NHWC in pinned memory that is used
-again. A side stream copies them while the model works; on the device, one sequence of kernels normalizes them, casts them
-and arranges them as NCHW.
+Host arrays become tensors without a copy. Fields for a CUDA device lie in pinned memory that is used again, and are copied
+while the model works on the batch before (`adapters.cuda`).
 """
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Any, final
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from functools import partial
+from typing import Any, Final, final
 
-import numpy as np
-
-from spiral_stream.adapters.pinned_memory import allocator
+from spiral_stream.adapters.device_copies import CopiesAhead
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import BindError
 from spiral_stream.extras import need
-from spiral_stream.host_dtypes import is_bfloat16
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.physical import ClipStage, ImageStage, Stages
 from spiral_stream.prepared import PreparedStream
-from spiral_stream.runtime.buffers import Allocate
-from spiral_stream.runtime.delivery import Delivery, Devices, Get
+from spiral_stream.runtime.buffers import Allocate, pageable
+from spiral_stream.runtime.delivery import Delivery, Devices, Feed
 from spiral_stream.runtime.pending import Batch
 from spiral_stream.runtime.place import Reached
 from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
@@ -29,7 +27,9 @@ need("torch", "spiral_stream.adapters.torch")
 import torch  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info  # noqa: E402
 
-Tensors = dict[str, Any]
+from spiral_stream.adapters.cuda import CudaLink, Finisher, Tensors, numbered, pinned_for, tensor  # noqa: E402
+
+_AHEAD_OF_WORKERS: Final = 2  # batches on the device before the loop has them, where a DataLoader's workers read
 
 
 @final
@@ -37,13 +37,10 @@ class TorchDelivery(Delivery):
     """Tensors on the CPU, or on one CUDA device."""
 
     def on_host(self, fields: dict[str, Any]) -> Tensors:
-        return {name: _host(value) for name, value in fields.items()}
+        return {name: tensor(value) for name, value in fields.items()}
 
-    def delivered(self, get: Get, devices: Devices, stages: Stages) -> Iterator[Tensors]:
-        device = _cuda(devices)
-        if device is None:
-            return super().delivered(get, devices, stages)
-        return _CudaCopies(stages, devices, device).run(get)
+    def delivered(self, feed: Feed, devices: Devices, stages: Stages) -> Generator[Tensors, None, None]:
+        return _arriving(feed, devices, _finishers(stages, devices), stages.plan.prefetch)
 
     def need(self, devices: Devices) -> None:
         _cuda(devices)
@@ -55,7 +52,8 @@ class TorchDelivery(Delivery):
         return "cuda" if torch.cuda.is_available() else "cpu"
 
     def allocate(self, devices: Devices) -> Allocate:
-        return allocator(to_cuda=_cuda(devices) is not None)
+        device = _cuda(devices)
+        return pageable if device is None else pinned_for(numbered(device))
 
     def split(self, devices: Devices) -> frozenset[str]:
         return frozenset() if _cuda(devices) is None else _moved(devices)
@@ -129,7 +127,8 @@ class StreamLoader(IterableDataset[Tensors]):
     """Reads a stream in worker processes, and knows its place as if this process read the stream.
 
     One pass goes from the stream's place to the end of the epoch. It leaves the stream after the last batch that the loop
-    had; `state_dict` returns that place at any time.
+    had; `state_dict` returns that place at any time. Workers build batches on the host; this process copies them to the
+    stream's device.
 
     Args:
         stream: from ``to_torch()``.
@@ -145,6 +144,7 @@ class StreamLoader(IterableDataset[Tensors]):
 
     def __init__(self, stream: TorchStream, num_workers: int = 0, **options: Any) -> None:
         self.stream = stream
+        options.setdefault("pin_memory", _cuda(stream.devices()) is not None)
         self._loader = DataLoader(_Followed(stream), None, num_workers=num_workers, **options) if num_workers else None
         self._delivered: int | None = None  # batches of the pass under way, if workers read it
         self._reached: Reached | None = None  # what the last of them was
@@ -158,10 +158,12 @@ class StreamLoader(IterableDataset[Tensors]):
 
     def _through_workers(self, loader: "DataLoader[tuple[Tensors, Reached]]") -> Iterator[Tensors]:
         ended, self._delivered, self._reached = False, 0, None
+        feed = _FromWorkers(loader)
         try:
-            for batch, reached in loader:
-                self._delivered, self._reached = self._delivered + 1, reached
-                yield batch
+            with closing(_arriving(feed, self.stream.devices(), {}, _AHEAD_OF_WORKERS)) as batches:
+                for batch in batches:
+                    self._delivered, self._reached = self._delivered + 1, feed.reached.popleft()
+                    yield batch
             ended = True
         finally:
             delivered, self._delivered = self._delivered, None
@@ -191,19 +193,56 @@ class _Followed(IterableDataset[tuple[Tensors, Reached]]):
         self._stream = stream
 
     def __iter__(self) -> Iterator[tuple[Tensors, Reached]]:
-        for batch in self._stream:
+        for batch in self._stream.bind(device="cpu"):
             yield batch, self._stream.reached()
 
 
-def _host(value: Any) -> Any:
-    if is_bfloat16(value):
-        return torch.from_numpy(value.view("<i2")).view(torch.bfloat16)
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+@final
+class _FromWorkers(Feed):
+    """The batches that workers read. What each says of its place is kept until the loop has it."""
+
+    def __init__(self, loader: "DataLoader[tuple[Tensors, Reached]]") -> None:
+        self.reached: deque[Reached] = deque()
+        self._batches = iter(loader)
+
+    def get(self) -> Batch | None:
+        for fields, reached in self._batches:
+            self.reached.append(reached)
+            return Batch(range(0), fields)
+        return None
+
+    def at_once(self) -> bool:
+        return True  # a DataLoader does not say
+
+
+def _arriving(
+    feed: Feed, devices: Devices, finishers: "Mapping[str, Callable[[torch.device], Finisher]]", ahead: int
+) -> Generator[Tensors, None, None]:
+    """Yield batches as tensors, those for a CUDA device copied ``ahead`` of the loop."""
+    device = _cuda(devices)
+    if device is not None:
+        link = CudaLink(numbered(device), _moved(devices), finishers)
+        yield from CopiesAhead(link.begin, ahead).run(feed)
+        return
+    while (batch := feed.get()) is not None:
+        yield {name: tensor(value) for name, value in batch.fields.items()}
 
 
 def _moved(devices: Devices) -> frozenset[str]:
     """The fields that leave the host."""
     return frozenset(name for name, device in devices.items() if device not in (None, "cpu"))
+
+
+def _finishers(stages: Stages, devices: Devices) -> dict[str, Callable[[torch.device], Finisher]]:
+    """What makes the ends of image fields that a device normalizes."""
+    decoded: list[ImageStage | ClipStage] = [*stages.images, *stages.clips]
+    return {stage.name: _finisher(stage) for stage in decoded if stage.name in _moved(devices) and stage.ends_on_device}
+
+
+def _finisher(stage: ImageStage | ClipStage) -> Callable[[torch.device], Finisher]:
+    program: Any = stage.program  # none of masks, which end on the host
+    _, mean, std = program.on_device()
+    return partial(Finisher, mean, std, stage.spec.dtype or "uint8", program.layout)
 
 
 def _cuda(devices: Devices) -> torch.device | None:
@@ -229,81 +268,3 @@ def _cuda(devices: Devices) -> torch.device | None:
         )
         raise BindError(msg)
     return device
-
-
-@final
-class _CudaCopies:
-    """Copies batches to the device ahead of the loop, and hands them over in order."""
-
-    def __init__(self, stages: Stages, devices: Devices, device: torch.device) -> None:
-        self._ahead = stages.plan.prefetch
-        self._device = device
-        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._moved = _moved(devices)
-        decoded: list[ImageStage | ClipStage] = [*stages.images, *stages.clips]
-        self._finishers = {
-            stage.name: _Finisher(stage.program, stage.spec.dtype, stage.program.layout, device)
-            for stage in decoded
-            if stage.name in self._moved and stage.ends_on_device
-        }
-        self._copying: deque[tuple[torch.cuda.Event, Batch]] = deque()
-
-    def run(self, get: Get) -> Iterator[Tensors]:
-        """Yield the batches in order, ``prefetch`` of them copied ahead."""
-        ready: deque[tuple[Tensors, torch.cuda.Event]] = deque()
-        ended = False
-        while not ended or ready:
-            while not ended and len(ready) < self._ahead:
-                batch = get()
-                if batch is None:
-                    ended = True
-                else:
-                    ready.append(self._start(batch))
-            if ready:
-                yield self._hand_over(*ready.popleft())
-
-    def _start(self, batch: Batch) -> tuple[Tensors, torch.cuda.Event]:
-        out: Tensors = {}
-        with torch.cuda.stream(self._side):
-            for name, value in batch.fields.items():
-                host = _host(value)
-                if isinstance(host, torch.Tensor) and name in self._moved:
-                    moved = host.to(self._device, non_blocking=True)
-                    finisher = self._finishers.get(name)
-                    out[name] = moved if finisher is None else finisher(moved)
-                else:
-                    out[name] = host
-            done = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            done.record(self._side)
-        self._copying.append((done, batch))  # the slot may not be used again before its copy is done
-        while self._copying and self._copying[0][0].query():  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            self._copying.popleft()
-        return out, done
-
-    def _hand_over(self, batch: Tensors, done: torch.cuda.Event) -> Tensors:
-        current = torch.cuda.current_stream(self._device)
-        current.wait_event(done)
-        for value in batch.values():
-            if isinstance(value, torch.Tensor) and value.is_cuda:
-                value.record_stream(current)
-        return batch
-
-
-@final
-class _Finisher:
-    """Normalize, cast and lay out uint8 NHWC images, or NTHWC clips, on the device."""
-
-    def __init__(self, program: Any, dtype: str | None, layout: str | None, device: torch.device) -> None:
-        _, mean, std = program.on_device()
-        self._mean = torch.from_numpy(np.ascontiguousarray(mean)).to(device)
-        self._std = torch.from_numpy(np.ascontiguousarray(std)).to(device)
-        self._dtype = getattr(torch, dtype or "uint8")
-        self._nchw = layout != "nhwc"
-
-    def __call__(self, pixels_HWC: torch.Tensor) -> torch.Tensor:
-        out = pixels_HWC
-        if self._dtype.is_floating_point:
-            out = (
-                out.to(torch.float32).mul_(float(np.float32(1 / 255))).sub_(self._mean).div_(self._std).to(self._dtype)
-            )
-        return out.movedim(-1, -3).contiguous() if self._nchw else out

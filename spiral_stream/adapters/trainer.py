@@ -18,7 +18,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
-from spiral_stream.adapters.torch import StreamLoader, Tensors, TorchStream
+from spiral_stream.adapters.cuda import Tensors
+from spiral_stream.adapters.torch import StreamLoader, TorchStream
 from spiral_stream.batching.tail import KeepPartial
 from spiral_stream.errors import BindError, ResumeError, StreamError
 from spiral_stream.extras import need as need_package

@@ -19,7 +19,9 @@ def deliver_facts(subject: Subject) -> dict[str, Any]:
     """Return depth, threads and memory, and what was measured if there are metrics."""
     stages, metrics = subject.stages, subject.metrics
     size = batch_size(subject)
-    host = (size.arrays + int(size.lists or 0)) * (stages.plan.prefetch + 2)
+    device = _device(subject)
+    slots = (2 if device else 1) * stages.plan.prefetch + 2
+    host = (size.arrays + int(size.lists or 0)) * slots
     if host > _BUFFER_WARNING_BYTES:
         lower = "max_tokens or batch_size" if stages.formed else "batch_size"
         subject.warnings.add(f"batches ahead take ~{host / 2**30:.1f} GiB of host memory. Lower prefetch or {lower}")
@@ -28,8 +30,13 @@ def deliver_facts(subject: Subject) -> dict[str, Any]:
         "prefetch": f"{stages.plan.prefetch} batches",
         "threads": subject.threads,
         "bytes a batch": size.text,
-        "host memory bound": _bound(size, host) + _decoding(subject),
+        "host memory bound": _bound(size, host, "2 x prefetch" if device else "prefetch") + _decoding(subject),
     }
+    if device:
+        out["on the device"] = (
+            f"{device}: {stages.plan.prefetch} batches before the loop has them, ~{size.arrays * stages.plan.prefetch:,} bytes; "
+            f"page-locked on the host up to {2 * size.arrays * slots:,} bytes, since PyTorch makes powers of two of each field's"
+        )
     if metrics is not None:
         out["largest batch"] = (
             f"! {metrics['peak_batch_bytes']:,} bytes, batches ahead {metrics['peak_queue_bytes']:,} at most"
@@ -71,10 +78,17 @@ def _network(counts: Mapping[str, Any]) -> str:
     )
 
 
-def _bound(size: Size, host: int) -> str:
+def _device(subject: Subject) -> str:
+    """The device that batches are copied to; "" if they stay on the host."""
+    if subject.stages.plan.framework != "torch":
+        return ""
+    return next((device for device in subject.devices.values() if device not in (None, "cpu")), "") or ""
+
+
+def _bound(size: Size, host: int, ahead: str) -> str:
     if size.unknown:
-        return f"unknown: prefetch + 2 slots of ~{host:,} bytes and what is unknown of a batch; budget_bytes bounds what is ahead"
-    return f"~{host:,} bytes (prefetch + 2 slots)"
+        return f"unknown: {ahead} + 2 slots of ~{host:,} bytes and what is unknown of a batch; budget_bytes bounds what is ahead"
+    return f"~{host:,} bytes ({ahead} + 2 slots)"
 
 
 def _decoding(subject: Subject) -> str:

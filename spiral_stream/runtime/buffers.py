@@ -3,7 +3,7 @@
 A fresh array of 38 MB costs page faults with every batch: 46 ms in new shared memory, 4 ms in new pages, 1.6 ms in a slot
 that is used again. A slot returns to the pool only when no array, slice or tensor of its batch is alive: the base of these
 arrays is a small `_Lease`, which returns the memory when it dies (docs/decisions/0034). Pinned memory comes from
-`adapters.pinned_memory`.
+`adapters.cuda`.
 """
 
 import threading
@@ -63,7 +63,7 @@ class Slots:
 
     def __init__(self, allocate: Allocate = pageable) -> None:
         self.allocated = 0  # slots made so far; a steady loop makes no more
-        self._allocate = allocate
+        self.allocate = allocate
         self._free: dict[int, list[_Slot]] = {}
         self._lock = threading.Lock()
 
@@ -92,4 +92,4 @@ class Slots:
     def _new(self, nbytes: int) -> _Slot:
         with self._lock:
             self.allocated += 1
-        return _Slot(self._allocate(nbytes))
+        return _Slot(self.allocate(nbytes))

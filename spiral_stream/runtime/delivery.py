@@ -4,11 +4,12 @@ The runtime builds batches on the host, as NumPy arrays and lists. A `Delivery` 
 value that a stream holds: streams of different frameworks differ in their delivery and in nothing else.
 """
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, final
+from collections.abc import Generator, Mapping
+from typing import Any, Final, Protocol, final
 
-from spiral_stream.errors import BindError, MissingExtraError
+from spiral_stream.errors import BindError, MissingExtraError, SpiralWarning
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.host_dtypes import is_bfloat16
 from spiral_stream.planner.physical import Stages
@@ -16,7 +17,30 @@ from spiral_stream.runtime.buffers import Allocate, pageable
 from spiral_stream.runtime.pending import Batch
 
 Devices = Mapping[str, str | None]  # array field -> where it is delivered; None where nobody said
-Get = Callable[[], Batch | None]  # the next batch on the host, None after the last
+
+
+class Feed(Protocol):
+    """Where a delivery gets the batches of a pass."""
+
+    def get(self) -> Batch | None:
+        """Return the next batch on the host; None after the last."""
+
+    def at_once(self) -> bool:
+        """Whether `get` returns without waiting."""
+
+
+@final
+class OneBatch(Feed):
+    """A batch that was built by itself."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._left: list[Batch] = [batch]
+
+    def get(self) -> Batch | None:
+        return self._left.pop() if self._left else None
+
+    def at_once(self) -> bool:
+        return True
 
 
 class Delivery(ABC):
@@ -26,16 +50,16 @@ class Delivery(ABC):
     def on_host(self, fields: dict[str, Any]) -> Any:
         """Return a batch of NumPy arrays and lists as the framework's, without moving it to a device."""
 
-    def delivered(self, get: Get, devices: Devices, stages: Stages) -> Iterator[Any]:
+    def delivered(self, feed: Feed, devices: Devices, stages: Stages) -> Generator[Any, None, None]:
         """Yield batches as the loop gets them, in order.
 
         Args:
-            get: returns the next batch on the host.
+            feed: where the batches come from.
             devices: where the fields go; empty where all of them stay on the host.
             stages: the lowered plan.
         """
         del devices, stages
-        while (batch := get()) is not None:
+        while (batch := feed.get()) is not None:
             yield self.on_host(batch.fields)
 
     @abstractmethod
@@ -111,6 +135,20 @@ class HostDelivery(Delivery):
                     "Use to_torch(), or bind(device='cpu')"
                 )
                 raise BindError(msg)
+
+
+def tell_of_host(devices: Devices) -> None:
+    """Warn that a DataLoader's workers deliver to the host, if another device is asked for."""
+    asked = [(name, device) for name, device in devices.items() if device not in (None, "cpu")]
+    if asked:
+        name, device = asked[0]
+        warnings.warn(
+            f"iter: field {name!r} asks for device {device!r}, but a DataLoader's workers deliver to the host. Read with "
+            "spiral_stream.adapters.torch.StreamLoader(stream, num_workers=...), which copies to the device, or say "
+            'stream.bind(device="cpu")',
+            SpiralWarning,
+            stacklevel=2,
+        )
 
 
 def _bfloat16(name: str) -> Any:

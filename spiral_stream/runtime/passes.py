@@ -5,6 +5,7 @@ are dropped, and the place stays after the last batch that the loop had.
 """
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from itertools import count
 from threading import TIMEOUT_MAX
 from typing import Any, Final, Self, final
@@ -14,7 +15,7 @@ from spiral_stream.planner.bind import Bound
 from spiral_stream.runtime.around import Around
 from spiral_stream.runtime.batches import PIECE_ROWS, BatchBuilder
 from spiral_stream.runtime.buffers import Slots
-from spiral_stream.runtime.delivery import Delivery, Devices
+from spiral_stream.runtime.delivery import Delivery, Devices, OneBatch
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.next_epoch import NextEpoch
 from spiral_stream.runtime.numbering import Numbering
@@ -126,14 +127,16 @@ class Passes:
             if self._closed:  # by another thread, while the pipeline began
                 pipeline.close()
                 raise StreamError(CLOSED)
-        batches = delivery.delivered(pipeline.get, devices, stages)
         try:
-            for had, batch in zip(count(worker, workers), batches, strict=False):
-                self._place.cursor = start.advanced(had + 1)
-                pipeline.handed_over()
-                yield batch
-                if self._pipeline is not pipeline and not self._closed:  # the loop had all, and the stream has gone on
-                    return
+            with closing(delivery.delivered(pipeline, devices, stages)) as batches:
+                for had, batch in zip(count(worker, workers), batches, strict=False):
+                    self._place.cursor = start.advanced(had + 1)
+                    pipeline.handed_over()
+                    yield batch
+                    if self._closed:  # by another thread; batches that lie on a device already are not delivered either
+                        raise StreamError(CLOSED)
+                    if self._pipeline is not pipeline:  # the loop had all, and the stream has gone on
+                        return
             if self._place.cursor == start and start.batch == worker == 0:
                 warn_of_nothing(numbering, steps.epoch, bound)
             self._place.cursor = start.next_epoch()
@@ -157,7 +160,8 @@ class Passes:
         builder = self._builder(opening, bound, 1, delivery, devices, numbering)
         with Workers(opening.read(bound.run_seed)[0].threads, "spiral-batch") as pool:
             done = builder.begin(epoch, range(number, number + 1), pool).result()
-        return next(delivery.delivered(iter([done, None]).__next__, devices, opening.stages))
+        (batch,) = delivery.delivered(OneBatch(done), devices, opening.stages)
+        return batch
 
     def _builder(
         self,
@@ -170,8 +174,9 @@ class Passes:
     ) -> BatchBuilder:
         reader, own = opening.read(bound.run_seed)
         numbering = promised(numbering or own, bound)
-        if self._memory is None:
-            self._memory = Slots(delivery.allocate(devices))
+        allocate = delivery.allocate(devices)
+        if self._memory is None or self._memory.allocate is not allocate:  # bound to another device since
+            self._memory = Slots(allocate)
         split = delivery.split(devices)
         return BatchBuilder(
             *(opening.stages, numbering, reader, self._metrics, self._memory, opening.refusals, merge, split),

@@ -65,6 +65,11 @@ class Pending:
         known = not callable(self._listed) or all(part.done() for part in self._parts)
         self._settled = known and not any(value is None for value in values)
 
+    @property
+    def done(self) -> bool:
+        """Whether all pieces are done."""
+        return all(part.done() for part in self._parts)
+
     def wait(self, timeout_s: float) -> bool:
         """Whether all pieces are done. Waits up to ``timeout_s`` for each."""
         for part in self._parts:

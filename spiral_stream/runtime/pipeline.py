@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
+from operator import attrgetter
 from time import monotonic, perf_counter
 from typing import Final, final
 
@@ -141,6 +142,10 @@ class Pipeline(Owner):
         self._got = perf_counter()
         self._metrics.add(consumer_waited_s=self._got - begun)
         return batch
+
+    def at_once(self) -> bool:
+        """Whether `get` returns without waiting."""
+        return self._queue.at_once(attrgetter("done"))
 
     def handed_over(self) -> None:
         """Count the time since the last batch was there: it went into copying it to the framework and its device."""

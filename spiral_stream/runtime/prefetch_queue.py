@@ -101,6 +101,13 @@ class BoundedQueue(Generic[T]):
                 raise self._failure
             return None
 
+    def at_once(self, usable: Callable[[T], bool]) -> bool:
+        """Return whether `get` returns at once, and what it returns is usable."""
+        with self._changed:
+            if self._items and not self._closed:
+                return usable(self._items[0][0])
+            return self._ended or self._closed or self._failure is not None
+
     def __len__(self) -> int:
         return len(self._items)
 

@@ -40,3 +40,22 @@ def test_the_state_of_formed_batches_is_as_large_as_it_says(tmp_path: Path) -> N
 
     assert found["unit"].startswith("a chapter of ")
     assert abs(int(found["state"].split()[0].replace(",", "")) - size) < 100
+
+
+def test_a_device_takes_memory_of_its_own_and_page_locked_memory(catalog: Catalog) -> None:
+    def facts(prefetch: int, device: str) -> dict[str, object]:
+        plan = image_program(catalog, batch_size=8)
+        with (
+            plan.to_torch(prefetch=prefetch).bind(device=device)
+            if device == "cpu"
+            else plan.to_torch(prefetch=prefetch) as stream
+        ):
+            found: dict[str, object] = stream.explain().facts["deliver"]
+        return found
+
+    a_batch = 8 * 3 * 224 * 224 * 2 + 8 * 8
+    assert "on the device" not in facts(3, "cpu")
+    found = facts(3, "cuda")
+    assert str(found["host memory bound"]).endswith("(2 x prefetch + 2 slots)")
+    assert str(found["on the device"]).startswith(f"cuda: 3 batches before the loop has them, ~{3 * a_batch:,} bytes; ")
+    assert f"up to {2 * 8 * a_batch:,} bytes" in str(found["on the device"])

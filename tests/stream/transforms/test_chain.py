@@ -68,17 +68,6 @@ def test_images_are_not_written_to():
     assert all(np.array_equal(a, b) for a, b in zip(images, IMAGES, strict=True))
 
 
-def test_a_program_splits_for_a_device():
-    program = compile_chain((CROP, JITTER, NORMALIZE), dtype="float32", layout="nchw")
-    host, mean, std = program.on_device()
-    pixels, whole = np.empty((5, 40, 40, 3), np.uint8), np.empty((5, 3, 40, 40), np.float32)
-    host.run(IMAGES, KEYS, pixels)
-    program.run(IMAGES, KEYS, whole)
-
-    finished = (pixels * np.float32(1 / 255) - mean) / std
-    assert np.allclose(finished.transpose(0, 3, 1, 2), whole, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("steps", "says"),
     [

@@ -212,23 +212,6 @@ def test_floats_without_normalize_are_scaled_to_one():
     assert got.tobytes() == expected.numpy().tobytes()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_a_device_finishes_to_the_same_bits(dtype):
-    images = [noise(40, 50, i) for i in range(4)]
-    program = compile_image(TRAIN, dtype=dtype, layout="nchw")
-    part, mean, std = program.on_device()
-    pixels = np.empty((4, *part.output_shape), np.uint8)
-    part.run(images, keys(4), pixels)
-
-    done = (torch.from_numpy(pixels).float() * float(np.float32(1 / 255)) - torch.from_numpy(mean)) / torch.from_numpy(
-        std
-    )
-
-    assert part.output_shape == (32, 32, 3)
-    finished = done.to(getattr(torch, dtype)).permute(0, 3, 1, 2).contiguous().numpy()
-    assert finished.tobytes() == run(TRAIN, images, dtype=dtype).tobytes()
-
-
 @pytest.mark.parametrize(
     ("steps", "shape"),
     [
