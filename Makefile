@@ -25,7 +25,7 @@ demo ui: export DAGSTER_DISABLE_TELEMETRY := 1
 # A Dagster home of your own that has no settings yet gets the demo's, whose pools and retries its jobs rely on.
 HOME_READY = @mkdir -p "$$DAGSTER_HOME" && { test -e "$$DAGSTER_HOME/dagster.yaml" || cp dagster_home/dagster.yaml "$$DAGSTER_HOME"; }
 
-.PHONY: help install demo test test-all coverage check bench bench-mosaic ui docs clean
+.PHONY: help install demo test test-all test-gpu coverage check bench bench-mosaic ui docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -41,6 +41,9 @@ test: $(READY)  ## run the tests that CI runs, a file a process, as many at a ti
 
 test-all: $(READY)  ## run the slow tests too, with more examples of each law
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n auto --dist loadfile -m "not gpu"
+
+test-gpu: $(READY)  ## run the tests of the path to a GPU, on a machine that has one
+	$(BIN)/python -m pytest -n 0 -m gpu tests/gpu
 
 coverage: $(READY)  ## run the tests that CI runs and list the lines and branches that none of them reaches
 	$(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term:skip-covered --cov-report=html:build/coverage

@@ -9,7 +9,7 @@ from benchmarks.peers.workload import BATCH, MEAN, SIDE, STD, Data
 PACKAGES = ("spiral", "simplejpeg", "pylance", "torch")
 
 
-def _stream(data: Data, cache: str) -> Any:
+def program(data: Data, cache: str) -> Any:
     """The stream of that example program on the benchmark's catalog, with ``cache`` one of none, source, jpeg, raw."""
     os.environ["SPIRAL_CATALOG"] = str(data.root / "catalog")
     # Without a declared profile the bytes are kept as they are, so "none" and "source" differ in the folder alone.
@@ -77,11 +77,11 @@ def _stream(data: Data, cache: str) -> Any:
 
 def prepare(data: Data, cache: str) -> None:
     if cache != "none":
-        _stream(data, cache).materialize()
+        program(data, cache).materialize()
 
 
 def batches(data: Data, cache: str) -> Iterator[tuple[Any, Any]]:
-    stream = _stream(data, cache)
+    stream = program(data, cache)
     stream.bind(device="cpu", epoch=0, data_parallel_rank=0, data_parallel_world_size=1)
     while True:  # an exhausted stream stands at the start of the next epoch
         for batch in stream:
