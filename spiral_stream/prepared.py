@@ -37,7 +37,7 @@ from spiral_stream.runtime.blame import identities
 from spiral_stream.runtime.counted_epochs import as_rows, count_epoch
 from spiral_stream.runtime.delivery import BITS, HOST, Delivery, tell_of_host
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.numbering import batch_number
+from spiral_stream.runtime.numbering import batch_number, need_kept
 from spiral_stream.runtime.opening import Opening
 from spiral_stream.runtime.ordered_rows import OneSample, alone, position_in
 from spiral_stream.runtime.passes import Passes
@@ -228,13 +228,8 @@ class PreparedStream(Looking):
             IndexError: the epoch has no such batch, or the run skips it.
             StreamError: the batches before it are not counted, and that takes long; says how long, and what counts them.
         """
-        drawn = self._place.drawn(epoch)
-        delivered = self.numbering.skips.delivered(drawn, batch_number(number))
-        if delivered is None:
-            msg = f"batch {number:,} of epoch {drawn:,} is skipped; stream.skipped() lists what is"
-            raise IndexError(msg)
-        self.numbering.every.limits.need_near(drawn, batch_number(number), "batch")
-        return self._passes.build(self._now, self._delivery, drawn, delivered)
+        drawn, delivered = self._place_of(number, epoch, "batch")
+        return self._passes.build(self._now, self._delivery, drawn, need_kept(delivered, drawn, number))
 
     def sample(self, position: int, epoch: int | None = None) -> dict[str, Any]:
         """Build one sample by itself: its fields, as in a batch, without the dimension of the batch.
@@ -267,7 +262,8 @@ class PreparedStream(Looking):
             IndexError: the epoch has no such batch.
             StreamError: as for `batch`.
         """
-        found = self._open().samples(self._bound().run_seed, self._place.drawn(epoch), batch_number(number))
+        drawn, _ = self._place_of(number, epoch, "ledger")
+        found = self._open().samples(self._bound().run_seed, drawn, batch_number(number))
         return [] if found is None else identities(*found)
 
     def locate(self, identity: Any, epoch: int | None = None) -> dict[str, int] | None:

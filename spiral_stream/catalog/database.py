@@ -27,7 +27,8 @@ from typing import Any, Final, NamedTuple, TypeVar, final
 import pyarrow as pa
 
 from spiral_stream.catalog.lock import locked
-from spiral_stream.errors import CatalogError, SpiralError, cut
+from spiral_stream.errors import CatalogError, SpiralError, cut, shown
+from spiral_stream.sources.declared import unreadable
 from spiral_stream.sources.source import content_key
 
 T = TypeVar("T")
@@ -193,6 +194,12 @@ class Database:
         Raises:
             CatalogError: the rows cannot be kept, or the folder cannot be written.
         """
+        if wrong := [column for column in rows.column_names if unreadable(column)]:
+            msg = (
+                f"Lance cannot keep these rows: it reads no column by the name {shown(wrong[0])}. Rename or cast the column that "
+                "is named here"
+            )
+            raise CatalogError(msg)
         with self._writing("keep rows from memory"):
             if self._is_complete(name):
                 return

@@ -77,16 +77,11 @@ class Ragged:
         """Wrap a list column of integers, without a copy. A null list becomes an empty sequence.
 
         Args:
-            column: ``list<int>`` or ``large_list<int>``.
-
-        Raises:
-            DataError: an item is null.
+            column: ``list<int>`` or ``large_list<int>``. An item that is null becomes 0; `null_items` finds them.
         """
         offsets = column.offsets.to_numpy().astype(np.int64)
-        if column.values.null_count:
-            msg = "a list has null items. Fill them in, or filter the rows out"
-            raise DataError(msg)
-        values = column.values.to_numpy(zero_copy_only=False)
+        items = column.values.fill_null(0) if column.values.null_count else column.values
+        values = items.to_numpy(zero_copy_only=False)
         made = cls.of_flat(values, offsets)
         if not column.null_count:
             return made

@@ -26,13 +26,13 @@ from spiral_stream.planner.build import CacheStatus, caches, status
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.delivery import HOST, Delivery, Devices
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.numbering import Numbering
+from spiral_stream.runtime.numbering import Numbering, batch_number, need_kept
 from spiral_stream.runtime.opening import Opening
 from spiral_stream.runtime.ordered_rows import OrderedRows
 from spiral_stream.runtime.passes import Passes
 from spiral_stream.runtime.place import Place
 from spiral_stream.runtime.promised import promised
-from spiral_stream.runtime.steps import length_of, steps_of
+from spiral_stream.runtime.steps import length_of, need_delivered, steps_of
 from spiral_stream.runtime.value_rows import value_statuses
 from spiral_stream.threads import ThreadShare
 
@@ -240,18 +240,43 @@ class Looking:
             path: also write the sheet there, as the ending says: ``sheet.png``, ``.jpg``, ``.webp``.
 
         Raises:
-            IndexError: the epoch has no such batch.
+            IndexError: the epoch has no such batch, or the run skips it.
             PlanError: ``count`` is no number from 1 up.
         """
         bound = self._bound()
-        at, begin = self._place.drawn(epoch), batch
-        if begin is None:
+        at, begin = self._place.drawn(epoch), 0
+        if batch is not None:
+            begin = need_kept(self._place_of(batch, epoch, "show")[1], at, batch)
+        else:
             known = self._place.known()
             begin = known.batch + bound.place * bound.merge if epoch in (None, known.epoch) else 0
-        sheet = taken(self._built, self.stages, self.numbering, self.catalog, at, begin, count, tokenizer)
+
+        def build(drawn: int, delivered: int) -> dict[str, Any]:
+            self._need_delivered(delivered, epoch)
+            return self._built(drawn, delivered)
+
+        sheet = taken(build, self.stages, self.numbering, self.catalog, at, begin, count, tokenizer)
         if path is not None:
             sheet.save(path)
         return sheet
+
+    def _place_of(self, number: int, epoch: int | None, asked: str) -> tuple[int, int | None]:
+        """The epoch whose order is drawn for a batch, and how many batches are delivered before it; None if it is skipped.
+
+        Raises:
+            IndexError: the epoch has no such batch.
+            StreamError: the chapters before it are not counted, and counting them takes long.
+        """
+        drawn, numbering = self._place.drawn(epoch), self.numbering
+        delivered = numbering.skips.delivered(drawn, batch_number(number))
+        if delivered is not None:
+            numbering.every.limits.need_near(drawn, batch_number(number), asked)
+            self._need_delivered(delivered, epoch)
+        return drawn, delivered
+
+    def _need_delivered(self, delivered: int, epoch: int | None) -> None:
+        drawn, at = self._place.drawn(epoch), self.epoch if epoch is None else epoch
+        need_delivered(self.numbering, at, drawn, delivered, self._place.cursor, self._bound())
 
     def _built(self, epoch: int, number: int) -> dict[str, Any]:
         """Build a batch for looking, as NumPy arrays on the host; counts nothing."""

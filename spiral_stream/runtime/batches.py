@@ -44,7 +44,7 @@ from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.payload_bytes import stored_bytes, stored_size
 from spiral_stream.runtime.pending import Batch, Pending
-from spiral_stream.runtime.placing import cuts, joined, need_room, place, sample_count
+from spiral_stream.runtime.placing import cuts, joined, need_items, need_room, place, sample_count
 from spiral_stream.runtime.samples import Int64, SampleReader, as_lists
 from spiral_stream.runtime.sounds import SoundBatch, SoundField
 from spiral_stream.sampling.order import UInt64
@@ -164,6 +164,9 @@ class BatchBuilder:
     def _fill_columns(self, draft: Draft, gathered: dict[str, Ragged]) -> None:
         for plain, key in self._plains:
             self._fill_plain(draft, plain, draft.samples.columns[key])
+        for each in self._columns:
+            for name, values in each.with_nulls(gathered, draft.samples.columns).items():
+                self._need_items(draft, name, values)
         found = {each.column: each.found(gathered, draft.samples.columns) for each in self._columns}
         for column in self._columns:
             self._fill_sequences(draft, column, found[column.column], column.longest(found))
@@ -308,6 +311,15 @@ class BatchBuilder:
         draft.parts += [
             draft.pool.submit(draft.refusals.attempt, column.column, a, b, fill) for a, b in pairwise(borders)
         ]
+
+    def _need_items(self, draft: Draft, name: str, values: pa.Array) -> None:
+        """Refuse the samples whose list has a null item."""
+        if draft.shape.packing is None:
+            attempt = partial(draft.refusals.attempt, name, 0, len(values))
+            attempt(lambda a, b: need_items(name, values.slice(a, b - a)))
+            return
+        with blaming(self._stages, draft.samples, 0):
+            need_items(name, values)
 
     def _tokens_slot(self, stage: SequenceStage, placed: Placed) -> NDArray[Any]:
         items = placed.B * placed.T

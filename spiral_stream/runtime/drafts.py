@@ -18,7 +18,7 @@ from spiral_stream.planner.lineage import Key, Made, Stored
 from spiral_stream.planner.physical import SequenceStage
 from spiral_stream.runtime.bad_samples import BatchRefusals
 from spiral_stream.runtime.following import BatchFollowers
-from spiral_stream.runtime.placing import as_ragged
+from spiral_stream.runtime.placing import as_ragged, null_items
 from spiral_stream.runtime.samples import Samples
 from spiral_stream.sampling.order import UInt64
 
@@ -53,6 +53,13 @@ class Sequences:
         return {
             name: gathered[name] if name in gathered else as_ragged(columns[key]) for name, key in self.keys.items()
         }
+
+    def with_nulls(
+        self, gathered: Mapping[str, Ragged], columns: Mapping[Key, pa.Array | Ragged]
+    ) -> dict[str, pa.Array]:
+        """The columns of a batch that may hold null items: none that was gathered."""
+        own = {name: columns[key] for name, key in self.keys.items() if name not in gathered}
+        return {name: each for name, each in own.items() if isinstance(each, pa.Array) and null_items(each)}
 
     def longest(self, found: Mapping[str, Mapping[str, Ragged]]) -> NDArray[np.int64] | None:
         """The length of each sample's longest sequence in the columns that share the width; None if it is one column."""

@@ -25,7 +25,7 @@ from spiral_stream.planner.skip_record import NOTHING, Skips
 from spiral_stream.runtime.chapters import Drawn
 from spiral_stream.runtime.known_chapters import Known
 from spiral_stream.runtime.samples import Samples
-from spiral_stream.sampling.order import UInt64
+from spiral_stream.sampling.order import LARGEST, UInt64
 
 
 class CountLimits:
@@ -161,14 +161,33 @@ def batch_number(number: object) -> int:
 
     Raises:
         TypeError: it is not an integer.
+        IndexError: no epoch has so many batches.
     """
+    found = None
     try:
         if not isinstance(number, bool):
-            return index(number)  # type: ignore[arg-type]  # whether it is one is the question
+            found = index(number)  # type: ignore[arg-type]  # whether it is one is the question
     except TypeError:
         pass
+    if found is not None and found > LARGEST:
+        msg = f"batch {found} is beyond every epoch. Give a number in [0, stream.count())"
+        raise IndexError(msg)
+    if found is not None:
+        return found
     msg = f"batch {shown(number)} is a {type(number).__name__}. Give an integer in [0, stream.count())"
     raise TypeError(msg)
+
+
+def need_kept(delivered: int | None, epoch: int, number: int) -> int:
+    """Return how many batches are delivered before one, if the run does not skip it.
+
+    Raises:
+        IndexError: it does.
+    """
+    if delivered is None:
+        msg = f"batch {number:,} of epoch {epoch:,} is skipped; stream.skipped() lists what is"
+        raise IndexError(msg)
+    return delivered
 
 
 @final

@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spiral_stream.batching.formation import Membership, Packing
 from spiral_stream.batching.padding_width import padded
@@ -89,6 +90,24 @@ def _own(tokens: Ragged, packing: Packing) -> Int64:
         )
         raise DataError(msg, row=int(empty[0]))
     return lengths
+
+
+def null_items(column: pa.Array) -> bool:
+    """Whether a list column may hold null items; free where no item is null."""
+    return bool(column.values.null_count)
+
+
+def need_items(column: str, values: pa.Array) -> None:
+    """Refuse the first list that has a null item.
+
+    Raises:
+        DataError: with its place.
+    """
+    null = np.flatnonzero(values.flatten().is_null().to_numpy(zero_copy_only=False))
+    if len(null):
+        ends = np.cumsum(pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False))
+        msg = f"{column!r}: the list holds a null item. Fill it in, or filter the row out"
+        raise DataError(msg, row=int(np.searchsorted(ends, null[0], side="right")))
 
 
 def need_room(column: str, lengths: Int64, width: int) -> None:

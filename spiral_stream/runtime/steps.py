@@ -12,7 +12,7 @@ from itertools import count
 from typing import final
 
 from spiral_stream.batching import tail
-from spiral_stream.batching.tail import DropPartial
+from spiral_stream.batching.tail import DropPartial, PadPartial
 from spiral_stream.cursor import Cursor, Segment
 from spiral_stream.errors import ResumeError, SpiralError, SpiralWarning, StreamError
 from spiral_stream.planner.bind import Bound
@@ -119,6 +119,33 @@ def first_delivery(
             rank = bound.nodes.rank_at(at) if segment.world_size == bound.world_size else at
             return {"epoch": epoch, "batch": number, "step": step, "rank": rank}
     return None
+
+
+def need_delivered(numbering: Numbering, epoch: int, drawn: int, number: int, cursor: Cursor, bound: Bound) -> None:
+    """Refuse a batch behind those with which `PadPartial` fills the last step. Other tail rules draw none there.
+
+    Args:
+        numbering: which batches there are.
+        epoch: the epoch.
+        drawn: the epoch whose order is drawn there.
+        number: how many batches are delivered before it.
+        cursor: where the run stands, which may be another epoch.
+        bound: the run's world size and merge.
+
+    Raises:
+        IndexError: no rank is ever given this batch.
+    """
+    if number < 0 or not isinstance(numbering.last, PadPartial) or numbering.exists(drawn, number):
+        return
+    place = (cursor if epoch == cursor.epoch else Cursor(epoch)).enter(bound.world_size, bound.merge)
+    step, at = place.batch_to_step(number)
+    if delivered_at(numbering, drawn, place.segment_of(number), step, at) is None:
+        total = numbering.every.total(drawn)
+        msg = (
+            f"batch {numbering.skips.number(drawn, number):,} of an epoch of {total:,}: PadPartial repeats batches only to fill "
+            f"the last step of {bound.world_size:,} ranks. Give a number in [0, {total:,})"
+        )
+        raise IndexError(msg)
 
 
 def entered(numbering: Numbering, epoch: int, cursor: Cursor, bound: Bound) -> Cursor:

@@ -41,9 +41,9 @@ _COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
 class Csv(ImportedSource):
     """Files of comma-separated values: ``.csv`` or ``.tsv``, each also ``.gz`` or ``.zst``.
 
-    The first line of each file names its columns. One without a name is called ``column_1``, by its place, and a dot or a
-    backtick becomes ``_``. In columns of numbers, truth values and times, an empty field, ``NA``, ``null`` and ``nan`` are
-    null; a column of text keeps every text as it is. Empty lines are left out.
+    The first line of each file names its columns. One without a name is called ``column_1``, by its place, and a dot, a
+    backtick, or a ``*`` alone becomes ``_``. In columns of numbers, truth values and times, an empty field, ``NA``,
+    ``null`` and ``nan`` are null; a column of text keeps every text as it is. Empty lines are left out.
 
     Args:
         path: a file, a folder (searched below), a glob, a brace pattern such as ``part-{000..007}.csv``, or a list of these.

@@ -157,7 +157,7 @@ def _header(unit: ImportUnit, record: bytes, form: CsvForm) -> tuple[str, ...]:
 
 
 def _kept_name(name: str, place: int) -> str:
-    return name.replace(".", "_").replace("`", "_") if name.strip() else f"column_{place}"
+    return "_" if name == "*" else name.replace(".", "_").replace("`", "_") if name.strip() else f"column_{place}"
 
 
 def _fields(record: bytes, form: CsvForm) -> list[str]:

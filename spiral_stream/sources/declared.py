@@ -69,10 +69,15 @@ def need_kept_names(names: Sequence[str], where: str, way_out: str) -> None:
         SourceError: names the column.
     """
     for name in names:
-        if not name or any(letter in name for letter in ".`") or name in _RESERVED:
-            never = ", ".join(_RESERVED)
+        if not name or "." in name or unreadable(name) or name in _RESERVED:
+            never = ", ".join(("*", *_RESERVED))
             msg = f"{where}: a column is called {shown(name)}, and names have no dot or backtick, nor are they {never}. {way_out}"
             raise SourceError(msg)
+
+
+def unreadable(name: str) -> bool:
+    """Whether Lance keeps a column of this name, and cannot read it by the name."""
+    return "`" in name or name == "*"
 
 
 def _no_schema(schema: object, what: str) -> SourceError:

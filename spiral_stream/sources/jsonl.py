@@ -237,7 +237,9 @@ def _schema_of(units: Sequence[ImportUnit], on_error: str) -> pa.Schema:
         msg = f"Jsonl: no line of {cut(units[0].path)}{' and others' if len(units) > 1 else ''} has keys. {_GIVE}"
         raise SourceError(msg)
     columns_found = [(field.name, settled(field.type)) for field in kind]
-    need_kept_names([name for name, _ in columns_found], f"Jsonl: {cut(units[0].path)}", f"Leave it out: {_GIVE}")
+    need_kept_names(
+        [name for name, _ in columns_found], f"Jsonl: {cut(units[0].path)}", f"Rename it, or leave it out. {_GIVE}"
+    )
     return pa.schema(columns_found)
 
 

@@ -19,10 +19,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import SourceError, cut
+from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.expr import Expr
 from spiral_stream.sources.added import need_origin, with_added
 from spiral_stream.sources.blobs import as_read, is_blob
+from spiral_stream.sources.declared import unreadable
 from spiral_stream.sources.lance_calls import counting, lance_options, storage
 from spiral_stream.sources.lancedb import is_table, place_of
 from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed
@@ -111,6 +112,10 @@ class LanceReader(Reader):
         self._lock = threading.Lock()
         self._blobs = tuple(field.name for field in self._dataset.schema if is_blob(field))
         self.schema = pa.schema([as_read(field) for field in self._dataset.schema])
+        if known is None and (wrong := [name for name in self.schema.names if unreadable(name)]):
+            named = f"a column is called {shown(wrong[0])}"
+            msg = f"{self._place}: {named}, which Lance cannot read by its name. Rename it, or drop it"
+            raise SourceError(msg)
         self._paths: dict[int, list[str]] = {}  # of fragments that were looked at
         self._watch = Watch({})
         for unit in range(len(self._rows)) if known is None else ():

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import simplejpeg
 from hypothesis import HealthCheck, given
@@ -459,3 +460,29 @@ def test_a_plan_is_saved_with_its_policy(own: sp.Catalog) -> None:
     with own.open_stream("train") as stream:
         assert sum(len(batch["label"]) for batch in stream) == 54
         assert stream.fingerprint == plan.fingerprint
+
+
+@pytest.mark.parametrize("source", ["parquet", "arrow"])
+def test_a_list_with_a_null_item_is_a_bad_sample(tmp_path: Path, source: str) -> None:
+    lists = pa.array([[1], [2, None], [3], [], None, [4, 4]], pa.list_(pa.int32()))
+    table = pa.table({"sample_id": range(6), "tokens": lists})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    shelf = sp.connect(str(tmp_path / "catalog"))
+    given = sp.Arrow(table) if source == "arrow" else sp.Parquet(str(tmp_path / "rows.parquet"))
+    shelf.register("rows", given, identity="sample_id")
+
+    def batches(**options: Any) -> list[tuple[list[int], list[list[int]]]]:
+        fields = {"id": sp.List("sample_id"), "tokens": sp.Pad("tokens")}
+        sampled = shelf.table("rows").sample(order=sp.Sequential())
+        plan = sampled.collate(batch_size=3, fields=fields, last=sp.KeepPartial, **options)
+        with plan.to_numpy() as stream:
+            return [(batch["id"], batch["tokens"].tolist()) for batch in stream]
+
+    last = ([3, 4, 5], [[0, 0], [0, 0], [4, 4]])
+    assert batches(on_error="skip", error_budget=1) == [([0, 2], [[1, 0], [3, 0]]), last]
+    assert batches(on_error="substitute", error_budget=1) == [([0, 2, 2], [[1, 0], [3, 0], [3, 0]]), last]
+    for options in ({}, {"formation": sp.Packed(max_tokens=4)}):
+        with pytest.raises(
+            sp.DataError, match=r"rows: sample sample_id=1: 'tokens': the list holds a null item. Fill it in"
+        ):
+            batches(**options)

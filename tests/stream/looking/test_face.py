@@ -238,3 +238,16 @@ def test_explain_data_is_a_prefix_of_sql_and_of_the_command(own: sp.Catalog) -> 
     done = CliRunner().invoke(app, ["explain", "train", "--analyze", "--batches", "2", "--catalog", str(own.root)])
     assert re.search(r"! \d+ batches, \d+ samples", done.output)
     assert expected in CliRunner().invoke(app, ["sql", "EXPLAIN DATA train", "--catalog", str(own.root)]).output
+
+
+def test_a_sheet_shows_the_batch_of_that_number_though_others_are_skipped(catalog: sp.Catalog) -> None:
+    with plan(catalog.table("lance")).to_numpy() as stream:
+        stream.skip(batches=[2, 3])
+        for number in (0, 1, 4, 6):
+            sheet = stream.show(2, batch=number)
+            assert [tile.title for tile in sheet.tiles] == [f"batch {number} row {row}" for row in range(2)]
+            assert [dict(tile.labels)["id"] for tile in sheet.tiles] == stream.ledger(number)[:2]
+        with pytest.raises(IndexError, match=r"batch 3 of epoch 0 is skipped; stream.skipped\(\) lists what is"):
+            stream.show(batch=3)
+        with pytest.raises(TypeError, match=r"batch 'x' is a str. Give an integer"):
+            stream.show(batch="x")  # type: ignore[arg-type]

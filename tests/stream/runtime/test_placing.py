@@ -2,14 +2,25 @@
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.batching.formation import Membership, Packing
+from spiral_stream.errors import DataError
 from spiral_stream.fields.pad import Pad
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.runtime.chapters import Drawn
-from spiral_stream.runtime.placing import PIECE_ITEMS, as_ragged, cuts, joined, place, sample_count
+from spiral_stream.runtime.placing import (
+    PIECE_ITEMS,
+    as_ragged,
+    cuts,
+    joined,
+    need_items,
+    null_items,
+    place,
+    sample_count,
+)
 from spiral_stream.runtime.samples import Samples
 from spiral_stream.sampling.epoch import Places
 
@@ -102,3 +113,22 @@ def test_lists_become_addresses_and_addresses_stay() -> None:
 
     assert as_ragged(tokens) is tokens
     assert as_ragged(pa.array([[1, 2], [], [3]], pa.list_(pa.int32()))).lengths.tolist() == [2, 0, 1]
+
+
+@given(
+    lists=st.lists(st.none() | st.lists(st.none() | st.integers(0, 9), max_size=4), max_size=12),
+    first=st.integers(0, 3),
+)
+def test_the_first_list_with_a_null_item_is_refused(lists: list[list[int | None] | None], first: int) -> None:
+    column = pa.array(lists, pa.list_(pa.int32()))[first:]
+    bad = [row for row, each in enumerate(lists[first:]) if each is not None and None in each]
+
+    assert null_items(column) or not bad
+    if not bad:
+        need_items("tokens", column)
+        return
+    with pytest.raises(
+        DataError, match=r"'tokens': the list holds a null item. Fill it in, or filter the row out"
+    ) as found:
+        need_items("tokens", column)
+    assert found.value.row == bad[0]

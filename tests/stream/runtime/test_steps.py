@@ -49,3 +49,29 @@ def test_a_batch_is_delivered_first_where_a_rank_has_it(numbering: Any) -> None:
         ]
 
         assert found == (had[0] if had else None)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 7])
+@pytest.mark.parametrize("kind", ["fixed", "buckets"])
+def test_what_pad_partial_repeats_ends_with_the_last_step(tmp_path: Path, world: int, kind: str) -> None:
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    catalog.register("rows", sp.Arrow(pa.table({"sample_id": range(22)})), identity="sample_id")
+    formation = sp.WindowedBucket(window_size=4) if kind == "buckets" else None
+    plan = catalog.table("rows").sample(order=sp.GlobalShuffle(seed=1))
+    made = plan.collate(batch_size=3, fields={"id": sp.List("sample_id")}, formation=formation, last=sp.PadPartial)
+    had: dict[int, list[int]] = {}
+    for rank in range(world):
+        with made.to_numpy() as stream:
+            stream.bind(data_parallel_rank=rank, data_parallel_world_size=world)
+            had.update({world * step + rank: batch["id"] for step, batch in enumerate(stream)})
+    with made.to_numpy() as stream:
+        stream.bind(data_parallel_rank=0, data_parallel_world_size=world)
+        stream.skip(batches=[1], epoch=1)
+
+        assert [stream.ledger(number) for number in range(len(had))] == [had[number] for number in range(len(had))]
+        for number in (len(had), len(had) + 1, 10**6, 10**30):
+            for look in (stream.ledger, stream.batch, lambda n: stream.show(1, batch=n)):
+                with pytest.raises(IndexError, match=r"Give a number in \[0, "):
+                    look(number)
+        shown = stream.show(1_000, batch=0)
+        assert len(shown.tiles) == sum(map(len, had.values()))

@@ -83,8 +83,8 @@ def test_a_column_without_a_name_is_called_by_its_place(tmp_path: Path) -> None:
 
 
 def test_a_dot_in_a_name_becomes_what_a_column_may_have(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("petal.length,`n`\n1.5,2\n")
-    assert rows_of(Csv(tmp_path)).to_pydict() == {"petal_length": [1.5], "_n_": [2]}
+    (tmp_path / "a.csv").write_text("petal.length,`n`,*\n1.5,2,3\n")
+    assert rows_of(Csv(tmp_path)).to_pydict() == {"petal_length": [1.5], "_n_": [2], "_": [3]}
     for options in (
         {"schema": {"petal.length": "double"}},
         {"column_names": ["a.b", "c"]},

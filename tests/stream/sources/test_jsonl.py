@@ -132,10 +132,12 @@ def test_a_key_that_is_new_and_says_nothing_is_no_fault(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["a.b", "a`b", "_rowid", ""])
+@pytest.mark.parametrize("name", ["a.b", "a`b", "*", "_rowid", ""])
 def test_a_key_that_no_column_is_called_is_refused_with_a_way_out(tmp_path: Path, name: str) -> None:
     written(tmp_path / "a.jsonl", [{"n": 1, name: 2}])
-    with pytest.raises(SourceError, match=r"a\.jsonl: a column is called '.*', and names have no dot.*Leave it out"):
+    with pytest.raises(
+        SourceError, match=r"a\.jsonl: a column is called '.*', and names have no dot.*Rename it, or leave it out"
+    ):
         rows_of(Jsonl(tmp_path))
     assert rows_of(Jsonl(tmp_path, schema={"n": "int64"})).to_pydict() == {"n": [1]}
 

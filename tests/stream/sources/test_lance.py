@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import lance
@@ -172,3 +173,11 @@ def test_home_is_expanded_and_file_uris_are_paths(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOME", str(tmp_path))
 
     assert Lance("~/t.lance") == Lance(f"file://{tmp_path}/t.lance") == Lance(str(tmp_path / "t.lance"))
+
+
+@pytest.mark.parametrize("name", ["*", "a`b"])
+def test_a_column_that_lance_cannot_read_by_its_name_is_named_before_it_is_read(tmp_path: Path, name: str) -> None:
+    lance.write_dataset(pa.table({"id": [1, 2], name: [3, 4]}), str(tmp_path / "t.lance"))
+
+    with pytest.raises(SourceError, match=rf"a column is called '{re.escape(name)}', .*Rename it, or drop it"):
+        Lance(str(tmp_path / "t.lance")).open()
