@@ -302,7 +302,7 @@ def _recorded(value: Any) -> Value:
     if type(plain) not in (str, int, bytes):
         msg = f"skip: {shown(value)} in identities= is a {type(value).__name__}. Give it as a text, an integer or bytes"
         raise StreamError(msg)
-    return plain  # type: ignore[no-any-return]  # one of `Value`
+    return plain
 
 
 def carried(skips: Skips, stages: Stages, epoch: int, number: int, begins: int) -> Skips:
