@@ -292,7 +292,17 @@ def _named(stages: Stages, identity: Any) -> tuple[str, tuple[Value, ...]]:
     identity = tuple(identity) if isinstance(identity, list) else identity  # as JSON returns it
     stream, _ = found_rows(stages, identity, "skip")
     values = (identity if isinstance(identity, tuple) else (identity,))[-len(stages.identity) :]
-    return stages.streams[stream].name, tuple(v.item() if isinstance(v, np.generic) else v for v in values)
+    return stages.streams[stream].name, tuple(_recorded(value) for value in values)
+
+
+def _recorded(value: Any) -> Value:
+    """Return a value of an identity that was found as the state records it: 5.0 found the row 5 and is that row's 5."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    plain = int(plain) if isinstance(plain, float) else plain
+    if type(plain) not in (str, int, bytes):
+        msg = f"skip: {shown(value)} in identities= is a {type(value).__name__}. Give it as a text, an integer or bytes"
+        raise StreamError(msg)
+    return plain
 
 
 def carried(skips: Skips, stages: Stages, epoch: int, number: int, begins: int) -> Skips:

@@ -389,3 +389,27 @@ def test_skips_without_a_checksum_were_added_by_hand(numbers: sp.PreparedStream)
     numbers.load_state_dict(edited)  # a state from before there were checksums
     with pytest.raises(ResumeError, match="skips have no checksum"):
         numbers.load_state_dict({**edited, "skips": {"batches": [[0, 1, 1]], "samples": []}})
+
+
+@pytest.mark.parametrize("named", [5, 5.0, np.int64(5), np.float32(5), (5.0,)])
+def test_a_skipped_sample_is_recorded_as_it_is_stored(tmp_path: Path, named: Any) -> None:
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    catalog.register("rows", sp.Arrow(pa.table({"sample_id": range(12)})), identity="sample_id")
+    sampled = catalog.table("rows").sample(order=sp.Sequential())
+    plan = sampled.collate(batch_size=4, fields={"id": sp.List("sample_id")})
+    with plan.to_numpy() as stream, plan.to_numpy() as resumed:
+        stream.skip(identities=[named])
+        resumed.load_state_dict(json.loads(json.dumps(stream.state_dict())))
+
+        assert resumed.skipped()["samples"] == [[0, 0, "", [5]]]
+        assert [batch["id"] for batch in resumed] == [[0, 1, 2, 3], [4, 6, 7], [8, 9, 10, 11]]
+
+
+def test_a_value_that_no_state_can_hold_is_refused_before_it_is_skipped(tmp_path: Path) -> None:
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    catalog.register("rows", sp.Arrow(pa.table({"sample_id": range(12)})), identity="sample_id")
+    sampled = catalog.table("rows").sample(order=sp.Sequential())
+    with sampled.collate(batch_size=4, fields={"id": sp.List("sample_id")}).to_numpy() as stream:
+        with pytest.raises(StreamError, match=r"is a Int64Scalar. Give it as a text, an integer or bytes"):
+            stream.skip(identities=[pa.scalar(5)])
+        assert stream.skipped() == {"batches": [], "samples": []}
