@@ -4,7 +4,7 @@ Membership and small columns are settled at once. Fields that are costly to deco
 consecutive rows. The pieces run in parallel, and each writes straight into its part of the batch's slot.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from spiral_stream.fields.padded_rows import PaddedRows
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.segments import CuSeqlens
 from spiral_stream.fields.sequence import Placed, TokenField
-from spiral_stream.integrity.blocks import moment, sound
+from spiral_stream.integrity.blocks import sound
 from spiral_stream.planner.lineage import Key
 from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SequenceStage, SoundStage, Stages
 from spiral_stream.runtime.ahead import only_fetched, pieces, submitted
@@ -40,11 +40,12 @@ from spiral_stream.runtime.gathering import Gathering
 from spiral_stream.runtime.image_lists import ImageListField
 from spiral_stream.runtime.images import Held, ImageField, fill_rows
 from spiral_stream.runtime.list_filling import ListFilling, is_mask_of_list
+from spiral_stream.runtime.looking_up import FoundBatch, LookingUp
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.payload_bytes import stored_bytes, stored_size
 from spiral_stream.runtime.pending import Batch, Pending
-from spiral_stream.runtime.placing import cuts, joined, need_room, place, sample_count
+from spiral_stream.runtime.placing import cuts, need_room, place, sample_count
 from spiral_stream.runtime.samples import Int64, SampleReader, as_lists
 from spiral_stream.runtime.sounds import SoundBatch, SoundField
 from spiral_stream.sampling.order import UInt64
@@ -97,6 +98,7 @@ class BatchBuilder:
         self._draws = not all(fixed)
         self._names, lineage = stages.field_names, reader.lineage
         self._gathering = gathering = Gathering(stages, lineage)
+        self._looking_up = LookingUp(stages, numbering, gathering, metrics)
         self._gathered = [stage for stage in stages.plains if stage.name in gathering.plains]
         others = [stage for stage in stages.plains if stage.name not in gathering.plains and not is_mask_of_list(stage)]
         self._plains = [(stage, lineage.key(stage.field.column, lineage.end)) for stage in others]
@@ -115,17 +117,14 @@ class BatchBuilder:
         names = dict.fromkeys(name for stage in fields for name in stage.field.columns)
         return Sequences(column, {name: lineage.key(name, lineage.end) for name in names}, fields)
 
-    def begin(self, epoch: int, numbers: range, pool: Executor) -> Pending:
-        """Settle membership and columns, and start the pieces."""
-        begun = moment()
-        with sound(begun):
-            return self._begin(epoch, numbers, pool, begun)
+    def begin(self, epoch: int, numbers: range, pool: Executor, soon: Sequence[range] = ()) -> Pending:
+        """Settle membership and columns, and start the pieces; `LookingUp.of` says what ``soon`` is."""
+        found = self._looking_up.of(epoch, numbers, soon)
+        with sound(found.begun):
+            return self._begin(epoch, found, pool)
 
-    def _begin(self, epoch: int, numbers: range, pool: Executor, begun: int) -> Pending:
-        with self._metrics.timed("plan_s"), blaming(self._stages, None):
-            each = [self._numbering.draw(epoch, number) for number in numbers]
-        drawn, counts = joined(each), [len(one.samples) for one in each]
-        samples = drawn.samples
+    def _begin(self, epoch: int, found: FoundBatch, pool: Executor) -> Pending:
+        numbers, drawn, counts, samples = found.numbers, found.drawn, found.counts, found.drawn.samples
         if not len(samples):
             raise all_skipped(epoch, self._numbering.skips.number(epoch, numbers[0]))
         later = self._calls and bool(self._reader.lineage.missing(self._keys, samples.columns))
@@ -140,11 +139,11 @@ class BatchBuilder:
         keys = self._reader.random_keys(epoch, samples) if self._draws else np.zeros(len(samples), dtype=np.uint64)
         following = BatchFollowers(self._followers, len(samples), keys)
         draft = Draft(samples, drawn.membership, keys, refusals, pool, fields, following)
-        gathered = self._gather(draft)
+        self._gather(draft, found)
         if later:
-            draft.parts += self._deferred(epoch, draft, gathered).start(pool)
+            draft.parts += self._deferred(epoch, draft, found.tokens).start(pool)
         else:
-            self._fill_columns(draft, gathered)
+            self._fill_columns(draft, found.tokens)
         if not later or not self._followers.fields:
             self._fill_pixels(draft)
         self._metrics.add(batches=1, samples=sample_count(drawn))
@@ -154,14 +153,14 @@ class BatchBuilder:
             return Batch(numbers, refusals.settled(fields))
 
         listed = (lambda: draft.listed) if later else draft.listed
-        return Pending(finish, draft.parts, fields, listed, begun)
+        return Pending(finish, draft.parts, fields, listed, found.begun)
 
     def _fill_pixels(self, draft: Draft) -> None:
         for stage in self._pixels:
             fill = self._fill_images if isinstance(stage, ImageStage) else self._fill_clips
             fill(draft, stage)  # type: ignore[arg-type]  # that of its kind
 
-    def _fill_columns(self, draft: Draft, gathered: dict[str, Ragged]) -> None:
+    def _fill_columns(self, draft: Draft, gathered: Mapping[str, Ragged]) -> None:
         for plain, key in self._plains:
             self._fill_plain(draft, plain, draft.samples.columns[key])
         found = {each.column: each.found(gathered, draft.samples.columns) for each in self._columns}
@@ -170,7 +169,7 @@ class BatchBuilder:
         for recorded in self._stages.sounds:
             self._fill_sound(draft, recorded)
 
-    def _deferred(self, epoch: int, draft: Draft, gathered: dict[str, Ragged]) -> Deferred:
+    def _deferred(self, epoch: int, draft: Draft, gathered: Mapping[str, Ragged]) -> Deferred:
         """The columns that functions make, and after them the fields: the pieces of a batch's pixels run meanwhile."""
 
         def fill() -> None:
@@ -187,16 +186,15 @@ class BatchBuilder:
 
     # ---- fields that are gathered from kept columns
 
-    def _gather(self, draft: Draft) -> dict[str, Ragged]:
-        """Fill the fields that copy rows of kept columns, and return the addresses of kept token columns."""
+    def _gather(self, draft: Draft, found: FoundBatch) -> None:
+        """Fill the fields that copy rows of kept columns."""
+        if not self._gathered:
+            return
+        assert found.at is not None
         gathering = self._gathering
-        if not gathering:
-            return {}
         with blaming(self._stages, draft.samples), self._metrics.timed("fetch_s"), doing(gathering.words):
-            at = gathering.located(draft.samples)
             for stage in self._gathered:
-                self._gather_plain(draft, stage, gathering.plains[stage.name], at)
-            return {column: kept.ragged(*at) for column, kept in gathering.tokens.items()}
+                self._gather_plain(draft, stage, gathering.plains[stage.name], found.at)
 
     def _gather_plain(self, draft: Draft, stage: PlainStage, kept: KeptColumn, at: tuple[Int64, UInt64]) -> None:
         if stage.spec.dtype is None:
