@@ -15,6 +15,10 @@
 #define FAST
 #endif
 
+/* Bytes of output from which on a call gives up the interpreter's lock in any case: 50 us of work. */
+#define LONG (1 << 20)
+#define PAGE 4096
+
 enum { TOKENS, SHIFTED, LABELS, ONES, SEGMENTS, POSITIONS, KINDS };
 
 #define FILLER(NAME, OUT, VALUE)                                                     \
@@ -75,7 +79,7 @@ static const Mover movers[2][2][9] = {
 
 /* The batch and its pieces; the arrays are [S]. */
 typedef struct {
-  int kind, is_signed;
+  int kind, is_signed, is_near; /* near: no token has to come from a disk */
   int64_t padding, count, rows_B, width_T;
   const uint64_t *addresses;
   const int64_t *sizes, *rows, *starts, *offsets, *lengths;
@@ -155,14 +159,14 @@ static int agree(const Fill *f, const Py_buffer *views, int item) {
   return 1;
 }
 
-/* kind, signed, padding, B, T, item of out, out [B, T], addresses, sizes, items, rows, starts, offsets, lengths [S] */
+/* kind, signed, padding, B, T, item of out, out [B, T], addresses, sizes, items, rows, starts, offsets, lengths [S], near */
 static PyObject *fill(PyObject *self, PyObject *args) {
   Py_buffer v[8];
-  Fill f;
+  Fill f = {.is_near = 0};
   int item;
   long long padding, rows_B, width_T;
-  if (!PyArg_ParseTuple(args, "ipLLLiw*y*y*y*y*y*y*y*", &f.kind, &f.is_signed, &padding, &rows_B, &width_T, &item, v,
-                        v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7))
+  if (!PyArg_ParseTuple(args, "ipLLLiw*y*y*y*y*y*y*y*|p", &f.kind, &f.is_signed, &padding, &rows_B, &width_T, &item, v,
+                        v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7, &f.is_near))
     return NULL;
   f.padding = padding, f.rows_B = rows_B, f.width_T = width_T, f.count = v[1].len / 8;
   f.addresses = v[1].buf, f.sizes = v[2].buf, f.items = v[3].buf, f.rows = v[4].buf;
@@ -170,10 +174,10 @@ static PyObject *fill(PyObject *self, PyObject *args) {
   const char *found = "the arrays differ in length, or the output in shape, item size or alignment";
   int64_t piece = -1, failed = -1;
   if (agree(&f, v, item)) {
-    Py_BEGIN_ALLOW_THREADS
+    PyThreadState *released = f.is_near && v[0].len < LONG ? NULL : PyEval_SaveThread();
     found = check(&f, &piece);
     if (!found) failed = run(&f, v[0].buf, item);
-    Py_END_ALLOW_THREADS
+    if (released) PyEval_RestoreThread(released);
   }
   for (int i = 0; i < 8; i++) PyBuffer_Release(v + i);
   if (!found) return PyLong_FromLongLong(failed);
@@ -182,7 +186,31 @@ static PyObject *fill(PyObject *self, PyObject *args) {
   return NULL;
 }
 
+/* addresses, sizes, items [S]: reads a byte of each page of each sequence */
+static PyObject *touch(PyObject *self, PyObject *args) {
+  Py_buffer v[3];
+  if (!PyArg_ParseTuple(args, "y*y*y*", v, v + 1, v + 2)) return NULL;
+  const int64_t count = v[2].len;
+  const uint64_t *addresses = v[0].buf;
+  const int64_t *sizes = v[1].buf;
+  const uint8_t *items = v[2].buf;
+  const int agreed = v[0].len == count * 8 && v[1].len == count * 8;
+  Py_BEGIN_ALLOW_THREADS
+  for (int64_t i = 0; agreed && i < count; i++) {
+    const volatile uint8_t *from = (const uint8_t *)(uintptr_t)addresses[i];
+    const int64_t length = sizes[i] * items[i];
+    for (int64_t at = 0; at < length; at += PAGE) (void)from[at];
+    if (length > 0) (void)from[length - 1];
+  }
+  Py_END_ALLOW_THREADS
+  for (int i = 0; i < 3; i++) PyBuffer_Release(v + i);
+  if (agreed) Py_RETURN_NONE;
+  PyErr_SetString(PyExc_ValueError, "the arrays differ in length");
+  return NULL;
+}
+
 static PyMethodDef methods[] = {
+    {"touch", touch, METH_VARARGS, "Bring sequences into memory, without the interpreter's lock."},
     {"fill", fill, METH_VARARGS, "Write one field of a batch; -1, or the first piece with a token that does not fit."},
     {NULL, NULL, 0, NULL}};
 

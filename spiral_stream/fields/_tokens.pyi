@@ -16,5 +16,7 @@ def fill(
     starts: NDArray[np.int64],
     offsets: NDArray[np.int64],
     lengths: NDArray[np.int64],
+    near: bool = False,
     /,
 ) -> int: ...
+def touch(addresses: NDArray[np.uint64], sizes: NDArray[np.int64], items: NDArray[np.uint8], /) -> None: ...

@@ -13,6 +13,7 @@ the next document gained nothing. One call for all three fields gained 12 %, too
 from abc import abstractmethod
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from typing import Any, ClassVar, Final, NoReturn, final
 
 import numpy as np
@@ -30,6 +31,7 @@ Int64 = NDArray[np.int64]
 
 # Narrower types cannot hold a vocabulary, and torch computes with neither uint32 nor uint16.
 WIDE: Final = ("int64", "int32")
+_FEW: Final = 4096  # rows of a batch
 
 
 class TokenFill(IntEnum):
@@ -77,8 +79,8 @@ class Placed:
             lengths: shape [B].
             width: T.
         """
-        nothing = np.zeros(len(lengths), dtype=np.int64)
-        return cls(np.arange(len(lengths)), nothing, nothing, lengths, len(lengths), width)
+        rows, nothing = _rows(len(lengths))
+        return cls(rows, nothing, nothing, lengths, len(lengths), width)
 
     def part(self, first: int, last: int) -> tuple["Placed", slice]:
         """Return rows ``[first, last)`` as a batch of their own, and the slice of pieces that lie in them.
@@ -99,6 +101,22 @@ class Placed:
             self.T,
         )
         return part, pieces
+
+
+def _rows(count: int) -> tuple[Int64, Int64]:
+    """Return the numbers of rows, and as many zeros: shape [B] each, not to be written."""
+    if count > _FEW:
+        return np.arange(count), np.zeros(count, dtype=np.int64)
+    rows, nothing = _few_rows()
+    return rows[:count], nothing[:count]
+
+
+@cache
+def _few_rows() -> tuple[Int64, Int64]:
+    """`_rows` of few rows, made once: `np.arange` gives up the interpreter's lock (`Ragged.near`)."""
+    rows, nothing = np.arange(_FEW), np.zeros(_FEW, dtype=np.int64)
+    rows.flags.writeable = nothing.flags.writeable = False
+    return rows, nothing
 
 
 class SequenceField(Field):
@@ -190,6 +208,7 @@ class TokenField(SequenceField):
             *(self.KIND, tokens.signed, self.padding, placed.B, placed.T, out_BT.itemsize, out_BT),
             *(tokens.addresses, tokens.lengths, tokens.item_bytes),
             *(placed.rows, placed.starts, placed.offsets, placed.lengths),
+            tokens.is_near,
         )
         if refused >= 0:
             msg = (

@@ -4,7 +4,7 @@ Membership and small columns are settled at once. Fields that are costly to deco
 consecutive rows. The pieces run in parallel, and each writes straight into its part of the batch's slot.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -22,30 +22,30 @@ from spiral_stream.derived.gather import KeptColumn
 from spiral_stream.fields.boxes import Following
 from spiral_stream.fields.padded_rows import PaddedRows
 from spiral_stream.fields.ragged import Ragged
-from spiral_stream.fields.segments import CuSeqlens
-from spiral_stream.fields.sequence import Placed, TokenField
-from spiral_stream.integrity.blocks import moment, sound
+from spiral_stream.integrity.blocks import sound
 from spiral_stream.planner.lineage import Key
-from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SequenceStage, SoundStage, Stages
+from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SoundStage, Stages
 from spiral_stream.runtime.ahead import only_fetched, pieces, submitted
 from spiral_stream.runtime.bad_samples import Refusals
-from spiral_stream.runtime.batch_size import OBJECT_BYTES, batch_bytes, capacity, object_bytes, room
+from spiral_stream.runtime.batch_size import OBJECT_BYTES, batch_bytes, object_bytes, room
 from spiral_stream.runtime.blame import blaming
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.clips import ClipFeed, ClipField, Found
 from spiral_stream.runtime.deferred import Deferred, Here, calls_of
-from spiral_stream.runtime.drafts import Draft, Sequences, all_skipped, spread
+from spiral_stream.runtime.drafts import Draft, all_skipped, spread
 from spiral_stream.runtime.following import BatchFollowers, Followers
 from spiral_stream.runtime.gathering import Gathering
 from spiral_stream.runtime.image_lists import ImageListField
 from spiral_stream.runtime.images import Held, ImageField, fill_rows
 from spiral_stream.runtime.list_filling import ListFilling, is_mask_of_list
+from spiral_stream.runtime.looking_up import FoundBatch, LookingUp
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.payload_bytes import stored_bytes, stored_size
 from spiral_stream.runtime.pending import Batch, Pending
-from spiral_stream.runtime.placing import cuts, joined, need_items, need_room, place, sample_count
+from spiral_stream.runtime.placing import sample_count
 from spiral_stream.runtime.samples import Int64, SampleReader, as_lists
+from spiral_stream.runtime.sequence_filling import SequenceFilling
 from spiral_stream.runtime.sounds import SoundBatch, SoundField
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import view_keys
@@ -97,35 +97,26 @@ class BatchBuilder:
         self._draws = not all(fixed)
         self._names, lineage = stages.field_names, reader.lineage
         self._gathering = gathering = Gathering(stages, lineage)
+        self._looking_up = LookingUp(stages, numbering, gathering, metrics)
         self._gathered = [stage for stage in stages.plains if stage.name in gathering.plains]
         others = [stage for stage in stages.plains if stage.name not in gathering.plains and not is_mask_of_list(stage)]
         self._plains = [(stage, lineage.key(stage.field.column, lineage.end)) for stage in others]
-        self._columns = [self._sequences(column) for column in dict.fromkeys(s.field.column for s in stages.sequences)]
+        self._sequences = SequenceFilling(stages, lineage, slots, metrics, merge)
         self._keys: list[Key] = [key for _, key in self._plains]
-        keys = {name: key for each in self._columns for name, key in each.keys.items()}
-        self._keys += [key for name, key in keys.items() if name not in gathering.tokens]
+        self._keys += [key for name, key in self._sequences.keys.items() if name not in gathering.tokens]
         named = [name for stage in stages.sounds for name in (stage.column, *stage.times)]
         self._keys += [lineage.key(name, lineage.end) for name in named]
         self._calls = calls_of(stages, lineage, self._keys)
         self.batch_bytes = batch_bytes(stages, merge)
 
-    def _sequences(self, column: str) -> Sequences:
-        stages, lineage = self._stages, self._reader.lineage
-        fields = [stage for stage in stages.sequences if stage.field.column == column]
-        names = dict.fromkeys(name for stage in fields for name in stage.field.columns)
-        return Sequences(column, {name: lineage.key(name, lineage.end) for name in names}, fields)
+    def begin(self, epoch: int, numbers: range, pool: Executor, soon: Sequence[range] = ()) -> Pending:
+        """Settle membership and columns, and start the pieces; `LookingUp.of` says what ``soon`` is."""
+        found = self._looking_up.of(epoch, numbers, soon)
+        with sound(found.begun):
+            return self._begin(epoch, found, pool)
 
-    def begin(self, epoch: int, numbers: range, pool: Executor) -> Pending:
-        """Settle membership and columns, and start the pieces."""
-        begun = moment()
-        with sound(begun):
-            return self._begin(epoch, numbers, pool, begun)
-
-    def _begin(self, epoch: int, numbers: range, pool: Executor, begun: int) -> Pending:
-        with self._metrics.timed("plan_s"), blaming(self._stages, None):
-            each = [self._numbering.draw(epoch, number) for number in numbers]
-        drawn, counts = joined(each), [len(one.samples) for one in each]
-        samples = drawn.samples
+    def _begin(self, epoch: int, found: FoundBatch, pool: Executor) -> Pending:
+        numbers, drawn, counts, samples = found.numbers, found.drawn, found.counts, found.drawn.samples
         if not len(samples):
             raise all_skipped(epoch, self._numbering.skips.number(epoch, numbers[0]))
         later = self._calls and bool(self._reader.lineage.missing(self._keys, samples.columns))
@@ -140,11 +131,11 @@ class BatchBuilder:
         keys = self._reader.random_keys(epoch, samples) if self._draws else np.zeros(len(samples), dtype=np.uint64)
         following = BatchFollowers(self._followers, len(samples), keys)
         draft = Draft(samples, drawn.membership, keys, refusals, pool, fields, following)
-        gathered = self._gather(draft)
+        self._gather(draft, found)
         if later:
-            draft.parts += self._deferred(epoch, draft, gathered).start(pool)
+            draft.parts += self._deferred(epoch, draft, found.tokens).start(pool)
         else:
-            self._fill_columns(draft, gathered)
+            self._fill_columns(draft, found.tokens)
         if not later or not self._followers.fields:
             self._fill_pixels(draft)
         self._metrics.add(batches=1, samples=sample_count(drawn))
@@ -154,26 +145,21 @@ class BatchBuilder:
             return Batch(numbers, refusals.settled(fields))
 
         listed = (lambda: draft.listed) if later else draft.listed
-        return Pending(finish, draft.parts, fields, listed, begun)
+        return Pending(finish, draft.parts, fields, listed, found.begun)
 
     def _fill_pixels(self, draft: Draft) -> None:
         for stage in self._pixels:
             fill = self._fill_images if isinstance(stage, ImageStage) else self._fill_clips
             fill(draft, stage)  # type: ignore[arg-type]  # that of its kind
 
-    def _fill_columns(self, draft: Draft, gathered: dict[str, Ragged]) -> None:
+    def _fill_columns(self, draft: Draft, gathered: Mapping[str, Ragged]) -> None:
         for plain, key in self._plains:
             self._fill_plain(draft, plain, draft.samples.columns[key])
-        for each in self._columns:
-            for name, values in each.with_nulls(gathered, draft.samples.columns).items():
-                self._need_items(draft, name, values)
-        found = {each.column: each.found(gathered, draft.samples.columns) for each in self._columns}
-        for column in self._columns:
-            self._fill_sequences(draft, column, found[column.column], column.longest(found))
+        self._sequences.fill(draft, gathered)
         for recorded in self._stages.sounds:
             self._fill_sound(draft, recorded)
 
-    def _deferred(self, epoch: int, draft: Draft, gathered: dict[str, Ragged]) -> Deferred:
+    def _deferred(self, epoch: int, draft: Draft, gathered: Mapping[str, Ragged]) -> Deferred:
         """The columns that functions make, and after them the fields: the pieces of a batch's pixels run meanwhile."""
 
         def fill() -> None:
@@ -190,16 +176,15 @@ class BatchBuilder:
 
     # ---- fields that are gathered from kept columns
 
-    def _gather(self, draft: Draft) -> dict[str, Ragged]:
-        """Fill the fields that copy rows of kept columns, and return the addresses of kept token columns."""
+    def _gather(self, draft: Draft, found: FoundBatch) -> None:
+        """Fill the fields that copy rows of kept columns."""
+        if not self._gathered:
+            return
+        assert found.at is not None
         gathering = self._gathering
-        if not gathering:
-            return {}
         with blaming(self._stages, draft.samples), self._metrics.timed("fetch_s"), doing(gathering.words):
-            at = gathering.located(draft.samples)
             for stage in self._gathered:
-                self._gather_plain(draft, stage, gathering.plains[stage.name], at)
-            return {column: kept.ragged(*at) for column, kept in gathering.tokens.items()}
+                self._gather_plain(draft, stage, gathering.plains[stage.name], found.at)
 
     def _gather_plain(self, draft: Draft, stage: PlainStage, kept: KeptColumn, at: tuple[Int64, UInt64]) -> None:
         if stage.spec.dtype is None:
@@ -274,58 +259,6 @@ class BatchBuilder:
             flat = stored_bytes(stage.payloads, places, values) if stage.payloads else stage.field.fill(values, None)
         borders = np.searchsorted(packing.rows, np.arange(draft.shape.rows + 1))
         return [list(flat[a:b]) for a, b in pairwise(borders)]
-
-    # ---- fields of token sequences
-
-    def _fill_sequences(
-        self, draft: Draft, column: Sequences, found: Mapping[str, Ragged], longest: Int64 | None
-    ) -> None:
-        """Fill the fields of one token column: they share one placement, and are written together."""
-        tokens, width = found[column.column], column.fields[0].length
-        if width is not None:
-            lengths = tokens.lengths
-            draft.refusals.attempt(
-                *(column.column, 0, len(lengths), lambda a, b: need_room(column.column, lengths[a:b], width))
-            )
-        alone = len(self._columns) == max(1, len(column.fields[0].together))
-        placed = place(tokens, draft.shape, column.fields[0].multiple, alone=alone, fixed=width, longest=longest)
-        written: list[tuple[TokenField, NDArray[Any]]] = []
-        for stage in column.fields:
-            if isinstance(stage.field, CuSeqlens):
-                draft.fields[stage.name] = stage.field.cu_seqlens(placed)
-                continue
-            assert isinstance(stage.field, TokenField), stage.field
-            draft.fields[stage.name] = self._tokens_slot(stage, placed)
-            written.append((stage.field, draft.fields[stage.name]))
-        whose = None if draft.shape.packing is None else draft.samples  # in packed rows a piece, not a row, is a sample
-
-        def fill(first: int, last: int) -> None:
-            part, pieces = placed.part(first, last)
-            with self._metrics.timed("collate_s"), blaming(self._stages, whose, pieces.start):
-                column.write(found, part, pieces, [(each, out[first:last]) for each, out in written])
-
-        borders = cuts(placed)
-        if len(borders) == 2:  # noqa: PLR2004  one run of rows: a handover to another thread costs as much as the work
-            draft.refusals.attempt(column.column, borders[0], borders[1], fill)
-            return
-        draft.parts += [
-            draft.pool.submit(draft.refusals.attempt, column.column, a, b, fill) for a, b in pairwise(borders)
-        ]
-
-    def _need_items(self, draft: Draft, name: str, values: pa.Array) -> None:
-        """Refuse the samples whose list has a null item."""
-        if draft.shape.packing is None:
-            attempt = partial(draft.refusals.attempt, name, 0, len(values))
-            attempt(lambda a, b: need_items(name, values.slice(a, b - a)))
-            return
-        with blaming(self._stages, draft.samples, 0):
-            need_items(name, values)
-
-    def _tokens_slot(self, stage: SequenceStage, placed: Placed) -> NDArray[Any]:
-        items = placed.B * placed.T
-        assert stage.spec.dtype is not None
-        most = capacity(self._stages, items, self._merge)
-        return self._slots.take((items,), stage.spec.dtype, most).reshape(placed.B, placed.T)
 
     # ---- fields of pixels
 

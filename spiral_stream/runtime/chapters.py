@@ -5,7 +5,7 @@ own number (docs/decisions/0007). A window is taken when somebody asks for a bat
 that the formation looks at are read or computed, and the plan's `Former` returns the batches that are complete.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -173,34 +173,39 @@ class Chapter:
     # ---- what a batch holds
 
     def draw(self, index: int) -> Drawn:
-        """Return a batch's samples in batch order.
+        """Return a batch's samples in batch order; see `draw_several`."""
+        return self.draw_several([index])[0]
+
+    def draw_several(self, indices: Sequence[int]) -> list[Drawn]:
+        """Return the samples of batches, in the order of each batch. Sixteen cost little more than one.
 
         Draw each batch once, in ascending order; batches in between are skipped.
 
         Args:
-            index: a batch that is formed (see `has`), from `drawn` up.
+            indices: at least one batch, all of them formed (see `has`), ascending from `drawn` up.
         """
-        membership = self.batches[index]
-        samples = self._samples.take(membership.samples)
+        some = [self.batches[index] for index in indices]
+        samples = self._samples.take(_numbers(some))
         self.sound = False
-        for batch in self.batches[self.drawn : index + 1]:
-            self._release(batch)
-        self.drawn = index + 1
+        self._release(self.batches[self.drawn : indices[-1] + 1])
+        self.drawn = indices[-1] + 1
         self.sound = True
-        return Drawn(samples, membership)
+        return [Drawn(own, batch) for own, batch in zip(samples.cut([len(b.samples) for b in some]), some, strict=True)]
 
-    def _release(self, batch: Membership) -> None:
-        """Let go of samples that no later batch delivers."""
-        packing, formation = batch.packing, self._forming.formation
-        if packing is None:
-            self._samples.release(batch.samples)
+    def _release(self, batches: list[Membership]) -> None:
+        """Let go of samples that no batch after these delivers."""
+        formation = self._forming.formation
+        if batches[0].packing is None:  # of all batches, or of none
+            self._samples.release(_numbers(batches))
             return
-        begun = batch.samples[packing.offsets == 0]
-        if not isinstance(formation, Packed) or formation.oversize != "split":
-            self._samples.release(begun)
-        elif formation.concatenates:  # a split sample goes on in the batches that follow
-            self._samples.release(begun, unfinished=batch.samples)
-        # Else the pieces of a split sample come in any order, and all are held to the chapter's end.
+        for batch in batches:
+            assert batch.packing is not None
+            begun = batch.samples[batch.packing.offsets == 0]
+            if not isinstance(formation, Packed) or formation.oversize != "split":
+                self._samples.release(begun)
+            elif formation.concatenates:  # a split sample goes on in the batches that follow
+                self._samples.release(begun, unfinished=batch.samples)
+            # Else the pieces of a split sample come in any order, and all are held to the chapter's end.
 
     def positions_from(self, index: int) -> UInt64:
         """Return the epoch positions whose samples the batches before ``index`` do not deliver completely.
@@ -220,4 +225,6 @@ class Chapter:
 
 def _numbers(batches: list[Membership]) -> NDArray[np.int64]:
     """The samples of batches, by their numbers in the chapter."""
+    if len(batches) == 1:
+        return batches[0].samples
     return np.concatenate([np.empty(0, dtype=np.int64), *(batch.samples for batch in batches)])

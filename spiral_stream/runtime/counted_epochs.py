@@ -11,6 +11,7 @@ from spiral_stream.derived.executors import Builders, Threads
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.runtime.chapters import Chapter
+from spiral_stream.runtime.counting import Counting, Work
 from spiral_stream.runtime.formed_batches import FormedBatches
 from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.metrics import Metrics
@@ -49,9 +50,32 @@ def count_epoch(
         return numbering.total(epoch)
     with CountingBar(f"count of epoch {epoch}") as bar, (builders or _threads(numbering.forming))() as pool:
         if isinstance(pool, Threads):
-            return numbering.count_together(epoch, pool, count_here, numbering.forming.for_counting(), report or bar)
+            return _together(numbering, epoch, pool, count_here, numbering.forming.for_counting(), report or bar)
         given = pickle.dumps(opening.given(run_seed))
-        return numbering.count_together(epoch, pool, count_elsewhere, given, report or bar)
+        return _together(numbering, epoch, pool, count_elsewhere, given, report or bar)
+
+
+def _together(batches: FormedBatches, epoch: int, pool: Builders, work: Work, given: Any, report: Report) -> int:
+    """Return the batches of a whole epoch, before the tail rule; shares the work with whoever counts it too.
+
+    Args:
+        batches: those of the stream.
+        epoch: the epoch.
+        pool: where chapters are formed.
+        work: forms one; called with ``given``, the epoch, the lane and the chapter.
+        given: what ``work`` forms chapters from.
+        report: called with the samples that are counted, of how many.
+    """
+    chapters = batches.chapters
+    with chapters.lock:
+        known, total = chapters.known_of(epoch), chapters.lanes_of(epoch).total
+        missing = chapters.missing_of(epoch)
+
+    def tell() -> None:
+        report(max(0, total - known.unknown * batches.forming.span), total)
+
+    Counting(known, epoch, chapters.lock, tell).run(pool, work, given, missing)
+    return known.total
 
 
 def as_rows(report: Callable[[Progress], None] | None) -> Report | None:

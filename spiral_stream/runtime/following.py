@@ -81,6 +81,8 @@ class BatchFollowers:
         Raises:
             DataError: a mask has another size than its image, and the plan says ``"raise"``.
         """
+        if not self._followers.masks and not self._followers.fields:  # asking for the good rows takes 20 us
+            return
         for mask, image in self._followers.masks.items():
             compared = self._compared_lists if mask in self._lists else self._compared
             refusals.attempt(mask, 0, len(self._sizes[mask]), compared(mask, image))

@@ -4,6 +4,7 @@ They are formed apart from those that are delivered, as far as they are asked fo
 whether somebody looked or not. Only the first chapter of each lane is looked at.
 """
 
+from collections.abc import Sequence
 from typing import final
 
 from spiral_stream.runtime.chapters import Chapter, Drawn
@@ -30,12 +31,15 @@ class FormedAhead(Drawable):
         k, lane = divmod(number, self._lanes.count)
         return number >= 0 and self._chapter(epoch, lane).has(k)
 
-    def draw(self, epoch: int, number: int) -> Drawn:
-        if not self.exists(epoch, number):
-            msg = f"batch {number} is not among the first ones of epoch {epoch}. Ask the numbering of the stream for it"
-            raise IndexError(msg)
-        k, lane = divmod(number, self._lanes.count)
-        return self._chapter(epoch, lane).draw(k)
+    def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
+        out = []
+        for number in numbers:
+            if not self.exists(epoch, number):
+                msg = f"batch {number} is not among the first ones of epoch {epoch}. Ask the numbering of the stream for it"
+                raise IndexError(msg)
+            k, lane = divmod(number, self._lanes.count)
+            out.append(self._chapter(epoch, lane).draw(k))
+        return out
 
     def _chapter(self, epoch: int, lane: int) -> Chapter:
         if (epoch, lane) not in self._chapters:

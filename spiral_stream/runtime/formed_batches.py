@@ -5,24 +5,22 @@ lane is found through the number of batches in each chapter before it. `known_ch
 numbers; chapters in between are formed, from the nearest known beginning on.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from heapq import merge
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream import threads
 from spiral_stream.batching.tail import PadPartial
-from spiral_stream.derived.executors import Builders
 from spiral_stream.errors import CacheError, ResumeError
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.saved_state import Anchor
 from spiral_stream.runtime.chapters import Chapter, Drawn
-from spiral_stream.runtime.counting import Counting, Work
 from spiral_stream.runtime.formed_ahead import FormedAhead
 from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.known_chapters import Known
@@ -102,51 +100,54 @@ class FormedBatches(Numbering):
     def ahead(self) -> FormedAhead | None:
         return None if self.forming.unknown() else FormedAhead(self.forming)
 
-    def count_together(
-        self, epoch: int, pool: Builders, work: Work, given: Any, report: Callable[[int, int], None]
-    ) -> int:
-        """Return the batches of a whole epoch, before the tail rule; shares the work with whoever counts it too.
-
-        Args:
-            epoch: the epoch.
-            pool: where chapters are formed.
-            work: forms one; called with ``given``, the epoch, the lane and the chapter.
-            given: what ``work`` forms chapters from.
-            report: called with the samples that are counted, of how many.
-        """
-        with self.chapters.lock:
-            known, total = self.chapters.known_of(epoch), self.chapters.lanes_of(epoch).total
-            missing = self.chapters.missing_of(epoch)
-
-        def tell() -> None:
-            report(max(0, total - known.unknown * self.forming.span), total)
-
-        Counting(known, epoch, self.chapters.lock, tell).run(pool, work, given, missing)
-        return known.total
-
     def unknown(self, epoch: int) -> int:
         with self.chapters.lock:
             return self.chapters.known_of(epoch).unknown
 
-    def draw(self, epoch: int, number: int) -> Drawn:
-        number = batch_number(number)
-        with self.chapters.request(f"batch {number:,} of epoch {epoch}"):
-            found = None if number < 0 else self._find(epoch, number)
-            if found is None and number >= 0 and isinstance(self.last, PadPartial):
-                found = self._find(epoch, number % max(1, self.total(epoch)))
-            if found is None:
-                end = "" if self.in_lanes else f" of an epoch of {self.total(epoch)}"
-                msg = f"batch {number}{end}. Give a number from 0 up, below that"
-                raise IndexError(msg)
-            chapter = self.chapters.chapter(epoch, found.lane, found.chapter, found.batch)
-            if not chapter.has(found.batch):
-                msg = (
-                    f"formation index: {self.folder} says that chapter {found.chapter} has more batches than the "
-                    f"{found.batch} it has; it was written by other code under the same versions. Remove that folder: it is "
-                    "made again"
-                )
-                raise CacheError(msg)
-            return chapter.draw(found.batch)
+    def ready(self, epoch: int, number: int) -> int:
+        if self._lanes.count > 1:  # whose batches take turns
+            return 0
+        with self.chapters.lock:
+            at, first = self.chapters.known_of(epoch).walk(0, number)
+            chapter = self.chapters.open.get((epoch, 0, at))
+            if chapter is None or not chapter.sound or number - first < chapter.drawn:
+                return 0
+            return max(0, first + len(chapter.batches) - number)
+
+    def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
+        wanted, out = [batch_number(number) for number in numbers], list[Drawn]()
+        with self.chapters.request(f"batch {wanted[0]:,} of epoch {epoch}"):
+            while len(out) < len(wanted):
+                left = wanted[len(out) :]
+                first = left[0]
+                chapter, index = self._formed(epoch, first)
+                there = len(chapter.batches) - index if self._lanes.count == 1 else 1  # batches of lanes take turns
+                out += chapter.draw_several([index + number - first for number in left if number - first < there])
+        return out
+
+    def _formed(self, epoch: int, number: int) -> tuple[Chapter, int]:
+        """Return the chapter of a batch, formed as far as that, and the batch's number in it.
+
+        Raises:
+            IndexError: the epoch has no such batch.
+            CacheError: the formation index says otherwise.
+        """
+        found = None if number < 0 else self._find(epoch, number)
+        if found is None and number >= 0 and isinstance(self.last, PadPartial):
+            found = self._find(epoch, number % max(1, self.total(epoch)))
+        if found is None:
+            end = "" if self.in_lanes else f" of an epoch of {self.total(epoch)}"
+            msg = f"batch {number}{end}. Give a number from 0 up, below that"
+            raise IndexError(msg)
+        chapter = self.chapters.chapter(epoch, found.lane, found.chapter, found.batch)
+        if not chapter.has(found.batch):
+            msg = (
+                f"formation index: {self.folder} says that chapter {found.chapter} has more batches than the "
+                f"{found.batch} it has; it was written by other code under the same versions. Remove that folder: it is "
+                "made again"
+            )
+            raise CacheError(msg)
+        return chapter, found.batch
 
     def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
         with self.chapters.request(f"batch {number:,} of epoch {epoch}"):

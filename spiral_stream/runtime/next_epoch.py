@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, final
 
 from spiral_stream.cursor import LAST_EPOCH
@@ -50,7 +50,7 @@ class NextEpoch:
 
     def after(
         self, steps: Steps, place: Place, opening: Opening, bound: Bound, which: tuple[int, int]
-    ) -> Iterator[range]:
+    ) -> Iterator[list[range]]:
         """Yield the batches of a pass that are due, and then begin with the next epoch.
 
         Args:
@@ -73,7 +73,9 @@ class NextEpoch:
             return
         start = start.enter(bound.world_size, bound.merge)
         then = Steps(batches, place.drawn(start.epoch), start, bound.place)
-        due = islice(then.due(*which), min(stages.plan.prefetch, bound.steps or stages.plan.prefetch))
+        due = islice(
+            chain.from_iterable(then.due(*which)), min(stages.plan.prefetch, bound.steps or stages.plan.prefetch)
+        )
         self._left = min(AHEAD_BYTES, cache.limit_bytes // _OF_CACHE)
         if self._pool is None:
             self._pool = Workers(FETCHERS, "spiral-next")

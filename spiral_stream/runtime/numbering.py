@@ -5,7 +5,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from operator import index
@@ -59,12 +59,28 @@ class Drawable(ABC):
         """Return whether the epoch has this batch, before the tail rule; forms no further than needed."""
 
     @abstractmethod
+    def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
+        """Return the samples of each of some batches, ascending: what `draw` returns for each.
+
+        Raises:
+            IndexError: the epoch lacks one of them.
+        """
+
     def draw(self, epoch: int, number: int) -> Drawn:
         """Return the samples of a batch. With `PadPartial`, batches past the end repeat those of the start.
 
         Raises:
             IndexError: the epoch has no such batch.
         """
+        return self.draw_several(epoch, [number])[0]
+
+    def ready(self, epoch: int, number: int) -> int:
+        """Return how many batches from this one on there are that can be drawn at once, for they are formed.
+
+        0 says nothing: ask `exists`.
+        """
+        del epoch, number
+        return 0
 
 
 class Numbering(Drawable):
@@ -209,9 +225,18 @@ class CountedBatches(Numbering):
     def ahead(self) -> Drawable:
         return self
 
-    def draw(self, epoch: int, number: int) -> Drawn:
-        places = self._stages.epochs.places(epoch, self._batches(epoch).positions(batch_number(number)))
-        return Drawn(Samples.at(places), Membership(np.arange(len(places)), len(places)))
+    def ready(self, epoch: int, number: int) -> int:
+        return max(0, self._batches(epoch).formed - number)
+
+    def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
+        batches, out, first = self._batches(epoch), list[Drawn](), 0
+        positions = [batches.positions(batch_number(number)) for number in numbers]
+        places = self._stages.epochs.places(epoch, positions[0] if len(numbers) == 1 else np.concatenate(positions))
+        for each in positions:
+            own = places.run(first, first + len(each))
+            out.append(Drawn(Samples.at(own), Membership(np.arange(len(each)), len(each))))
+            first += len(each)
+        return out
 
     def find(self, epoch: int, stream: int, row: int) -> list[int]:
         positions = self._stages.epochs.positions(epoch, stream, row)

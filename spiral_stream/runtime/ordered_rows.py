@@ -1,6 +1,6 @@
 """The order of an epoch, looked at: which rows stand at which positions, and one sample built by itself."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -134,10 +134,9 @@ class OneSample(Numbering):
         del epoch
         return 1
 
-    def draw(self, epoch: int, number: int) -> Drawn:
-        del number
+    def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
         places = self._stages.epochs.places(epoch, self._position)
-        return Drawn(Samples.at(places), Membership(np.arange(1), 1))
+        return [Drawn(Samples.at(places), Membership(np.arange(1), 1)) for _ in numbers]
 
     def find(self, epoch: int, stream: int, row: int) -> Iterable[int]:
         raise NotImplementedError

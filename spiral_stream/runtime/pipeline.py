@@ -45,7 +45,7 @@ class Pipeline(Owner):
     Args:
         builder: builds a batch.
         epoch: the epoch whose order is drawn.
-        numbers: global batch numbers of each step.
+        numbers: global batch numbers of each step, in runs (`Steps.due`).
         prefetch: most batches built ahead.
         budget_bytes: most bytes of batches built ahead; one batch is always built.
         threads: worker threads.
@@ -57,7 +57,7 @@ class Pipeline(Owner):
         self,
         builder: BatchBuilder,
         epoch: int,
-        numbers: Iterable[range],
+        numbers: Iterable[Sequence[range]],
         prefetch: int,
         budget_bytes: int,
         threads: int,
@@ -79,22 +79,29 @@ class Pipeline(Owner):
 
     def _feed(self) -> None:
         try:
-            numbers = iter(self._numbers)
-            while (each := self._next(numbers)) is not None:
-                reserved = self._largest or self._builder.batch_bytes
-                if not self._queue.reserve(reserved):
-                    return
-                self._pool.begin()
-                with doing(f"batch {each.start:,} of epoch {self._epoch}"):
-                    pending = self._builder.begin(self._epoch, each, self._pool)
-                self._learn(pending)
-                first = not self._largest
-                self._queue.put(pending, pending.nbytes if pending.settled else max(reserved, pending.nbytes), reserved)
-                if first:
-                    self._size(pending)
+            runs = iter(self._numbers)
+            while (run := self._next(runs)) is not None:
+                for at, each in enumerate(run):
+                    if not self._begin(each, run[at + 1 :]):
+                        return
             self._queue.end()
         except BaseException as error:  # noqa: BLE001
             self._queue.fail(error)
+
+    def _begin(self, numbers: range, soon: Sequence[range]) -> bool:
+        """Begin a batch, as soon as there is room; False if the queue was closed meanwhile."""
+        reserved = self._largest or self._builder.batch_bytes
+        if not self._queue.reserve(reserved):
+            return False
+        self._pool.begin()
+        with doing(f"batch {numbers.start:,} of epoch {self._epoch}"):
+            pending = self._builder.begin(self._epoch, numbers, self._pool, soon)
+        self._learn(pending)
+        first = not self._largest
+        self._queue.put(pending, pending.nbytes if pending.settled else max(reserved, pending.nbytes), reserved)
+        if first:
+            self._size(pending)
+        return True
 
     def _size(self, pending: Pending) -> None:
         """Wait for the size of the first batch, so that the next ones are reserved for: a function may make lists of any size."""
@@ -103,9 +110,9 @@ class Pipeline(Owner):
                 return
         self._learn(pending)
 
-    def _next(self, numbers: Iterator[range]) -> range | None:
+    def _next(self, runs: Iterator[Sequence[range]]) -> Sequence[range] | None:
         with doing(f"which batch of epoch {self._epoch} is next"):
-            return next(numbers, None)
+            return next(runs, None)
 
     def _learn(self, pending: Pending) -> None:
         """Note the size of the largest batch so far; as much is reserved for the next ones."""

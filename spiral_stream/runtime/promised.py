@@ -5,7 +5,7 @@ multiple, each rank forms the chapters of its own lanes alone (docs/decisions/00
 ended, so batch g is batch ``g // lanes`` of lane ``g % lanes``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import final
 
 from spiral_stream.errors import StreamError
@@ -66,10 +66,14 @@ class PromisedBatches(OfEvery):
     def ahead(self) -> Drawable | None:
         return self._all.ahead
 
-    def draw(self, epoch: int, number: int) -> Drawn:
+    def ready(self, epoch: int, number: int) -> int:
+        return max(0, min(self._all.ready(epoch, number), self._count - number))
+
+    def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
         try:
-            return self._all.draw(epoch, number)
+            return self._all.draw_several(epoch, numbers)
         except IndexError as error:
+            number = next((each for each in numbers if not self._all.exists(epoch, each)), numbers[-1])
             if not 0 <= number < self._count:
                 raise
             raise self._too_many(epoch, number) from error

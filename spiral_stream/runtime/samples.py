@@ -67,12 +67,27 @@ class Samples:
     columns: dict[Key, pa.Array | Ragged] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.places.rows)
 
     def take(self, at: Int64) -> "Samples":
         """Return the samples at these places, in this order."""
         columns = {key: v.take(at if isinstance(v, Ragged) else pa.array(at)) for key, v in self.columns.items()}
         return Samples(self.places.take(at), self.parts[at], self.origins[at], columns)
+
+    def cut(self, counts: Iterable[int]) -> "list[Samples]":
+        """Cut the samples into runs of so many each, as views."""
+        out: list[Samples] = []
+        first = 0
+        for count in counts:
+            last = first + count
+            columns = {
+                key: v.run(first, last) if isinstance(v, Ragged) else v.slice(first, count)
+                for key, v in self.columns.items()
+            }
+            own = slice(first, last)
+            out.append(Samples(self.places.run(first, last), self.parts[own], self.origins[own], columns))
+            first = last
+        return out
 
     def only(self, keys: Iterable[Key]) -> "Samples":
         """Return the same samples with these columns only."""
@@ -165,6 +180,8 @@ class SampleReader:
         """
         begun = moment()
         missing = self._missing(tuple(keys), samples.columns)
+        if not missing:
+            return
         names = [key.name for key in missing if isinstance(key, Stored)]
         if names:
             samples.columns.update({Stored(name): column for name, column in self._read(samples, names).items()})

@@ -4,7 +4,7 @@ The run counts the batches that it delivers, so places, steps and tail rules nee
 count becomes the number of a batch. A batch is formed with all of its samples. Those that are skipped leave it then.
 """
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,8 +100,8 @@ class SkippingBatches(OfEvery):
         every = self._every.ahead
         return None if every is None else SkippingAhead(every, self)
 
-    def draw(self, epoch: int, number: int) -> Drawn:
-        return self.drawn_of(self._every, epoch, number)
+    def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
+        return [self.drawn_of(self._every, epoch, number) for number in numbers]
 
     def drawn_of(self, batches: Drawable, epoch: int, number: int) -> Drawn:
         """Return what is left of a batch of others."""
@@ -156,8 +156,8 @@ class SkippingAhead(Drawable):
     def exists(self, epoch: int, number: int) -> bool:
         return number >= 0 and self._batches.exists(epoch, self._skipping.skips.number(epoch, number))
 
-    def draw(self, epoch: int, number: int) -> Drawn:
-        return self._skipping.drawn_of(self._batches, epoch, number)
+    def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
+        return [self._skipping.drawn_of(self._batches, epoch, number) for number in numbers]
 
 
 def _rows(stages: Stages, sample: SkippedSample) -> tuple[int, UInt64]:

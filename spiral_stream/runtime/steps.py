@@ -8,8 +8,7 @@ only if its batches exist (docs/decisions/0023). The place after the last step i
 import warnings
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import count
-from typing import final
+from typing import Final, final
 
 from spiral_stream.batching import tail
 from spiral_stream.batching.tail import DropPartial, PadPartial
@@ -17,6 +16,8 @@ from spiral_stream.cursor import Cursor, Segment
 from spiral_stream.errors import ResumeError, SpiralError, SpiralWarning, StreamError
 from spiral_stream.planner.bind import Bound
 from spiral_stream.runtime.numbering import Drawable, Numbering
+
+_RUN: Final = 64  # steps of a run at most
 
 
 @final
@@ -42,14 +43,24 @@ class Steps:
         """Return whether any rank has a batch at a step. Only under `KeepPartial` ranks differ, and rank 0 never has fewer."""
         return delivered_at(self.numbering, self.epoch, self.start.segments[-1], step, 0) is not None
 
-    def due(self, worker: int, workers: int) -> Iterator[range]:
-        """Yield the batch numbers of every ``workers``-th step from the ``worker``-th on, to the end of the epoch."""
-        for step in count(self.start.step + worker, workers):
-            numbers = self.at(step)
-            if numbers is None:
-                self._ends = step
-                return
-            yield numbers
+    def due(self, worker: int, workers: int) -> Iterator[list[range]]:
+        """Yield the batch numbers of every ``workers``-th step from the ``worker``-th on, to the end of the epoch.
+
+        They come in runs of steps: only for the first step of a run, batches may have to be formed.
+        """
+        step = self.start.step + worker
+        while (numbers := self.at(step)) is not None:
+            run = [numbers, *self._ready(step, workers)]
+            yield run
+            step += len(run) * workers
+        self._ends = step
+
+    def _ready(self, step: int, workers: int) -> list[range]:
+        """The batch numbers of those of the next steps whose batches are formed."""
+        segment = self.start.segments[-1]
+        whole = self.numbering.ready(self.epoch, segment.first(step)) // segment.group
+        some = range(step + workers, step + min(whole, _RUN * workers), workers)
+        return [segment.batches(each, self.place) for each in some]
 
     def ended(self, step: int) -> bool:
         """Return whether the feeder has found that the rank has no step from this one on. Forms nothing."""

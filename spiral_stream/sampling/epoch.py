@@ -45,6 +45,10 @@ class Places:
         """Return the samples at these indices, in this order."""
         return Places(self.streams[at], self.rows[at], self.passes[at])
 
+    def run(self, first: int, last: int) -> "Places":
+        """Return samples [first, last), as views."""
+        return Places(self.streams[first:last], self.rows[first:last], self.passes[first:last])
+
     @classmethod
     def concat(cls, parts: "Sequence[Places]") -> "Places":
         """Return several, end to end."""

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream.fields import _tokens
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.runtime.samples import as_lists
 
@@ -39,6 +41,28 @@ def test_parts_of_any_item_size_are_joined(first: list[list[int]], second: list[
 
     assert as_lists(found).to_pylist() == first + second
     assert len(found) == len(first) + len(second)
+
+
+@given(lists=st.lists(st.lists(st.integers(0, 99), max_size=20), max_size=9), data=st.data())
+def test_a_run_is_what_taking_its_places_gives(lists: list[list[int]], data: st.DataObject) -> None:
+    ragged = Ragged.of_arrow(pa.array(lists, pa.list_(pa.int32()))).near()
+    first = data.draw(st.integers(0, len(lists)))
+    last = data.draw(st.integers(first, len(lists)))
+
+    run = ragged.run(first, last)
+    assert run.arrow().to_pylist() == ragged.take(np.arange(first, last)).arrow().to_pylist() == lists[first:last]
+    assert run.is_near
+    assert not ragged.take(np.arange(first, last)).is_near
+
+
+def test_few_items_are_brought_near_and_many_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    ragged = Ragged.of_flat(np.arange(3_000, dtype=np.int32), np.array([0, 1_000, 1_000, 3_000]))
+    assert ragged.near().is_near
+    assert ragged.near().arrow() == ragged.arrow()
+    monkeypatch.setattr("spiral_stream.fields.ragged._FEW_BYTES", ragged.nbytes - 1)
+    assert ragged.near() is ragged
+    with pytest.raises(ValueError, match="the arrays differ in length"):
+        _tokens.touch(ragged.addresses, ragged.lengths[:2], ragged.item_bytes)
 
 
 def test_a_null_list_is_empty_and_a_null_item_is_0() -> None:

@@ -70,6 +70,33 @@ def test_a_chapter_is_formed_alike_at_once_or_bit_by_bit(
 
 
 @FEW
+@given(strategy=st.sampled_from([None, "best_fit", "concat_and_split"]), data=st.data())
+def test_batches_drawn_together_are_those_drawn_one_by_one(
+    catalog: sp.Catalog, strategy: Any, data: st.DataObject
+) -> None:
+    packed = strategy and sp.Packed(max_tokens=24, strategy=strategy, window_size=8)
+    with opened(catalog, window_size=8, lanes=1, size=200, formation=packed) as stream:
+        forming = stream.numbering.forming
+        together, single = Chapter(forming, 0, 0, 0), Chapter(forming, 0, 0, 0)
+        count = together.finish()
+        assert single.finish() == count
+        some = data.draw(st.lists(st.integers(0, count - 1), min_size=1, unique=True).map(sorted))
+        at = data.draw(st.integers(1, len(some)))
+        drawn = [*together.draw_several(some[:at]), *(together.draw_several(some[at:]) if some[at:] else ())]
+        for a, b in zip(drawn, map(single.draw, some), strict=True):
+            assert a.membership.samples.tolist() == b.membership.samples.tolist()
+            for name in ("streams", "rows", "passes"):
+                assert getattr(a.samples.places, name).tolist() == getattr(b.samples.places, name).tolist()
+            assert [a.samples.parts.tolist(), a.samples.origins.tolist()] == [
+                b.samples.parts.tolist(),
+                b.samples.origins.tolist(),
+            ]
+            assert a.samples.columns.keys() == b.samples.columns.keys()
+        assert together.drawn == single.drawn == some[-1] + 1
+        assert together._samples.holds_columns() == single._samples.holds_columns()
+
+
+@FEW
 @given(first=st.integers(0, 30), strategy=st.sampled_from(["best_fit", "first_fit", "concat_and_split"]))
 def test_batches_may_be_left_out_at_the_start(catalog: sp.Catalog, first: int, strategy: Any) -> None:
     packed = sp.Packed(max_tokens=24, strategy=strategy, window_size=8)

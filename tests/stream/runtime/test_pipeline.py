@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,9 @@ class Begun:
         self.count = 0
         begin = BatchBuilder.begin
 
-        def counting(builder: BatchBuilder, epoch: int, numbers: range, pool: Executor) -> Pending:
+        def counting(builder: BatchBuilder, *given: Any) -> Pending:
             self.count += 1
-            return begin(builder, epoch, numbers, pool)
+            return begin(builder, *given)
 
         monkeypatch.setattr(BatchBuilder, "begin", counting)
 

@@ -9,7 +9,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.cursor import Cursor, Segment
 from spiral_stream.planner.bind import Bound
-from spiral_stream.runtime.steps import delivered_at, first_delivery, steps_of
+from spiral_stream.runtime.steps import Steps, delivered_at, first_delivery, steps_of
 
 WORLD, MERGE = 2, 2
 
@@ -35,6 +35,20 @@ def test_a_rank_makes_the_steps_at_which_it_gets_batches(numbering: Any, rank: i
     due = [delivered_at(numbering, 3, segment, step, rank) for step in range(9)]
 
     assert steps_of(numbering, 3, bound(rank)) == sum(numbers is not None for numbers in due)
+
+
+@pytest.mark.parametrize("rank", range(WORLD))
+@pytest.mark.parametrize("workers", [1, 3])
+def test_runs_of_steps_are_the_steps(numbering: Any, rank: int, workers: int) -> None:
+    segment, start = Segment(3, 0, 0, WORLD, MERGE), Cursor(3).enter(WORLD, MERGE)
+    for worker in range(workers):
+        steps = Steps(numbering, 3, start, rank)
+        runs = list(steps.due(worker, workers))
+        each = [delivered_at(numbering, 3, segment, step, rank) for step in range(worker, 9, workers)]
+
+        assert [numbers for run in runs for numbers in run] == [numbers for numbers in each if numbers is not None]
+        assert steps.ended(worker + workers * sum(map(len, runs)))
+        assert not runs or not steps.ended(worker + workers * (sum(map(len, runs)) - 1))
 
 
 def test_a_batch_is_delivered_first_where_a_rank_has_it(numbering: Any) -> None:

@@ -1,0 +1,146 @@
+"""Which samples the next batches hold, and where their rows lie: drawn and looked up for several batches at a time.
+
+A batch of narrow rows or of token lists costs more calls than bytes, and a call for sixteen batches costs about what it
+costs for one. So the batches of the next steps are looked up with the one that is begun: if they are formed already, if no
+field is decoded, and if no map makes anything but tokens. What is held of them ahead is addresses, about 100 bytes per
+sample, for at most 16,384 samples. The memory of a batch is taken when it is begun, so the queue bounds it as ever.
+
+Rows that come from a disk take long, and a loop should not wait for those of sixteen batches. So twice as many batches are
+looked up together each time, and half as many after a time that was not quick. Neither changes a batch.
+
+An error belongs to its batch: where looking up together fails, each batch is looked up alone when its turn comes.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Final, final
+
+from spiral_stream.fields.ragged import Ragged
+from spiral_stream.integrity.blocks import moment, sound
+from spiral_stream.plan.maps import SampleTokens
+from spiral_stream.planner.physical import Stages
+from spiral_stream.runtime.blame import blaming
+from spiral_stream.runtime.chapters import Drawn
+from spiral_stream.runtime.gathering import Gathering
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.numbering import Numbering
+from spiral_stream.runtime.placing import joined
+from spiral_stream.runtime.samples import Int64, Samples
+from spiral_stream.sampling.order import UInt64
+from spiral_stream.threads import doing
+
+BATCHES: Final = 16  # looked up together at most
+SAMPLES: Final = 1 << 14  # of all of them
+QUICK_S: Final = 0.01  # 0.2 ms where all rows are in memory
+
+
+@final
+@dataclass(slots=True, eq=False)
+class FoundBatch:
+    """One batch, or several that are delivered as one: its samples, and where their rows lie."""
+
+    numbers: range
+    drawn: Drawn
+    counts: list[int]  # samples of each batch
+    begun: int  # when the reading of mapped files began
+    at: tuple[Int64, UInt64] | None = None  # shards and offsets in kept columns, [S] each; None: no field needs them
+    tokens: Mapping[str, Ragged] = field(default_factory=dict)  # kept token columns
+    looked_up: bool = False
+
+
+@final
+class LookingUp:
+    """Draws the batches of a stream, and looks their rows up. For one thread at a time.
+
+    Args:
+        stages: the lowered plan.
+        numbering: which batches there are.
+        gathering: the kept columns that fields are gathered from.
+        metrics: where time is counted.
+    """
+
+    def __init__(self, stages: Stages, numbering: Numbering, gathering: Gathering, metrics: Metrics) -> None:
+        self._stages, self._numbering = stages, numbering
+        self._gathering, self._metrics = gathering, metrics
+        addresses = all(isinstance(step, SampleTokens) for step in stages.maps)  # are all that windows keep of samples
+        self._light = addresses and not (stages.images or stages.clips or stages.sounds)
+        self._epoch = -1
+        self._ahead: deque[FoundBatch] = deque()
+        self._most = 1  # steps that are looked up together; the first one shows how many samples a step has
+
+    def of(self, epoch: int, numbers: range, soon: Sequence[range] = ()) -> FoundBatch:
+        """Return the samples of some batches that are delivered as one.
+
+        Args:
+            epoch: the epoch.
+            numbers: the batches.
+            soon: those of the steps after it whose batches are formed.
+
+        Raises:
+            IndexError: the epoch has no such batch.
+            SourceError: a row cannot be looked up.
+        """
+        if not self._ahead or self._epoch != epoch or self._ahead[0].numbers != numbers:
+            self._epoch, self._ahead = epoch, self._found(epoch, [numbers, *soon[: self._most - 1]])
+        found = self._ahead.popleft()
+        if not found.looked_up:
+            with sound(found.begun):
+                self._locate([found])
+        return found
+
+    def _found(self, epoch: int, steps: Sequence[range]) -> deque[FoundBatch]:
+        begun = moment()
+        with self._metrics.timed("plan_s"), sound(begun):
+            try:
+                found = self._drawn(epoch, steps, begun)
+            except Exception:
+                if len(steps) == 1:
+                    raise
+                found = self._drawn(epoch, steps[:1], begun)  # the error comes again, at its batch
+        if self._light:
+            most = max(1, min(BATCHES, SAMPLES // max(1, len(found[-1].drawn.samples))))
+            self._most = min(most, 2 * self._most)
+        if len(found) > 1:
+            begun_s = perf_counter()
+            with suppress(Exception):  # it comes again, at its batch
+                self._locate(found)
+            if perf_counter() - begun_s > QUICK_S:
+                self._most = max(1, len(found) // 2)
+        return deque(found)
+
+    def _drawn(self, epoch: int, steps: Sequence[range], begun: int) -> list[FoundBatch]:
+        with blaming(self._stages, None):
+            drawn = iter(self._numbering.draw_several(epoch, [number for numbers in steps for number in numbers]))
+        each = [[next(drawn) for _ in numbers] for numbers in steps]
+        return [
+            FoundBatch(numbers, joined(own), [len(one.samples) for one in own], begun)
+            for numbers, own in zip(steps, each, strict=True)
+        ]
+
+    def _locate(self, found: Sequence[FoundBatch]) -> None:
+        """Look up the rows of batches in kept columns, all at once, and bring tokens into memory."""
+        if self._gathering:
+            samples = Samples.concat([each.drawn.samples for each in found])
+            if len(samples):  # the run may skip all samples of a batch
+                self._gather(found, samples)
+        for each in found:
+            columns = each.drawn.samples.columns
+            for key, values in columns.items():
+                if self._light and isinstance(values, Ragged):
+                    columns[key] = values.near()
+            each.looked_up = True
+
+    def _gather(self, found: Sequence[FoundBatch], samples: Samples) -> None:
+        gathering = self._gathering
+        with blaming(self._stages, samples), self._metrics.timed("fetch_s"), doing(gathering.words):
+            shards, offsets = gathering.located(samples)
+            tokens = {column: kept.ragged(shards, offsets).near() for column, kept in gathering.tokens.items()}
+        first = 0
+        for each in found:
+            last = first + len(each.drawn.samples)
+            each.at = shards[first:last], offsets[first:last]
+            each.tokens = {column: values.run(first, last) for column, values in tokens.items()}
+            first = last
