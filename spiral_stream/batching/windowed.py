@@ -55,7 +55,7 @@ class BucketKey:
     """A property in which the samples of a batch are similar.
 
     Args:
-        text: an expression over columns, such as ``len(tokens)`` or ``width * height``.
+        text: an expression over columns, such as ``len(tokens)``, ``width * height`` or ``len(`my column`)``.
 
     Raises:
         PlanError: the text is not such an expression; the message shows where.

@@ -8,6 +8,7 @@ nothing, so ``==`` is no test of equality: use `Expr.same_as`.
 import datetime as dt
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Any, ClassVar, Final, NoReturn, final
 
 import numpy as np
@@ -339,7 +340,7 @@ def _same_leaf(a: Any, b: Any) -> bool:
 
 def _show(expr: Expr) -> str:  # noqa: PLR0911  one return a kind of node
     if isinstance(expr, Col):
-        return expr.name
+        return expr.name if expr.name.isidentifier() and not iskeyword(expr.name) else f"`{expr.name}`"
     if isinstance(expr, Lit):
         return repr(expr.value) if expr.type is None or isinstance(expr.value, (str, bool)) else _show_typed(expr)
     if isinstance(expr, Cast):

@@ -1,17 +1,24 @@
-"""Parse a short text as an expression: ``len(tokens)``, ``frame_count``, ``width * height``.
+"""Parse a short text as an expression: ``len(tokens)``, ``frame_count``, ``width * height``, ```word count` / 2``.
 
 Python's own grammar is used and nothing is run: the syntax tree may hold names,
-numbers, ``+ - * / // %``, unary minus, parentheses and ``len(...)``.
+numbers, ``+ - * / // %``, unary minus, parentheses and ``len(...)``. Backticks stand around
+a name that is none in Python.
 """
 
 import ast
-from typing import Final, NoReturn
+import re
+from dataclasses import dataclass
+from typing import Final, NoReturn, final
 
 from spiral_stream.errors import PlanError
 from spiral_stream.expr.nodes import Call, Expr, col, lit
 
 _OPERATORS: Final = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%"}
-_GRAMMAR: Final = "An expression is made of column names, numbers, + - * / // %, parentheses and len(column)"
+_GRAMMAR: Final = (
+    "An expression is made of column names, numbers, + - * / // %, parentheses and len(column). "
+    "Put backticks around a name such as `word count`"
+)
+_QUOTED: Final = re.compile(r"(?<![\w`])`([^`]+)`(?![\w`])")
 _LONGEST: Final = 200  # characters; keeps the recursion far below CPython's limit of 1,000
 
 
@@ -25,38 +32,49 @@ def parse(text: str) -> Expr:
         PlanError: it is not such an expression; the message shows the place.
     """
     if len(text) > _LONGEST:
-        msg = f"expression of {len(text)} characters; at most {_LONGEST} are read. Build it with col(...) instead"
+        msg = f"expression of {len(text)} characters; at most {_LONGEST} are read. Add it as a column: .with_columns(...)"
         raise PlanError(msg)
-    source = text.strip()
+    source = re.sub(r"\s", " ", text.strip())
+    reading = _Reading(source, _QUOTED.sub(lambda match: "_" * len(match[0]), source))
     try:
-        tree = ast.parse(source, mode="eval")
+        tree = ast.parse(reading.plain, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         offset = (getattr(error, "offset", None) or 1) - 1
-        _refuse(source, offset, getattr(error, "msg", None) or str(error))
-    return _read(source, tree.body)
+        reading.refuse(offset, getattr(error, "msg", None) or str(error))
+    return reading.read(tree.body)
 
 
-def _read(text: str, node: ast.expr) -> Expr:  # noqa: RET503  _refuse never returns
-    if isinstance(node, ast.Name):
-        return col(node.id)
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return lit(node.value)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return Call(_OPERATORS[type(node.op)], (_read(text, node.left), _read(text, node.right)))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_read(text, node.operand)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len":
-        if len(node.args) == 1 and not node.keywords:
-            return _read(text, node.args[0]).len()
-        _refuse(text, _place(text, node), "len takes one argument")
-    _refuse(text, _place(text, node), f"{ast.unparse(node)!r} is not allowed here")
+@final
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A text, and the same text with a name of underscores for each name in backticks, in one line each."""
 
+    text: str
+    plain: str
 
-def _place(text: str, node: ast.expr) -> int:
-    line = text.splitlines()[node.lineno - 1]
-    return len(line.encode()[: node.col_offset].decode(errors="ignore"))
+    def read(self, node: ast.expr) -> Expr:  # noqa: RET503  `refuse` never returns
+        if isinstance(node, ast.Name):
+            quoted = _QUOTED.match(self.text, self._place(node))
+            return col(quoted[1] if quoted else self._of(node))  # `ast` has other letters for some, such as the micro sign
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            return lit(node.value)
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            return Call(_OPERATORS[type(node.op)], (self.read(node.left), self.read(node.right)))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -self.read(node.operand)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len":
+            if len(node.args) == 1 and not node.keywords:
+                return self.read(node.args[0]).len()
+            self.refuse(self._place(node), "len takes one argument")
+        self.refuse(self._place(node), f"{self._of(node)!r} is not allowed here")
 
+    def _of(self, node: ast.expr) -> str:
+        start = self._place(node)
+        return self.text[start : start + len(ast.get_source_segment(self.plain, node) or "")]
 
-def _refuse(text: str, offset: int, why: str) -> NoReturn:
-    msg = f"expression: {why}, at character {offset + 1}\n  {text}\n  {' ' * offset}^\n{_GRAMMAR}"
-    raise PlanError(msg)
+    def _place(self, node: ast.expr) -> int:
+        return len(self.plain.encode()[: node.col_offset].decode(errors="ignore"))
+
+    def refuse(self, offset: int, why: str) -> NoReturn:
+        msg = f"expression: {why}, at character {offset + 1}\n  {self.text}\n  {' ' * offset}^\n{_GRAMMAR}"
+        raise PlanError(msg)

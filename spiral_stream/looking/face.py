@@ -296,7 +296,8 @@ class Looking:
         lines += [f"  {name}: {_field_text(each, device)}" for name, each, device in self._fields()]
         lines.append(f"  length: {self._length_text()}")
         place = self._place.known()
-        lines.append(f"  stands in epoch {place.epoch:,} before step {place.step:,} (global batch {place.batch:,})>")
+        number = self._opening.skips.number(self._place.drawn(place.epoch), place.batch)
+        lines.append(f"  stands in epoch {place.epoch:,} before step {place.step:,} (global batch {number:,})>")
         return "\n".join(lines)
 
     def _fields(self) -> Iterator[tuple[str, FieldSpec, str | None]]:

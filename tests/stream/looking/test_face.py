@@ -31,6 +31,8 @@ def test_a_stream_prints_its_plan_fields_and_place(catalog: sp.Catalog) -> None:
         before = repr(stream)
         next(iter(stream))
         after = str(stream)
+        stream.skip(batches=[2, 1])
+        skipping = str(stream)
 
     assert "(2) Sample identity sample_id" in before
     assert "image: uint8 [B, 3, 16, 16]" in before
@@ -38,6 +40,7 @@ def test_a_stream_prints_its_plan_fields_and_place(catalog: sp.Catalog) -> None:
     assert "epoch 0 before step 0" in before
     assert "length: 15 steps per epoch on rank 0 of 1" in after
     assert "epoch 0 before step 1 (global batch 1)" in after
+    assert "epoch 0 before step 1 (global batch 3)" in skipping
     assert repr(stream) == "<PreparedStream: closed>"
 
 
