@@ -100,6 +100,20 @@ def test_a_description_has_the_columns_no_rows_and_the_floats_that_are_read() ->
     assert (len(rows), rows.column_names[:2]) == (0, ["id", "id"])
 
 
+def test_the_process_imports_neither_numpy_nor_pandas() -> None:
+    """Starting is most of what a short query costs."""
+    sent = json.dumps(
+        {"task": "run", "text": "SELECT 1 AS x", "relations": [], "timeout_s": 30, "memory_bytes": 1 << 32}
+    )
+    command = [sys.executable, "-X", "importtime", "-P", sql_process.__file__]
+    done = subprocess.run(command, input=f"{sent}\n".encode(), capture_output=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.decode().splitlines()}
+
+    assert done.stdout.startswith(b"{}\n")
+    assert {"duckdb", "pyarrow"} <= imported
+    assert imported.isdisjoint({"numpy", "pandas"})
+
+
 def test_an_error_is_told_in_one_line_without_rows() -> None:
     answer, rows = asked("SELECT none FROM space.t")
 
