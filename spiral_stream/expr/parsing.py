@@ -32,7 +32,9 @@ def parse(text: str) -> Expr:
         PlanError: it is not such an expression; the message shows the place.
     """
     if len(text) > _LONGEST:
-        msg = f"expression of {len(text)} characters; at most {_LONGEST} are read. Add it as a column: .with_columns(...)"
+        msg = (
+            f"expression of {len(text)} characters; at most {_LONGEST} are read. Add it as a column: .with_columns(...)"
+        )
         raise PlanError(msg)
     source = re.sub(r"\s", " ", text.strip())
     reading = _Reading(source, _QUOTED.sub(lambda match: "_" * len(match[0]), source))
@@ -55,7 +57,9 @@ class _Reading:
     def read(self, node: ast.expr) -> Expr:  # noqa: RET503  `refuse` never returns
         if isinstance(node, ast.Name):
             quoted = _QUOTED.match(self.text, self._place(node))
-            return col(quoted[1] if quoted else self._of(node))  # `ast` has other letters for some, such as the micro sign
+            return col(
+                quoted[1] if quoted else self._of(node)
+            )  # `ast` has other letters for some, such as the micro sign
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
             return lit(node.value)
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:

@@ -2,11 +2,15 @@
 
 import contextlib
 import functools
+import importlib.util
 import sys
 import types
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 _OURS: Final = {"spiral_stream": "spiral"}  # top-level package: distribution
+_INSTALLED: Final = {".dist-info", ".egg-info", ".egg-link"}  # beside what they stand for
 
 
 def top_level(dotted: str) -> str:
@@ -27,17 +31,37 @@ def installed(package: str) -> tuple[str, ...]:
     """
     from importlib import metadata
 
-    if package in sys.stdlib_module_names:
+    if package in sys.stdlib_module_names or (package not in _OURS and _stands_alone(package)):
         return ()
     try:
         names = [metadata.distribution(_OURS.get(package, package)).name]
     except metadata.PackageNotFoundError:
-        names = metadata.packages_distributions().get(package, [])
+        names = _suppliers().get(package, [])
     found = {name: metadata.distribution(name) for name in names}
     editable = ['"editable": true' in (each.read_text("direct_url.json") or "") for each in found.values()]
     if any(editable) and package not in _OURS:
         return ()
     return tuple(sorted(f"{name}=={each.version.split('+')[0]}" for name, each in found.items()))
+
+
+def _stands_alone(package: str) -> bool:
+    """Whether a package lies in a folder into which nothing was installed: scripts, a checkout."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):  # a script has no spec
+        return False
+    if spec is None or not spec.has_location or spec.origin is None:
+        return False
+    folder = Path(spec.origin).parent if spec.submodule_search_locations is None else Path(spec.origin).parents[1]
+    return folder.is_dir() and not any(each.suffix in _INSTALLED for each in folder.iterdir())
+
+
+@functools.cache
+def _suppliers() -> Mapping[str, list[str]]:
+    """The distributions that supply each top-level package: 0.3 CPU s, for the metadata of all of them is read."""
+    from importlib import metadata
+
+    return metadata.packages_distributions()
 
 
 def home(thing: Any) -> str:

@@ -7,6 +7,7 @@ import operator
 import sys
 import types
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,31 @@ def test_a_version_has_no_build_tag_and_that_of_an_editable_install_says_nothing
     (made / "top_level.txt").write_text(package)
     (made / "direct_url.json").write_text(json.dumps({"url": "file:///shop", "dir_info": {"editable": editable}}))
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("spiral_stream.plan.origin._suppliers", metadata.packages_distributions)  # none is remembered
 
     assert installed(package) == found
     assert is_users(package) == editable
+
+
+@pytest.mark.parametrize("form", ["{}.py", "{}/__init__.py"])
+def test_a_package_in_a_folder_without_distributions_is_the_users_and_none_is_read(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, beside = (f"{name}_{len(form)}" for name in ("alone", "beside"))
+    for package in (alone, beside):
+        made = tmp_path / package / form.format(package)
+        made.parent.mkdir(parents=True, exist_ok=True)
+        made.touch()
+        monkeypatch.syspath_prepend(tmp_path / package)
+    (tmp_path / beside / "any-1.0.dist-info").mkdir()
+    asked: list[str] = []
+    monkeypatch.setattr("spiral_stream.plan.origin._suppliers", lambda: asked.append("all") or {})
+
+    assert installed(alone) == ()
+    assert is_users(alone)
+    assert not asked
+    assert installed(beside) == ()
+    assert asked == ["all"]
 
 
 def test_only_what_no_distribution_supplies_is_the_users() -> None:
