@@ -3,8 +3,8 @@
 A batch of narrow rows or of token lists costs more calls than bytes, and a call for sixteen batches costs about what it
 costs for one. So the batches of the next steps are looked up with the one that is begun: if they are formed already, if no
 field is decoded, and if no map makes anything but tokens. What is held of them ahead is addresses, about 100 bytes per
-sample, for at most 16,384 samples; and of each token column, at most 16 MiB are brought into memory with them. The memory
-of a batch is taken when it is begun, so the queue bounds it as ever.
+sample, for 16,384 samples if batches have about the same number. Of each token column, at most 16 MiB are brought into
+memory with them. The memory of a batch is taken when it is begun, so the queue bounds it as ever.
 
 Rows that come from a disk take long, and a loop should not wait for those of sixteen batches. So twice as many batches are
 looked up together each time, and half as many after a time that was not quick. Neither changes a batch.

@@ -120,6 +120,27 @@ def test_no_more_samples_are_looked_up_together_than_a_bound(
     assert sum(looked.counts) == ROWS // 16 * 16
 
 
+@pytest.mark.parametrize("way", ["counted", "padded", "formed", "packed", "split"])
+def test_a_stream_that_skips_looks_up_as_many_together(
+    rows: sp.Relation, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    relation, looked = collated(rows, way), LookedUp(monkeypatch)
+
+    def read(most: int) -> tuple[list[Any], int]:
+        monkeypatch.setattr(looking_up, "BATCHES", most)
+        with relation.to_numpy(prefetch=2) as stream:
+            stream.skip(batches=[2, 3, 9], identities=[*stream.ledger(5)[:2], stream.ledger(7)[0]])
+            looked.counts.clear()
+            return list(stream), len(looked.counts)
+
+    together, calls = read(16)
+    alone, each = read(1)
+
+    assert len(together) == len(alone) == each > 5
+    assert all(same(a, b) for a, b in zip(together, alone, strict=True))
+    assert calls < each / 2
+
+
 def test_rows_that_take_long_are_looked_up_a_batch_at_a_time(
     rows: sp.Relation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
