@@ -95,12 +95,11 @@ class LookingUp:
     def _found(self, epoch: int, steps: Sequence[range]) -> deque[FoundBatch]:
         begun = moment()
         with self._metrics.timed("plan_s"), sound(begun):
-            try:
-                found = self._drawn(epoch, steps, begun)
-            except Exception:
-                if len(steps) == 1:
-                    raise
-                found = self._drawn(epoch, steps[:1], begun)  # the error comes again, at its batch
+            found: list[FoundBatch] = []
+            if len(steps) > 1:
+                with suppress(Exception):  # it comes again, at its batch
+                    found = self._drawn(epoch, steps, begun)
+            found = found or self._drawn(epoch, steps[:1], begun)
         if self._light:
             most = max(1, min(BATCHES, SAMPLES // max(1, len(found[-1].drawn.samples))))
             self._most = min(most, 2 * self._most)

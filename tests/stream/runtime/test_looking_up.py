@@ -190,9 +190,10 @@ def test_an_error_of_drawing_comes_at_its_batch(rows: sp.Relation, monkeypatch: 
     monkeypatch.setattr(EpochOrder, "places", failing)
     with collated(rows, "counted").to_numpy(prefetch=2) as stream:
         seen: list[Any] = []
-        with pytest.raises(sp.SourceError, match="the order cannot be read"):
+        with pytest.raises(sp.SourceError, match="the order cannot be read") as caught:
             seen.extend(stream)
         assert len(seen) == 7
+        assert caught.value.__context__ is None  # it is told once
 
 
 def test_batches_that_functions_make_are_drawn_one_by_one(rows: sp.Relation, monkeypatch: pytest.MonkeyPatch) -> None:
