@@ -19,7 +19,7 @@ from spiral_stream.fields import _tokens
 Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
 
-_FEW_BYTES: Final = 16 << 20
+FEW_BYTES: Final = 16 << 20  # that are brought into memory at a time
 _COPY: Final = 0  # of `_tokens.fill`: the items as they are
 
 
@@ -53,13 +53,13 @@ class Ragged:
         found = self.addresses[some], self.lengths[some], self.item_bytes[some]
         return Ragged(*found, self.signed, self.owners, self.is_near)
 
-    def near(self) -> "Ragged":
+    def near(self, most_bytes: int = FEW_BYTES) -> "Ragged":
         """Bring the items into memory, if they are few, so that they can be copied at once, without a wait for a disk.
 
         A field of few items is then written without giving up the interpreter's lock: another thread that waits for the lock
         would take it, and give it back 20 us later. That costs an eighth of the CPU time of small batches.
         """
-        if self.nbytes > _FEW_BYTES:
+        if self.nbytes > most_bytes:
             return self
         _tokens.touch(self.addresses, self.lengths, self.item_bytes)
         return Ragged(self.addresses, self.lengths, self.item_bytes, self.signed, self.owners, is_near=True)

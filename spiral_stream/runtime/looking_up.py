@@ -3,7 +3,8 @@
 A batch of narrow rows or of token lists costs more calls than bytes, and a call for sixteen batches costs about what it
 costs for one. So the batches of the next steps are looked up with the one that is begun: if they are formed already, if no
 field is decoded, and if no map makes anything but tokens. What is held of them ahead is addresses, about 100 bytes per
-sample, for at most 16,384 samples. The memory of a batch is taken when it is begun, so the queue bounds it as ever.
+sample, for 16,384 samples if batches have about the same number. Of each token column, at most 16 MiB are brought into
+memory with them. The memory of a batch is taken when it is begun, so the queue bounds it as ever.
 
 Rows that come from a disk take long, and a loop should not wait for those of sixteen batches. So twice as many batches are
 looked up together each time, and half as many after a time that was not quick. Neither changes a batch.
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final, final
 
-from spiral_stream.fields.ragged import Ragged
+from spiral_stream.fields.ragged import FEW_BYTES, Ragged
 from spiral_stream.integrity.blocks import moment, sound
 from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.planner.physical import Stages
@@ -94,12 +95,11 @@ class LookingUp:
     def _found(self, epoch: int, steps: Sequence[range]) -> deque[FoundBatch]:
         begun = moment()
         with self._metrics.timed("plan_s"), sound(begun):
-            try:
-                found = self._drawn(epoch, steps, begun)
-            except Exception:
-                if len(steps) == 1:
-                    raise
-                found = self._drawn(epoch, steps[:1], begun)  # the error comes again, at its batch
+            found: list[FoundBatch] = []
+            if len(steps) > 1:
+                with suppress(Exception):  # it comes again, at its batch
+                    found = self._drawn(epoch, steps, begun)
+            found = found or self._drawn(epoch, steps[:1], begun)
         if self._light:
             most = max(1, min(BATCHES, SAMPLES // max(1, len(found[-1].drawn.samples))))
             self._most = min(most, 2 * self._most)
@@ -126,11 +126,11 @@ class LookingUp:
             samples = Samples.concat([each.drawn.samples for each in found])
             if len(samples):  # the run may skip all samples of a batch
                 self._gather(found, samples)
+        if self._light:
+            with self._metrics.timed("fetch_s"):
+                for each in found:
+                    _bring_near(each.drawn.samples, FEW_BYTES // len(found))
         for each in found:
-            columns = each.drawn.samples.columns
-            for key, values in columns.items():
-                if self._light and isinstance(values, Ragged):
-                    columns[key] = values.near()
             each.looked_up = True
 
     def _gather(self, found: Sequence[FoundBatch], samples: Samples) -> None:
@@ -144,3 +144,9 @@ class LookingUp:
             each.at = shards[first:last], offsets[first:last]
             each.tokens = {column: values.run(first, last) for column, values in tokens.items()}
             first = last
+
+
+def _bring_near(samples: Samples, most_bytes: int) -> None:
+    """Bring the tokens of a batch into memory, those of each column that has at most so many bytes."""
+    columns = samples.columns
+    columns.update({key: values.near(most_bytes) for key, values in columns.items() if isinstance(values, Ragged)})

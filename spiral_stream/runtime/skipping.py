@@ -91,7 +91,15 @@ class SkippingBatches(OfEvery):
         return number >= 0 and self._every.exists(epoch, self.skips.number(epoch, number))
 
     def total(self, epoch: int) -> int:
-        kept, end = self.skips.kept(epoch), self._every.total(epoch)
+        return self._before(epoch, self._every.total(epoch))
+
+    def ready(self, epoch: int, number: int) -> int:
+        at = self.skips.number(epoch, number)
+        return max(0, self._before(epoch, at + self._every.ready(epoch, at)) - number)
+
+    def _before(self, epoch: int, end: int) -> int:
+        """How many batches before one of the others are left."""
+        kept = self.skips.kept(epoch)
         left = [(first, first + count) for first, count in kept.left] + [(kept.then, end)]
         return sum(max(0, min(stop, end) - first) for first, stop in left)
 
@@ -101,13 +109,16 @@ class SkippingBatches(OfEvery):
         return None if every is None else SkippingAhead(every, self)
 
     def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
-        return [self.drawn_of(self._every, epoch, number) for number in numbers]
+        return self.drawn_of(self._every, epoch, numbers)
 
-    def drawn_of(self, batches: Drawable, epoch: int, number: int) -> Drawn:
-        """Return what is left of a batch of others."""
-        at = self.skips.number(epoch, number) if number >= 0 else number
-        drawn = batches.draw(epoch, at)
-        left = np.flatnonzero(~self._skipped(drawn.samples.places, epoch, at))
+    def drawn_of(self, batches: Drawable, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
+        """Return what is left of some batches of others."""
+        some = [self.skips.number(epoch, number) if number >= 0 else number for number in numbers]
+        drawn = batches.draw_several(epoch, some)
+        return [self._left(each, epoch, number) for each, number in zip(drawn, some, strict=True)]
+
+    def _left(self, drawn: Drawn, epoch: int, number: int) -> Drawn:
+        left = np.flatnonzero(~self._skipped(drawn.samples.places, epoch, number))
         if len(left) == len(drawn.samples):
             return drawn
         return Drawn(drawn.samples.take(left), _part(drawn.membership, left))
@@ -157,7 +168,7 @@ class SkippingAhead(Drawable):
         return number >= 0 and self._batches.exists(epoch, self._skipping.skips.number(epoch, number))
 
     def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
-        return [self._skipping.drawn_of(self._batches, epoch, number) for number in numbers]
+        return self._skipping.drawn_of(self._batches, epoch, numbers)
 
 
 def _rows(stages: Stages, sample: SkippedSample) -> tuple[int, UInt64]:

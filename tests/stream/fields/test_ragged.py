@@ -55,12 +55,12 @@ def test_a_run_is_what_taking_its_places_gives(lists: list[list[int]], data: st.
     assert not ragged.take(np.arange(first, last)).is_near
 
 
-def test_few_items_are_brought_near_and_many_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_items_are_brought_near_and_many_are_not() -> None:
     ragged = Ragged.of_flat(np.arange(3_000, dtype=np.int32), np.array([0, 1_000, 1_000, 3_000]))
     assert ragged.near().is_near
     assert ragged.near().arrow() == ragged.arrow()
-    monkeypatch.setattr("spiral_stream.fields.ragged._FEW_BYTES", ragged.nbytes - 1)
-    assert ragged.near() is ragged
+    assert ragged.near(ragged.nbytes).is_near
+    assert ragged.near(ragged.nbytes - 1) is ragged
     with pytest.raises(ValueError, match="the arrays differ in length"):
         _tokens.touch(ragged.addresses, ragged.lengths[:2], ragged.item_bytes)
 

@@ -1,6 +1,9 @@
 """Batches that are drawn and looked up together are those that are drawn and looked up one by one."""
 
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import lance
@@ -14,11 +17,13 @@ from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import TokenField
 from spiral_stream.runtime import looking_up
 from spiral_stream.runtime.gathering import Gathering
+from spiral_stream.runtime.looking_up import FoundBatch, LookingUp
 from spiral_stream.runtime.samples import Int64, Samples
 from spiral_stream.runtime.steps import Steps
 from spiral_stream.sampling.epoch import EpochOrder, Places
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.testing import same
+from tests.fixtures.texts import fields, make_catalog, tokenized
 
 ROWS = 600
 TOKENS = pa.array([list(range(row % 11 + 1)) for row in range(ROWS)], pa.list_(pa.int32()))
@@ -115,6 +120,27 @@ def test_no_more_samples_are_looked_up_together_than_a_bound(
     assert sum(looked.counts) == ROWS // 16 * 16
 
 
+@pytest.mark.parametrize("way", ["counted", "padded", "formed", "packed", "split"])
+def test_a_stream_that_skips_looks_up_as_many_together(
+    rows: sp.Relation, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    relation, looked = collated(rows, way), LookedUp(monkeypatch)
+
+    def read(most: int) -> tuple[list[Any], int]:
+        monkeypatch.setattr(looking_up, "BATCHES", most)
+        with relation.to_numpy(prefetch=2) as stream:
+            stream.skip(batches=[2, 3, 9], identities=[*stream.ledger(5)[:2], stream.ledger(7)[0]])
+            looked.counts.clear()
+            return list(stream), len(looked.counts)
+
+    together, calls = read(16)
+    alone, each = read(1)
+
+    assert len(together) == len(alone) == each > 5
+    assert all(same(a, b) for a, b in zip(together, alone, strict=True))
+    assert calls < each / 2
+
+
 def test_rows_that_take_long_are_looked_up_a_batch_at_a_time(
     rows: sp.Relation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,9 +190,10 @@ def test_an_error_of_drawing_comes_at_its_batch(rows: sp.Relation, monkeypatch: 
     monkeypatch.setattr(EpochOrder, "places", failing)
     with collated(rows, "counted").to_numpy(prefetch=2) as stream:
         seen: list[Any] = []
-        with pytest.raises(sp.SourceError, match="the order cannot be read"):
+        with pytest.raises(sp.SourceError, match="the order cannot be read") as caught:
             seen.extend(stream)
         assert len(seen) == 7
+        assert caught.value.__context__ is None  # it is told once
 
 
 def test_batches_that_functions_make_are_drawn_one_by_one(rows: sp.Relation, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,6 +223,54 @@ def test_tokens_of_small_batches_are_near_when_they_are_written(
         batches = list(stream)
 
     assert near == [True, True] * len(batches)  # ids and mask
+
+
+@pytest.fixture
+def tokenized_texts(tmp_path: Path) -> sp.Relation:
+    """Buckets of texts that are tokenized when their windows are formed, so batches are drawn with their tokens."""
+    catalog = make_catalog(tmp_path, {"texts": ROWS})
+    return tokenized(catalog.table("texts"), sp.GlobalShuffle(seed=2)).collate(
+        batch_size=None, formation=FORMED, fields=fields()
+    )
+
+
+def test_tokens_that_are_brought_near_together_are_few(
+    tokenized_texts: sp.Relation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most_bytes = 4 * 96 * 4  # of tokens of four bytes: those of four batches
+    monkeypatch.setattr(looking_up, "FEW_BYTES", most_bytes)
+    seen: list[tuple[int, int]] = []
+    locate = LookingUp._locate
+
+    def locating(looking: LookingUp, found: Sequence[FoundBatch]) -> None:
+        locate(looking, found)
+        lists = [values for each in found for values in each.drawn.samples.columns.values()]
+        near = sum(values.nbytes for values in lists if isinstance(values, Ragged) and values.is_near)
+        seen.append((len(found), near))
+
+    monkeypatch.setattr(LookingUp, "_locate", locating)
+    with tokenized_texts.to_numpy() as stream:
+        assert len(list(stream)) > 50
+
+    assert all(near <= most_bytes for _, near in seen)
+    assert max(batches for batches, _ in seen) == 16
+    assert all(near for batches, near in seen if batches <= 4)
+
+
+def test_bringing_tokens_near_counts_as_reading(tokenized_texts: sp.Relation, monkeypatch: pytest.MonkeyPatch) -> None:
+    touched, asleep_s = [0], 0.05
+
+    def touching(*_: Any) -> None:
+        touched[0] += 1
+        sleep(asleep_s)
+
+    monkeypatch.setattr("spiral_stream.fields._tokens.touch", touching)
+    with tokenized_texts.to_numpy() as stream:
+        for _ in islice(stream, 4):
+            pass
+
+    assert touched[0] >= 4
+    assert stream.metrics()["fetch_s"] >= touched[0] * asleep_s
 
 
 def test_of_a_run_of_steps_only_the_first_forms_a_window(rows: sp.Relation) -> None:
