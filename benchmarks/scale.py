@@ -204,7 +204,9 @@ def select(folder: Path, rows: int, fragments: int) -> None:
         done = [json.loads(each.communicate()[0]) for each in [begun(*given, threshold) for _ in range(PROCESSES)]]
         spent = [each["cpu_s"] for each in done]
         each_s = ", ".join(f"{each:.2f}" for each in spent)
-        print(f"{PROCESSES} at once: {sum(spent):.2f} CPU s ({each_s}), {sum(spent) / other['cpu_s']:.2f} x another threshold")
+        print(
+            f"{PROCESSES} at once: {sum(spent):.2f} CPU s ({each_s}), {sum(spent) / other['cpu_s']:.2f} x another threshold"
+        )
 
 
 def main() -> None:
