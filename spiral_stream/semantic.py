@@ -6,6 +6,7 @@ The logical type travels in the Arrow field's metadata under ``spiral:semantic``
 * ``binary`` / ``large_binary`` / a Lance blob: the bytes lie inline,
 * ``utf8``: path or ``file://`` URI of a whole file,
 * ``struct<uri, offset, length, ...>``: a byte range inside a file (a tar member),
+* ``struct<bytes, path>``, as Hugging Face stores images: the bytes, or where there are none the path of a whole file,
 * a list of one of these: several references per row.
 
 Reading a reference column's metadata reads no payload.
@@ -23,6 +24,8 @@ JPEG_REF: Final = "image/jpeg-ref"
 H264_REF: Final = "video/h264-ref"
 AUDIO_REF: Final = "audio/ref"
 BYTES_REF: Final = "application/bytes-ref"  # of no kind that is known
+BYTES: Final = "bytes"  # of struct<bytes, path>
+PATH: Final = "path"
 SEMANTIC_TYPES: Final = (JPEG_REF, H264_REF, AUDIO_REF, BYTES_REF)
 
 
@@ -51,7 +54,7 @@ def with_semantic(schema: pa.Schema, semantic: Mapping[str, str]) -> pa.Schema:
         if not holds_reference(field.type):
             msg = (
                 f"semantic: {name!r} is {field.type}, which cannot name bytes; a reference is binary (inline), "
-                "utf8 (a file), struct<uri, offset, length> (a byte range), or a list of one of them"
+                "utf8 (a file), struct<uri, offset, length> (a byte range), struct<bytes, path>, or a list of one of them"
             )
             raise PlanError(msg)
         schema = schema.set(at, field.with_metadata({**(field.metadata or {}), SEMANTIC: kind.encode()}))
@@ -64,14 +67,45 @@ def holds_reference(kind: pa.DataType) -> bool:
         return not is_list(kind.value_type) and holds_reference(kind.value_type)
     if pa.types.is_struct(kind):
         names = {kind.field(i).name for i in range(kind.num_fields)}
-        return names >= {"uri", "offset", "length"} or names >= {"kind", "position", "size"}
-    return (
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or isinstance(kind, pa.BaseExtensionType)
-    )
+        return names >= {"uri", "offset", "length"} or names >= {"kind", "position", "size"} or is_media(kind)
+    return is_inline(kind) or _is_text(kind) or isinstance(kind, pa.BaseExtensionType)
+
+
+def is_inline(kind: pa.DataType) -> bool:
+    """Whether values of a type are the bytes themselves."""
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def is_media(kind: pa.DataType) -> bool:
+    """Whether a type is struct<bytes, path>: the bytes, or where they lie."""
+    if not pa.types.is_struct(kind) or kind.num_fields != len((BYTES, PATH)):
+        return False
+    types = {kind.field(at).name: kind.field(at).type for at in range(kind.num_fields)}
+    if types.keys() != {BYTES, PATH} or all(map(pa.types.is_null, types.values())):
+        return False
+    data, path = types[BYTES], types[PATH]  # pandas writes a part that is null in all rows as a column of type null
+    return (is_inline(data) or pa.types.is_null(data)) and (_is_text(path) or pa.types.is_null(path))
+
+
+def file_names(references: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray | None:
+    """Return the texts by which references name files, null where the bytes are there; None if their type names no file.
+
+    Args:
+        references: not lists of them.
+    """
+    import pyarrow.compute as pc
+
+    kind = references.type
+    if is_media(kind):
+        held = pc.is_valid(pc.struct_field(references, BYTES))
+        return pc.if_else(held, pa.scalar(None, pa.utf8()), pc.struct_field(references, PATH).cast(pa.utf8()))
+    if pa.types.is_struct(kind) and "uri" in kind.names:
+        return pc.struct_field(references, "uri")
+    return references if _is_text(kind) else None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def is_list(kind: pa.DataType) -> bool:

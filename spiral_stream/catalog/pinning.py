@@ -24,7 +24,7 @@ from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.catalog.mirror import unmirrored
 from spiral_stream.catalog.object_looks import ObjectLooks
 from spiral_stream.errors import SourceError
-from spiral_stream.semantic import is_list, semantic_of
+from spiral_stream.semantic import file_names, is_list, is_media, semantic_of
 from spiral_stream.sources.numbers import Collected
 from spiral_stream.sources.payload import flattened
 from spiral_stream.sources.pins import NOT_THERE, SUFFIX, Pin, pin_of
@@ -38,6 +38,7 @@ _ROWS: Final = 1 << 18  # of several batches whose files are looked at together
 _NAMES: Final = 1 << 12  # that these name
 _VERSION: Final = 1  # of what enters content keys
 _RECENT: Final = 1 << 16  # files of former batches that are remembered: tars that hold many rows
+_FIRST: Final = 16  # rows that tell whether a column of struct<bytes, path> holds bytes
 _OWN: Final = "\0"  # before the name of a source's own file; no reference holds one
 
 
@@ -54,8 +55,17 @@ def reference_columns(schema: pa.Schema) -> list[str]:
 def _names_files(kind: pa.DataType) -> bool:
     if is_list(kind):
         return _names_files(kind.value_type)
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return text or (pa.types.is_struct(kind) and "uri" in {field.name for field in kind})
+    return file_names(pa.nulls(0, kind)) is not None
+
+
+def _hold_bytes(reader: Reader, schema: pa.Schema, column: str) -> bool:
+    """Whether the first rows of struct<bytes, path> hold bytes, so that none of the others is read to look for paths."""
+    kind = schema.field(column).type
+    rows = min(_FIRST, sum(unit.rows for unit in reader.units()))
+    if not rows or not is_media(kind.value_type if is_list(kind) else kind):
+        return False
+    values = reader.fetch(np.arange(rows, dtype=np.uint64), [column])[column].combine_chunks()
+    return all(name is None for name in references_of(values)[0]) and values.null_count < len(values)
 
 
 def pinned(manifest: Manifest, reader: Reader, schema: pa.Schema, folder: Path) -> Manifest:
@@ -75,7 +85,7 @@ def pinned(manifest: Manifest, reader: Reader, schema: pa.Schema, folder: Path) 
         CatalogError: the folder cannot be written.
     """
     reader.refuse_outside()
-    columns = reference_columns(schema)
+    columns = [name for name in reference_columns(schema) if not _hold_bytes(reader, schema, name)]
     own = unmirrored(folder.parent, reader.files())
     if not columns and not own:
         return manifest
@@ -187,7 +197,8 @@ def references_of(references: pa.Array) -> tuple[list[str | None], NDArray[np.in
 
     if is_list(references.type):
         references = flattened(references)[0]
-    texts = references.field("uri") if pa.types.is_struct(references.type) else references
+    texts = file_names(references)
+    assert texts is not None  # of a column that names files
     if pa.types.is_struct(references.type) and references.null_count:
         texts = pc.if_else(references.is_valid(), texts, None)
     encoded = texts.dictionary_encode()

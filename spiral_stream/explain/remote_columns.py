@@ -19,7 +19,7 @@ from spiral_stream.planner.payload import Payload
 from spiral_stream.runtime import batches, list_filling
 from spiral_stream.runtime.stored import stored_rows
 from spiral_stream.sampling.order import UInt64
-from spiral_stream.semantic import is_list
+from spiral_stream.semantic import file_names, is_list, is_media
 from spiral_stream.sources.asked import names_objects
 from spiral_stream.sources.payload import flattened
 from spiral_stream.sources.pins import Pins
@@ -171,6 +171,8 @@ def _read(payload: Payload, kept: NDArray[np.bool_]) -> RemoteColumn:
     if is_list(values.type):
         values, owners = flattened(values)
         rows = rows[owners]
+    if is_media(values.type):
+        values = file_names(values)
     there = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
     there = there[np.argsort(rows[there], kind="stable")]
     values, rows = values.take(pa.array(there)), rows[there]

@@ -19,7 +19,7 @@ from spiral_stream.errors import CacheError, PlanError, shown
 from spiral_stream.extras import need
 from spiral_stream.plan.clips import TIMES, check_times
 from spiral_stream.planner.kept_plans import cache_root
-from spiral_stream.semantic import H264_REF, semantic_of
+from spiral_stream.semantic import H264_REF, file_names, is_media, semantic_of
 from spiral_stream.threads import thread_share
 
 
@@ -121,6 +121,8 @@ def _table(base: OpenRelation, column: str, work: ShardWork, stored: CachedShard
 def _named(references: Any) -> dict[str, pa.Array]:
     """Return what references name: uri, offset and length, null where there is none."""
     kinds = {"uri": pa.string(), "offset": pa.int64(), "length": pa.int64()}
+    if is_media(references.type):
+        references = file_names(references)
     if pa.types.is_struct(references.type):
         inside = {field.name for field in references.type}
         return {

@@ -21,7 +21,7 @@ from spiral_stream.decoders.limits import CLIPS, IMAGES, need_pixels
 from spiral_stream.errors import DataError, MissingExtraError, SourceError
 from spiral_stream.plan.clips import TIMES
 from spiral_stream.report.wording import one_line, written
-from spiral_stream.semantic import H264_REF, JPEG_REF, is_list, semantic_of
+from spiral_stream.semantic import H264_REF, JPEG_REF, is_inline, is_list, is_media, semantic_of
 from spiral_stream.sources.located import locate
 from spiral_stream.sources.reference import resolve
 
@@ -98,7 +98,7 @@ def _spaced(relation: OpenRelation, count: int) -> NDArray[np.uint64]:
 def _is_payload(field: pa.Field) -> bool:
     """Whether a column may hold megabytes in a row."""
     kind = field.type.value_type if is_list(field.type) else field.type
-    inline = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or _is_extension(kind)
+    inline = is_inline(kind) or is_media(kind) or _is_extension(kind)
     blob = pa.types.is_struct(kind) and {each.name for each in kind} >= {"kind", "position", "size"}
     return bool(inline or blob)
 

@@ -25,6 +25,7 @@ from spiral_stream.planner.dealing import Dealing, nodes_of
 from spiral_stream.planner.payload import Payload
 from spiral_stream.planner.physical import Stages
 from spiral_stream.sampling.order import UInt64
+from spiral_stream.semantic import is_media
 from spiral_stream.sources.reference import byte_ranges
 from spiral_stream.storage.node_store import MANY, NodeStore
 from spiral_stream.storage.opening import payload_store_of
@@ -90,7 +91,8 @@ class Around:
             rows: surviving rows of the stream.
             left: which rows of the relation are read from the source, of some.
         """
-        if not pa.types.is_struct(payload.relation.schema.field(payload.column).type):
+        kind = payload.relation.schema.field(payload.column).type
+        if not pa.types.is_struct(kind) or is_media(kind):
             return  # bytes in the relation itself, or objects of their own
         firsts = self._stages.streams[stream].selected.firsts.astype(np.int64)
         shards = np.searchsorted(firsts, rows.astype(np.int64), side="right") - 1

@@ -28,7 +28,7 @@ from spiral_stream.runtime.blame import blaming, identities, identity_table, rea
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.quarantine import PART, Quarantine, renamed
 from spiral_stream.runtime.samples import Samples
-from spiral_stream.semantic import is_list, semantic_of
+from spiral_stream.semantic import PATH, is_list, semantic_of
 from spiral_stream.threads import doing
 
 Int64 = NDArray[np.int64]
@@ -340,6 +340,10 @@ def _names_a_file(column: pa.Field) -> bool:
 def _reference(fetched: pa.Table) -> str | None:
     """Return a reference as text: ``uri``, or ``uri[offset+length]`` for a byte range."""
     value = fetched.column(0)[0].as_py()
+    if is_list(fetched.schema.field(0).type) and value and isinstance(value[0], Mapping) and PATH in value[0]:
+        value = [None if each is None else each[PATH] for each in value]
     if isinstance(value, Mapping):
+        if PATH in value:
+            return None if value[PATH] is None else str(value[PATH])
         return f"{value.get('uri')}[{value.get('offset')}+{value.get('length')}]"
     return None if value is None else str(value)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.semantic import is_list
+from spiral_stream.semantic import file_names, is_list
 from spiral_stream.sources.reach import Reach, ReferenceDataError, ReferenceSourceError
 from spiral_stream.sources.stamps import Stamps
 from spiral_stream.storage.faults import AwayError
@@ -90,14 +90,11 @@ def _checked(
 
 def names_objects(values: pa.Array | pa.ChunkedArray, reach: Reach) -> bool:
     """Whether references (or lists of them) name objects of stores, so that reading them waits for a network."""
-    kind = values.type.value_type if is_list(values.type) else values.type
-    is_range = pa.types.is_struct(kind) and "uri" in kind.names
-    if not (is_range or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    texts = file_names(pc.list_flatten(values) if is_list(values.type) else values)
+    if texts is None or (len(texts) and texts.null_count == len(texts)):
         return False
     if reach.is_remote:
         return True
-    flat = pc.list_flatten(values) if is_list(values.type) else values
-    texts = pc.struct_field(flat, "uri") if is_range else flat
     if pa.types.is_dictionary(texts.type):
         texts = texts.cast(texts.type.value_type)
     return bool(

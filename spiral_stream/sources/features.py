@@ -1,7 +1,8 @@
 """Columns of Hugging Face datasets as columns of Spiral: images, videos and sounds name bytes, class labels are described.
 
 Such a dataset stores an image as struct<bytes, path>: the bytes, or where they lie. Here it is a reference column: binary
-where the rows hold the bytes, else utf8. Where they hold the bytes, ``<column>_path`` is the name that the file had.
+where the rows hold the bytes, else utf8. Where they hold the bytes, ``<column>_path`` is the name that the file had. Lists of
+images stay lists of struct<bytes, path>, which the reader of references takes as they are.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
-from spiral_stream.semantic import H264_REF, JPEG_REF, SEMANTIC
+from spiral_stream.semantic import BYTES, H264_REF, JPEG_REF, PATH, SEMANTIC, is_list, is_media
 from spiral_stream.sources.arrow_stream import stored, stored_column
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Reader, Unit
@@ -22,13 +23,11 @@ Features = Mapping[str, Mapping[str, Any]]  # column -> what the dataset says of
 
 _MEDIA: Final[Mapping[str, str | None]] = {"Audio": None, "Image": JPEG_REF, "Video": H264_REF}
 _DESCRIPTION: Final = b"description"  # as the catalog calls it
-BYTES: Final = "bytes"
-PATH: Final = "path"
 
 
 def media_columns(schema: pa.Schema, features: Features) -> list[str]:
-    """Return the columns that hold images, videos or sounds."""
-    return [field.name for field in schema if _kind_of(features, field.name) in _MEDIA and _is_media(field.type)]
+    """Return the columns that hold an image, a video or a sound per row."""
+    return [field.name for field in schema if _kind_of(features, field.name) in _MEDIA and is_media(field.type)]
 
 
 @final
@@ -135,16 +134,23 @@ def _kind_of(features: Features, name: str) -> str:
     return str(about.get("_type", "")) if isinstance(about, Mapping) else ""
 
 
-def _is_media(kind: pa.DataType) -> bool:
-    return pa.types.is_struct(kind) and {kind.field(i).name for i in range(kind.num_fields)} == {BYTES, PATH}
-
-
 def _as_reference(field: pa.Field, inline: Mapping[str, bool], features: Features) -> pa.Field:
     if field.name not in inline:
-        return field
+        semantic = _MEDIA.get(_item_kind(features.get(field.name)))
+        if semantic is None or not (is_list(field.type) and is_media(field.type.value_type)):
+            return field
+        return field.with_metadata({**(field.metadata or {}), SEMANTIC: semantic.encode()})
     semantic = _MEDIA[_kind_of(features, field.name)]
     kind = field.type.field(BYTES if inline[field.name] else PATH).type
     return pa.field(field.name, kind, metadata=None if semantic is None else {SEMANTIC: semantic.encode()})
+
+
+def _item_kind(about: Any) -> str:
+    """What the items of a list are: ``{"feature": ...}``, or ``[...]`` as older versions of ``datasets`` wrote it."""
+    inside = (
+        about.get("feature") if isinstance(about, Mapping) else about[0] if isinstance(about, list) and about else None
+    )
+    return str(inside.get("_type", "")) if isinstance(inside, Mapping) else ""
 
 
 def _described(field: pa.Field, features: Features) -> pa.Field:

@@ -15,10 +15,11 @@ from typing import Any, ClassVar, Final, final
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.semantic import BYTES
 from spiral_stream.sources.added import need_origin, with_added
 from spiral_stream.sources.arrow_objects import ArrowObjectReader
 from spiral_stream.sources.arrow_stream import ArrowStreamReader
-from spiral_stream.sources.features import BYTES, FeaturedReader, Features, media_columns
+from spiral_stream.sources.features import FeaturedReader, Features, media_columns
 from spiral_stream.sources.listing import listed
 from spiral_stream.sources.parquet import ParquetReader
 from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed

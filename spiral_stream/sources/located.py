@@ -20,7 +20,16 @@ import xxhash
 from spiral_stream.errors import SourceError, cut, renumbered
 from spiral_stream.sources.object_part import ObjectPart, object_part, part_name
 from spiral_stream.sources.reach import Reach, reach_of
-from spiral_stream.sources.reference import Form, byte_ranges, form_of, inline_views, read_at, too_short, uris_of
+from spiral_stream.sources.reference import (
+    Form,
+    byte_ranges,
+    form_of,
+    held_bytes,
+    inline_views,
+    read_at,
+    too_short,
+    uris_of,
+)
 from spiral_stream.sources.stamps import Stamps
 from spiral_stream.storage.uri import printable
 
@@ -183,6 +192,13 @@ class _Places:
             return [Located("inline bytes", len(view), _data=view) for view in inline_views(array)]
         if form is Form.FILE:
             return [self._whole(uri, row) for row, uri in enumerate(uris_of(array))]
+        if form is Form.MEDIA:
+            views, paths, left = held_bytes(array)
+            found = [Located("inline bytes", len(view), _data=view) for view in views]
+            with renumbered(left):
+                for row, (place, uri) in enumerate(zip(left.tolist(), uris_of(paths), strict=True)):
+                    found[place] = self._whole(uri, row)
+            return found
         named = byte_ranges(array)
         parts = zip(named.files.tolist(), named.starts.tolist(), named.lengths.tolist(), strict=True)
         return [

@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import cut, renumbered
+from spiral_stream.semantic import BYTES, file_names, is_inline, is_media
 from spiral_stream.sources.asked import NamedObject, need_fewer, read_objects
 from spiral_stream.sources.reach import Reach, ReferenceDataError, ReferenceSourceError, reach_of, unreadable
 from spiral_stream.sources.stamps import Stamps, stamps_of
@@ -34,8 +35,8 @@ def resolve(values: pa.Array | pa.ChunkedArray, base: Reach | str, most_bytes: i
 
     Args:
         values: P references: binary or large_binary (inline), utf8 (a path or
-            ``file://`` URI), or struct<uri, offset, length> (a byte range), with further
-            fields that are compared with what is read (`stamps`).
+            ``file://`` URI), struct<uri, offset, length> (a byte range), with further
+            fields that are compared with what is read (`stamps`), or struct<bytes, path>.
         base: where relative paths start, and which files may be named.
         most_bytes: of one file or range that is read; None reads any.
 
@@ -58,6 +59,7 @@ class Form(Enum):
     INLINE = "binary"
     FILE = "utf8"
     RANGE = "struct<uri, offset, length>"
+    MEDIA = "struct<bytes, path>"
 
 
 def form_of(array: pa.Array) -> Form:
@@ -71,13 +73,16 @@ def form_of(array: pa.Array) -> Form:
     if array.null_count:
         row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
         raise ReferenceDataError(row, "the reference is null. Filter the row out (~col(...).is_null()), or fill it in")
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if is_inline(kind):
         return Form.INLINE
+    if is_media(kind):
+        return Form.MEDIA
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return Form.FILE
     if pa.types.is_struct(kind) and {field.name for field in kind} >= _RANGE:
         return Form.RANGE
-    msg = f"a reference of type {cut(str(kind))} names no bytes; it is binary, utf8 or struct<uri, offset, length>"
+    msg = f"a reference of type {cut(str(kind))} names no bytes; it is binary, utf8, struct<uri, offset, length> or "
+    msg += "struct<bytes, path>"
     raise ReferenceSourceError(0, msg)
 
 
@@ -108,6 +113,8 @@ def _resolve_chunk(array: pa.Array, reach: Reach, most_bytes: int | None) -> lis
     form = form_of(array)
     if form is Form.INLINE:
         return inline_views(array)
+    if form is Form.MEDIA:
+        return _media(array, reach, most_bytes)
     return _files(uris_of(array), reach, most_bytes) if form is Form.FILE else _ranges(array, reach, most_bytes)
 
 
@@ -118,6 +125,39 @@ def inline_views(array: pa.Array) -> list[memoryview]:
     offsets = np.frombuffer(offsets_buffer, dtype=width)[array.offset : array.offset + len(array) + 1].tolist()
     view = memoryview(b"") if data is None else memoryview(data).cast("B").toreadonly()
     return [view[start:stop] for start, stop in pairwise(offsets)]
+
+
+def held_bytes(array: pa.StructArray) -> tuple[list[memoryview], pa.Array, NDArray[np.intp]]:
+    """Take struct<bytes, path> apart.
+
+    Returns:
+        The bytes of each, empty where there are none; the paths of those without; and which those are.
+
+    Raises:
+        ReferenceDataError: one holds neither.
+    """
+    import pyarrow.compute as pc
+
+    data, paths = pc.struct_field(array, BYTES), file_names(array)
+    data = data.cast(pa.binary()) if pa.types.is_null(data.type) else data
+    assert paths is not None  # a type that form_of took
+    left = np.flatnonzero(data.is_null().to_numpy(zero_copy_only=False))
+    named = paths.take(pa.array(left))
+    if named.null_count:
+        row = int(left[named.is_null().to_numpy(zero_copy_only=False)][0])
+        msg = "the reference has neither bytes nor a path. Filter the row out, or fill it in"
+        raise ReferenceDataError(row, msg)
+    return inline_views(data), named, left
+
+
+def _media(array: pa.StructArray, reach: Reach, most_bytes: int | None) -> list[memoryview]:
+    found, paths, left = held_bytes(array)
+    if len(left):
+        with renumbered(left):
+            read = _files(uris_of(paths), reach, most_bytes)
+        for row, data in zip(left.tolist(), read, strict=True):
+            found[row] = data
+    return found
 
 
 def _files(uris: Sequence[str], reach: Reach, most_bytes: int | None) -> list[memoryview]:

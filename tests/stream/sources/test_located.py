@@ -164,7 +164,7 @@ def test_a_file_that_is_replaced_reads_as_it_was_opened_or_not_at_all(tmp_path: 
             SourceError,
             "a store that is not read.*Copy it, or register local paths",
         ),
-        (pa.array([1, 2]), 0, SourceError, "it is binary, utf8 or struct"),
+        (pa.array([1, 2]), 0, SourceError, "it is binary, utf8, struct"),
     ],
 )
 def test_references_that_name_nothing_are_refused_by_row(
