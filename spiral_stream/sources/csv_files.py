@@ -5,7 +5,7 @@ stand alone. Which records are rows, and their values, depend on the records and
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.csv_records import Chunk, CsvForm, chunks, need_names
+from spiral_stream.sources.csv_types import FALSE, TRUE, ColumnGuess, OddNumbers, guess_of, inexact, needs_texts
 from spiral_stream.sources.declared import columns, declared, need_kept_names
 from spiral_stream.sources.halves import Record, sound
 from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
@@ -26,6 +27,7 @@ SUFFIXES: Final = with_compressed(".csv", ".tsv")
 SAMPLE_FILES: Final = 16  # that types are taken from, spread over all
 SAMPLE_BYTES: Final = 16 << 20  # of them together
 SAMPLE_THREADS: Final = 8  # at most, that look at them
+_WORDS: Final = {"true_values": list(TRUE), "false_values": list(FALSE)}  # 0 and 1 among them are no truth values
 _GIVE: Final = 'schema={"name": "type", ...}'
 _INVALID: Final = re.compile(
     r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to (.*?): invalid value '(.*)'", re.DOTALL
@@ -49,7 +51,7 @@ class Csv(ImportedSource):
         path: a file, a folder (searched below), a glob, a brace pattern such as ``part-{000..007}.csv``, or a list of these.
         schema: the columns: a pyarrow Schema, or a dict of names and types such as ``{"text": "string", "n": "int64"}``.
             Other columns are left out. By default the first lines of the files decide between integers, floats, truth
-            values and text.
+            values and text; texts that a number would say less than, such as ``0012`` and ``0x1F``, stay text.
         column_names: the names of the columns, for files whose first line is a row.
         delimiter: between two fields; by default a tab in ``.tsv`` files and a comma in others.
         quote: around fields that hold a delimiter, a quote (then two of them) or a line end; None if no field is quoted.
@@ -140,9 +142,14 @@ class _Rows:
             raise SourceError(msg)
         self._names, self._schema, self._refused = names, schema, refused
         types = {name: schema.field(name).type for name in wanted}
-        self._convert = pc.ConvertOptions(column_types=types, include_columns=schema.names)
+        guessed = source.schema is None
+        words = _WORDS if guessed else {}
+        self._convert = pc.ConvertOptions(column_types=types, include_columns=schema.names, **words)
         self._form = source.form_of(unit.path)
         self._parse = _parse_options(self._form)
+        numbers = [n for n, kind in types.items() if pa.types.is_integer(kind) or pa.types.is_floating(kind)]
+        self._guessed_numbers = numbers if guessed else []
+        self._way_out = f". Give the columns: {_GIVE}" if guessed else ""
 
     def tables(self, chunk: Chunk) -> Iterator[pa.Table]:
         """Yield the rows of a chunk."""
@@ -167,7 +174,7 @@ class _Rows:
             self._read(record[1], 1)
             fault = "it cannot be read"
         except (pa.ArrowException, ValueError) as error:
-            fault = self._fault(str(error), record[1])
+            fault = str(error) if isinstance(error, _InexactError) else self._fault(str(error), record[1])
         self._refused.line(*record, fault)
 
     def _read(self, data: bytes, rows: int) -> pa.Table:
@@ -182,7 +189,22 @@ class _Rows:
         if len(table) != rows:
             msg = f"it holds {len(table)} rows"
             raise ValueError(msg)
+        if self._guessed_numbers:
+            self._need_exact(table, data)
         return table.select(self._schema.names)
+
+    def _need_exact(self, table: pa.Table, data: bytes) -> None:
+        """Refuse numbers that do not say all that their texts say, in columns whose type was taken from the first rows.
+
+        Raises:
+            ValueError: names the column, the text and its type.
+        """
+        odd = OddNumbers(data, self._form.delimiter, self._form.quote)
+        doubtful = [name for name in self._guessed_numbers if needs_texts(table.column(name), odd)]
+        texts = _texts(data, self._names, self._parse, doubtful)
+        for name in doubtful:
+            if (text := inexact(table.column(name), texts.column(name))) is not None:
+                raise _InexactError(name, text, table.schema.field(name).type)
 
     def _fault(self, said: str, record: bytes) -> str:
         if found := _COUNT.search(said):
@@ -190,7 +212,9 @@ class _Rows:
             return f"it has {count} fields, and {wanted} columns are named. Near {shown(record[:60])}"
         if found := _INVALID.search(said):
             place, kind, value = found.groups()
-            return f"column {shown(self._schema.names[int(place)])} holds {shown(value, 60)}, and is {kind}"
+            return (
+                f"column {shown(self._schema.names[int(place)])} holds {shown(value, 60)}, and is {kind}{self._way_out}"
+            )
         if "UTF8" in said:
             return f"it is not UTF-8, near {shown(record[:60])}"
         if said == _ENCLOSED:
@@ -203,6 +227,26 @@ def _read(data: bytes, names: Sequence[str], parse: Any, convert: Any) -> pa.Tab
 
     options = pc.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names)
     return pc.read_csv(pa.BufferReader(data), read_options=options, parse_options=parse, convert_options=convert)
+
+
+def _texts(data: bytes, names: Sequence[str], parse: Any, wanted: Sequence[str]) -> pa.Table:
+    """Some columns as they are written."""
+    import pyarrow.csv as pc
+
+    if not wanted:
+        return pa.table({})
+    types = dict.fromkeys(wanted, pa.utf8())
+    return _read(data, names, parse, pc.ConvertOptions(column_types=types, include_columns=list(wanted)))
+
+
+class _InexactError(ValueError):
+    """A number that says less than its text."""
+
+    def __init__(self, name: str, text: str, kind: pa.DataType) -> None:
+        super().__init__(
+            f"column {shown(name)} holds {shown(text, 60)}, and is {kind}, which would lose a part of it. "
+            f"Give the columns: {_GIVE}"
+        )
 
 
 def _parse_options(form: CsvForm) -> Any:
@@ -222,19 +266,19 @@ def _schema_of(source: Csv, units: Sequence[ImportUnit]) -> pa.Schema:
     Raises:
         SourceError: a file has no header, or other columns.
     """
-    kinds: dict[str, pa.DataType] = {}
+    kinds: dict[str, ColumnGuess] = {}
     room = max(SAMPLE_BYTES // len(units), 1 << 20)
     with Workers(thread_share().waiting(SAMPLE_THREADS), "spiral-columns") as pool:
         for found in pool.map(lambda unit: _first_types(source, unit, room), units):
-            for field in found:
-                kinds[field.name] = _wider(kinds.get(field.name, pa.null()), field.type)
+            for name, guess in found.items():
+                kinds[name] = kinds.get(name, ColumnGuess()).wider(guess)
     if not kinds:
         msg = f"Csv: {cut(units[0].path)}{' and others' if len(units) > 1 else ''} have no rows. Give the columns: {_GIVE}"
         raise SourceError(msg)
-    return pa.schema([(name, pa.utf8() if pa.types.is_null(kind) else kind) for name, kind in kinds.items()])
+    return pa.schema([(name, guess.type) for name, guess in kinds.items()])
 
 
-def _first_types(source: Csv, unit: ImportUnit, room: int) -> pa.Schema:
+def _first_types(source: Csv, unit: ImportUnit, room: int) -> Mapping[str, ColumnGuess]:
     """The columns of the first lines of a file; none of an empty one."""
     import pyarrow.csv as pc
 
@@ -243,26 +287,22 @@ def _first_types(source: Csv, unit: ImportUnit, room: int) -> pa.Schema:
         parse = _parse_options(form)
         parse.invalid_row_handler = _skip
         try:
-            return _read(chunk.data, names, parse, pc.ConvertOptions(check_utf8=False)).schema
+            table = _read(chunk.data, names, parse, pc.ConvertOptions(check_utf8=False, **_WORDS))
+            odd = OddNumbers(chunk.data, form.delimiter, form.quote)
+            doubtful = [name for name in table.column_names if needs_texts(table.column(name), odd)]
+            texts = _texts(chunk.data, names, parse, doubtful)
         except pa.ArrowException as error:
             msg = f"{cut(unit.path)}: {cut(str(error))}. Correct the file, or give the columns: {_GIVE}"
             raise SourceError(msg) from error
-    return pa.schema([])
+        return {
+            name: guess_of(table.column(name), texts.column(name) if name in doubtful else None)
+            for name in table.column_names
+        }
+    return {}
 
 
 def _skip(row: Any) -> str:  # noqa: ARG001  it is named when rows are read
     return "skip"
-
-
-def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The type of a column that was found with two types; what is neither number nor truth value is text."""
-    plain = (pa.null(), pa.int64(), pa.float64(), pa.bool_())
-    one, other = (kind if kind in plain else pa.utf8() for kind in (one, other))
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    return pa.float64() if {one, other} == {pa.int64(), pa.float64()} else pa.utf8()
 
 
 def _need_letter(name: str, value: object) -> None:

@@ -1,6 +1,7 @@
 """Columns that folders called ``key=value`` give the files below them, as Hive, Spark, DuckDB and Arrow lay tables out.
 
-A key is int64 if its values in all files are whole numbers, else utf8. ``__HIVE_DEFAULT_PARTITION__`` is null. Values are
+A key is int64 if its values in all files are whole numbers, else utf8; utf8 too if two of them, such as ``1`` and ``01``, are
+one number. ``__HIVE_DEFAULT_PARTITION__`` is null. Values are
 percent-decoded, as Spark and Arrow encode them.
 """
 
@@ -93,7 +94,7 @@ def _keys_of(name: str) -> dict[str, str]:
 
 def _column(values: Sequence[str | None]) -> pa.Array:
     known = {value for value in values if value is not None}
-    if known and all(_WHOLE.fullmatch(value) for value in known):
+    if known and all(_WHOLE.fullmatch(value) for value in known) and len(set(map(int, known))) == len(known):
         return pa.array([None if value is None else int(value) for value in values], pa.int64())
     return pa.array(values, pa.utf8())
 

@@ -1,7 +1,8 @@
 """Which Arrow type holds the values of some JSON rows, and what is wrong with a value that is of another.
 
 Nothing is guessed: a text that looks like a date stays text, and no number becomes a text. Integers are int64, or uint64
-where one is above 2^63 - 1; with fractions among them they are float64. Some 1 us per value.
+where one is above 2^63 - 1; with fractions among them they are float64. An integer that would lose digits is named: one
+beyond 64 bits, and one that float64 does not hold. Some 1 us per value.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import cut, shown
 
+LARGE: Final = 1 << 53  # up to here float64 holds every integer
 MOST_FIELDS: Final = 1000  # of one object: more are no columns, but a dictionary with data as its keys
 _INT_END, _UINT_END = 1 << 63, 1 << 64
 # An integer of 2^63 or more, among others that are not negative. No column of a file has this type before `settled`.
@@ -38,6 +40,20 @@ class MixedTypesError(ValueError):
         self.path, self.one, self.other = path, one, other
 
 
+class BeyondError(MixedTypesError):
+    """An integer that no 64 bits hold.
+
+    Args:
+        path: of the column.
+        value: the integer.
+    """
+
+    def __init__(self, path: str, value: int) -> None:
+        super().__init__(path, "integers of 64 bits", str(value))
+        msg = f"column {path!r} holds {shown(value, _SHOWN)}, an integer that no 64 bits hold. "
+        self.args = (f'{msg}Write it as text, or declare it as ("decimal128", 38, 0)',)
+
+
 def shape_of(value: Any) -> Hashable:
     """Return what `type_of` depends on: values of one shape have one type. A tenth of its cost."""
     if type(value) is dict:
@@ -45,7 +61,7 @@ def shape_of(value: Any) -> Hashable:
     if type(value) is list:
         return frozenset(map(shape_of, value))
     if type(value) is int:
-        return str(type_of(value))
+        return str(type_of(value)) if _in_64_bits(value) else "beyond"
     return type(value).__name__
 
 
@@ -53,7 +69,7 @@ def type_of(value: Any, path: str = "") -> pa.DataType:
     """Return the type of one value; null for one that says nothing.
 
     Raises:
-        MixedTypesError: a list holds values of several types, or an object has too many keys.
+        MixedTypesError: a list holds values of several types, an object has too many keys, or an integer is too large.
     """
     if isinstance(value, dict):
         if len(value) > MOST_FIELDS:
@@ -67,8 +83,8 @@ def type_of(value: Any, path: str = "") -> pa.DataType:
     if type(value) is int:
         if 0 <= value < _INT_END:
             return _WHOLE
-        if value >= _UINT_END or value < -_INT_END:
-            return pa.float64()
+        if not _in_64_bits(value):
+            raise BeyondError(path, value)
         return pa.uint64() if value >= _INT_END else pa.int64()
     return _PLAIN[type(value)]
 
@@ -157,7 +173,8 @@ def faults(value: Any, kind: pa.DataType, path: str, *, known_only: bool) -> Ite
         value: as ``json`` reads it.
         kind: of the column.
         path: of the column.
-        known_only: whether a field that the type does not have is wrong.
+        known_only: whether nobody but the first values said what the type is: then a field that it does not have is
+            wrong, and an integer that loses digits as a float.
     """
     t = pa.types
     if value is None:
@@ -168,15 +185,40 @@ def faults(value: Any, kind: pa.DataType, path: str, *, known_only: bool) -> Ite
             inside = _below(path, name)
             if name in kinds:
                 yield from faults(each, kinds[name], inside, known_only=known_only)
-            elif known_only and not _says_nothing(type_of(each)):
+            elif known_only and not _is_nothing(each):
                 yield f"field {shown(inside)} is in none of the rows that the columns were taken from. Name it in schema="
     elif (t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind)) and isinstance(value, list):
         if t.is_fixed_size_list(kind) and len(value) != kind.list_size:
             yield f"column {shown(path)} holds {len(value)} items, and is {kind}"
         for each in value:
             yield from faults(each, kind.value_type, f"{path}[]", known_only=known_only)
-    elif not _fits(value, kind):
-        yield f"column {shown(path)} holds {shown(value, _SHOWN)} ({_word(value)}), and is {kind}"
+    elif (found := _fault(value, kind, known_only=known_only)) is not None:
+        yield f"column {shown(path)} holds {shown(value, _SHOWN)} ({_word(value)}), and is {kind}{found}"
+
+
+def _fault(value: Any, kind: pa.DataType, *, known_only: bool) -> str | None:
+    """What is wrong with one value beyond that it is there, in words that end a message; None if nothing is."""
+    if not _fits(value, kind):
+        return ""
+    if known_only and type(value) is int and pa.types.is_floating(kind) and not _is_exact(value):
+        return ", which would lose digits. Name it in schema="
+    return None
+
+
+def _is_exact(value: int) -> bool:
+    """Whether float64 holds a whole number."""
+    try:
+        return int(float(value)) == value
+    except OverflowError:
+        return False
+
+
+def _is_nothing(value: Any) -> bool:
+    """Whether a value says nothing: null, or empty objects."""
+    try:
+        return _says_nothing(type_of(value))
+    except MixedTypesError:
+        return False
 
 
 def words(kind: pa.DataType) -> str:
@@ -201,7 +243,13 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
 
 
 def _word(value: Any) -> str:
+    if type(value) is int and not _in_64_bits(value):
+        return "integer"
     return "object" if isinstance(value, dict) else "list" if isinstance(value, list) else words(type_of(value))
+
+
+def _in_64_bits(value: int) -> bool:
+    return -_INT_END <= value < _UINT_END
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -20,6 +20,7 @@ from spiral_stream.sources.declared import columns, declared, need_kept_names
 from spiral_stream.sources.halves import Record, sound
 from spiral_stream.sources.imports import RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.json_types import (
+    LARGE,
     MixedTypesError,
     adds_nothing,
     faults,
@@ -190,8 +191,22 @@ class _Lines:
             raise ValueError(msg)
         if self._known_only and table.schema != self._parsed and not adds_nothing(table.schema, self._parsed):
             raise ValueError("it has another field")
+        if self._known_only and any(map(_has_large, table.columns)):
+            self._need_exact(data)
         table = table.select(self._schema.names)
         return table if table.schema == self._schema else table.cast(self._schema)
+
+    def _need_exact(self, data: bytes) -> None:
+        """Refuse integers that lose digits as floats.
+
+        Raises:
+            ValueError: names the column.
+        """
+        kind = pa.struct(list(self._schema))
+        for line in data.split(b"\n"):
+            found = next(faults(json.loads(line), kind, "", known_only=True), None) if line.strip(_BLANK) else None
+            if found is not None:
+                raise ValueError(found)
 
     def _fault(self, line: bytes) -> str:
         """What is wrong with a line."""
@@ -296,6 +311,18 @@ def _starts(data: bytes) -> tuple[np.ndarray[Any, Any], bool]:
         if begins:
             return starts, False
     return starts, _STRAY_NULL.search(data) is None
+
+
+def _has_large(values: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether floats among some values are so large that the integers that were written may have more digits."""
+    if isinstance(values, pa.ChunkedArray):
+        return any(map(_has_large, values.chunks))
+    if pa.types.is_struct(values.type) or pa.types.is_list(values.type):
+        inside = values.flatten()
+        return any(map(_has_large, inside if isinstance(inside, list) else [inside]))
+    if not pa.types.is_floating(values.type):
+        return False
+    return bool((np.abs(values.drop_null().to_numpy(zero_copy_only=False)) >= LARGE).any())
 
 
 def _need_utf8(buffer: pa.Buffer) -> None:

@@ -106,6 +106,14 @@ def test_a_key_is_a_number_only_if_all_its_values_are(tmp_path: Path) -> None:
     assert found.schema.types == [pa.int64(), pa.utf8()]
 
 
+@pytest.mark.parametrize(("one", "other"), [("1", "01"), ("0", "-0"), ("007", "7")])
+def test_two_folders_that_would_be_one_number_keep_their_texts(tmp_path: Path, one: str, other: str) -> None:
+    for part in (one, other):
+        write(tmp_path / f"k={part}" / "p.parquet", id=[1])
+    with Parquet(str(tmp_path)).open() as reader:
+        assert sorted(reader.fetch(np.arange(2, dtype=np.uint64), ["k"])["k"].to_pylist()) == sorted([one, other])
+
+
 def test_a_file_without_the_keys_is_named(tmp_path: Path) -> None:
     write(tmp_path / "year=2024" / "p.parquet", id=[1])
     write(tmp_path / "q.parquet", id=[1])
