@@ -3,7 +3,7 @@
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from itertools import islice
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spiral_stream.catalog import registry
 from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.catalog.state_records import StateRecords
 from spiral_stream.errors import CatalogError, PlanError, SpiralWarning, shown
 from spiral_stream.extras import need as need_package
 from spiral_stream.fields.stack import Stack
@@ -246,6 +247,37 @@ class Catalog(registry.Registry):
         """
         stream = _prepared(need(self._plan(name, _trust(trust)), nodes.Deliver), self)
         return stream.bind(**bindings) if bindings else stream
+
+    def export_state(self, state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+        """Write a state, with all that it names in this catalog, to one file beside a checkpoint.
+
+        A state names lists that are too long for it: the data versions of many relations, long skips, rebases of many streams.
+        It is needed where a run goes on with another catalog.
+
+        Args:
+            state: what `state_dict` returned.
+            path: of the file, which is written anew.
+
+        Raises:
+            ResumeError: it is no state, or this catalog lacks what it names.
+            CatalogError: the file cannot be written.
+        """
+        from spiral_stream.planner.saved_state import SavedState
+
+        records = StateRecords(self.root)
+        saved = SavedState.from_json(state, records)
+        records.export(saved.to_json(), dict(saved.kept).values(), Path(path))
+
+    def import_state(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """Return the state in a file of `export_state`, and keep in this catalog what it names.
+
+        Args:
+            path: of the file.
+
+        Raises:
+            CatalogError: the file is none, or is damaged; or the catalog cannot be written.
+        """
+        return StateRecords(self.root).imported(Path(path))
 
     def caches(
         self, *, remove_dead: bool = False, older_than: timedelta = timedelta(days=7), trust: Trusted = ()

@@ -326,7 +326,7 @@ class PreparedStream(Looking):
             self._worker.load(state, self._place, worker, plan, self._opening.edits)
             return
         self._passes.need_idle("load_state_dict")
-        saved = SavedState.from_json(state)
+        saved = SavedState.from_json(state, self._opening.records)
         self._take_seed(saved)
         epoch = self._place.drawn(saved.cursor.epoch)
         admitted = self._open().admitted(saved, epoch, self._bindings, self._resumed_seed)
@@ -362,11 +362,12 @@ class PreparedStream(Looking):
         """
         self._passes.need_idle("rebase")
         if isinstance(earlier, Mapping):
-            saved, place, before = SavedState.from_json(earlier), self._place, None
+            saved, place, before = SavedState.from_json(earlier, self._opening.records), self._place, None
             bindings, seed = resumed(self._bindings, saved.run_seed, self._resumed_seed), saved.run_seed
         else:
             need_stream(earlier, PreparedStream)
-            saved, place, before = SavedState.from_json(earlier.state_dict()), earlier._place, earlier._open()  # noqa: SLF001
+            before, place = earlier._open(), earlier._place  # noqa: SLF001
+            saved = SavedState.from_json(earlier.state_dict(), before.records)
             bindings, seed = self._bindings, self._resumed_seed  # type: ignore[assignment]  # None too
         epoch, rebase, skips = self._open().taken_over(saved, place.drawn(saved.cursor.epoch), before)
         self._bindings, self._resumed_seed = bindings, seed

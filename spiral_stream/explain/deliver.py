@@ -8,6 +8,7 @@ from spiral_stream.batching.formation import CHAPTER_WINDOWS
 from spiral_stream.cursor import Cursor
 from spiral_stream.explain.sizes import Size, batch_size
 from spiral_stream.explain.subject import Subject
+from spiral_stream.plan.fingerprint import digest
 from spiral_stream.planner.saved_state import SavedState
 from spiral_stream.runtime.formed_batches import FormedBatches
 
@@ -130,4 +131,4 @@ def _state_bytes(subject: Subject, numbering: FormedBatches) -> int:
     cursor = Cursor(bound.epoch).enter(bound.world_size, bound.merge)
     data = tuple(sorted(stages.data_versions.items()))
     state = SavedState(stages.fingerprint, data, bound.run_seed, cursor, tuple(numbering.anchors(bound.epoch, 0)))
-    return len(json.dumps(state.to_json()))
+    return len(json.dumps(state.shortened(digest).to_json()))

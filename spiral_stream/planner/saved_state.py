@@ -4,18 +4,23 @@ A state that is damaged, or of another plan or data, is refused; the error says 
 
 A state is read once into a `SavedState`, which checks everything that needs no plan. It is then compared with plan and data
 before anything in the stream changes.
+
+A state is small: a list in it (data versions, a rebase, skips) that is longer than `LISTED_BYTES` lies in the catalog, and the
+state has its name (`catalog.state_records`, docs/decisions/0066).
 """
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.state_records import StateRecords, is_name
 from spiral_stream.cursor import STATE_VERSION, Cursor
 from spiral_stream.errors import ResumeError, shown
 from spiral_stream.plan.differences import differences
+from spiral_stream.plan.fingerprint import digest
 from spiral_stream.planner.kept_plans import saved_plan
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase_record import Rebase
@@ -35,7 +40,11 @@ _KEYS: Final = (
     "skips",
     "drawn_seed",
 )  # the values that the checksum covers
+LISTED_BYTES: Final = {"data": 320, "rebase": 1024, "skips": 1024}  # of JSON: a state without edits stays below 1 kB
+_NAMED: Final = 5  # relations in a message
 _HEX: Final = re.compile("[0-9a-f]{1,64}")
+_EDITS: Final = ("rebase", "skips")
+_LISTS: Final = ("data", *_EDITS)
 _CHAPTERS: Final = "chapters cannot be read:"
 
 Anchor = tuple[int, int, int]  # lane, chapter, and the number in the lane of the chapter's first batch
@@ -48,7 +57,8 @@ class SavedState:
 
     ``chapters`` says where the chapters of formed batches begin; None where batches are counted, or where the state does
     not say. ``sealed`` says whether the state has a checksum; old states have none. ``drawn_seed`` is the order's, if the
-    process that began the run drew it.
+    process that began the run drew it. ``kept`` names the records of lists that the state does not hold itself; data versions
+    that were read from such a state are not looked up before they are needed (`versions`).
     """
 
     plan: str
@@ -60,32 +70,63 @@ class SavedState:
     skips: Skips = NOTHING
     sealed: bool = True
     drawn_seed: int | None = None
+    kept: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as JSON values, with a checksum over all of them."""
         out = {
             "spiral": STATE_VERSION,
             "plan": self.plan,
-            "data": dict(self.data),
+            **self.lists(),
             "run_seed": self.run_seed,
             **self.cursor.to_json(),
+            **dict(self.kept),
         }
         if self.chapters is not None:
             out["chapters"] = [list(each) for each in self.chapters]
-        if self.rebase is not None:
-            out["rebase"] = self.rebase.to_json()
-        if self.skips:
-            out["skips"] = self.skips.to_json()
         if self.drawn_seed is not None:
             out["drawn_seed"] = int(self.drawn_seed)
         return sealed(out)
 
-    @classmethod
-    def from_json(cls, state: Any) -> "SavedState":
-        """Read `to_json` back, also after a way through JSON.
+    def lists(self) -> dict[str, Any]:
+        """Return what may grow, as JSON values by their names in the state."""
+        out: dict[str, Any] = {"data": dict(self.data)}
+        if self.rebase is not None:
+            out["rebase"] = self.rebase.to_json()
+        if self.skips:
+            out["skips"] = self.skips.to_json()
+        return out
+
+    def shortened(self, keep: Callable[[Any], str | None]) -> "SavedState":
+        """Return the same state, where long lists are named.
+
+        Args:
+            keep: keeps a list and returns its name; None where it cannot be kept, and then the state holds it.
+        """
+        long = {name: value for name, value in self.lists().items() if len(json.dumps(value)) > LISTED_BYTES[name]}
+        names = {name: keep(value) for name, value in long.items()}
+        return replace(self, kept=tuple((name, kept) for name, kept in names.items() if kept is not None))
+
+    def versions(self, records: StateRecords) -> dict[str, str]:
+        """Return the data version of each relation.
 
         Raises:
-            ResumeError: this is not a state of this version, it was edited or damaged, or it contradicts itself.
+            ResumeError: the state names a list that this catalog does not have.
+        """
+        name = dict(self.kept).get("data")
+        return dict(self.data) if name is None else dict(records.need(name, "the data versions"))
+
+    @classmethod
+    def from_json(cls, state: Any, records: StateRecords) -> "SavedState":
+        """Read `to_json` back, also after a way through JSON.
+
+        Args:
+            state: what was saved.
+            records: of the catalog, for lists that the state names.
+
+        Raises:
+            ResumeError: this is not a state of this version, it was edited or damaged, or it contradicts itself; or it names
+                a list that the catalog does not have.
         """
         if not isinstance(state, Mapping) or not _of_version(state.get("spiral")):
             found = state.get("spiral") if isinstance(state, Mapping) else type(state).__name__
@@ -94,20 +135,24 @@ class SavedState:
         seed, data, plan = state.get("run_seed"), state.get("data"), state.get("plan")
         _need(_is_whole(seed), f"run_seed is {shown(seed)}, not an integer")
         _need(isinstance(plan, str) and _HEX.fullmatch(plan), f"plan is {shown(plan)}, not a fingerprint")
+        kept = {name: state[name] for name in _LISTS if is_name(state.get(name))}
         texts = isinstance(data, Mapping) and all(isinstance(text, str) for pair in data.items() for text in pair)
-        _need(texts, f"data versions are {shown(data)}")
+        _need(texts or "data" in kept, f"data versions are {shown(data)}")
+        _need(not kept or "checksum" in state, "lists are named without a checksum")
         cursor = Cursor.from_json(state)
         begun = not cursor.segments or (cursor.segments[0].first_batch, cursor.segments[0].first_step) == (0, 0)
         _need(begun, "segments do not begin at the start of the epoch")
-        rebase = Rebase.from_json(state.get("rebase"))
+        edits = {name: records.need(kept[name], f"the {name}") if name in kept else state.get(name) for name in _EDITS}
+        rebase = Rebase.from_json(edits["rebase"])
         _need(rebase is None or rebase.epoch <= cursor.epoch, "rebase begins in a later epoch than its place")
         chapters = _anchors(state.get("chapters"))
-        pairs = tuple(sorted(data.items()))  # type: ignore[union-attr]  # checked above
-        skips = Skips.from_json(state.get("skips"))
+        pairs = () if "data" in kept else tuple(sorted(data.items()))  # type: ignore[union-attr]  # checked above
+        skips = Skips.from_json(edits["skips"])
         _need(not skips or "checksum" in state, "skips have no checksum")
         drawn = state.get("drawn_seed")
         _need(drawn is None or _is_whole(drawn), f"drawn_seed is {shown(drawn)}, not an integer")
-        read = cls(plan, pairs, seed, cursor, chapters, rebase, skips, "checksum" in state, drawn)  # type: ignore[arg-type]  # as above
+        sound = "checksum" in state
+        read = cls(plan, pairs, seed, cursor, chapters, rebase, skips, sound, drawn, tuple(kept.items()))  # type: ignore[arg-type]  # as above
         need_sealed(state, read.to_json())
         return read
 
@@ -234,20 +279,30 @@ def _refused_nothing(old: Any, new: Any) -> bool:
     return len(places) == 1 and (places[0].at, places[0].before) == ("collate.on_error", "null")
 
 
-def check_data(state: SavedState, stages: Stages) -> None:
+def check_data(state: SavedState, stages: Stages, catalog: Registry) -> None:
     """Refuse a state of other data, and say which relations changed.
 
     Raises:
         ResumeError: a relation changed.
     """
-    saved, present = dict(state.data), dict(stages.data_versions)
-    if saved == present:
+    present, name = dict(stages.data_versions), dict(state.kept).get("data")
+    if digest(present) == name or (name is None and dict(state.data) == present):
         return
+    saved = dict(state.data) if name is None else StateRecords(catalog.root).find(name)
+    if not isinstance(saved, Mapping):
+        msg = (
+            f"resume: the data changed since the state was saved, or is that of another machine: {len(present):,} relations "
+            f"are {digest(present)[:8]} here, and were {str(name)[:8]}. The catalog that saved the state knows which of them "
+            'differ: there catalog.export_state(state, "state.json"), here catalog.import_state("state.json"). Put the old '
+            "data back, or start a new epoch on this data"
+        )
+        raise ResumeError(msg)
     names = [name for name in sorted(saved.keys() | present.keys()) if saved.get(name) != present.get(name)]
     rest = "goes on where each stream stands" if stages.mixed else "delivers the rest of this epoch first"
-    lines = [f"{n:.100} ({str(saved.get(n))[:8]} -> {str(present.get(n))[:8]})" for n in names[:5]]
+    lines = [f"{n:.100} ({str(saved.get(n))[:8]} -> {str(present.get(n))[:8]})" for n in names[:_NAMED]]
+    more = f"; and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     msg = (
-        f"resume: the data changed since the state was saved: {'; '.join(lines)}. Put the old data back and "
+        f"resume: the data changed since the state was saved: {'; '.join(lines)}{more}. Put the old data back and "
         f"catalog.refresh() it, or start a new epoch on the new data; stream.rebase(state) {rest}"
     )
     raise ResumeError(msg)

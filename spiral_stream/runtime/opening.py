@@ -10,6 +10,7 @@ from typing import Any, Final, final
 
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.state_records import StateRecords
 from spiral_stream.cursor import Cursor
 from spiral_stream.derived.executors import Executor, building_with
 from spiral_stream.derived.readers import Reading, reading
@@ -88,6 +89,8 @@ class Opening:
         self._read: tuple[SampleReader, Numbering] | None = None
         self._known: tuple[Path, Known] | None = None  # what a numbering that was let go knew, by its folder
         self._tally = RefusalTally()
+        self.records = StateRecords(catalog.root)
+        self._named: tuple[tuple[str, str], ...] | None = None
         self._held: list[Reading] = []  # so that nobody removes what the runtime keeps of the plan
 
     @property
@@ -167,7 +170,9 @@ class Opening:
         data = tuple(sorted(stages.data_versions.items()))
         chapters = None if anchors is None else tuple(anchors)
         saved = SavedState(stages.fingerprint, data, run_seed, cursor, chapters, self.rebase, self.skips)
-        return replace(saved, drawn_seed=drawn_seed(stages.order))
+        if self._named is None:  # the lists of one opening never change
+            self._named = saved.shortened(self.records.keep).kept
+        return replace(saved, drawn_seed=drawn_seed(stages.order), kept=self._named)
 
     def samples(self, run_seed: int, epoch: int, number: int) -> tuple[Stages, Samples] | None:
         """Return the samples of a global batch, with identities, and the lowered plan; None if the run skips the batch.
@@ -211,7 +216,8 @@ class Opening:
             return self._after(before, saved, epoch, saved.cursor)
         check_plan(saved, self.stages, self._catalog)
         batches = Skips(saved.skips.batches)  # rows of skipped samples cannot be found any more, and are not needed
-        then = Opening(self._plan, self._catalog, Metrics(), saved.rebase, batches, self._threads, dict(saved.data))
+        former = saved.versions(self.records)
+        then = Opening(self._plan, self._catalog, Metrics(), saved.rebase, batches, self._threads, former)
         try:
             cursor, anchors = then.admit(saved, epoch)
             then.read(saved.run_seed)[1].anchor(epoch, anchors)
@@ -242,7 +248,7 @@ class Opening:
             ResumeError: the state is of another plan, data version or run seed, or its place cannot be.
         """
         check_plan(saved, self.stages, self._catalog)
-        check_data(saved, self.stages)
+        check_data(saved, self.stages, self._catalog)
         bindings = resumed(bindings, saved.run_seed, resumed_seed)
         if (saved.rebase, saved.skips) == (self.rebase, self.skips):
             return Admitted(self, bindings, *self.admit(saved, epoch))

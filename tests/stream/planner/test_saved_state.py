@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 import spiral_stream as sp
+from spiral_stream.catalog.state_records import StateRecords
 from spiral_stream.planner.saved_state import SavedState
 from tests.fixtures.texts import documents, fields, make_catalog, mixed, tokenized
 
@@ -135,7 +136,7 @@ def test_a_state_without_chapters_is_a_place_too(catalog: sp.Catalog) -> None:
         assert [each["sample_id"] for each in two] == [each["sample_id"] for each in one]
 
 
-def test_what_is_no_state_is_refused() -> None:
+def test_what_is_no_state_is_refused(tmp_path: Path) -> None:
     for value in (None, [], {"spiral": 99}):
         with pytest.raises(sp.ResumeError, match=r"(?i:pass what) state_dict\(\) returned"):
-            SavedState.from_json(value)
+            SavedState.from_json(value, StateRecords(tmp_path))
