@@ -1,13 +1,17 @@
 """Which source a path is, by the names of its files."""
 
 import dataclasses
+import glob
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.folder import IMAGES, VIDEOS
+from spiral_stream.sources.listing import PACKED
+from spiral_stream.sources.mds_index import INDEX_FILE
 from spiral_stream.sources.options import options_of
 from spiral_stream.sources.own import own_source
 from spiral_stream.sources.saved import library_kinds
@@ -24,8 +28,15 @@ _BY_SUFFIX: Final[Mapping[str, str]] = {  # in a folder of several kinds, the fi
     **dict.fromkeys((".bin", ".npy"), "tokens"),
     ".txt": "text_files",
 }
-_PACKED: Final = (".bz2", ".gz", ".xz", ".zst")
+_SPLITS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+_SPLIT: Final = re.compile(rf"({'|'.join(sorted(_SPLITS, key=len, reverse=True))})(?![a-z])", re.IGNORECASE)
 _LOOKED_AT: Final = 1000  # files of a folder
+_SEVERAL: Final = 2
+_MEDIA: Final = (*IMAGES, *VIDEOS)
 
 
 def source_at(path: str, kind: str | None = None, options: Sequence[str] = ()) -> Source:
@@ -61,21 +72,60 @@ def _told(path: str) -> str:
     """The kind of source that the names of files suggest.
 
     Raises:
-        SourceError: they suggest none.
+        SourceError: they suggest none, or files of several splits lie there.
     """
-    found = _by_name(path) if not os.path.isdir(path) or path.rstrip("/").endswith(".lance") else _of_folder(Path(path))  # noqa: PTH112
+    is_folder = os.path.isdir(path) and not path.rstrip("/").endswith(".lance")  # noqa: PTH112
+    found = _of_folder(Path(path)) if is_folder else _by_name(path)
     if found is None:
         kinds = ", ".join(sorted(library_kinds()))
         msg = f"{cut(path)}: what kind of source this is cannot be told from its name. Give the kind: {kinds}"
         raise SourceError(msg)
+    splits = _splits_of(path, found, is_folder=is_folder)
+    if len(splits) < _SEVERAL:
+        return found
+    if found == "parquet" and is_folder:
+        return "huggingface"  # which asks for the split
+    one = next(iter(splits.values()))
+    msg = (
+        f"{cut(path)} holds files of several splits: {', '.join(sorted(splits))}. Give those of one, such as {cut(one)}; or "
+        f"the kind, {found}, which takes all of them for one relation"
+    )
+    raise SourceError(msg)
+
+
+def _splits_of(path: str, kind: str, *, is_folder: bool) -> Mapping[str, str]:
+    """The splits that names of files say, each as it is spelt first with a place where its files are."""
+    indexed = kind == "mds" and (Path(path) / INDEX_FILE).exists()
+    if kind == "huggingface" or indexed or not (is_folder or glob.has_magic(path)):
+        return {}
+    root = path if is_folder else os.path.dirname(re.split(r"[*?\[]", path)[0])  # noqa: PTH120
+    walked = glob.iglob("**", root_dir=path, recursive=True) if is_folder else glob.iglob(path, recursive=True)  # noqa: PTH207
+    ends = _MEDIA if kind in ("image_folder", "video_folder") else tuple(s for s, k in _BY_SUFFIX.items() if k == kind)
+    found: dict[str, str] = {}
+    for name in sorted(walked):
+        if not _plain(name).endswith(ends):
+            continue
+        parts = (name if is_folder else os.path.relpath(name, root)).split("/")
+        for at, part in enumerate(parts):
+            said = _SPLIT.match(part)
+            if said is not None and (at == len(parts) - 1 or said.end() == len(part)):
+                ending = part[len(Path(_plain(part)).stem) :]
+                rest = f"{said[0]}*{ending}" if at == len(parts) - 1 else part
+                found.setdefault(_SPLITS[said[1].lower()], "/".join((root.rstrip("/"), *parts[:at], rest)))
+                break
     return found
 
 
 def _by_name(path: str) -> str | None:
+    return _BY_SUFFIX.get(Path(_plain(path)).suffix)
+
+
+def _plain(path: str) -> str:
+    """A name in small letters, without the ending that says how the file is compressed."""
     name = path.rstrip("/").lower()
-    for packed in _PACKED:
+    for packed in PACKED:
         name = name.removesuffix(packed)
-    return _BY_SUFFIX.get(Path(name).suffix)
+    return name
 
 
 def _of_folder(folder: Path) -> str | None:
@@ -83,7 +133,7 @@ def _of_folder(folder: Path) -> str | None:
         return "lance"
     if any((folder / name).exists() for name in ("state.json", "dataset_dict.json", "dataset_infos.json")):
         return "huggingface"
-    if (folder / "index.json").exists():
+    if (folder / INDEX_FILE).exists():
         return "mds"
     names = [path for _, path in zip(range(_LOOKED_AT), sorted(folder.rglob("*")), strict=False) if path.is_file()]
     kinds = {_by_name(path.name) for path in names}

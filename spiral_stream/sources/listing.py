@@ -19,6 +19,7 @@ from spiral_stream.storage.uri import is_object
 
 Paths = str | tuple[str, ...]
 
+PACKED: Final = (".br", ".bz2", ".gz", ".lz4", ".xz", ".zst", ".zstd")  # how names of compressed files end
 _GLOB: Final = "*?["
 _MARKS: Final = _GLOB + "{"
 
@@ -55,7 +56,8 @@ def listed(paths: Paths, what: str, suffixes: Sequence[str], *, remote: bool = F
         the common folder, and the sorted names of the files relative to it.
 
     Raises:
-        SourceError: a path names nothing, a file is named twice, or a folder cannot be read.
+        SourceError: a path names nothing, a file is named twice or is there in two compressions, or a folder cannot be
+            read.
     """
     given = (paths,) if isinstance(paths, str) else paths
     objects = [path for path in given if is_object(path)]
@@ -71,6 +73,7 @@ def listed(paths: Paths, what: str, suffixes: Sequence[str], *, remote: bool = F
                 raise _twice(file, found[file], path, what)
             found[file] = path
     names = sorted(_relative(file, root) for file in found)
+    _need_one_compression(names, root, what)
     for name in names:
         if not name.isascii():
             _need_utf8(name, root, what)
@@ -140,6 +143,14 @@ def file_units(root: str, names: Sequence[str], what: str) -> list[ImportUnit]:
     return units
 
 
+def unpacked(name: str) -> str:
+    """Return what a file is called when it is not compressed; `shard.csv` of `shard.csv.gz`."""
+    for end in PACKED:
+        if name.endswith(end):
+            return name.removesuffix(end)
+    return f"{name.removesuffix('.tgz')}.tar" if name.endswith(".tgz") else name
+
+
 def set_given_paths(source: Any, what: str) -> None:
     """Set ``path``, ``base`` and ``allow_outside`` of a source of files, from what was given; no base stays None.
 
@@ -203,6 +214,7 @@ def _objects(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> list[Fo
         if each.uri in found:
             raise _twice(each.uri, found[each.uri].given, each.given, what)
         found[each.uri] = each
+    _need_one_compression(list(found), "", what)
     return list(found.values())
 
 
@@ -259,6 +271,32 @@ def _relative(path: str, root: str) -> str:
 def _twice(file: str, first: str, second: str, what: str) -> SourceError:
     by = f"by {cut(first)} and by {cut(second)}" if first != second else f"by {cut(first)}"
     return SourceError(f"{what}: {cut(file)} is named twice, {by}. Name each file once")
+
+
+def _need_one_compression(names: Sequence[str], root: str, what: str) -> None:
+    """Refuse a file that is there twice, as `gunzip -k` leaves it.
+
+    Raises:
+        SourceError: names both.
+    """
+    if not any(name.endswith((*PACKED, ".tgz")) for name in names):
+        return
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(unpacked(name), name)
+        if other != name:
+            first, second = (cut(os.path.join(root, each)) for each in (other, name))  # noqa: PTH118
+            msg = (
+                f"{what}: {first} and {second} are one file in two compressions, and its rows would be read twice. Remove "
+                "one of them, or name the files that you mean with a pattern, such as *" + cut(_ending(name))
+            )
+            raise SourceError(msg)
+
+
+def _ending(name: str) -> str:
+    """How a name ends: `.csv.gz`."""
+    file = name.rpartition("/")[2]
+    return file.removeprefix(os.path.splitext(unpacked(file))[0])  # noqa: PTH122
 
 
 def _refused(uri: str, what: str, *, remote: bool) -> SourceError:

@@ -270,6 +270,21 @@ def test_register_takes_every_kind_that_a_path_describes(own: sp.Catalog, tmp_pa
     assert "source: jsonl" in run(own, "show", "lines")
 
 
+def test_register_auto_asks_for_the_split_of_the_layout_of_the_hub(own: sp.Catalog, tmp_path: Path) -> None:
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    for split, first in (("train", 0), ("test", 100)):
+        rows = pa.table({"id": range(first, first + 5)})
+        pq.write_table(rows, tmp_path / "hub" / "data" / f"{split}-00000-of-00001.parquet")
+    words = ["register", "hub", "auto", str(tmp_path / "hub"), "--identity", "id"]
+
+    done = CliRunner().invoke(cli.app, [*words, "--catalog", str(own.root)])
+    assert done.exit_code == 1
+    assert "has several splits: there are test, train. Name one with split=" in str(done.exception)
+
+    run(own, *words, "--option", "split=train")
+    assert own.table("hub").to_arrow()["id"].to_pylist() == [0, 1, 2, 3, 4]
+
+
 def test_register_takes_options_and_show_shows_the_rows_that_were_left_out(own: sp.Catalog, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("id;n\n1;5\n2;five\n3\n")
     with pytest.warns(sp.SpiralWarning, match="2 rows could not be read"):

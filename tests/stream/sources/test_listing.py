@@ -1,10 +1,13 @@
+import gzip
 import os
 from pathlib import Path
 
 import pytest
 
+import spiral_stream as sp
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.listing import absolute_paths, common_folder, file_units, listed
+from tests.stream.sources.test_remote import put_all
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
 
@@ -135,3 +138,45 @@ def test_a_unit_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.jsonl")
     with pytest.raises(SourceError, match="a FIFO, not a file"):
         file_units(*found(tmp_path), "Jsonl")
+
+
+PAIRS = [
+    ("shard.csv", "shard.csv.gz"),
+    ("a/shard.jsonl.zst", "a/shard.jsonl.gz"),
+    ("shard.tsv", "shard.tsv.zst"),
+    ("shard.json", "shard.json.gz"),
+    ("shard.tar", "shard.tar.gz"),
+    ("shard.tgz", "shard.tar.bz2"),
+    ("shard.bin", "shard.bin.xz"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+@pytest.mark.parametrize("how", ["folder", "pattern", "list"])
+def test_a_file_in_two_compressions_is_no_two_files(tmp_path: Path, one: str, other: str, how: str) -> None:
+    for name in (one, other, "b.csv", "b.jsonl.gz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    path = {
+        "folder": str(tmp_path),
+        "pattern": str(tmp_path / "**" / "shard.*"),
+        "list": (str(tmp_path / one), str(tmp_path / other)),
+    }[how]
+    suffixes = [one[one.index(".") :], other[other.index(".") :]]
+    with pytest.raises(
+        SourceError, match=r"are one file in two compressions, .*Remove one of them, or .* pattern, such as \*\."
+    ):
+        listed(path, "Source", suffixes)
+
+
+@pytest.mark.parametrize("source", [sp.Csv, sp.Jsonl, sp.WebDataset])
+def test_what_gunzip_keeps_is_not_read_twice(tmp_path: Path, source: type, bucket: str) -> None:
+    end = {"Csv": "csv", "Jsonl": "jsonl", "WebDataset": "tar"}[source.__name__]
+    with gzip.open(tmp_path / f"a.{end}.gz", "wt") as file:
+        file.write("id\n1\n")
+    (tmp_path / f"a.{end}").write_text("id\n1\n")
+    with pytest.raises(SourceError, match=rf"a\.{end} and .*a\.{end}\.gz are one file"):
+        source(tmp_path).import_units()
+    put_all(tmp_path, f"{bucket}/twice")
+    with pytest.raises(SourceError, match=rf"twice/a\.{end} and .*a\.{end}\.gz are one file"):
+        source(f"{bucket}/twice").import_units()
