@@ -157,17 +157,28 @@ def warn_of_unheeded_sort(node: Verb, order: Order) -> None:
         warnings.warn(msg, SpiralWarning, stacklevel=3)
 
 
-def need_sorted_alone(node: Verb, order: Order) -> None:
-    """Refuse a sort in a mixture, which draws the samples of a stream in random order, where an order keeps sorts.
+def need_order_kept(node: Verb, order: Order) -> None:
+    """Refuse an order that a mixture cannot keep: it draws the samples of each stream in random order inside its slices.
+
+    `concat` keeps each stream's order, and so each stream's sort.
 
     Raises:
-        PlanError: says which sort, and the way out.
+        PlanError: says what would be ignored, and the way out.
     """
-    sorted_by = unheeded_sort(node) if order.follows_sort else None
-    if sorted_by is not None and _is_mixed(node):
+    if not order.follows_sort or not _is_mixed(node):
+        return
+    sorted_by = unheeded_sort(node)
+    if sorted_by is not None:
         msg = (
             f"sample: a mixture draws the samples of each stream in random order, so sort({sorted_by}) would be ignored. "
-            "Sort and sample one relation without mix, such as a union; or drop the sort"
+            "Sort and sample one relation without mix, such as a union or a concat of the streams; or drop the sort"
+        )
+        raise PlanError(msg)
+    if order.goes_in_turn:
+        msg = (
+            f"sample: {type(order).__name__} goes through the rows as they lie, and a mixture draws the samples of each stream "
+            "in random order, another one in each epoch. Take concat([...]), which keeps each stream's order; a union of the "
+            "streams; or a shuffle such as GlobalShuffle(seed=...)"
         )
         raise PlanError(msg)
 
@@ -187,7 +198,10 @@ def need_steady(verb: str, unsteady: tuple[str, ...]) -> None:
 
 
 def _is_mixed(node: Verb) -> bool:
-    return node.VERB == "mix" or any(_is_mixed(each) for each in node.inputs()[:1])
+    """Whether streams are drawn in proportion; streams that follow each other are not."""
+    if node.VERB == "mix":
+        return not getattr(node, "in_turn")  # noqa: B009  this room does not know the nodes
+    return any(_is_mixed(each) for each in node.inputs()[:1])
 
 
 def need_weights(text: str, have: pa.Schema) -> None:

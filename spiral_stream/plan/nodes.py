@@ -28,7 +28,7 @@ from spiral_stream.plan.checks import (
     need_compared,
     need_identity,
     need_new_names,
-    need_sorted_alone,
+    need_order_kept,
     need_steady,
     need_weights,
     need_whole,
@@ -289,7 +289,7 @@ class Sample(Simple, Sampled):
                 "GlobalShuffle(...), WindowShuffle(...), Weighted(...) or Sequential()"
             )
             raise PlanError(msg)
-        need_sorted_alone(self.source, self.order)
+        need_order_kept(self.source, self.order)
         for text in _texts(self.source):
             need_steady(self.VERB, text.unsteady)
         if isinstance(self.order, ShardAwareShuffle) and (key := tuple(sorted(set(self.order.shard_key) - _PLACES))):

@@ -156,6 +156,11 @@ class Order(ABC):
         return False
 
     @property
+    def goes_in_turn(self) -> bool:
+        """Whether row p stands at position p, which no mixture can keep."""
+        return False
+
+    @property
     def weighted_by(self) -> str | None:
         """The column or expression whose values `Population.weights` must have."""
         return None

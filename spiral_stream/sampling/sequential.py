@@ -11,10 +11,17 @@ from spiral_stream.sampling.order import Arrangement, Order, Population, SortedR
 @final
 @dataclass(frozen=True, slots=True)
 class Sequential(Order):
-    """Row p stands at position p, in every epoch: as stored, or as the last `sort` before it says (a curriculum)."""
+    """Row p stands at position p, in every epoch: as stored, or as the last `sort` before it says (a curriculum).
+
+    `concat` reads streams like that, one after the other. A `mix` is refused, since it draws each stream at random.
+    """
 
     @property
     def follows_sort(self) -> bool:
+        return True
+
+    @property
+    def goes_in_turn(self) -> bool:
         return True
 
     @property

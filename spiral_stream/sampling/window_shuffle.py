@@ -20,7 +20,8 @@ class WindowShuffle(Order):
 
     A row moves by less than two windows, so reading stays nearly sequential whatever the storage. Rows far apart in
     storage stay far apart in the epoch: take it where the data is shuffled already, or must keep its rough order. It
-    follows a `sort` that comes last in the plan: a curriculum whose steps are mixed.
+    follows a `sort` that comes last in the plan: a curriculum whose steps are mixed. A mixture shuffles each stream in its
+    slices of about 4,096 samples as well (docs/decisions/0021).
     """
 
     seed: int | None

@@ -222,3 +222,24 @@ def test_rows_of_two_relations_are_zipped_by_position(catalog: sp.Catalog, tmp_p
         batches = list(made)
     assert sum(len(batch["id"]) for batch in batches) == 400
     assert all((batch["id"] == batch["n"]).all() for batch in batches)
+
+
+@pytest.mark.parametrize("window", [None, 2])
+def test_streams_that_follow_each_other_keep_their_sorts(catalog: sp.Catalog, window: int | None) -> None:
+    order = sp.Sequential() if window is None else sp.WindowShuffle(seed=1, window=window)
+    sorted_down = [sp.Stream(name, catalog.table(name).sort("id", descending=True)) for name in ("large", "small")]
+    sampled = sp.concat(sorted_down).sample(order=order)
+    with sampled.collate(batch_size=425, fields={"id": sp.List("id")}).to_numpy() as made:
+        (one,), (two,) = list(made), list(made)
+    wanted = [*range(399, -1, -1), *range(1_024, 999, -1)]
+    places = {identity: place for place, identity in enumerate(wanted)}
+    for batch in (one, two):
+        moved = [abs(places[identity] - at) for at, identity in enumerate(batch["id"])]
+        assert max(moved) < (1 if window is None else 2 * window)
+
+
+def test_the_order_of_storage_is_refused_where_streams_are_drawn(catalog: sp.Catalog) -> None:
+    mixed = sp.mix(streams(catalog))
+    with pytest.raises(sp.PlanError, match=r"Sequential goes .* Take concat\(\[...\]\), which keeps each stream's order"):
+        mixed.sample(order=sp.Sequential())
+    assert mixed.sample(order=sp.WindowShuffle(seed=1, window=2)) is not None

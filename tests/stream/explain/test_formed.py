@@ -95,7 +95,7 @@ def test_a_map_that_decides_is_not_run(catalog: sp.Catalog) -> None:
         return np.ones(len(size), dtype=bool)
 
     docs = mixed(catalog, {"a": 0.7, "b": 0.3}, 900)
-    sampled = docs.sample(identity="sample_id", order=sp.Sequential()).filter(odd, columns=["size"])
+    sampled = docs.sample(identity="sample_id", order=sp.GlobalShuffle(seed=0)).filter(odd, columns=["size"])
     formation = sp.WindowedBucket(window_size=WINDOW, keys=[sp.BucketKey("size")])
     plan = sampled.collate(batch_size=4, formation=formation, fields={"id": sp.List("sample_id")})
     with plan.to_numpy() as one:

@@ -32,7 +32,7 @@ def mixed(*parts: tuple[float | None, Node], **options: Any) -> Mix:
 def collated(
     node: Node, window: int, *, composition: Any = None, batch_size: int | None = 8, budget: Any = None
 ) -> Collate:
-    sampled = Relation(node, None).sample(identity="id", order=sp.Sequential(), epoch=0)  # type: ignore[arg-type]
+    sampled = Relation(node, None).sample(identity="id", order=sp.GlobalShuffle(seed=0), epoch=0)  # type: ignore[arg-type]
     formation = sp.WindowedBucket(window_size=window, keys=KEYS, budget=budget)
     stratified = sp.StratifiedByStream("stream_id") if composition is None else composition
     plan = sampled.collate(
@@ -88,5 +88,5 @@ def test_only_stratified_windows_of_a_mixture_are_scarce() -> None:
     assert is_scarce(collated(plan, WINDOW, batch_size=WINDOW))
     assert not is_scarce(collated(plan, WINDOW, batch_size=None, budget=sp.BatchBudget(max_tokens=WINDOW)))
     assert not is_scarce(collated(plan, 16, composition=sp.OneStream()))
-    sampled = Relation(SCAN, None).sample(identity="id", order=sp.Sequential(), epoch=0)  # type: ignore[arg-type]
+    sampled = Relation(SCAN, None).sample(identity="id", order=sp.GlobalShuffle(seed=0), epoch=0)  # type: ignore[arg-type]
     assert not is_scarce(need(sampled.collate(batch_size=8, fields={"id": sp.Stack("id")}).node, Collate))

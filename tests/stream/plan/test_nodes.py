@@ -124,6 +124,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "another parameter's name": (lambda w: w.t.sample(**ORDER, epoch=RuntimeParam("rank")), r'sample: epoch=.*. Give RuntimeParam\("epoch"\)'),
     "epoch below zero": (lambda w: w.t.sample(**ORDER, epoch=-1), "sample: epoch=-1. Give an integer of at least 0"),
     "assignment": (lambda w: w.t.sample(**ORDER, assignment=3), r"sample: assignment=3. Give DataParallel\("),
+    "the order of storage of a mixture": (lambda w: mix([Stream("a", w.t), Stream("b", w.t)]).sample(**ORDER), r"Sequential goes through the rows as they lie, and a mixture draws .* Take concat\(\[...\]\), which keeps each stream's order"),
     "a sorted stream of a mixture": (lambda w: mix([Stream("a", w.t), Stream("b", w.t.sort("k"))]).sample(**ORDER), r"a mixture draws .* so sort\(k\) would be ignored. Sort and sample one relation without mix"),
     "sample of one group": (lambda w: w.t.aggregate(n=("x", "count")).sample(order=Sequential()), r"sample: aggregate without group_by makes one row, which has no key.*sample\(identity="),
     "sample of a query": (lambda w: w.catalog.sql("select * from lance").sample(order=Sequential()), r"sample: the rows of SQL text have no identity.*sample\(identity="),

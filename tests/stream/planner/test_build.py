@@ -108,7 +108,7 @@ def test_one_bar_has_the_rows_of_everything(own: sp.Catalog, monkeypatch: pytest
 def test_each_stream_of_a_mixture_has_a_token_cache_of_its_own(tmp_path: Path, caches: Path) -> None:
     catalog = texts.make_catalog(tmp_path, {"a": 20, "b": 30})
     mixed = sp.mix([sp.Stream(name, catalog.table(name), proportion=0.5) for name in "ab"], epoch_size=10)
-    plan = texts.tokenized(mixed, sp.Sequential()).collate(batch_size=5, fields={"ids": sp.Pad("tokens")})
+    plan = texts.tokenized(mixed, sp.GlobalShuffle(seed=0)).collate(batch_size=5, fields={"ids": sp.Pad("tokens")})
     with plan.to_numpy() as stream:
         found = stream.caches()
 

@@ -20,7 +20,7 @@ def test_a_tokenize_knows_the_content_of_its_tokenizer(catalog: sp.Catalog) -> N
 
 def test_only_what_changes_batches_needs_a_formation(catalog: sp.Catalog) -> None:
     plain = catalog.table("a").sample(order=sp.Sequential())
-    docs = mixed(catalog, {"a": 0.5, "b": 0.5}, 20).sample(order=sp.Sequential())
+    docs = mixed(catalog, {"a": 0.5, "b": 0.5}, 20).sample(order=sp.GlobalShuffle(seed=0))
     given = sp.WindowedBucket(window_size=5)
 
     assert settled(plain.node, None, None) is None

@@ -17,7 +17,7 @@ SIZES = {"a": 20, "b": 7, "one": 1}
 def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StreamStage, ...]]:
     catalog = make_catalog(tmp_path_factory.mktemp("streams"), SIZES)
     docs = mixed(catalog, {"a": 0.5, "b": 0.4, "one": 0.1}, 50).filter(sp.col("size") > 0)
-    plan = docs.sample(order=sp.Sequential()).collate(batch_size=2, fields={"id": sp.List("sample_id")})
+    plan = docs.sample(order=sp.GlobalShuffle(seed=0)).collate(batch_size=2, fields={"id": sp.List("sample_id")})
     with plan.to_numpy() as stream:
         yield stream.stages.streams
 

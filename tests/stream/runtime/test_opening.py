@@ -12,7 +12,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
 
 
 def plan(catalog: sp.Catalog, relation: sp.Relation, **collate: object) -> sp.Relation:
-    sampled = tokenized(relation, sp.Sequential())
+    sampled = tokenized(relation, sp.GlobalShuffle(seed=0))
     return sampled.collate(**{"batch_size": 4, "fields": fields(), **collate})  # type: ignore[arg-type]  # of a test
 
 

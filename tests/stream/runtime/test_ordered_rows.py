@@ -42,7 +42,11 @@ def fields() -> dict[str, Any]:
 def sampled(catalog: sp.Catalog, order: str, *, mixed: bool) -> sp.Relation:
     rows = catalog.table("a").filter(sp.col("id") != 3)
     streams = [sp.Stream("a", rows, proportion=0.7), sp.Stream("b", catalog.table("b"), proportion=0.3)]
-    return (sp.mix(streams, epoch_size=150) if mixed else rows).sample(order=ORDERS[order])
+    if ORDERS[order].goes_in_turn:  # streams that follow each other
+        both = sp.concat([sp.Stream("a", rows), sp.Stream("b", catalog.table("b"))])
+    else:
+        both = sp.mix(streams, epoch_size=150)
+    return (both if mixed else rows).sample(order=ORDERS[order])
 
 
 @pytest.mark.parametrize("mixed", [False, True])
