@@ -240,6 +240,8 @@ def test_streams_that_follow_each_other_keep_their_sorts(catalog: sp.Catalog, wi
 
 def test_the_order_of_storage_is_refused_where_streams_are_drawn(catalog: sp.Catalog) -> None:
     mixed = sp.mix(streams(catalog))
-    with pytest.raises(sp.PlanError, match=r"Sequential goes .* Take concat\(\[...\]\), which keeps each stream's order"):
+    with pytest.raises(
+        sp.PlanError, match=r"Sequential goes .* Take concat\(\[...\]\), which keeps each stream's order"
+    ):
         mixed.sample(order=sp.Sequential())
     assert mixed.sample(order=sp.WindowShuffle(seed=1, window=2)) is not None
