@@ -1,4 +1,4 @@
-"""Which NumPy dtype holds a field on the host, and how bfloat16, which NumPy lacks, is written there.
+"""Which NumPy dtype holds a field on the host, how bfloat16, which NumPy lacks, is written there, and which time zones it knows.
 
 A bfloat16 is the upper half of a float32. Until batches are delivered, it lies in an array of `BFLOAT16`: 16 bits under a
 name of their own, so that no other room takes them for integers. Frameworks see the same memory as their own type.
@@ -8,6 +8,8 @@ from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 BFLOAT16: Final = np.dtype([("bfloat16", "<u2")])
@@ -56,3 +58,16 @@ def as_array(value: Any) -> NDArray[Any]:
         bits: NDArray[Any] = value.view(import_module("torch").int16).numpy()
         return bits.view(BFLOAT16)
     return np.asarray(value)
+
+
+def unknown_zone(kind: pa.DataType) -> str | None:
+    """Return the time zone of a timestamp, however deep it lies, that this machine does not know; None if there is none."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        try:
+            pa.scalar(0, kind).as_py()
+            pc.hour(pa.scalar(0, kind))
+        except (pa.ArrowInvalid, KeyError, ValueError):  # pytz raises KeyError, zoneinfo its subclass
+            return str(kind.tz)
+        return None
+    inside = (kind.field(at).type for at in range(kind.num_fields))
+    return next((zone for each in inside if (zone := unknown_zone(each)) is not None), None)

@@ -12,6 +12,7 @@ from spiral_stream.catalog.identity import check_columns
 from spiral_stream.catalog.row_identity import unmarked, with_row_id
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, SourceError, shown
+from spiral_stream.host_dtypes import unknown_zone
 from spiral_stream.semantic import with_semantic
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.saved import need_saved
@@ -46,6 +47,7 @@ class Declaration:
 
     def _described(self, name: str, schema: pa.Schema) -> pa.Schema:
         _check_names(name, schema.names)
+        _check_zones(name, schema)
         schema = unmarked(schema.remove_metadata())
         schema = with_semantic(with_row_id(name, schema) if self.row_ids else schema, self.semantic)
         for column, text in self.descriptions.items():
@@ -114,3 +116,13 @@ def _check_names(name: str, names: list[str]) -> None:
 
 def _shortly(value: object) -> str:
     return shown(value) if isinstance(value, str | os.PathLike) else "what was given"
+
+
+def _check_zones(name: str, schema: pa.Schema) -> None:
+    for field in schema:
+        if (zone := unknown_zone(field.type)) is not None:
+            msg = (
+                f"register {name!r}: column {field.name!r} is {field.type}, and this machine knows no time zone {zone!r}. Write "
+                'it with one that is known, such as column.cast(pa.timestamp("us", "UTC")), or install the package tzdata'
+            )
+            raise CatalogError(msg)

@@ -24,6 +24,7 @@ from spiral_stream.errors import CatalogError, SpiralError, cut, shown
 from spiral_stream.semantic import SEMANTIC, SEMANTIC_TYPES
 from spiral_stream.sources.saved import source_from_json, source_to_json
 from spiral_stream.sources.source import Source
+from spiral_stream.sources.views import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +103,7 @@ def entry_of(root: Path, row: Mapping[str, Any]) -> Entry:
     name = row["name"]
     with _reading(root, f"relation {name!r}", f'Register it again with replace=True, or catalog.drop("{name}")'):
         _need(RELATIONS.is_sound(row), "it is not what was written: damaged, or changed from outside")
-        schema = pa.ipc.read_schema(pa.py_buffer(row["schema"]))
+        schema = plain(pa.ipc.read_schema(pa.py_buffer(row["schema"])))
         _check_schema(schema)
         identity = tuple(row["identity"])
         _need(bool(identity) and set(identity) <= set(schema.names), "its identity is no column")

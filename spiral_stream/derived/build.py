@@ -26,6 +26,7 @@ from spiral_stream.expr import to_json
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.publish import mended, new_draft
 from spiral_stream.sources.source import ROW
+from spiral_stream.sources.views import no_rows
 
 CHUNK_ROWS: Final = 1 << 20
 CHUNK_BYTES: Final = 256 << 20  # of the columns that are read
@@ -226,7 +227,7 @@ def shard_rows(
             table = table.combine_chunks()  # a slice costs as much as there are batches
     else:  # no row passes, or there is none
         fields = [source.schema.field(name) for name in columns]
-        table = pa.schema([*fields, pa.field(ROW, pa.uint64())]).empty_table()
+        table = no_rows(pa.schema([*fields, pa.field(ROW, pa.uint64())]))
     ordinals = table.column(ROW).to_numpy()
     if len(ordinals) and not bool((ordinals[1:] > ordinals[:-1]).all()):
         order = np.argsort(ordinals, kind="stable")

@@ -77,8 +77,10 @@ class Field(ABC):
 def fixed_parts(kind: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:
     """Return the type and the shape of one value: of a number, of fixed-size lists in each other, or of a tensor.
 
-    ``fixed_size_list<fixed_size_list<float>[3]>[2]`` and Arrow's fixed-shape tensors of 2 by 3 have shape ``(2, 3)``.
+    ``fixed_size_list<fixed_size_list<float>[3]>[2]`` and Arrow's fixed-shape tensors of 2 by 3 have shape ``(2, 3)``. A
+    column of dictionary codes, as of a pandas categorical, has the values of its dictionary.
     """
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     shape: list[int] = []
     if isinstance(kind, pa.FixedShapeTensorType):
         return kind.value_type, tuple(kind.shape[axis] for axis in _axes(kind))
@@ -86,6 +88,11 @@ def fixed_parts(kind: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:
         shape.append(kind.list_size)
         kind = kind.value_type
     return kind, tuple(shape)
+
+
+def decoded(values: pa.Array) -> pa.Array:
+    """Return the values that dictionary codes stand for; other values as they are."""
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 def fixed_items(values: pa.Array) -> tuple[pa.Array, int | None]:

@@ -7,7 +7,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field, FieldSpec
+from spiral_stream.host_dtypes import unknown_zone
 
 
 @final
@@ -29,7 +31,12 @@ class List(Field):
     column: str
 
     def spec(self, column: pa.Field) -> FieldSpec:
-        del column
+        if (zone := unknown_zone(column.type)) is not None:
+            msg = (
+                f"List({self.column!r}): the column is {column.type}, and this machine knows no time zone {zone!r}. Register it "
+                f'with a zone that is known, such as "UTC", or use Stack({self.column!r}), which gives whole numbers'
+            )
+            raise PlanError(msg)
         return FieldSpec(None, ())
 
     def copies(self, kind: pa.DataType) -> bool:

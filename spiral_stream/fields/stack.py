@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError, shown
-from spiral_stream.fields.field import Field, FieldSpec, fixed_items, fixed_numpy, fixed_parts, write
+from spiral_stream.fields.field import Field, FieldSpec, decoded, fixed_items, fixed_numpy, fixed_parts, write
 from spiral_stream.semantic import AUDIO_REF, H264_REF, JPEG_REF, semantic_of
 
 DTYPES: Final = (
@@ -27,7 +27,7 @@ class Stack(Field):
 
     | column | shape | dtype |
     |---|---|---|
-    | numbers, booleans | ``[B]`` | the column's, or ``dtype`` |
+    | numbers, booleans, categories of them | ``[B]`` | the column's, or ``dtype`` |
     | fixed-size lists of K | ``[B, K]`` | the column's, or ``dtype`` |
     | fixed-size lists in each other, Arrow's fixed-shape tensors | ``[B, K, L, ...]`` | the column's, or ``dtype`` |
     | timestamps | ``[B]`` | int64, in the column's unit |
@@ -228,10 +228,12 @@ class Stack(Field):
 
     def copies(self, kind: pa.DataType) -> bool:
         items, shape = _items(kind)
-        return len(shape) <= 1 and self.dtype in (None, str(np.dtype(items.to_pandas_dtype())))
+        same = self.dtype in (None, str(np.dtype(items.to_pandas_dtype())))
+        return same and len(shape) <= 1 and not pa.types.is_dictionary(kind)
 
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NDArray[Any]:
         assert out is not None
+        values = decoded(values)
         _, null = fixed_items(values)
         if null is not None:
             raise self._refused(

@@ -7,6 +7,7 @@ memory limit. SQL text is given whole relations, inside the memory limit of its 
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spiral_stream.errors import PlanError
 from spiral_stream.plan import nodes
@@ -15,6 +16,7 @@ from spiral_stream.planner.select import Base, collect
 from spiral_stream.planner.side import Side
 from spiral_stream.planner.surviving import Workplace
 from spiral_stream.relational import engine
+from spiral_stream.sources.views import without_dictionaries
 
 
 def aggregated(maker: Aggregate, node: nodes.Node, place: Workplace) -> pa.Table:
@@ -61,5 +63,6 @@ def queried(maker: nodes.Sql, identity: Sequence[str], open_relation: Callable[[
             raise PlanError(msg)
     rows = collect(maker, open_relation)
     ordered = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
-    keys = [(name, "ascending") for name in identity or ordered]
-    return (rows.sort_by(keys) if keys else rows).combine_chunks()
+    if keys := [(name, "ascending") for name in identity or ordered]:
+        rows = rows.take(pc.sort_indices(without_dictionaries(rows.select([name for name, _ in keys])), keys))
+    return rows.combine_chunks()

@@ -35,6 +35,7 @@ from spiral_stream.relational import engine
 from spiral_stream.relational.sql import run_sql
 from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.sources.source import ROW
+from spiral_stream.sources.views import no_rows, without_dictionaries
 
 Int64 = NDArray[np.int64]
 
@@ -139,7 +140,7 @@ def _scanned(base: Base, names: Sequence[str], predicate: Expr | None) -> pa.Tab
     """The rows that pass, in relation order, with `ROW` last."""
     schema = pa.schema([*((name, base.schema.field(name).type) for name in names), (ROW, pa.uint64())])
     batches = [pa.table(batch.columns, schema=schema) for batch in base.scan(names, predicate)]
-    table = pa.concat_tables([schema.empty_table(), *batches])
+    table = pa.concat_tables([no_rows(schema), *batches])
     rows = table.column(ROW).to_numpy()
     return table if bool((rows[1:] > rows[:-1]).all()) else table.sort_by(ROW)
 
@@ -190,7 +191,7 @@ class _ChosenRows:
                 self._rows.take(_first_places(self._rows.values(step.keys, types_of(step.verb, step.verb.names))))
                 self._count(f"distinct {', '.join(step.verb.names)}")
             elif isinstance(step, Arrange):
-                table = self._rows.values(step.keys, types_of(step.verb, step.verb.names))
+                table = without_dictionaries(self._rows.values(step.keys, types_of(step.verb, step.verb.names)))
                 direction = "descending" if step.verb.descending else "ascending"
                 self._rows.take(pc.sort_indices(table, [(name, direction) for name in table.column_names]).to_numpy())
                 self._arranged = True
@@ -291,6 +292,7 @@ def types_of(node: nodes.Node, names: Sequence[str]) -> list[pa.DataType]:
 
 def _first_places(keys: pa.Table) -> Int64:
     """Find the first place of each distinct row of keys, ascending; NaN equals NaN here, and -0.0 is 0.0."""
+    keys = without_dictionaries(keys)
     columns = [pc.add(c, pa.scalar(0.0, c.type)) if pa.types.is_floating(c.type) else c for c in keys.columns]
     numbered = pa.table([*columns, np.arange(len(keys))], names=[*keys.column_names, "at"])
     found: Int64 = (

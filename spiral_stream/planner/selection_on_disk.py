@@ -38,6 +38,7 @@ from spiral_stream.relational.selection import Selection
 from spiral_stream.sampling.order import Runs
 from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.sources.source import ROW
+from spiral_stream.sources.views import without_dictionaries
 
 INDEX_ROWS: Final = 1 << 16  # identities looked at at a time
 EXAMPLES: Final = 5
@@ -152,7 +153,7 @@ class Selected:
         seen = self.folder / f"unique-{digest(list(identity))[:16]}"
         if seen.exists():
             return
-        whole = pa.concat_tables([table for _, table in self._pieces(identity)])
+        whole = pa.concat_tables([without_dictionaries(table) for _, table in self._pieces(identity)])
         counts = whole.group_by(list(identity)).aggregate([([], "count_all")])
         if len(counts) < self.total:
             repeated = counts.filter(pc.field("count_all") > 1).slice(0, EXAMPLES).to_pylist()

@@ -28,6 +28,7 @@ from spiral_stream.sources.pins import FileFacts, Pinned
 from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key, without_columns
+from spiral_stream.sources.views import no_rows
 from spiral_stream.storage.store import Facts
 
 _BETWEEN: Final = "/"  # the number of a side, and the name of its unit
@@ -109,7 +110,7 @@ class UnionReader(Reader):
             return without_columns(len(rows))
         schema = pa.schema([self.schema.field(name) for name in columns])
         sides = np.searchsorted(self._firsts, rows, side="right") - 1
-        tables, places = [schema.empty_table()], [np.empty(0, np.int64)]
+        tables, places = [no_rows(schema)], [np.empty(0, np.int64)]
         for k in np.unique(sides).tolist():
             at = np.flatnonzero(sides == k)
             found = self._sides[k].fetch(rows[at] - self._firsts[k], columns)

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import PlanError
 from spiral_stream.relational.engine import MEMORY_ENV, QueryLimits, limits
+from spiral_stream.sources.views import no_rows
 
 Tables = Mapping[str, pa.Table | pa.RecordBatchReader]
 
@@ -68,7 +69,7 @@ def describe_sql(text: str, schemas: Mapping[str, pa.Schema]) -> TextFacts:
 @lru_cache(_DESCRIBED)
 def _described(text: str, schemas: tuple[tuple[str, pa.Schema], ...], held: QueryLimits) -> TextFacts:
     """Keep the facts: a process that opens streams again asks for the same."""
-    answer, found = _asked("describe", text, {name: schema.empty_table() for name, schema in schemas}, held)
+    answer, found = _asked("describe", text, {name: no_rows(schema) for name, schema in schemas}, held)
     twice = [name for name in found.schema.names if found.schema.names.count(name) > 1]
     if twice:
         msg = f"sql: two columns of the result are called {twice[0]!r}. Give one another name with AS"

@@ -10,6 +10,7 @@ from spiral_stream.dialects.offsets import unsliced_table
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.plan.context import Context
 from spiral_stream.plan.maps import SampleAssembly
+from spiral_stream.sources.views import no_rows
 from spiral_stream.transforms.python import Function
 
 
@@ -52,7 +53,7 @@ def finished(step: SampleAssembly, made: Any) -> pa.Table:
     """Return what an assembler makes of the samples that it still holds."""
     if "drop_last" in inspect.signature(made.finish).parameters:
         return _assembled(step, lambda: made.finish(drop_last=step.drop_last))
-    return step.schema().empty_table() if step.drop_last else _assembled(step, made.finish)
+    return no_rows(step.schema()) if step.drop_last else _assembled(step, made.finish)
 
 
 def _assembled(step: SampleAssembly, call: Callable[..., Any], *given: pa.Table) -> pa.Table:
@@ -66,7 +67,7 @@ def _assembled(step: SampleAssembly, call: Callable[..., Any], *given: pa.Table)
     try:
         found = call(*given)
         if found is None:
-            return schema.empty_table()
+            return no_rows(schema)
         made = found if tables else pa.Table.from_pylist(list(found), schema)
         return unsliced_table(made.select(schema.names).cast(schema))
     except PlanError:

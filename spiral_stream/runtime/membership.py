@@ -20,6 +20,7 @@ from spiral_stream.planner.lineage import LISTS, MASK, Key, Made
 from spiral_stream.runtime.assembling import assembler, called, finished, pushed
 from spiral_stream.runtime.samples import Int64, SampleReader, Samples, as_lists, lengths_of
 from spiral_stream.sampling.epoch import Places
+from spiral_stream.sources.views import no_rows
 from spiral_stream.threads import doing
 
 
@@ -139,7 +140,7 @@ def _assembled(
     with doing(called(step.function)):
         made = [pushed(step, made_by, given)] if len(samples) else []
         made += [finished(step, made_by)] if final else []
-    table = pa.concat_tables([step.schema().empty_table(), *made])
+    table = pa.concat_tables([no_rows(step.schema()), *made])
     count = len(table)
     nowhere = np.zeros(count, dtype=np.uint64)
     places = Places(np.zeros(count, dtype=np.int32), nowhere, nowhere)

@@ -9,7 +9,7 @@ from spiral_stream.errors import SourceError
 from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.sources.paths import absolute, outside_allowed
 from spiral_stream.sources.source import Reader, Source, Unit, content_key
-from spiral_stream.sources.views import plain
+from spiral_stream.sources.views import as_plain
 
 
 @final
@@ -40,8 +40,7 @@ class Arrow(Source):
         if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
             msg = f"Arrow: two columns are called {twice[0]!r}. Give one another name: table.rename_columns([...])"
             raise SourceError(msg)
-        if (types := plain(self.table.schema)) != self.table.schema:
-            object.__setattr__(self, "table", self.table.cast(types))
+        object.__setattr__(self, "table", as_plain(self.table))
         object.__setattr__(self, "allow_outside", outside_allowed(self.base, self.allow_outside))
         object.__setattr__(self, "base", absolute(self.base or "."))
 

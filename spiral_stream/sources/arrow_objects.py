@@ -23,6 +23,7 @@ from spiral_stream.sources.held_files import HeldFiles
 from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.remote_file import WindowedObject, look, read_several
 from spiral_stream.sources.source import ROW, Known, Reader, Unit, content_key, without_columns
+from spiral_stream.sources.views import no_rows
 from spiral_stream.storage.store import Facts
 from spiral_stream.storage.uri import printable
 from spiral_stream.threads import Workers, thread_share
@@ -148,7 +149,7 @@ class ArrowObjectReader(Reader):
             msg = f"Arrow files in {cut(printable(self._root))}: row {int(rows.max())} was asked for, but there are "
             raise SourceError(msg + f"{int(self._starts[-1])} rows")
         if not len(rows):
-            return pa.schema([self.schema.field(name) for name in columns]).empty_table()
+            return no_rows(pa.schema([self.schema.field(name) for name in columns]))
         if not columns:
             return without_columns(len(rows))
         wanted, places = np.unique(rows, return_inverse=True)

@@ -23,7 +23,7 @@ from spiral_stream.sources.held_files import HeldFiles
 from spiral_stream.sources.paths import need_file
 from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.source import ROW, Known, Reader, Unit, content_key, without_columns
-from spiral_stream.sources.views import plain
+from spiral_stream.sources.views import no_rows, plain, plain_column, same_items
 from spiral_stream.threads import Workers, thread_share
 
 FILES: Final = 1024  # mapped at the same time
@@ -136,7 +136,7 @@ class ArrowStreamReader(Reader):
             msg = f"Arrow files in {self._root}: row {int(rows.max())} was asked for, but there are {int(self._starts[-1])} rows"
             raise SourceError(msg)
         if not len(rows):
-            return pa.schema([self.schema.field(name) for name in columns]).empty_table()
+            return no_rows(pa.schema([self.schema.field(name) for name in columns]))
         if not columns:
             return without_columns(len(rows))
         units = np.searchsorted(self._starts, rows, side="right") - 1
@@ -172,6 +172,8 @@ def stored(schema: pa.Schema) -> pa.Schema:
 def stored_column(column: pa.Array, field: pa.Field) -> pa.Array:
     """Return the values of a column in the type that `stored` gives it."""
     found = column.storage if isinstance(column.type, pa.BaseExtensionType) else column
+    if found.type != field.type:
+        found = plain_column(found, field.type)
     return found if str(found.type) == str(field.type) else found.cast(field.type)
 
 
@@ -180,16 +182,7 @@ def _stored(field: pa.Field) -> pa.Field:
     kept = {key: value for key, value in (field.metadata or {}).items() if not key.startswith(_EXTENSION)}
     kind = field.type.storage_type if known else field.type
     marked = known or len(kept) < len(field.metadata or {})
-    return pa.field(field.name, _same_items(kind) if marked else kind, field.nullable, kept or None)
-
-
-def _same_items(kind: pa.DataType) -> pa.DataType:
-    """A type whose lists call their items so: Parquet and the packages of extension types have different names for them."""
-    if pa.types.is_list(kind):
-        return pa.list_(pa.field("item", _same_items(kind.value_type), kind.value_field.nullable))
-    if pa.types.is_large_list(kind):
-        return pa.large_list(pa.field("item", _same_items(kind.value_type), kind.value_field.nullable))
-    return kind
+    return pa.field(field.name, same_items(kind) if marked else kind, field.nullable, kept or None)
 
 
 def _together(file: StreamFile, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:

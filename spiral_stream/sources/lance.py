@@ -29,6 +29,7 @@ from spiral_stream.sources.lancedb import is_table, place_of
 from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
+from spiral_stream.sources.views import no_rows, plain, plain_column
 from spiral_stream.sources.watch import Facts, Watch, facts_of
 from spiral_stream.storage.opening import need_answer
 
@@ -111,7 +112,7 @@ class LanceReader(Reader):
         self._deleted: dict[int, NDArray[np.uint64]] = {}
         self._lock = threading.Lock()
         self._blobs = tuple(field.name for field in self._dataset.schema if is_blob(field))
-        self.schema = pa.schema([as_read(field) for field in self._dataset.schema])
+        self.schema = plain(pa.schema([as_read(field) for field in self._dataset.schema]))
         if known is None and (wrong := [name for name in self.schema.names if unreadable(name)]):
             named = f"a column is called {shown(wrong[0])}"
             msg = f"{self._place}: {named}, which Lance cannot read by its name. Rename it, or drop it"
@@ -147,7 +148,7 @@ class LanceReader(Reader):
         return ids[units], units
 
     def units(self) -> Sequence[Unit]:
-        facts = repr([(field.name, str(field.type), field.nullable) for field in self._dataset.schema])
+        facts = repr([(field.name, str(field.type), field.nullable) for field in plain(self._dataset.schema)])
         return [
             Unit(
                 name=f"fragment-{fragment.fragment_id:08d}",
@@ -235,20 +236,23 @@ class LanceReader(Reader):
             raise SourceError(msg)
         schema = pa.schema([self.schema.field(name) for name in columns])
         if not len(rows):
-            return schema.empty_table()
+            return no_rows(schema)
         if not columns:
             return without_columns(len(rows))
         distinct, places = np.unique(rows, return_inverse=True)
         as_asked = len(distinct) == len(rows) and bool((places[1:] > places[:-1]).all())
-        plain = [name for name in dict.fromkeys(columns) if name not in self._blobs]
+        stored = [name for name in dict.fromkeys(columns) if name not in self._blobs]
         taken = None
         with self._called():
-            if plain:
-                taken = self._dataset.take(pa.array(distinct), columns=plain)
+            if stored:
+                taken = self._dataset.take(pa.array(distinct), columns=stored)
                 taken = taken if as_asked else taken.take(pa.array(places))
             blobs = {name: self._read_blobs(name, rows) for name in columns if name in self._blobs}
         self._need_unchanged(np.unique(np.searchsorted(self._starts, distinct, side="right") - 1).tolist())
-        arrays = [blobs[name] if name in blobs else taken.column(name) for name in columns]  # type: ignore[union-attr]  # plain names imply a taken table
+        arrays = [
+            blobs[name] if name in blobs else plain_column(taken.column(name), schema.field(name).type)  # type: ignore[union-attr]  # stored names imply a taken table
+            for name in columns
+        ]
         return pa.table(arrays, schema=schema)
 
     def close(self) -> None:
@@ -373,7 +377,7 @@ def _open(source: Lance) -> "lance.LanceDataset":
 
 
 def _plain(array: pa.Array, field: pa.Field) -> pa.Array:
-    return array if array.type == field.type else array.cast(field.type)
+    return plain_column(array, field.type)
 
 
 def _fragment_key(fragment: "lance.LanceFragment", facts: str, origin: bool) -> str:

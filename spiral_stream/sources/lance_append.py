@@ -12,6 +12,7 @@ import pyarrow as pa
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.lance_calls import lance_options, storage
 from spiral_stream.sources.paths import is_remote
+from spiral_stream.sources.views import no_rows
 from spiral_stream.storage.opening import store_of
 
 
@@ -84,7 +85,7 @@ def made(uri: str, schema: pa.Schema) -> Appendable:
     if found is None:
         try:
             with storage(f"Lance dataset {uri}"):
-                lance.write_dataset(schema.empty_table(), uri, mode="create", storage_options=lance_options(uri))
+                lance.write_dataset(no_rows(schema), uri, mode="create", storage_options=lance_options(uri))
         except SourceError:
             if present(uri) is None:  # nobody else made it
                 raise

@@ -24,10 +24,10 @@ from spiral_stream.sources.held_files import HeldFiles
 from spiral_stream.sources.hive import has_keys, hive_columns, need_equal
 from spiral_stream.sources.listing import Paths, common_folder, listed, set_given_paths
 from spiral_stream.sources.parquet_files import ParquetFile, chunks_of, opened_file, parquet_storage, read_footer
-from spiral_stream.sources.predicate import needed, passing
+from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.recent import Recent
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, without_columns
-from spiral_stream.sources.views import plain
+from spiral_stream.sources.views import as_plain, no_rows
 from spiral_stream.storage.uri import is_object
 from spiral_stream.threads import Workers, thread_share
 
@@ -217,7 +217,7 @@ class ParquetReader(Reader):
             msg = f"Parquet files at {self.base}: row {int(rows.max())} was asked for, but there are {int(self._starts[-1])} rows"
             raise SourceError(msg)
         if not len(rows):
-            return pa.schema([self.schema.field(name) for name in columns]).empty_table()
+            return no_rows(pa.schema([self.schema.field(name) for name in columns]))
         if not columns:
             return without_columns(len(rows))
         order, runs = self._by_group(rows)
@@ -262,7 +262,8 @@ class ParquetReader(Reader):
         from spiral_stream.dialects.arrow import to_parquet
         from spiral_stream.dialects.pushdown import split
 
-        lowered, _ = split(predicate, self.schema, to_parquet)
+        compared, _ = split_without(predicate, self.schema, frozenset(_extensions(self.schema)))
+        lowered, _ = split(compared, self.schema, to_parquet)
         if lowered is None or file.has_views:  # statistics are compared in the file's own types
             return list(range(file.footer.num_row_groups))
         with parquet_storage(file):
@@ -290,7 +291,7 @@ class ParquetReader(Reader):
                 self._need_unchanged(file)
                 if batch is None:
                     return
-                yield batch.cast(plain(batch.schema)) if file.has_views else batch
+                yield as_plain(batch) if file.has_views else batch
 
     def _column(self, unit: int, group: int, name: str) -> pa.ChunkedArray:
         """One decoded column of one row group, from the cache or the file."""
@@ -302,7 +303,7 @@ class ParquetReader(Reader):
             chunks = chunks_of(file, [group], [name])
             with parquet_storage(file), pq.ParquetFile(opened_file(file, chunks), metadata=file.footer) as opened:
                 table = opened.read_row_group(group, columns=[name])
-                found = (table.cast(plain(table.schema)) if file.has_views else table).column(name)
+                found = (as_plain(table) if file.has_views else table).column(name)
             self._need_unchanged(file)
             self._cache.put((unit, group, name), found)
         return found
@@ -310,6 +311,11 @@ class ParquetReader(Reader):
     def _need_unchanged(self, file: ParquetFile) -> None:
         if not self.remote:  # every answer of a store says which object it is of
             self._held.need_unchanged([file.path])
+
+
+def _extensions(schema: pa.Schema) -> list[str]:
+    """Columns that Arrow compares with no statistics."""
+    return [field.name for field in schema if isinstance(field.type, pa.BaseExtensionType)]
 
 
 def _common_schema(files: Sequence[ParquetFile]) -> pa.Schema:

@@ -23,10 +23,10 @@ from spiral_stream.sources.added import need_origin, with_added
 from spiral_stream.sources.held_files import HeldFiles
 from spiral_stream.sources.listing import Paths, common_folder, listed, set_given_paths
 from spiral_stream.sources.paths import open_file
-from spiral_stream.sources.predicate import needed, passing
+from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.remote_file import RemoteBytes, look, read_parts
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
-from spiral_stream.sources.views import plain
+from spiral_stream.sources.views import no_rows, plain, plain_column
 from spiral_stream.storage.objects import IN_FLIGHT
 from spiral_stream.storage.uri import is_object
 from spiral_stream.threads import Workers, thread_share
@@ -125,6 +125,10 @@ class VortexReader(Reader):
         self._units: list[Unit] = []
         first = self._file(0)
         self.schema = first.schema
+        arrow = (
+            first.opened.dtype.to_arrow_schema()
+        )  # which Vortex compares with values of the same extension type only
+        self._marked = frozenset(field.name for field in arrow if isinstance(field.type, pa.BaseExtensionType))
         if known is None:
             with Workers(thread_share().waiting(THREADS), "spiral-vortex") as pool:
                 self._units = list(pool.map(lambda unit: self._file(unit).unit, range(len(self._names))))
@@ -146,10 +150,12 @@ class VortexReader(Reader):
         predicate: Expr | None = None,
         units: Sequence[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        from spiral_stream.dialects.pushdown import split
+        from spiral_stream.dialects.pushdown import all_of, split
         from spiral_stream.dialects.vortex import to_vortex
 
-        pushed, late = split(predicate, self.schema, to_vortex)
+        compared, others = split_without(predicate, self.schema, self._marked)
+        pushed, late = split(compared, self.schema, to_vortex)
+        late = all_of([part for part in (late, others) if part is not None])
         lowered = None if pushed is None else to_vortex(pushed, self.schema)
         read = needed(columns, late)
         schema = pa.schema([*(self.schema.field(name) for name in read), pa.field(ROW, pa.uint64())])
@@ -166,7 +172,7 @@ class VortexReader(Reader):
             msg = f"Vortex files at {self.base}: row {int(rows.max())} was asked for, but there are {int(self._starts[-1])} rows"
             raise SourceError(msg)
         if not len(rows):
-            return self._fields(columns).empty_table()
+            return no_rows(self._fields(columns))
         if not columns:
             return without_columns(len(rows))
         distinct, places = np.unique(rows, return_inverse=True)
@@ -282,7 +288,9 @@ class VortexReader(Reader):
 
     def _as_table(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
         """The columns in the order asked, of the types of the schema."""
-        return table.select(list(columns)).cast(self._fields(columns))
+        fields = self._fields(columns)
+        found = [plain_column(table.column(field.name), field.type) for field in fields]
+        return pa.table(found, names=fields.names).cast(fields)
 
     def _fields(self, columns: Sequence[str]) -> pa.Schema:
         return pa.schema([self.schema.field(name) for name in columns])
