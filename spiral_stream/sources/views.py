@@ -33,7 +33,7 @@ def plain_field(field: pa.Field) -> pa.Field:
 
 
 def same_items(kind: pa.DataType) -> pa.DataType:
-    """Return a type whose lists call their items so: Parquet and the packages of extension types have different names for them."""
+    """Return a type whose lists call their items so: Parquet and packages of extension types have other names for them."""
     if pa.types.is_list(kind):
         return pa.list_(pa.field("item", same_items(kind.value_type), kind.value_field.nullable))
     if pa.types.is_large_list(kind):
