@@ -18,7 +18,8 @@ from spiral_stream.sources.csv_types import FALSE, TRUE, ColumnGuess, OddNumbers
 from spiral_stream.sources.declared import columns, declared, need_kept_names
 from spiral_stream.sources.halves import Record, sound
 from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
-from spiral_stream.sources.listing import listed_units, set_paths
+from spiral_stream.sources.listing import set_paths
+from spiral_stream.sources.mosaic_folders import is_shard, lines_units, shards_source
 from spiral_stream.sources.pieces import pieces
 from spiral_stream.sources.text_blocks import BLOCK_BYTES, is_plain, with_compressed
 from spiral_stream.threads import Workers, thread_share
@@ -42,6 +43,8 @@ _COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
 @dataclass(frozen=True, slots=True)
 class Csv(ImportedSource):
     """Files of comma-separated values: ``.csv`` or ``.tsv``, each also ``.gz`` or ``.zst``.
+
+    A folder that Mosaic's CSVWriter or TSVWriter wrote is read by its index.json, as `Mds` reads it: nothing is quoted there.
 
     The first line of each file names its columns. One without a name is called ``column_1``, by its place, and a dot, a
     backtick, or a ``*`` alone becomes ``_``. In columns of numbers, truth values and times, an empty field, ``NA``,
@@ -97,18 +100,26 @@ class Csv(ImportedSource):
             _need_readable(kinds)
 
     def import_units(self) -> Sequence[ImportUnit]:
-        return listed_units(self.path, "Csv", SUFFIXES)
+        given = {"schema": self.schema, "column_names": self.column_names, "delimiter": self.delimiter}
+        return lines_units(self.path, "Csv", SUFFIXES, ("csv", "tsv"), given)
 
     def import_pieces(self, files: Sequence[ImportUnit]) -> Sequence[ImportUnit]:
+        if is_shard(files[0]):
+            return files
         return pieces(files, parted=lambda file: self.form_of(file.path).enclosing is None and is_plain(file))
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
+        if is_shard(units[0]):
+            return shards_source(self.path, self.on_error).import_schema(units)
         if self.schema is not None:
             return columns(self.schema, "Csv")
         places = np.unique(np.linspace(0, len(units) - 1, min(len(units), SAMPLE_FILES)).astype(int))
         return _schema_of(self, [units[place] for place in places])
 
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
+        if is_shard(unit):
+            yield from shards_source(self.path, self.on_error).import_rows(unit, schema, refused)
+            return
         rows: _Rows | None = None
         for names, chunk in chunks(self.form_of(unit.path), unit, refused, BLOCK_BYTES):
             rows = rows or _Rows(self, unit, names, schema, refused)

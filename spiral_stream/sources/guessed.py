@@ -12,6 +12,7 @@ from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.folder import IMAGES, VIDEOS
 from spiral_stream.sources.listing import PACKED
 from spiral_stream.sources.mds_index import INDEX_FILE
+from spiral_stream.sources.mosaic_folders import is_index_file
 from spiral_stream.sources.options import options_of
 from spiral_stream.sources.own import own_source
 from spiral_stream.sources.saved import library_kinds
@@ -95,7 +96,7 @@ def _told(path: str) -> str:
 
 def _splits_of(path: str, kind: str, *, is_folder: bool) -> Mapping[str, str]:
     """The splits that names of files say, each as it is spelt first with a place where its files are."""
-    indexed = kind == "mds" and (Path(path) / INDEX_FILE).exists()
+    indexed = kind == "mds" and is_index_file(Path(path) / INDEX_FILE)
     if kind == "huggingface" or indexed or not (is_folder or glob.has_magic(path)):
         return {}
     root = path if is_folder else os.path.dirname(re.split(r"[*?\[]", path)[0])  # noqa: PTH120
@@ -133,7 +134,7 @@ def _of_folder(folder: Path) -> str | None:
         return "lance"
     if any((folder / name).exists() for name in ("state.json", "dataset_dict.json", "dataset_infos.json")):
         return "huggingface"
-    if (folder / INDEX_FILE).exists():
+    if is_index_file(folder / INDEX_FILE):
         return "mds"
     names = [path for _, path in zip(range(_LOOKED_AT), sorted(folder.rglob("*")), strict=False) if path.is_file()]
     kinds = {_by_name(path.name) for path in names}

@@ -30,7 +30,8 @@ from spiral_stream.sources.json_types import (
     type_of,
     without_empty,
 )
-from spiral_stream.sources.listing import listed_units, set_paths
+from spiral_stream.sources.listing import set_paths
+from spiral_stream.sources.mosaic_folders import is_shard, lines_units, shards_source
 from spiral_stream.sources.pieces import pieces
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar_references import TarLinks, need_references, tars_key, with_references, with_texts
@@ -52,6 +53,8 @@ class Jsonl(ImportedSource):
     """Files of JSON lines: ``.jsonl``, ``.ndjson`` or ``.json``, each also ``.gz`` or ``.zst``.
 
     A big file that is not compressed is read in parts, by as many workers as there are.
+
+    A folder that Mosaic's JSONWriter wrote is read by its index.json, as `Mds` reads it.
 
     Objects become structs and arrays become lists. A key that a line lacks is null there.
 
@@ -90,7 +93,8 @@ class Jsonl(ImportedSource):
             _need_readable(kinds)
 
     def import_units(self) -> Sequence[ImportUnit]:
-        units = listed_units(self.path, "Jsonl", SUFFIXES)
+        given = {"schema": self.schema, "references": self.references}
+        units = lines_units(self.path, "Jsonl", SUFFIXES, ("json",), given)
         if not self.references:
             return units
         keys = {folder: tars_key(self.references, folder) for folder in {_folder(unit) for unit in units}}
@@ -101,9 +105,11 @@ class Jsonl(ImportedSource):
         ]
 
     def import_pieces(self, files: Sequence[ImportUnit]) -> Sequence[ImportUnit]:
-        return pieces(files, parted=is_plain)
+        return files if is_shard(files[0]) else pieces(files, parted=is_plain)
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
+        if is_shard(units[0]):
+            return shards_source(self.path, self.on_error).import_schema(units)
         schema = self._text_schema(units)
         if not self.references:
             return schema
@@ -117,6 +123,9 @@ class Jsonl(ImportedSource):
         return _schema_of([units[place] for place in places], self.on_error)
 
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
+        if is_shard(unit):
+            yield from shards_source(self.path, self.on_error).import_rows(unit, schema, refused)
+            return
         texts = with_texts(schema, self.references)
         links = TarLinks(self.references, _folder(unit), self.base, schema) if self.references else None
         for table in self._texts(unit, texts, refused):

@@ -19,7 +19,7 @@ from spiral_stream.storage.uri import is_object
 
 Paths = str | tuple[str, ...]
 
-PACKED: Final = (".br", ".bz2", ".gz", ".lz4", ".xz", ".zst", ".zstd")  # how names of compressed files end
+PACKED: Final = (".br", ".bz2", ".gz", ".lz4", ".snappy", ".xz", ".zst", ".zstd")  # how names of compressed files end
 _GLOB: Final = "*?["
 _MARKS: Final = _GLOB + "{"
 
@@ -56,8 +56,7 @@ def listed(paths: Paths, what: str, suffixes: Sequence[str], *, remote: bool = F
         the common folder, and the sorted names of the files relative to it.
 
     Raises:
-        SourceError: a path names nothing, a file is named twice or is there in two compressions, or a folder cannot be
-            read.
+        SourceError: a path names nothing, a file is named twice, or a folder cannot be read.
     """
     given = (paths,) if isinstance(paths, str) else paths
     objects = [path for path in given if is_object(path)]
@@ -73,7 +72,6 @@ def listed(paths: Paths, what: str, suffixes: Sequence[str], *, remote: bool = F
                 raise _twice(file, found[file], path, what)
             found[file] = path
     names = sorted(_relative(file, root) for file in found)
-    _need_one_compression(names, root, what)
     for name in names:
         if not name.isascii():
             _need_utf8(name, root, what)
@@ -100,6 +98,17 @@ def listed_units(paths: Paths, what: str, suffixes: Sequence[str], base: str | N
         what: the source, for messages.
         suffixes: how the files of a folder end.
         base: the folder, or the URI, that names are relative to; by default the common one of the files.
+
+    Raises:
+        SourceError: as `listed` and `file_units`; or a file is there in two compressions.
+    """
+    units = found_units(paths, what, suffixes, base)
+    need_one_compression([unit.path for unit in units], what)
+    return units
+
+
+def found_units(paths: Paths, what: str, suffixes: Sequence[str], base: str | None = None) -> list[ImportUnit]:
+    """As `listed_units`, with each file that is there in two compressions twice.
 
     Raises:
         SourceError: as `listed` and `file_units`.
@@ -149,6 +158,25 @@ def unpacked(name: str) -> str:
         if name.endswith(end):
             return name.removesuffix(end)
     return f"{name.removesuffix('.tgz')}.tar" if name.endswith(".tgz") else name
+
+
+def need_one_compression(paths: Sequence[str], what: str) -> None:
+    """Refuse a file that is there twice, as `gunzip -k` leaves it.
+
+    Raises:
+        SourceError: names both.
+    """
+    if not any(path.endswith((*PACKED, ".tgz")) for path in paths):
+        return
+    seen: dict[str, str] = {}
+    for path in paths:
+        other = seen.setdefault(unpacked(path), path)
+        if other != path:
+            msg = (
+                f"{what}: {cut(other)} and {cut(path)} are one file in two compressions, and its rows would be read twice. "
+                f"Remove one of them, or name the files that you mean with a pattern, such as *{cut(_ending(path))}"
+            )
+            raise SourceError(msg)
 
 
 def set_given_paths(source: Any, what: str) -> None:
@@ -214,7 +242,6 @@ def _objects(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> list[Fo
         if each.uri in found:
             raise _twice(each.uri, found[each.uri].given, each.given, what)
         found[each.uri] = each
-    _need_one_compression(list(found), "", what)
     return list(found.values())
 
 
@@ -271,26 +298,6 @@ def _relative(path: str, root: str) -> str:
 def _twice(file: str, first: str, second: str, what: str) -> SourceError:
     by = f"by {cut(first)} and by {cut(second)}" if first != second else f"by {cut(first)}"
     return SourceError(f"{what}: {cut(file)} is named twice, {by}. Name each file once")
-
-
-def _need_one_compression(names: Sequence[str], root: str, what: str) -> None:
-    """Refuse a file that is there twice, as `gunzip -k` leaves it.
-
-    Raises:
-        SourceError: names both.
-    """
-    if not any(name.endswith((*PACKED, ".tgz")) for name in names):
-        return
-    seen: dict[str, str] = {}
-    for name in names:
-        other = seen.setdefault(unpacked(name), name)
-        if other != name:
-            first, second = (cut(os.path.join(root, each)) for each in (other, name))  # noqa: PTH118
-            msg = (
-                f"{what}: {first} and {second} are one file in two compressions, and its rows would be read twice. Remove "
-                "one of them, or name the files that you mean with a pattern, such as *" + cut(_ending(name))
-            )
-            raise SourceError(msg)
 
 
 def _ending(name: str) -> str:

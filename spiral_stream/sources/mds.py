@@ -1,13 +1,13 @@
-"""MDS: the folders of shards that Mosaic's MDSWriter writes and its StreamingDataset reads.
+"""The folders of shards that Mosaic's writers write and its StreamingDataset reads: MDS, JSON, CSV, TSV and XSV.
 
-A shard is one unit. Images and bytes of shards that are not compressed stay where they are, and are read by offset; those
-of compressed shards are copied. Numbers, texts, JSON and arrays become columns.
+A shard is one unit. Images and bytes of MDS shards that are not compressed stay where they are, and are read by offset;
+those of compressed shards are copied. Numbers, texts, JSON and arrays become columns.
 """
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar, Final, cast, final
 
@@ -18,7 +18,8 @@ from spiral_stream.integrity.blocks import Mapped, moment, need_sound
 from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.mds_columns import MdsColumns, described, found_columns
 from spiral_stream.sources.mds_encodings import need_dtype
-from spiral_stream.sources.mds_index import Shard, indexes_of, need_hashes, shards_of
+from spiral_stream.sources.mds_index import JSON, Shard, ShardFile, indexes_of, need_hashes, shards_of
+from spiral_stream.sources.mds_lines import LineSamples
 from spiral_stream.sources.mds_objects import FoundShard, found_shards, object_shards
 from spiral_stream.sources.mds_samples import MdsSamples
 from spiral_stream.sources.paths import absolute, is_remote, need_file, not_found
@@ -31,6 +32,7 @@ _LOOKED_AT: Final = 4  # shards, where only their samples say what a column hold
 _BATCHES: Final = 1  # of each
 _READ: Final = 1 << 20
 _CODECS: Final = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2", "br": "brotli"}  # Mosaic's name -> pyarrow's
+_VARINT: Final = 5  # bytes of the length before a block of Snappy, at most
 _WAY_OUT: Final = "Write the folder again, or fetch it again"
 Arrays = tuple[tuple[str, str], ...]
 
@@ -39,6 +41,9 @@ Arrays = tuple[tuple[str, str], ...]
 @dataclass(frozen=True, slots=True)
 class Mds(ImportedSource):
     """A folder with index.json and its shards, or a folder of such folders, whose samples follow each other.
+
+    The index says how the shards are written: as MDS, or as lines of JSON, CSV, TSV or other separated values; these hold
+    ``str``, ``int`` and ``float``, which become utf8, int64 (uint64 where a number needs it) and float64. Of MDS:
 
     | encoding | column |
     |---|---|
@@ -121,7 +126,10 @@ class Mds(ImportedSource):
 
 
 def _need_like(unit: ImportUnit, shard: Shard, first: Shard) -> None:
-    if (shard.names, shard.encodings) == (first.names, first.encodings):
+    if (shard.form == JSON) == (first.form == JSON) and (shard.names, shard.encodings) == (
+        first.names,
+        first.encodings,
+    ):
         return
     here, there = (dict(zip(each.names, each.encodings, strict=True)) for each in (shard, first))
     msg = (
@@ -141,11 +149,23 @@ def _need_arrays(arrays: object) -> Arrays:
 
 def _unit_of(folder: str, index: str, shard: Shard) -> ImportUnit:
     """The unit of a shard: of the file that is there, the raw one where both are."""
+    file, facts = _there(index, shard.raw, shard.packed)
+    if shard.lines is None:
+        return _unit(FoundShard(folder, index, shard, file, ()), facts.st_size, facts.st_mtime_ns)
+    meta, _ = _there(index, shard.lines.raw, shard.lines.packed)
+    return _unit(FoundShard(folder, index, shard, file, (), meta), facts.st_size, facts.st_mtime_ns)
+
+
+def _there(index: str, raw: ShardFile, packed: ShardFile | None) -> tuple[ShardFile, os.stat_result]:
+    """The file that is there, the raw one where both are, and what it is like.
+
+    Raises:
+        SourceError: neither is, or it has another size.
+    """
     root = os.path.dirname(index)  # noqa: PTH120
-    raw = os.path.join(root, shard.raw.name)  # noqa: PTH118
-    file, path = shard.raw, raw
-    if not os.path.exists(raw) and shard.packed is not None:  # noqa: PTH110
-        file, path = shard.packed, os.path.join(root, shard.packed.name)  # noqa: PTH118
+    file, path = raw, os.path.join(root, raw.name)  # noqa: PTH118
+    if not os.path.exists(path) and packed is not None:  # noqa: PTH110
+        file, path = packed, os.path.join(root, packed.name)  # noqa: PTH118
     try:
         facts = os.stat(path)  # noqa: PTH116
         need_file(path, facts)
@@ -155,26 +175,27 @@ def _unit_of(folder: str, index: str, shard: Shard) -> ImportUnit:
     if facts.st_size != file.size:
         msg = f"Mds: {cut(path)} has {facts.st_size:,} bytes, and the index says {file.size:,}. {_WAY_OUT}"
         raise SourceError(msg)
-    return _unit(FoundShard(folder, index, shard, file, ()), facts.st_size, facts.st_mtime_ns)
+    return file, facts
 
 
 def _unit(found: FoundShard, size: int, when: int) -> ImportUnit:
     shard, root = found.shard, os.path.dirname(found.listing)  # noqa: PTH120
     name = os.path.normpath(os.path.join(found.folder, shard.raw.name))  # noqa: PTH118
-    key = content_key(name, found.file.name, size, when, repr(asdict(shard)))
+    key = content_key(name, found.file.name, size, when, shard.said)
     path = os.path.join(root, found.file.name)  # noqa: PTH118
-    return ImportUnit(name, path, size, key, (found.listing,), found.seen, shard.samples)
+    meta = () if found.meta is None else (os.path.join(root, found.meta.name),)  # noqa: PTH118
+    return ImportUnit(name, path, size, key, (found.listing, *meta), found.seen, shard.samples)
 
 
 def _shards_of(unit: ImportUnit) -> tuple[Shard, ...]:
     """The shards that the index of a unit lists."""
-    [index] = unit.others
+    index = unit.others[0]
     facts = unit.facts(index)
     return shards_of(index) if facts is None else object_shards(index, facts)
 
 
 def _shard_of(unit: ImportUnit, shards: Sequence[Shard]) -> Shard:
-    [index] = unit.others
+    index = unit.others[0]
     root = os.path.dirname(index)  # noqa: PTH120
     for shard in shards:
         files = (shard.raw, shard.packed)
@@ -189,27 +210,41 @@ def _is_raw(unit: ImportUnit, shard: Shard) -> bool:
 
 
 @contextmanager
-def _samples(unit: ImportUnit, shard: Shard) -> Iterator[MdsSamples]:
+def _samples(unit: ImportUnit, shard: Shard) -> Iterator[MdsSamples | LineSamples]:
     """The samples of a shard, whose bytes are those that the index has hashes of."""
     since = moment()
     try:
-        facts = unit.facts(unit.path)
-        mapped = memoryview(Mapped(unit.path)) if facts is None else object_bytes(unit.path, facts)
-    except OSError as error:
-        msg = f"Mds: {cut(unit.path)}: {error.strerror}. Restore it"
-        raise SourceError(msg) from error
-    try:
-        if _is_raw(unit, shard):
-            need_hashes(unit.path, shard.raw, mapped)
-            yield MdsSamples(unit.path, mapped, shard)
-        else:
-            assert shard.packed is not None
-            need_hashes(unit.path, shard.packed, mapped)
-            data = memoryview(_uncompressed(unit.path, mapped, shard))
-            need_hashes(unit.path, shard.raw, data)
+        data = _bytes_of(unit, unit.path, (shard.raw, shard.packed), shard.compression)
+        if shard.lines is None:
             yield MdsSamples(unit.path, data, shard)
+        else:
+            meta = _bytes_of(unit, unit.others[1], (shard.lines.raw, shard.lines.packed), shard.compression)
+            yield LineSamples(unit.path, data, meta, shard)
     finally:
         _need_sound(unit.path, since)
+
+
+def _bytes_of(
+    unit: ImportUnit, path: str, files: tuple[ShardFile, ShardFile | None], compression: str | None
+) -> memoryview:
+    """The bytes of one file of a shard, raw; both forms are compared with their hashes.
+
+    Raises:
+        SourceError: it cannot be read, or holds other bytes than the index says.
+    """
+    raw, packed = files
+    try:
+        facts = unit.facts(path)
+        mapped = memoryview(Mapped(path)) if facts is None else object_bytes(path, facts)
+    except OSError as error:
+        msg = f"Mds: {cut(path)}: {error.strerror}. Restore it"
+        raise SourceError(msg) from error
+    if path != os.path.join(os.path.dirname(unit.others[0]), raw.name):  # noqa: PTH118,PTH120
+        assert packed is not None
+        need_hashes(path, packed, mapped)
+        mapped = memoryview(_uncompressed(path, mapped, compression, raw.size))
+    need_hashes(path, raw, mapped)
+    return mapped
 
 
 def _need_sound(path: str, since: int) -> None:
@@ -221,10 +256,11 @@ def _need_sound(path: str, since: int) -> None:
         raise SourceError(msg) from error
 
 
-def _uncompressed(path: str, packed: memoryview, shard: Shard) -> bytes:
-    """The bytes of a compressed shard: as many as the index says, and never more."""
-    reader, found = _reader(path, packed, shard.compression), bytearray()
-    most = shard.raw.size
+def _uncompressed(path: str, packed: memoryview, compression: str | None, most: int) -> bytes:
+    """The bytes of a compressed file: as many as the index says, and never more."""
+    if compression == "snappy":
+        return _unsnapped(path, packed, most)
+    reader, found = _reader(path, packed, compression), bytearray()
     try:
         while len(found) <= most and (part := reader.read(min(_READ, most + 1 - len(found)))):
             found += part
@@ -237,6 +273,22 @@ def _uncompressed(path: str, packed: memoryview, shard: Shard) -> bytes:
     return bytes(found)
 
 
+def _unsnapped(path: str, packed: memoryview, size: int) -> bytes:
+    """The bytes of one block of Snappy, which says how many it holds before it is unpacked."""
+    said, shift = 0, 0
+    for letter in packed[:_VARINT]:
+        said, shift = said | (letter & 0x7F) << shift, shift + 7
+        if letter < 0x80:  # noqa: PLR2004
+            break
+    if said != size:
+        msg = f"Mds: {cut(path)} holds {said:,} bytes, and the index says {size:,}. {_WAY_OUT}"
+        raise SourceError(msg)
+    try:
+        return bytes(pa.decompress(pa.py_buffer(packed), size, codec="snappy"))
+    except (OSError, ValueError) as error:
+        raise _damaged(path, 0, error) from error
+
+
 def _damaged(path: str, at: int, error: Exception) -> SourceError:
     return SourceError(f"Mds: {cut(path)} cannot be uncompressed after {at:,} bytes ({cut(str(error))}). {_WAY_OUT}")
 
@@ -244,6 +296,7 @@ def _damaged(path: str, at: int, error: Exception) -> SourceError:
 def _reader(path: str, packed: memoryview, compression: str | None) -> Any:
     codec = _CODECS.get(compression or "")
     if codec is None:
-        msg = f"Mds: {cut(path)} is compressed as {shown(compression)}; zstd, gz, bz2 and br are read. Write the folder again"
+        known = "zstd, gz, bz2, br and snappy"
+        msg = f"Mds: {cut(path)} is compressed as {shown(compression)}; {known} are read. Write the folder again"
         raise SourceError(msg)
     return pa.input_stream(pa.py_buffer(packed), compression=codec)

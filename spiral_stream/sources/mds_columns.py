@@ -1,6 +1,6 @@
-"""The columns of an MDS folder: their types, from the index and where it says too little from samples, and their batches."""
+"""The columns of a folder of Mosaic's shards: their types, from the index and where it says too little from samples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, final
 
@@ -13,11 +13,12 @@ from spiral_stream.sources.imports import Refused
 from spiral_stream.sources.json_columns import column_of, kept_type, without_rows
 from spiral_stream.sources.json_types import MixedTypesError, merged, type_of
 from spiral_stream.sources.mds_encodings import Encoding, MdsForm, arrow_type, bare_array, encoding_of
-from spiral_stream.sources.mds_index import Shard
+from spiral_stream.sources.mds_index import JSON, Shard
 from spiral_stream.sources.mds_samples import Span
 from spiral_stream.sources.mds_values import INLINE, REFERENCE, SHAPE
 from spiral_stream.sources.tar_fields import ChosenColumns, Columns, FieldPlace, choice_of, column_name
 
+_INT64: Final = 1 << 63
 DIMS: Final = b"spiral:shape"  # metadata of a column of arrays of one shape: its dimensions, such as 3,224,224
 
 
@@ -25,7 +26,7 @@ class MdsColumn(NamedTuple):
     """One column of the shards that is kept."""
 
     at: int  # among the columns of the shards
-    derived: str  # its name, without dots
+    derived: str  # its name, without dots; "" of lines of JSON, whose keys are columns
     place: FieldPlace | None  # None: only keys of its JSON are kept
     encoding: Encoding
 
@@ -45,6 +46,11 @@ class MdsColumns:
         self.inline = inline
         self._choice = choice_of(chosen)
         self.kept: list[MdsColumn] = []
+        self.lines = shard.lines
+        self.json: dict[str, pa.DataType] = {}  # columns of lines of JSON; null: whole numbers, or truth values
+        if shard.lines is not None and shard.lines.form == JSON:
+            self._take_keys(shard, arrays)
+            return
         for at, (name, written) in enumerate(zip(shard.names, shard.encodings, strict=True)):
             derived = column_name(name)
             if not self._choice.wants(name, is_json=written == "json"):
@@ -54,14 +60,34 @@ class MdsColumns:
             self.kept.append(MdsColumn(at, derived, self._choice.place(derived), encoding))
         _need_named(shard, self._choice, arrays, {column.derived: column for column in self.kept})
 
+    def _take_keys(self, shard: Shard, arrays: Mapping[str, str]) -> None:
+        """Take the keys of lines of JSON as columns."""
+        for name, written in zip(shard.names, shard.encodings, strict=True):
+            _encoding(name, written, arrays)
+            if (place := self._choice.place(column_name(name))) is not None:
+                self.json[place.column] = {"str": pa.utf8(), "str_float": pa.float64()}.get(written, pa.null())
+        self.kept.append(MdsColumn(0, "", None, Encoding("json", MdsForm.JSON)))
+        _need_named(shard, self._choice, arrays, self.json)
+
     @property
     def says_little(self) -> bool:
-        """Whether the index leaves the type of a column open."""
-        return any(column.encoding.form is MdsForm.JSON or _is_open(column.encoding) for column in self.kept)
+        """Whether the index leaves the type of a column open: of whole numbers in lines whether they are above 2^63."""
+        return any(
+            column.encoding.form is MdsForm.JSON or _is_open(column.encoding) or self.is_written(column)
+            for column in self.kept
+        )
+
+    def is_written(self, column: MdsColumn) -> bool:
+        """Whether a column holds whole numbers of any size, written as text in lines."""
+        encoding = column.encoding
+        return self.lines is not None and encoding.form is MdsForm.WRITTEN and encoding.dtype == "int64"
 
     def keys(self, column: MdsColumn, value: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """Return the columns of the keys of a JSON object."""
-        found = ((self._choice.key_place(column.derived, column.place, key), each) for key, each in value.items())
+        if not column.derived:
+            found = ((self._choice.place(column_name(key)), each) for key, each in value.items())
+        else:
+            found = ((self._choice.key_place(column.derived, column.place, key), each) for key, each in value.items())
         return [(place.column, each) for place, each in found if place is not None]
 
     @property
@@ -88,7 +114,7 @@ class MdsColumns:
         wrong: dict[int, tuple[str, int]] = {}
         for column in self.kept:
             for row, reason in spans[column.at].wrong:
-                wrong.setdefault(row, (f"{column.derived} {reason}", column.at))
+                wrong.setdefault(row, (f"{column.derived or 'it'} {reason}", column.at))
         for row, (reason, at) in sorted(wrong.items()):
             refused.row(f"sample {spans[0].first + row:,}", reason, bytes(spans[at].bytes_of(row)))
         count = len(spans[0])
@@ -110,10 +136,9 @@ class MdsColumns:
             return {name: values.images_array(encoding, span, uri).cast(kind) if image is None else image}
         if encoding.form in (MdsForm.PIXELS, MdsForm.PIXEL_LISTS):
             return {name: values.pixels_array(encoding, span).cast(kind)}
-        if encoding.form is MdsForm.TEXT:
-            return {name: values.text_array(span)}
-        read = values.number_array if encoding.form is MdsForm.NUMBER else values.written_array
-        return {name: read(encoding, span)}
+        if encoding.form is MdsForm.WRITTEN:
+            return {name: values.written_array(encoding, span, kind)}
+        return {name: values.text_array(span) if encoding.form is MdsForm.TEXT else values.number_array(encoding, span)}
 
     def _json(self, column: MdsColumn, span: Span, schema: pa.Schema) -> dict[str, pa.Array]:
         found: dict[str, list[Any]] = {}
@@ -145,6 +170,8 @@ class FoundColumns:
     json: dict[str, pa.DataType] = field(default_factory=dict)  # by column
     dtypes: dict[str, str] = field(default_factory=dict)  # of arrays that say their own
     shaped: set[str] = field(default_factory=set)  # columns of arrays that have not one dimension
+    large: set[str] = field(default_factory=set)  # columns of whole numbers of which one is above 2^63
+    negative: set[str] = field(default_factory=set)  # those of which one is negative
 
     def schema(self) -> pa.Schema:
         """Return the schema."""
@@ -153,7 +180,9 @@ class FoundColumns:
             if column.encoding.form is not MdsForm.JSON and column.place is not None:
                 fields += self._fields(column.place.column, column.encoding)
         for name, kind in self.json.items():
-            if (of := kept_type(kind)) is not None:
+            said = self.columns.json.get(name)
+            of = pa.int64() if said is not None and pa.types.is_null(kind) else kept_type(kind)
+            if of is not None:
                 fields.append(pa.field(name, of))
         names = [each.name for each in fields]
         if twice := next((name for name in names if names.count(name) > 1), None):
@@ -173,7 +202,10 @@ class FoundColumns:
         }.get(encoding.form)
         if kind is not None:
             return [pa.field(name, kind, metadata={SEMANTIC: (encoding.semantic or "").encode()})]
-        return [pa.field(name, pa.utf8() if encoding.dtype is None else arrow_type(encoding.dtype))]
+        if encoding.dtype is None:
+            return [pa.field(name, pa.utf8())]
+        is_large = name in self.large and name not in self.negative
+        return [pa.field(name, pa.uint64() if is_large else arrow_type(encoding.dtype))]
 
     def _array_fields(self, name: str, encoding: Encoding) -> list[pa.Field]:
         inner = arrow_type(encoding.dtype or self.dtypes.get(name, "float32"))
@@ -187,7 +219,7 @@ class FoundColumns:
 
 def found_columns(columns: MdsColumns) -> FoundColumns:
     """Return what the index says of the columns."""
-    return FoundColumns(columns)
+    return FoundColumns(columns, dict(columns.json))
 
 
 def described(columns: MdsColumns, spans: Sequence[Span], found: FoundColumns, path: str) -> None:
@@ -206,6 +238,11 @@ def described(columns: MdsColumns, spans: Sequence[Span], found: FoundColumns, p
                 found.dtypes.setdefault(column.place.column, first)
             if any(len(shape) != 1 for shape in arrays.shapes):
                 found.shaped.add(column.place.column)
+        elif columns.is_written(column):
+            assert column.place is not None
+            numbers = [each for each in values.written_numbers(span) if each is not None]
+            found.large |= {column.place.column} if any(each >= _INT64 for each in numbers) else set()
+            found.negative |= {column.place.column} if any(each < 0 for each in numbers) else set()
         elif column.encoding.form is MdsForm.JSON:
             _describe_json(columns, column, values.json_values(span), found, path)
 
@@ -266,7 +303,7 @@ def _need_size(name: str, encoding: Encoding, said: int | None) -> None:
     raise SourceError(msg)
 
 
-def _need_named(shard: Shard, choice: ChosenColumns, arrays: Mapping[str, str], kept: Mapping[str, MdsColumn]) -> None:
+def _need_named(shard: Shard, choice: ChosenColumns, arrays: Mapping[str, str], kept: Collection[str]) -> None:
     have = {column_name(name) for name in shard.names}
     asked = [*(choice.places or ()), *map(column_name, arrays)]
     unknown = [name for name in asked if name not in have and not any(name.startswith(f"{each}_") for each in kept)]

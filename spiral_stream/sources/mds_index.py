@@ -1,14 +1,15 @@
-"""What the index.json of an MDS folder says: shards, their files, and the columns of their samples.
+"""What the index.json of a folder of Mosaic's shards says: the shards, their files, and the columns of their samples.
 
-Version 2, as Mosaic's MDSWriter writes it. Everything that is used is checked here, and compared with the files when they
-are read: an index is only a claim.
+Version 2, as Mosaic's writers write it: MDS, or lines of JSON or of separated texts with a meta file that says where each
+sample begins. Everything that is used is checked here, and compared with the files when they are read: an index is only a
+claim.
 """
 
 import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, final
@@ -20,6 +21,10 @@ from spiral_stream.errors import SourceError, cut, shown
 INDEX_FILE: Final = "index.json"
 MOST_BYTES: Final = 1 << 32  # of a shard: its offsets have 32 bits
 _VERSION: Final = 2
+MDS: Final = "mds"
+JSON: Final = "json"
+_SEPARATORS: Final[Mapping[str, str | None]] = {"csv": ",", "tsv": "\t", "xsv": None}  # None: the index says it
+_WRITTEN: Final = {"str": "str", "int": "str_int", "float": "str_float"}  # encodings of lines, as MDS calls them
 _XXHASHES: Final = frozenset(("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128"))
 _HASHED: Final = 1 << 22  # bytes at a time
 _WAY_OUT: Final = "Write the folder again, or fetch it again"
@@ -37,6 +42,18 @@ class ShardFile:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Lines:
+    """How a shard of lines is written."""
+
+    form: str  # "json", "csv", "tsv" or "xsv"
+    newline: str  # after each sample, and after the header
+    separator: str  # between values; "" of JSON
+    raw: ShardFile  # its meta file: where each sample begins
+    packed: ShardFile | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Shard:
     """What an index says of one shard."""
 
@@ -47,6 +64,20 @@ class Shard:
     names: tuple[str, ...]  # of the columns
     encodings: tuple[str, ...]
     sizes: tuple[int | None, ...]  # bytes of each value, None where they vary
+    lines: Lines | None = None  # None: MDS
+
+    @property
+    def form(self) -> str:
+        """The format, as the index calls it."""
+        return MDS if self.lines is None else self.lines.form
+
+    @property
+    def said(self) -> str:
+        """All that the index says, as text for a content key."""
+        fields = asdict(self)
+        if self.lines is None:
+            del fields["lines"]
+        return repr(fields)
 
 
 def indexes_of(path: str) -> list[str]:
@@ -60,7 +91,7 @@ def indexes_of(path: str) -> list[str]:
         return [own]
     found = sorted(str(each) for each in Path(path).rglob(INDEX_FILE)) if os.path.isdir(path) else []  # noqa: PTH112
     if not found:
-        msg = f"Mds: there is no {INDEX_FILE} in {cut(path)}, or in a folder below it. Give the folder that MDSWriter wrote"
+        msg = f"Mds: there is no {INDEX_FILE} in {cut(path)}, or in a folder below it. Give the folder that a writer wrote"
         raise SourceError(msg)
     return found
 
@@ -69,7 +100,7 @@ def shards_of(index: str) -> tuple[Shard, ...]:
     """Return the shards that an index lists.
 
     Raises:
-        SourceError: it cannot be read, or is no index of MDS shards.
+        SourceError: it cannot be read, or is no index of shards.
     """
     try:
         facts = os.stat(index)  # noqa: PTH116
@@ -92,7 +123,7 @@ def shards_in(index: str, data: bytes | memoryview) -> tuple[Shard, ...]:
     """Return the shards that the bytes of an index list.
 
     Raises:
-        SourceError: it is no index of MDS shards.
+        SourceError: it is no index of shards.
     """
     try:
         said = json.loads(bytes(data))
@@ -124,10 +155,13 @@ class _Entry:
         Raises:
             SourceError: names what is wrong with it.
         """
-        if self._said.get("format") != "mds":
-            raise self._wrong("format", '"mds"; csv and json shards are read with Csv and Jsonl')
+        form = self._said.get("format")
+        if form not in (MDS, JSON, *_SEPARATORS):
+            raise self._wrong("format", f"one of {', '.join((MDS, JSON, *_SEPARATORS))}")
         if self._said.get("version") != _VERSION:
             raise self._wrong("version", "2")
+        if form != MDS:
+            return self._of_lines(form)
         names, encodings, sizes = (self._list(key) for key in ("column_names", "column_encodings", "column_sizes"))
         if not len(names) == len(encodings) == len(sizes) or not names:
             raise self._wrong("column_names", "a name, an encoding and a size for each column")
@@ -135,16 +169,45 @@ class _Entry:
             raise self._wrong("column_names", "names and encodings that are texts, each name once")
         if not all(size is None or (_is_count(size) and size < MOST_BYTES) for size in sizes):
             raise self._wrong("column_sizes", "bytes, or null where they vary")
+        fixed = tuple(size or None for size in sizes)  # Mosaic takes 0 for a size that varies
+        raw, packed, algorithm, samples = self._data()
+        return Shard(raw, packed, algorithm, samples, tuple(names), tuple(encodings), fixed)
+
+    def _of_lines(self, form: str) -> Shard:
+        if form == JSON:
+            columns = self._said.get("columns")
+            if not isinstance(columns, dict):
+                raise self._wrong("columns", "names and their encodings")
+            names, encodings = list(columns), list(columns.values())
+        else:
+            names, encodings = self._list("column_names"), self._list("column_encodings")
+        if len(names) != len(encodings) or not names or not all(isinstance(each, str) and each for each in names):
+            raise self._wrong("columns" if form == JSON else "column_names", "a name and an encoding for each column")
+        if len(set(names)) < len(names) or not all(each in _WRITTEN for each in encodings if isinstance(each, str)):
+            raise self._wrong(
+                "columns" if form == JSON else "column_encodings", "each name once, with str, int or float"
+            )
+        newline = self._said.get("newline")
+        separator = "" if form == JSON else _SEPARATORS[form] or self._said.get("separator")
+        for key, text in (("newline", newline), ("separator", separator)):
+            if not isinstance(text, str) or (not text and (key, form) != ("separator", JSON)):
+                raise self._wrong(key, "a text")
+        raw, packed, algorithm, samples = self._data()
+        meta, packed_meta = self._file("raw_meta"), self._file("zip_meta") if self._said.get("zip_meta") else None
+        lines = Lines(form, str(newline), str(separator), meta, packed_meta)
+        written = tuple(_WRITTEN[each] for each in encodings)
+        return Shard(raw, packed, algorithm, samples, tuple(names), written, (None,) * len(names), lines)
+
+    def _data(self) -> tuple[ShardFile, ShardFile | None, str | None, int]:
+        """The file of the samples, the same compressed and how, and how many there are."""
         samples, compression = self._said.get("samples"), self._said.get("compression")
         if not _is_count(samples):
             raise self._wrong("samples", "a whole number")
         if not isinstance(compression, str | None):
             raise self._wrong("compression", 'null, or a name such as "zstd:7"')
-        raw, packed = self._file("raw_data"), self._file("zip_data") if self._said.get("zip_data") else None
-        assert raw is not None
-        fixed = tuple(size or None for size in sizes)  # Mosaic takes 0 for a size that varies
+        packed = self._file("zip_data") if self._said.get("zip_data") else None
         algorithm = None if compression is None else compression.partition(":")[0]
-        return Shard(raw, packed, algorithm, int(samples or 0), tuple(names), tuple(encodings), fixed)
+        return self._file("raw_data"), packed, algorithm, int(samples or 0)
 
     def _list(self, key: str) -> list[Any]:
         found = self._said.get(key)
@@ -209,12 +272,19 @@ def need_header(path: str, config: bytes, shard: Shard) -> None:
     """
     try:
         said: Mapping[str, Any] = json.loads(config)
-        found: Sequence[Any] = [
-            said["column_names"],
-            said["column_encodings"],
-            [size or None for size in said["column_sizes"]],
-        ]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        if shard.lines is not None and shard.lines.form == JSON:
+            pairs = list(said["columns"].items())
+            found: Sequence[Any] = [
+                [name for name, _ in pairs],
+                [_WRITTEN[each] for _, each in pairs],
+                [None] * len(pairs),
+            ]
+        elif shard.lines is not None:
+            names = said["column_names"]
+            found = [names, [_WRITTEN[each] for each in said["column_encodings"]], [None] * len(names)]
+        else:
+            found = [said["column_names"], said["column_encodings"], [size or None for size in said["column_sizes"]]]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         msg = f"Mds: {cut(path)}: the header of the shard cannot be read ({type(error).__name__}). {_WAY_OUT}"
         raise SourceError(msg) from error
     wanted = [list(shard.names), list(shard.encodings), list(shard.sizes)]
@@ -222,6 +292,20 @@ def need_header(path: str, config: bytes, shard: Shard) -> None:
         one, other = next((a, b) for a, b in zip(found, wanted, strict=True) if a != b)
         msg = f"Mds: {cut(path)}: the shard says columns {shown(one)}, and the index says {shown(other)}. {_WAY_OUT}"
         raise SourceError(msg)
+
+
+def is_index(data: bytes | memoryview) -> bool:
+    """Whether the bytes of a file called `INDEX_FILE` are such an index, and not rows of JSON."""
+    try:
+        said = json.loads(bytes(data))
+    except (ValueError, RecursionError):
+        return False
+    listed = said.get("shards") if isinstance(said, dict) else None
+    return (
+        isinstance(listed, list)
+        and bool(listed)
+        and all(isinstance(each, dict) and "raw_data" in each for each in listed)
+    )
 
 
 def _is_count(value: object) -> bool:

@@ -1,9 +1,9 @@
-"""Folders of MDS shards on an object store: found by one list, and read whole, shard by shard, while rows are imported.
+"""Folders of Mosaic's shards on an object store: found by one list, and read whole, shard by shard, while rows are imported.
 
 Payload of shards that are not compressed is not copied: streams read it by range, as of local shards.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -25,7 +25,8 @@ class FoundShard(NamedTuple):
     listing: str  # the URI of the index
     shard: Shard
     file: ShardFile  # the one that is there: the raw one where both are
-    seen: tuple[Facts, ...]  # of objects: what the file and the index are like
+    seen: tuple[Facts, ...]  # of objects: what the file, the index and the meta file are like
+    meta: ShardFile | None = None  # of lines: the one that is there
 
 
 def found_shards(path: str) -> Iterator[FoundShard]:
@@ -37,7 +38,7 @@ def found_shards(path: str) -> Iterator[FoundShard]:
     there = {each.name: each.facts for each in listed_below(path, "Mds")}
     names = [INDEX_FILE] if INDEX_FILE in there else [name for name in there if name.endswith(f"/{INDEX_FILE}")]
     if not names:
-        msg = f"Mds: there is no {INDEX_FILE} below {cut(path)}. Give the folder that MDSWriter wrote"
+        msg = f"Mds: there is no {INDEX_FILE} below {cut(path)}. Give the folder that a writer wrote"
         raise SourceError(msg)
     names.sort()
     indexes = [f"{path}/{name}" for name in names]
@@ -46,16 +47,32 @@ def found_shards(path: str) -> Iterator[FoundShard]:
     for name, index, shards in zip(names, indexes, found, strict=True):
         folder = name.removesuffix(INDEX_FILE)
         for shard in shards:
-            file = shard.raw if f"{folder}{shard.raw.name}" in there else shard.packed or shard.raw
-            facts = there.get(f"{folder}{file.name}")
-            if facts is None:
-                msg = f"Mds: {cut(index)} lists {cut(file.name)}, which is not there. {_WAY_OUT}"
-                raise SourceError(msg)
-            if facts.size != file.size:
-                where = f"{cut(path)}/{cut(folder)}{cut(file.name)}"
-                msg = f"Mds: {where} has {facts.size:,} bytes, and the index says {file.size:,}. {_WAY_OUT}"
-                raise SourceError(msg)
-            yield FoundShard(folder.rstrip("/") or ".", index, shard, file, (facts, there[name]))
+            file, facts = _there(index, folder, shard.raw, shard.packed, there)
+            meta, seen = None, [facts, there[name]]
+            if shard.lines is not None:
+                meta, of_meta = _there(index, folder, shard.lines.raw, shard.lines.packed, there)
+                seen.append(of_meta)
+            yield FoundShard(folder.rstrip("/") or ".", index, shard, file, tuple(seen), meta)
+
+
+def _there(
+    index: str, folder: str, raw: ShardFile, packed: ShardFile | None, there: Mapping[str, Facts]
+) -> tuple[ShardFile, Facts]:
+    """The file that is there, the raw one where both are, and what it is like.
+
+    Raises:
+        SourceError: neither is, or it has another size.
+    """
+    file = raw if f"{folder}{raw.name}" in there else packed or raw
+    facts = there.get(f"{folder}{file.name}")
+    if facts is None:
+        msg = f"Mds: {cut(index)} lists {cut(file.name)}, which is not there. {_WAY_OUT}"
+        raise SourceError(msg)
+    if facts.size != file.size:
+        where = f"{cut(index.removesuffix(INDEX_FILE))}{cut(file.name)}"
+        msg = f"Mds: {where} has {facts.size:,} bytes, and the index says {file.size:,}. {_WAY_OUT}"
+        raise SourceError(msg)
+    return file, facts
 
 
 @lru_cache(maxsize=32)
@@ -67,6 +84,6 @@ def object_shards(index: str, facts: Facts) -> tuple[Shard, ...]:
         facts: what it is like.
 
     Raises:
-        SourceError: it cannot be read, or is no index of MDS shards.
+        SourceError: it cannot be read, or is no index of shards.
     """
     return shards_in(index, object_bytes(index, facts))

@@ -64,6 +64,20 @@ def gathered(data: memoryview, starts: Int64, lengths: Int64) -> pa.LargeBinaryA
     return pieces.take(pa.array(np.arange(0, 2 * len(starts), 2)))
 
 
+def batches_of(offsets: Int64) -> Iterator[tuple[int, int]]:
+    """Yield the first sample of each batch, and one past its last.
+
+    Args:
+        offsets: shape [P + 1]: where each sample begins, and where the last ends.
+    """
+    at, count = 0, len(offsets) - 1
+    while at < count:
+        far = int(np.searchsorted(offsets, offsets[at] + BYTES, side="right")) - 1
+        stop = max(at + 1, min(at + ROWS, far, count))
+        yield at, stop
+        at = stop
+
+
 @final
 class MdsSamples:
     """The samples of one shard."""
@@ -94,12 +108,8 @@ class MdsSamples:
         Raises:
             SourceError: the sizes of a sample contradict its offsets.
         """
-        at, offsets = 0, self._offsets
-        while at < self._shard.samples:
-            far = int(np.searchsorted(offsets, offsets[at] + BYTES, side="right")) - 1
-            stop = max(at + 1, min(at + ROWS, far, self._shard.samples))
+        for at, stop in batches_of(self._offsets):
             yield self._spans(at, stop)
-            at = stop
 
     def _spans(self, at: int, stop: int) -> list[Span]:
         begins, ends = self._offsets[at:stop], self._offsets[at + 1 : stop + 1]

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spiral_stream.errors import shown
 from spiral_stream.sources.json_columns import column_of
@@ -17,6 +18,8 @@ REFERENCE: Final = pa.struct([("uri", pa.utf8()), ("offset", pa.int64()), ("leng
 INLINE: Final = pa.large_binary()
 SHAPE: Final = "_shape"  # after the name of an array's column
 _PNG_MODES: Final = frozenset(("1", "L", "LA", "P", "RGB", "RGBA", "I;16"))
+_WHOLE: Final = r"^(0|-?[1-9][0-9]{0,19})$"  # what Arrow reads as Python does
+_FLOAT: Final = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$|^-?inf$|^nan$"
 _DIM_BYTES: Final = (1, 2, 4, 8)
 
 
@@ -67,14 +70,31 @@ def number_array(encoding: Encoding, span: Span) -> pa.Array:
     return pa.array(np.frombuffer(span.gathered().buffers()[2], encoding.dtype, count=len(span)))
 
 
-def written_array(encoding: Encoding, span: Span) -> pa.Array:
-    """Return numbers that are written as text; those beyond 64 bits cannot be read."""
-    if encoding.dtype == "float64":
+def written_array(encoding: Encoding, span: Span, kind: pa.DataType) -> pa.Array:
+    """Return numbers that are written as text; whole ones that the column does not hold cannot be read.
+
+    Args:
+        encoding: of the column.
+        span: the texts.
+        kind: of the column.
+    """
+    is_float = encoding.dtype == "float64"
+    try:
+        texts = span.gathered().cast(pa.large_utf8())
+        if pc.all(pc.match_substring_regex(texts, _FLOAT if is_float else _WHOLE), min_count=0).as_py():
+            return texts.cast(kind)
+    except pa.ArrowInvalid:
+        pass  # one by one: 1 us per value
+    if is_float:
         return pa.array(_each(span, lambda data: float(str(data, "utf-8")), "a number"), pa.float64())
-    values = _each(span, lambda data: int(str(data, "utf-8")), "a whole number")
-    array, wrong = column_of("it", values, pa.int64())
+    array, wrong = column_of("it", written_numbers(span), kind)
     span.wrong.extend(wrong)
     return array
+
+
+def written_numbers(span: Span) -> list[int | None]:
+    """Return whole numbers of any size that are written as text; None for what is none."""
+    return _each(span, lambda data: int(str(data, "utf-8")), "a whole number")
 
 
 def json_values(span: Span) -> list[Any]:

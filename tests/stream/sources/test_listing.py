@@ -6,7 +6,7 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.listing import absolute_paths, common_folder, file_units, listed
+from spiral_stream.sources.listing import absolute_paths, common_folder, file_units, listed, listed_units
 from tests.stream.sources.test_remote import put_all
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
@@ -166,7 +166,7 @@ def test_a_file_in_two_compressions_is_no_two_files(tmp_path: Path, one: str, ot
     with pytest.raises(
         SourceError, match=r"are one file in two compressions, .*Remove one of them, or .* pattern, such as \*\."
     ):
-        listed(path, "Source", suffixes)
+        listed_units(absolute_paths(path, "Source"), "Source", suffixes)
 
 
 @pytest.mark.parametrize("source", [sp.Csv, sp.Jsonl, sp.WebDataset])

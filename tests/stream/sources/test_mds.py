@@ -221,7 +221,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "unknown encoding": (lambda e: e.update(column_encodings=["tensor"]), "encoding 'tensor', which is not known"),
     "size": (lambda e: e.update(column_sizes=[3]), "is str, of no fixed bytes, and the index says 3"),
     "columns": (lambda e: e.update(column_names=[]), "a name, an encoding and a size for each column"),
-    "format": (lambda e: e.update(format="csv"), "csv and json shards are read with Csv and Jsonl"),
+    "format": (lambda e: e.update(format="parquet"), "it would be one of mds, json, csv, tsv, xsv"),
     "version": (lambda e: e.update(version=1), "has version 1; it would be 2"),
     "type": (lambda e: e.update(samples="3"), "has samples '3'"),
     "huge": (lambda e: e["raw_data"].update(bytes=1 << 40), "fewer than 4 GiB"),
@@ -254,7 +254,7 @@ def test_an_index_that_is_none_is_named(folder: Folder, text: str) -> None:
 
 
 def test_a_folder_without_an_index_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"there is no index\.json in .*Give the folder that MDSWriter wrote"):
+    with pytest.raises(SourceError, match=r"there is no index\.json in .*Give the folder that a writer wrote"):
         Mds(tmp_path).import_units()
 
 
@@ -304,9 +304,9 @@ def test_a_compressed_shard_cut_short_is_named(tmp_path: Path, left: int) -> Non
 
 def test_an_unknown_compression_is_named(tmp_path: Path) -> None:
     shutil.copytree(DATA / "zstd", tmp_path, dirs_exist_ok=True)
-    index = (tmp_path / "index.json").read_text().replace('"zstd:7"', '"snappy"')
+    index = (tmp_path / "index.json").read_text().replace('"zstd:7"', '"lz4"')
     (tmp_path / "index.json").write_text(index)
-    with pytest.raises(SourceError, match="compressed as 'snappy'; zstd, gz, bz2 and br are read"):
+    with pytest.raises(SourceError, match="compressed as 'lz4'; zstd, gz, bz2, br and snappy are read"):
         rows(Mds(tmp_path))
 
 
