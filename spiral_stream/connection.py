@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from spiral_stream.catalog import registry
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.state_records import StateRecords
-from spiral_stream.errors import CatalogError, PlanError, SpiralWarning, shown
+from spiral_stream.catalog.suggestions import suggestions
+from spiral_stream.errors import BindError, CatalogError, PlanError, SpiralWarning, shown
 from spiral_stream.extras import need as need_package
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from spiral_stream.prepared import PreparedStream
 
 EXPLAIN_DATA: Final = re.compile(
-    r"(?i)\s*explain\s+data\b(?P<analyze>\s+analyze\b)?(\s+network\s+'(?P<network>.*?)')?\s*"
+    r"(?i)\s*explain\s+(?:data\b(?P<after>\s+analyze\b)?|(?P<before>analyze)\s+data\b)"
+    r"(\s+network\s+'(?P<network>.*?)')?\s*"
 )
 ANALYZED: Final = 16  # batches
 
@@ -68,14 +70,16 @@ class Catalog(registry.Registry):
 
         Args:
             text: a query over registered names, such as ``select * from "vision.imagenet_train"``. After ``EXPLAIN DATA``,
-                what `explain` takes; then an `Explanation` is returned, and nothing is run.
+                what `explain` takes; then an `Explanation` is returned, and nothing is run. ``EXPLAIN DATA ANALYZE`` and
+                ``EXPLAIN ANALYZE DATA`` read some batches first.
 
         Raises:
             PlanError: the engine refuses the text; the message says where.
         """
         asked = EXPLAIN_DATA.match(text) if isinstance(text, str) else None
         if asked is not None:
-            return self.explain(text[asked.end() :], analyze=bool(asked["analyze"]), network=asked["network"])  # type: ignore[return-value]  # prefix
+            analyze = bool(asked["after"] or asked["before"])
+            return self.explain(text[asked.end() :], analyze=analyze, network=asked["network"])  # type: ignore[return-value]  # prefix
         return Relation(self._sql(text), self)
 
     def explain(
@@ -91,28 +95,34 @@ class Catalog(registry.Registry):
 
         Args:
             what: the name of a saved stream or of a relation, or a SELECT.
-            analyze: read some batches of a saved stream first, and show what was measured beside what is planned.
+            analyze: read some batches of a saved stream first, and show what was measured beside what is planned. Where
+                this machine lacks the plan's device, they stay on the host, and a warning says so.
             batches: how many.
             network: of a saved stream: say what goes over this network, such as ``"10 Gbit/s, 50 ms"``.
             trust: as for `open_stream`.
 
         Raises:
-            CatalogError: there is no such name.
+            CatalogError: there is no such name; the message lists saved streams and relations.
             PlanError: the engine refuses the query; or ``analyze`` is asked of what is no saved stream.
         """
         name = what.strip().rstrip(";").strip()
         bare = name[1:-1] if len(name) > 1 and name[0] == name[-1] == '"' else name
-        if bare in self.streams():
+        saved = self.streams()
+        if bare in saved:
             with self.open_stream(bare, trust=trust) as stream:
-                for _ in islice(stream, batches if analyze else 0):
-                    pass
-                return stream.explain(analyze=analyze, network=network)
-        if analyze or network is not None:
-            does, word = ("measures", "ANALYZE") if analyze else ("reads over a network", "NETWORK")
-            msg = f"explain: {shown(name)} is no saved stream, and only a stream {does}. Leave {word} out, or save_stream it"
-            raise PlanError(msg)
-        known = bare in self.tables() or len(bare.split()) == 1
-        return (self.table(bare) if known else Relation(self._sql(name), self)).explain()
+                return _measured(stream, batches, network) if analyze else stream.explain(network=network)
+        if bare in self.tables() or len(bare.split()) > 1:
+            if analyze or network is not None:
+                does, word = ("measures", "ANALYZE") if analyze else ("reads over a network", "NETWORK")
+                msg = f"explain: {shown(name)} is no saved stream, and only a stream {does}. Leave {word} out, or save_stream it"
+                raise PlanError(msg)
+            return (self.table(bare) if bare in self.tables() else Relation(self._sql(name), self)).explain()
+        streams = suggestions(bare, saved)
+        msg = (
+            f"explain: {shown(name)} is no saved stream and no relation of catalog {self.uri}. Of saved streams, {streams} "
+            f"Of relations, {suggestions(bare, self.tables())} Save a stream with save_stream first, or give a SELECT"
+        )
+        raise CatalogError(msg)
 
     def measure(self, name: str) -> "Statistics":
         """Measure statistics of every column, shard by shard, and keep them for EXPLAIN; reads no payload.
@@ -415,6 +425,24 @@ def _trust(modules: Trusted) -> "Trust":
     given = (modules,) if isinstance(modules, str | ModuleType) else tuple(modules)
     allowed = (name.strip() for name in os.environ.get(TRUST_ENV, "").split(","))
     return Trust([*given, *(name for name in allowed if name)])
+
+
+def _measured(stream: "PreparedStream", batches: int, network: str | None) -> "Explanation":
+    """Read some batches and explain the stream; without the plan's device here, batches stay on the host."""
+    from spiral_stream.explain import Explanation
+
+    away = None
+    try:
+        reading = iter(stream)
+    except BindError as error:
+        away, reading = str(error), iter(stream.bind(device="cpu"))
+    for _ in islice(reading, batches):
+        pass
+    found = stream.explain(analyze=True, network=network)
+    if away is None:
+        return found
+    lines = found.facts["warnings"]
+    return Explanation({**found.facts, "warnings": [*lines, f"{len(lines) + 1} measured on the host: {away}"]})
 
 
 def _prepared(plan: nodes.Deliver, catalog: Catalog) -> "PreparedStream":

@@ -309,10 +309,10 @@ class Relation(RowVerbs):
         return self.to_numpy().order(epoch)
 
     def explain(self) -> "Explanation":
-        """Return the outline of the plan. `PreparedStream.explain` has every section."""
+        """Return the plan's outline, and what is known of its relations. `PreparedStream.explain` has every section."""
         from spiral_stream.explain import explain_plan
 
-        return explain_plan(self.node)
+        return explain_plan(self.node, self.catalog)
 
     def __repr__(self) -> str:
         from spiral_stream.explain.outline import outline

@@ -11,9 +11,10 @@ from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.tail import DropPartial, PadPartial
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.explain.costs import clip_batches, sample_costs
+from spiral_stream.explain.figure import RATIO, Figure, Mark, Phrase, marked, phrase, ratio
 from spiral_stream.explain.formed import FirstBatches
 from spiral_stream.explain.outline import budget_of
-from spiral_stream.explain.subject import STOPS, Subject, percent
+from spiral_stream.explain.subject import STOPS, Subject
 from spiral_stream.plan.bad_samples import allowed, budget_text
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
@@ -24,6 +25,8 @@ _BARS: Final = 8  # bars of the histogram of T
 _BAR: Final = 40  # characters of the longest bar
 _UNUSED: Final = 0.2  # of a budget: above this, EXPLAIN warns
 _ENOUGH: Final = 8  # batches from which on medians mean something
+_EXACT: Final[Mark] = "exact"
+_ESTIMATED: Final[Mark] = "estimated"
 
 # J batches, K streams
 
@@ -33,39 +36,51 @@ def batch_facts(subject: Subject) -> dict[str, Any]:
     out = _formed(subject) if subject.stages.formed else _fixed(subject)
     collate = need(subject.stages.plan, Collate)
     if collate.on_error != "raise":
-        most, total = allowed(collate.error_budget, subject.stages.epochs.total), subject.stages.epochs.total
+        total = Figure(subject.stages.epochs.total, "samples")
+        most = Figure(allowed(collate.error_budget, subject.stages.epochs.total), "samples", source="error_budget")
         what = "leaves samples that cannot be read out of their batch"
         if collate.on_error == "substitute":
             what = "puts the next good sample of the batch in the place of one that cannot be read"
         budget = budget_text(collate.error_budget)
-        out["on_error"] = f"{collate.on_error}: {what}; at most {most:,} of {total:,} an epoch and process ({budget})"
+        told = f"{collate.on_error}: {what}; at most {most} of {total} an epoch and process ({budget})"
+        out["on_error"] = Phrase(told, {"most": most, "samples": total})
     return out
 
 
 def _fixed(subject: Subject) -> dict[str, Any]:
-    batches, bound, total = subject.stages.batches, subject.bound, subject.stages.epochs.total
+    bound = subject.bound
+    batches, total = subject.stages.batches_of(bound.epoch), subject.stages.epochs.length(bound.epoch)
     count = tail.end(batches.last, batches.formed, bound.world_size * bound.merge)
     dropped = max(0, total - count * batches.batch_size)
+    steps = tail.steps(batches.last, batches.formed, bound.world_size, bound.merge, bound.place)
     if count == 0:
         subject.warnings.add(f"no batch is delivered: {total:,} rows do not fill one of {batches.batch_size} a rank")
     return {
         "formation": f"fixed count of {batches.batch_size}",
         "last": type(batches.last).__name__,
-        "global batches an epoch": count,
-        "steps of this rank": tail.steps(batches.last, batches.formed, bound.world_size, bound.merge, bound.place),
-        "rows dropped an epoch": f"{dropped:,} ({dropped / max(1, total):.2%} of {total:,})",
+        "global batches an epoch": Figure(count, "batches"),
+        "steps of this rank": Figure(steps, "steps"),
+        "rows dropped an epoch": _dropped(dropped, total),
         **{
-            f"{name} a batch": f"{batches.batch_size * cost:,}, {cost:,} a sample"
+            f"{name} a batch": phrase(
+                "{batch}, {sample} a sample", batch=Figure(batches.batch_size * cost, name), sample=Figure(cost, name)
+            )
             for name, cost in sample_costs(subject).items()
             if cost
         },
     }
 
 
+def _dropped(dropped: int, total: int) -> Phrase:
+    figures = {"rows": Figure(dropped, "rows"), "share": ratio(dropped, max(1, total))}
+    return Phrase(f"{dropped:,} ({dropped / max(1, total):.2%} of {total:,})", figures)
+
+
 def _formed(subject: Subject) -> dict[str, Any]:
     numbering, forming = subject.formed
     formation = forming.formation
-    out: dict[str, Any] = {"formation": f"{type(formation).__name__}, window {formation.window_size:,}"}
+    window = Figure(formation.window_size, "samples")
+    out: dict[str, Any] = {"formation": Phrase(f"{type(formation).__name__}, window {window}", {"window": window})}
     if isinstance(formation, WindowedBucket):
         out["keys"] = ", ".join(formation.key_texts) or "none: by position"
         out["budget"] = budget_of(formation)
@@ -89,78 +104,111 @@ def _formed(subject: Subject) -> dict[str, Any]:
     return {**out, **_counts(subject, numbering, first), **_shapes(subject, first)}
 
 
-def _tail(subject: Subject) -> str:
+def _tail(subject: Subject) -> Phrase | str:
     last = subject.stages.batches.last
-    group = subject.bound.world_size * subject.bound.merge
-    if isinstance(last, DropPartial) and group > 1:
-        return f"DropPartial: at most {group - 1:,} batches an epoch"
-    if isinstance(last, PadPartial) and group > 1:
-        return f"PadPartial: at most {group - 1:,} batches an epoch come twice"
+    most = Figure(subject.bound.world_size * subject.bound.merge - 1, "batches")
+    if isinstance(last, DropPartial) and most.value:
+        return phrase("DropPartial: at most {most} batches an epoch", most=most)
+    if isinstance(last, PadPartial) and most.value:
+        return phrase("PadPartial: at most {most} batches an epoch come twice", most=most)
     return type(last).__name__
 
 
 def _counts(subject: Subject, numbering: FormedBatches, first: FirstBatches) -> dict[str, Any]:
     """Batches and steps of an epoch: exact if all chapters are known, else extrapolated from the first batches."""
     bound, total = subject.bound, subject.stages.epochs.total
-    based = f"all {total:,} samples" if first.whole else f"~ the first {first.positions:,} of {total:,} samples"
-    out: dict[str, Any] = {"seen for this": f"{based}, {len(first.batches):,} batches"}
+    out: dict[str, Any] = {"seen for this": _seen(first, total)}
     exact = numbering.unknown(bound.epoch) == 0
     if exact or first.whole:
-        count, mark = numbering.total(bound.epoch) if exact else len(first.batches), ""
-        out["batches an epoch"] = count
+        count, mark = numbering.total(bound.epoch) if exact else len(first.batches), _EXACT
+        out["batches an epoch"] = Figure(count, "batches", source="counted chapters" if exact else _source(first))
     else:
         delivered = max(1, first.joined - first.waiting)  # dropped samples included
-        count, mark = round(len(first.batches) / delivered * first.joined * total / max(1, first.positions)), "~"
-        out["batches an epoch"] = f"~{count:,} ({numbering.unknown(bound.epoch):,} chapters not formed yet)"
+        count = round(len(first.batches) / delivered * first.joined * total / max(1, first.positions))
+        mark = _ESTIMATED
+        out["batches an epoch"] = phrase(
+            "{batches:m} ({chapters} chapters not formed yet)",
+            batches=Figure(count, "batches", mark, source=_source(first)),
+            chapters=Figure(numbering.unknown(bound.epoch), "chapters"),
+        )
     steps = tail.steps(subject.stages.batches.last, count, bound.world_size, bound.merge, bound.place)
-    out["steps of this rank"] = f"~{steps:,}" if mark else steps
+    out["steps of this rank"] = Figure(steps, "steps", mark, source=_source(first))
     if count and not steps:
         subject.warnings.add(f"this rank gets no batch: {count:,} batches do not make a step of all ranks", STOPS)
     filtered = first.positions - first.joined
     if filtered:
-        out["filtered after sample"] = f"{_mark(first)}{percent(filtered, first.positions)}"
+        out["filtered after sample"] = ratio(filtered, first.positions, _mark(first), _source(first))
     return out
 
 
-def _mark(first: FirstBatches) -> str:
-    return "" if first.whole else "~"
+def _seen(first: FirstBatches, total: int) -> Phrase:
+    template = "all {samples} samples, {batches} batches"
+    if not first.whole:
+        template = f"~ the first {{seen}} of {{samples}} samples, {len(first.batches):,} batches"
+    figures = {"samples": Figure(total, "samples"), "batches": Figure(len(first.batches), "batches")}
+    return phrase(template, seen=Figure(first.positions, "samples"), **figures)
+
+
+def _mark(first: FirstBatches) -> Mark:
+    return marked(first.whole)
+
+
+def _source(first: FirstBatches) -> str:
+    return "all batches" if first.whole else f"the first {len(first.batches):,} batches"
 
 
 def _shapes(subject: Subject, first: FirstBatches) -> dict[str, Any]:
     if not first.batches:
         subject.warnings.add("no batch is formed: no sample is left after filters and budget", STOPS)
         return {"B": "none"}
-    mark, rows = _mark(first), first.rows
-    out: dict[str, Any] = {"B": f"{mark}min {rows.min():,} / median {np.median(rows):,.0f} / max {rows.max():,}"}
-    if first.widths.any():
-        p50, p95 = (int(each) for each in np.quantile(first.widths, [0.5, 0.95], method="lower"))
+    rows, widths = first.rows, first.widths
+
+    def figure(value: Any, unit: str, form: str = "") -> Figure:
+        return Figure(value, unit, _mark(first), source=_source(first), form=form)
+
+    least, middle, most = figure(rows.min(), "samples"), figure(np.median(rows), "samples", ",.0f"), rows.max()
+    out: dict[str, Any] = {
+        "B": phrase(
+            "{sign}min {min} / median {median} / max {max}", min=least, median=middle, max=figure(most, "samples")
+        )
+    }
+    if widths.any():
+        p50, p95 = (figure(int(each), "tokens") for each in np.quantile(widths, [0.5, 0.95], method="lower"))
         multiple = f" (a multiple of {first.setting.multiple})" if first.setting.multiple > 1 else ""
-        out["T"] = f"{mark}p50 {p50:,} / p95 {p95:,} / max {first.widths.max():,}{multiple}"
-        out["tokens a batch"] = f"{mark}median {np.median(first.tokens):,.0f}, without padding"
+        template = f"{{sign}}p50 {{p50}} / p95 {{p95}} / max {{max}}{multiple}"
+        out["T"] = phrase(template, p50=p50, p95=p95, max=figure(widths.max(), "tokens"))
+        out["tokens a batch"] = phrase(
+            "{sign}median {median}, without padding", median=figure(np.median(first.tokens), "tokens", ",.0f")
+        )
     if isinstance(first.formation, Packed):
         out |= _packing(subject, first)
     else:
         out |= _filling(subject, first)
-    out |= clip_batches(subject, first, mark)
+    out |= clip_batches(subject, first)
     tally = first.tally
-    out["oversize samples"] = f"{mark}dropped {tally.dropped:,}, truncated {tally.truncated:,}, alone {tally.alone:,}"
+    out["oversize samples"] = phrase(
+        "{sign}dropped {dropped}, truncated {truncated}, alone {alone}",
+        dropped=figure(tally.dropped, "samples"),
+        truncated=figure(tally.truncated, "samples"),
+        alone=figure(tally.alone, "samples"),
+    )
     if subject.stages.mixed:
         out |= _composition(subject, first)
-    if first.widths.any() and first.widths.min() < first.widths.max():
-        out["widths"] = _histogram(first.widths, first.setting.multiple)
+    if widths.any() and widths.min() < widths.max():
+        out["widths"] = _histogram(first)
     return out
 
 
 def _filling(subject: Subject, first: FirstBatches) -> dict[str, Any]:
     """Budget fill, and padding with and without buckets."""
-    formation, mark, out = first.formation, _mark(first), dict[str, Any]()
+    formation, mark, source, out = first.formation, _mark(first), _source(first), dict[str, Any]()
     assert isinstance(formation, WindowedBucket)
     budget, rows = formation.budget, first.rows
     if budget is not None and budget.max_tokens is not None:
         padded = budget.count == "padded"
         used = first.places if padded else int(first.tokens.sum())
         limit = budget.max_tokens * len(rows)
-        out["budget fill"] = f"{mark}{percent(used, limit)} tokens"
+        out["budget fill"] = phrase("{share:m} tokens", share=ratio(used, limit, mark, source))
         if used < (1 - _UNUSED) * limit and len(rows) >= _ENOUGH:
             subject.warnings.add(
                 f"batches leave {1 - used / limit:.0%} of max_tokens={budget.max_tokens:,} unused: a larger window_size "
@@ -174,17 +222,18 @@ def _filling(subject: Subject, first: FirstBatches) -> dict[str, Any]:
         )
     if first.places:
         padding = first.places - int(first.tokens.sum())
-        out["padding"] = f"{mark}{percent(padding, first.places)} tokens"
+        out["padding"] = phrase("{share:m} tokens", share=ratio(padding, first.places, mark, source))
         plain = first.unsorted()
         if plain is not None and formation.keys:
-            out["padding without buckets"] = (
-                f"{mark}{percent(plain[1] - plain[0], plain[1])} tokens, the same samples in order"
+            out["padding without buckets"] = phrase(
+                "{share:m} tokens, the same samples in order",
+                share=ratio(plain[1] - plain[0], plain[1], mark, source),
             )
     return out
 
 
 def _packing(subject: Subject, first: FirstBatches) -> dict[str, Any]:
-    mark, used = _mark(first), int(first.tokens.sum())
+    mark, source, used = _mark(first), _source(first), int(first.tokens.sum())
     pieces = [len(batch.samples) for batch in first.batches]
     longest = max(_most_pieces(batch.packing.rows) for batch in first.batches if batch.packing is not None)
     if used < (1 - _UNUSED) * first.places and len(first.batches) >= _ENOUGH:
@@ -192,8 +241,12 @@ def _packing(subject: Subject, first: FirstBatches) -> dict[str, Any]:
             f"rows are {used / first.places:.0%} full: a larger window_size, strategy='best_fit' or no max_segments fill them"
         )
     return {
-        "utilisation": f"{mark}{percent(used, first.places)} tokens",
-        "segments a row": f"{mark}mean {sum(pieces) / int(first.rows.sum()):,.1f}, max {longest:,}",
+        "utilisation": phrase("{share:m} tokens", share=ratio(used, first.places, mark, source)),
+        "segments a row": phrase(
+            "{sign}mean {mean}, max {max}",
+            mean=Figure(sum(pieces) / int(first.rows.sum()), "segments", mark, source=source, form=",.1f"),
+            max=Figure(longest, "segments", mark, source=source),
+        ),
     }
 
 
@@ -212,15 +265,19 @@ def _composition(subject: Subject, first: FirstBatches) -> dict[str, Any]:
     apart = np.abs(counts_JK - sizes * shares)
     running = np.abs(np.cumsum(counts_JK, axis=0) - np.cumsum(sizes, axis=0) * shares)
     one = isinstance(first.formation, WindowedBucket) and isinstance(first.formation.composition, OneStream)
-    mark = _mark(first)
+    mark, source = _mark(first), _source(first)
+
+    def far(samples: float) -> Phrase:
+        return phrase("{far:m} samples", far=Figure(samples, "samples", mark, source=source, form=",.2f"))
+
     return {
         "streams": [
             {
                 "stream": name,
-                "target": f"{shares[k]:.3%}",
-                "found": f"{mark}{percent(int(counts_JK[:, k].sum()), int(sizes.sum()))}",
-                "most apart in a batch": "one stream a batch" if one else f"{mark}{apart[:, k].max():,.2f} samples",
-                "after any batch": f"{mark}{running[:, k].max():,.2f} samples",
+                "target": Figure(shares[k], RATIO, form=".3%"),
+                "found": ratio(int(counts_JK[:, k].sum()), int(sizes.sum()), mark, source),
+                "most apart in a batch": "one stream a batch" if one else far(apart[:, k].max()),
+                "after any batch": far(running[:, k].max()),
             }
             for k, name in enumerate(names)
         ]
@@ -232,8 +289,9 @@ def _begins(packing: Any) -> Any:
     return slice(None) if packing is None else packing.offsets == 0
 
 
-def _histogram(widths: Int64, multiple: int) -> list[dict[str, Any]]:
+def _histogram(first: FirstBatches) -> list[dict[str, Any]]:
     """Batches by T, in at most eight bars of equal width, each a multiple of the fields' own."""
+    widths, multiple = first.widths, first.setting.multiple
     low, high = int(widths.min()), int(widths.max())
     step = -(-(high - low + multiple) // (_BARS * multiple)) * multiple
     counts = np.bincount((widths - low) // step)
@@ -242,7 +300,7 @@ def _histogram(widths: Int64, multiple: int) -> list[dict[str, Any]]:
             "T": f"{low + at * step:,}"
             if step == multiple
             else f"{low + at * step:,} - {low + (at + 1) * step - multiple:,}",
-            "batches": int(count),
+            "batches": Figure(int(count), "batches", source=_source(first)),
             "": "#" * -(-int(count) * _BAR // int(counts.max())),
         }
         for at, count in enumerate(counts)

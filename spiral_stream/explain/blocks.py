@@ -1,26 +1,24 @@
 """Block sizes in SAMPLE: how well each mixes shards and labels, and how many bytes a block spans.
 
-Labels are counted in the first batches of the order at each block size, which is arithmetic and the reading of one narrow
-column: up to 16 batches and 65,536 rows. A block is not held in memory; its bytes say over how much payload reads spread.
+Shards per block follow from the unit table of the pass that the epoch reads. Labels are counted in batches of the epoch at
+each block size, which is arithmetic and the reading of one narrow column: up to 65,536 rows. A block is not held in memory;
+its bytes say over how much payload reads spread.
 """
 
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from spiral_stream.errors import SpiralError
-from spiral_stream.explain.shares import joined_or_delivered
+from spiral_stream.explain.figure import RATIO, Figure, Phrase, marked, phrase
+from spiral_stream.explain.mixing import groups_of, label_of, labels_in, met, met_at_random, warn_of_labels
 from spiral_stream.explain.sizes import batch_size
 from spiral_stream.explain.subject import Subject
-from spiral_stream.expr import kind_of
-from spiral_stream.planner.streams import StreamStage
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
-from spiral_stream.sampling.shard_mixing import randomness
+from spiral_stream.sampling.shard_mixing import Choice, randomness
 
 BLOCK: Final = "shuffle_block_size"
-_BATCHES: Final = 16
 _ROWS: Final = 65_536
 
 
@@ -34,23 +32,43 @@ def block_rows(subject: Subject, order: ShardAwareShuffle, k: int, meeting: int)
         meeting: rows of the stream that may share a batch.
     """
     stream = subject.stages.streams[k]
-    choices: Any = randomness(stream.population, order, meeting)["choices"]
-    label, row_bytes = _label(subject, stream), _row_bytes(subject)
+    number, whole = subject.pass_of(k)
+    choices: Any = randomness(stream.population, order, meeting, number)["choices"]
+    label, row_bytes = label_of(subject, stream), _row_bytes(subject)
+    source = f"the units of pass {number:,}"
     out = []
     for each in choices:
-        held = min(each["block_rows"], stream.selected.total)
+        held, mark = min(each["block_rows"], stream.selected.total), marked(each["exact"] and whole)
         row = {
-            BLOCK: ("-> " if each["chosen"] else "   ") + f"{each['block_rows']:,}",
-            "shards/block": each["shards_per_block"],
-            "P(same shard)": each["same_shard"],
-            "run length": each["run_length"],
-            "rows buffered": held,
-            "block bytes": "unknown" if row_bytes is None else f"~{held * row_bytes:,.0f}",
+            BLOCK: _block(each),
+            "shards/block": Figure(each["shards_per_block"], "shards", mark, source=source),
+            "P(same shard)": Figure(each["same_shard"], RATIO, mark, source=source),
+            "run length": Figure(each["run_length"], "rows", mark, source=source),
+            "rows buffered": Figure(held, "rows"),
+            "block bytes": "unknown"
+            if row_bytes is None
+            else Figure(round(held * row_bytes), "bytes", "estimated", source="bytes of a sample"),
         }
         if label is not None:
-            row[f"{label}/batch"] = _labels(subject, stream, order, each["block_rows"], meeting, label)
+            row[f"{label}/batch"] = _labels(
+                subject, k, replace_block(order, each), meeting, label, warns=each["chosen"]
+            )
         out.append(row)
     return out
+
+
+def _block(choice: Choice) -> Phrase:
+    """A block size; the arrow marks that of the plan."""
+    template = "-> {rows}" if choice["chosen"] else "   {rows}"
+    return phrase(template, rows=Figure(choice["block_rows"], "rows"))
+
+
+def replace_block(order: ShardAwareShuffle, choice: Choice) -> ShardAwareShuffle | None:
+    """Return the order with another block size; None for one that it does not take."""
+    try:
+        return replace(order, shuffle_block_size=choice["block_rows"])
+    except SpiralError:
+        return None
 
 
 def _row_bytes(subject: Subject) -> float | None:
@@ -62,25 +80,20 @@ def _row_bytes(subject: Subject) -> float | None:
     return None if size.unknown else (size.arrays + (size.lists or 0)) / max(1, count)
 
 
-def _label(subject: Subject, stream: StreamStage) -> str | None:
-    """The first integer that is joined on or delivered, and does not identify samples."""
-    schema, hidden = stream.selected.columns.schema, {*subject.stages.identity, *subject.payload}
-    names = [name for name in joined_or_delivered(subject, stream) if name in schema.names and name not in hidden]
-    return next((name for name in names if kind_of(schema.field(name).type) in ("int", "bool")), None)
-
-
 def _labels(
-    subject: Subject, stream: StreamStage, order: ShardAwareShuffle, block: int, meeting: int, label: str
-) -> float | str:
-    """Mean number of distinct labels in the first batches."""
-    count = min(stream.selected.total, meeting * _BATCHES, max(meeting, _ROWS // meeting * meeting))
-    if not count or meeting > _ROWS:
+    subject: Subject, k: int, order: ShardAwareShuffle | None, meeting: int, label: str, *, warns: bool
+) -> Figure | str:
+    """Mean number of distinct labels in batches of the epoch."""
+    stream = subject.stages.streams[k]
+    if meeting > _ROWS or order is None:
         return "unknown"
-    try:
-        arranged = replace(order, shuffle_block_size=block).arrange(stream.population, subject.bound.epoch)
-        values = stream.selected.columns.fetch(arranged.rows(np.arange(count, dtype=np.uint64)), [label])[label]
-    except SpiralError:  # a block size that the order does not take
+    groups = groups_of(subject, k, meeting)
+    if not groups.passes.size:
         return "unknown"
-    column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    parts = [column.slice(at, meeting) for at in range(0, max(1, count // meeting * meeting), meeting)]
-    return float(np.mean([len(part.unique()) for part in parts]))
+    rows = groups.rows(lambda number: order.arrange(stream.population, number))
+    codes = labels_in(stream, rows, label)
+    found = met(codes).values
+    if warns:
+        counts = np.bincount(codes.ravel()).astype(np.float64)
+        warn_of_labels(subject, order, stream, label, found, met_at_random(counts, rows.shape[1]).values)
+    return Figure(found, "values", groups.mark, source=f"{len(rows):,} batches of the epoch")

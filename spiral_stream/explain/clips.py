@@ -4,9 +4,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from spiral_stream.explain.figure import METRICS, RATIO, Figure, Mark, Phrase, joined, marked, phrase, ratio
 from spiral_stream.explain.footage import Footage, first_reasons, footage
 from spiral_stream.explain.outline import chosen_text
-from spiral_stream.explain.subject import STOPS, Subject, percent
+from spiral_stream.explain.subject import STOPS, Subject
 from spiral_stream.fields.stack import Stack
 from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.plan.decoded import FRAME_COUNT
@@ -17,13 +18,15 @@ from spiral_stream.planner.physical import ClipSource, ClipStage
 _OVER_READ: Final = 4.0  # frames decoded per frame kept: above this, most of the time goes into frames that nobody sees
 _SHORT: Final = 0.05  # of the segments: above this, batches hold many repeated frames
 _UNKNOWN: Final = "unknown: materialize asset video_index"
+_INDEX: Final = "the video index"
 _BUILD: Final = "stream.materialize(), or the asset that builds"
 
 
-def frame_bytes(clip: ClipStage) -> str:
-    """Return the bytes of a sample's frames as text, with the factors of the product."""
+def frame_bytes(clip: ClipStage) -> Phrase:
+    """Return the bytes of a sample's frames, with the factors of the product."""
     shape, dtype = [n or 1 for n in clip.spec.shape], host_dtype(clip.spec.dtype or "uint8")
-    return f"{int(np.prod(shape)) * dtype.itemsize:,} ({' x '.join(map(str, shape))} x {dtype.itemsize} bytes)"
+    size = Figure(int(np.prod(shape)) * dtype.itemsize, "bytes")
+    return phrase(f"{{bytes}} ({' x '.join(map(str, shape))} x {dtype.itemsize} bytes)", bytes=size)
 
 
 def where_made(subject: Subject) -> str:
@@ -79,56 +82,61 @@ def _measured(subject: Subject, *names: str) -> tuple[int, ...] | None:
     return tuple(int(subject.metrics[name]) for name in names)
 
 
-def _mark(subject: Subject, clip: ClipStage, seen: Footage) -> str:
-    """No mark if every row was planned and the plan has no random selection; else figures are estimates."""
-    sure = seen.planned == seen.total and clip.selection.deterministic and not subject.stages.mixed
-    return "" if sure else "~"
+def _mark(subject: Subject, clip: ClipStage, seen: Footage) -> Mark:
+    """Exact if every row was planned and the plan has no random selection; else figures are estimates."""
+    return marked(seen.planned == seen.total and clip.selection.deterministic and not subject.stages.mixed)
 
 
-def _over_read(subject: Subject, clip: ClipStage, seen: Footage) -> str:
-    parts = []
+def _over_read(subject: Subject, clip: ClipStage, seen: Footage) -> Phrase | str:
+    parts: list[Phrase | str] = []
     if seen.planned:
-        ratio = f"{seen.over_read:.2f} ({sum(seen.decoded):,}/{sum(seen.kept):,})"
+        over = ratio(sum(seen.decoded), sum(seen.kept), _mark(subject, clip, seen), _INDEX, ",.2f")
         of = f"of {seen.planned:,} of {seen.total:,} clips, by the video index"
-        parts.append(f"{_mark(subject, clip, seen)}{ratio} frames decoded / kept, {of}")
+        parts.append(phrase(f"{{planned:m}} frames decoded / kept, {of}", planned=over))
     else:
         parts.append(f"{_UNKNOWN}, or {_way_out(clip)}")
     measured = _measured(subject, "frames_decoded", "frames_kept")
     if measured is not None and measured[1]:
-        parts.append(f"! {measured[0] / measured[1]:.2f} ({measured[0]:,}/{measured[1]:,})")
+        parts.append(phrase("{measured:m}", measured=ratio(measured[0], measured[1], "measured", METRICS, ",.2f")))
     if clip.sources[0].frames is not None:
         parts.append("paid once, when the cache is built")
-    return "; ".join(parts)
+    return joined(parts, "; ")
 
 
-def _decode_bytes(seen: Footage, mark: str) -> str:
+def _decode_bytes(seen: Footage, mark: Mark) -> Phrase | str:
     if not seen.planned:
         return _UNKNOWN
-    mean, most = np.mean(seen.read), max(seen.read)
-    return f"{mark}mean {mean:,.0f} / max {most:,} bytes of packets a clip, of {seen.planned:,} clips"
-
-
-def _key_frames(seen: Footage, mark: str) -> str:
-    if not seen.planned:
-        return _UNKNOWN
-    return (
-        f"{mark}median {np.median(seen.apart):,.0f} / max {max(seen.apart):,} frames, the farthest key frames of a file"
+    return phrase(
+        f"{{sign}}mean {{mean}} / max {{max}} bytes of packets a clip, of {seen.planned:,} clips",
+        mean=Figure(float(np.mean(seen.read)), "bytes", mark, source=_INDEX, form=",.0f"),
+        max=Figure(max(seen.read), "bytes", mark, source=_INDEX),
     )
 
 
-def _short(subject: Subject, clip: ClipStage, seen: Footage) -> str:
+def _key_frames(seen: Footage, mark: Mark) -> Phrase | str:
+    if not seen.planned:
+        return _UNKNOWN
+    return phrase(
+        "{sign}median {median} / max {max} frames, the farthest key frames of a file",
+        median=Figure(np.median(seen.apart), "frames", mark, source=_INDEX, form=",.0f"),
+        max=Figure(max(seen.apart), "frames", mark, source=_INDEX),
+    )
+
+
+def _short(subject: Subject, clip: ClipStage, seen: Footage) -> Phrase | str:
     policy = {"pad": "padded", "loop": "looped", "drop": f"left out, by a filter on {FRAME_COUNT}"}[
         clip.selection.short
     ]
     short, of, source = _short_of(clip, seen)
-    parts = [f"{_UNKNOWN}; {policy}"]
+    parts: list[Phrase | str] = [f"{_UNKNOWN}; {policy}"]
     if of:
-        mark = "" if of == seen.total and (seen.counted or clip.selection.deterministic) else "~"
-        parts = [f"{mark}{percent(short, of)} have fewer than {clip.selection.need} frames, by {source}: {policy}"]
+        mark = marked(of == seen.total and (bool(seen.counted) or clip.selection.deterministic))
+        told = f"have fewer than {clip.selection.need} frames, by {source}: {policy}"
+        parts = [phrase(f"{{share:m}} {told}", share=ratio(short, of, mark, source))]
     measured = _measured(subject, "short_clips")
     if measured is not None:
-        parts.append(f"! {measured[0]:,} met")
-    return "; ".join(parts)
+        parts.append(phrase("{met:m} met", met=Figure(measured[0], "clips", "measured", source=METRICS)))
+    return joined(parts, "; ")
 
 
 def _short_of(clip: ClipStage, seen: Footage) -> tuple[int, int, str]:
@@ -140,12 +148,13 @@ def _short_of(clip: ClipStage, seen: Footage) -> tuple[int, int, str]:
     return seen.short, seen.planned, "the video index"
 
 
-def _refused(seen: Footage) -> str:
+def _refused(seen: Footage) -> Phrase | str:
     if not seen.known:
         return _UNKNOWN
     reasons = f": {first_reasons(seen.refused)}" if seen.refused else ""
     where = "clip cache" if seen.kept_rows else "video index"
-    return f"{'' if seen.whole else '~'}{percent(len(seen.refused), seen.known)} of the clips in the {where}{reasons}"
+    refused = ratio(len(seen.refused), seen.known, marked(seen.whole), f"the {where}")
+    return Phrase(f"{refused:m} of the clips in the {where}{reasons}", {"refused": refused})
 
 
 # ---- what to do about it
@@ -183,7 +192,7 @@ def _warn_of_clips(subject: Subject, clip: ClipStage, seen: Footage) -> None:
         )
         smaller = "" if clip.selection.stride in (None, 1) else ", or a smaller stride"
         subject.warnings.add(
-            f"{clip.name}: {percent(short, of)} of the segments have fewer than {clip.selection.need} frames, so clips "
+            f"{clip.name}: {ratio(short, of)} of the segments have fewer than {clip.selection.need} frames, so clips "
             f"repeat frames; {has}{smaller} leaves that out"
         )
     if seen.refused:
@@ -196,7 +205,7 @@ def _warn_of_clips(subject: Subject, clip: ClipStage, seen: Footage) -> None:
         )
 
 
-def hit(subject: Subject, clip: ClipStage) -> str:
+def hit(subject: Subject, clip: ClipStage) -> Figure | str:
     """Return the share of clips that came from the cache in this run; "-" if that is not measured."""
     rate = None if subject.metrics is None or clip.sources[0].frames is None else subject.metrics["cache_hit_rate"]
-    return "-" if rate is None else f"! {rate:.1%}"
+    return "-" if rate is None else Figure(rate, RATIO, "measured", source=METRICS, form=".1%")

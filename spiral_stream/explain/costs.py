@@ -7,7 +7,7 @@ Batches of one step are neighbours of similar cost (``cost_group``), so how long
 own. Cost: O(samples seen).
 """
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,15 @@ from spiral_stream.batching.budget import limits_of
 from spiral_stream.batching.cutting import cut
 from spiral_stream.batching.formation import Int64
 from spiral_stream.batching.windowed import WindowedBucket
+from spiral_stream.explain.figure import RATIO, Figure, Mark, Phrase, marked, phrase, ratio
 from spiral_stream.explain.formed import FirstBatches
-from spiral_stream.explain.subject import Subject, percent
+from spiral_stream.explain.subject import Subject
 from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
 
 Float64 = NDArray[np.float64]
+_SEEN: Final = "the first batches"
 # S samples, J batches
 
 
@@ -31,16 +33,22 @@ def sample_costs(subject: Subject) -> dict[str, int]:
     return clip_costs(need(subject.stages.plan, Collate).fields)
 
 
-def clip_batches(subject: Subject, first: FirstBatches, mark: str) -> dict[str, Any]:
+def clip_batches(subject: Subject, first: FirstBatches) -> dict[str, Any]:
     """Return frames, bytes and decode cost of the batches seen; nothing without clips."""
     costs = sample_costs(subject)
     if not costs["frames"] or not len(first.rows):
         return {}
     out: dict[str, Any] = {}
+    mark = marked(first.whole)
     for name, cost in costs.items():
         low, middle, high = first.rows.min() * cost, np.median(first.rows) * cost, first.rows.max() * cost
-        spread = f"min {low:,} / median {middle:,.0f} / max {high:,}"
-        out[f"{name} a batch"] = f"{mark}{spread}, {cost:,} a sample"
+        out[f"{name} a batch"] = phrase(
+            "{sign}min {min} / median {median} / max {max}, {sample} a sample",
+            min=Figure(low, name, mark, source=_SEEN),
+            median=Figure(middle, name, mark, source=_SEEN, form=",.0f"),
+            max=Figure(high, name, mark, source=_SEEN),
+            sample=Figure(cost, name),
+        )
     if isinstance(first.formation, WindowedBucket):
         out |= _fill(subject, first, costs, mark)
         out |= _tight(subject, first.formation, costs)
@@ -48,17 +56,16 @@ def clip_batches(subject: Subject, first: FirstBatches, mark: str) -> dict[str, 
     return out
 
 
-def _fill(subject: Subject, first: FirstBatches, costs: dict[str, int], mark: str) -> dict[str, Any]:
+def _fill(subject: Subject, first: FirstBatches, costs: dict[str, int], mark: Mark) -> dict[str, Any]:
     """How much of each limit the batches seen use."""
-    batches = len(first.rows)
-    used = [
-        f"{name} {percent(int(first.rows.sum()) * costs[unit], limit * batches)}"
-        for name, unit, limit in _limits(first.formation)
-    ]
+    batches, rows = len(first.rows), int(first.rows.sum())
+    used = {
+        name: ratio(rows * costs[unit], limit * batches, mark, _SEEN) for name, unit, limit in _limits(first.formation)
+    }
     size = subject.forming.batch_size
     if size is not None:
-        used.append(f"batch_size {percent(int(first.rows.sum()), size * batches)}")
-    return {"budget used": mark + "; ".join(used)} if used else {}
+        used["batch_size"] = ratio(rows, size * batches, mark, _SEEN)
+    return {"budget used": phrase("{sign}" + "; ".join(f"{name} {{{name}}}" for name in used), **used)} if used else {}
 
 
 def _limits(formation: Any) -> list[tuple[str, str, int]]:
@@ -69,7 +76,7 @@ def _limits(formation: Any) -> list[tuple[str, str, int]]:
     return [(name, unit, limit) for name, unit, limit in named if limit is not None]
 
 
-def _tight(subject: Subject, formation: WindowedBucket, costs: dict[str, int]) -> dict[str, str]:
+def _tight(subject: Subject, formation: WindowedBucket, costs: dict[str, int]) -> dict[str, Phrase]:
     """Which limit ends a batch. Every sample costs the same, so each limit is a number of samples."""
     allow = {name: limit // costs[unit] for name, unit, limit in _limits(formation)}
     if subject.forming.batch_size is not None:
@@ -79,13 +86,14 @@ def _tight(subject: Subject, formation: WindowedBucket, costs: dict[str, int]) -
     least = min(allow.values())
     tight = " and ".join(name for name, count in allow.items() if count == least)
     other = [f"{name} would allow {count:,}" for name, count in allow.items() if count > least]
-    return {"tight bound": "; ".join([f"{tight}, {least:,} samples a batch", *other])}
+    figures = {name: Figure(count, "samples") for name, count in allow.items()}
+    return {"tight bound": Phrase("; ".join([f"{tight}, {least:,} samples a batch", *other]), figures)}
 
 
 # ---- how similar the clips of a batch are
 
 
-def _alike(subject: Subject, first: FirstBatches, costs: dict[str, int], mark: str) -> dict[str, Any]:
+def _alike(subject: Subject, first: FirstBatches, costs: dict[str, int], mark: Mark) -> dict[str, Any]:
     """The variance of decode cost inside batches, with buckets and without."""
     formation = first.formation
     if not isinstance(formation, WindowedBucket) or not formation.keys:
@@ -104,7 +112,9 @@ def _alike(subject: Subject, first: FirstBatches, costs: dict[str, int], mark: s
     rows.append(_row("the same samples in order", _Spread(cost_S, order, sizes), total, mark, subject))
     if len(formation.keys) > 1:
         order, sizes = _cut(first, costs, seen, cost_S)
-        rows.append(_row("sorted by the product as one key", _Spread(cost_S, order, sizes), total, "~", subject))
+        rows.append(
+            _row("sorted by the product as one key", _Spread(cost_S, order, sizes), total, "estimated", subject)
+        )
     product = " x ".join(text if text.isidentifier() else f"({text})" for text in formation.key_texts)
     return {"a sample's decode cost": f"{product}, in units of its mean", "decode cost": rows}
 
@@ -122,15 +132,24 @@ class _Spread:
         self.deviations = np.sqrt(squares / sizes) / means
 
 
-def _row(name: str, spread: _Spread, total: float, mark: str, subject: Subject) -> dict[str, Any]:
-    row = {
+def _row(name: str, spread: _Spread, total: float, mark: Mark, subject: Subject) -> dict[str, Any]:
+    def share(value: float) -> Figure:
+        return Figure(value, RATIO, mark, source=_SEEN, form=".1%")
+
+    within = ratio(spread.within, total, mark, _SEEN)
+    told = f"{within.sign}{spread.within / total:.1%} ({spread.within:,.2f}/{total:,.2f})"
+    row: dict[str, Any] = {
         "decode cost": name,
-        "variance in a batch": f"{mark}{spread.within / total:.1%} ({spread.within:,.2f}/{total:,.2f})",
-        "deviation/mean in a batch": f"{mark}median {np.median(spread.deviations):.1%} / max {spread.deviations.max():.1%}",
+        "variance in a batch": Phrase(told, {"share": within}),
+        "deviation/mean in a batch": phrase(
+            "{sign}median {median} / max {max}",
+            median=share(np.median(spread.deviations)),
+            max=share(spread.deviations.max()),
+        ),
     }
     group = subject.bound.world_size * subject.bound.merge
     if group > 1:
-        row["costliest batch of a step"] = mark + _in_step(spread.sums, group)
+        row["costliest batch of a step"] = _in_step(spread.sums, group, mark)
     return row
 
 
@@ -157,10 +176,10 @@ def _cut(
     return samples, np.diff(cut(len(samples), length, each, limits))
 
 
-def _in_step(sums: Float64, group: int) -> str:
+def _in_step(sums: Float64, group: int, mark: Mark) -> Phrase | str:
     """How far the costliest batch of a step is above the mean: how long the other ranks wait."""
     steps = sums[: len(sums) // group * group].reshape(-1, group)
     if not len(steps):
-        return "no whole step"
+        return f"{Figure(0, RATIO, mark).sign}no whole step"
     over = steps.max(axis=1) / steps.mean(axis=1) - 1
-    return f"{over.mean():.1%} above the step's mean"
+    return phrase("{over:m} above the step's mean", over=Figure(over.mean(), RATIO, mark, source=_SEEN, form=".1%"))

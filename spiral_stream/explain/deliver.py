@@ -1,18 +1,13 @@
 """DELIVER and RESUME in EXPLAIN DATA: what lies between the batches and the loop, and what resuming costs."""
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 from spiral_stream.batching.formation import CHAPTER_WINDOWS
-from spiral_stream.cursor import Cursor
+from spiral_stream.explain.figure import METRICS, Figure, Phrase, phrase
 from spiral_stream.explain.sizes import Size, batch_size
 from spiral_stream.explain.subject import Subject
-from spiral_stream.plan.fingerprint import digest
-from spiral_stream.planner.saved_state import SavedState
-from spiral_stream.runtime.formed_batches import FormedBatches
 
-_STATE_BYTES: Final = 400  # a state with one segment and one relation, as JSON
 _BUFFER_WARNING_BYTES: Final = 8 << 30
 
 
@@ -28,54 +23,112 @@ def deliver_facts(subject: Subject) -> dict[str, Any]:
         subject.warnings.add(f"batches ahead take ~{host / 2**30:.1f} GiB of host memory. Lower prefetch or {lower}")
     out: dict[str, Any] = {
         "framework": stages.plan.framework,
-        "prefetch": f"{stages.plan.prefetch} batches",
+        "prefetch": phrase("{batches} batches", batches=Figure(stages.plan.prefetch, "batches")),
         "threads": subject.threads,
-        "bytes a batch": size.text,
-        "host memory bound": _bound(size, host, "2 x prefetch" if device else "prefetch") + _decoding(subject),
+        "bytes a batch": size.shown,
+        "host memory bound": _bound(subject, size, host, "2 x prefetch" if device else "prefetch"),
     }
     if device:
-        out["on the device"] = (
-            f"{device}: {stages.plan.prefetch} batches before the loop has them, ~{size.arrays * stages.plan.prefetch:,} bytes; "
-            f"page-locked on the host up to {2 * size.arrays * slots:,} bytes, since PyTorch makes powers of two of each field's"
+        ahead, locked = size.arrays * stages.plan.prefetch, 2 * size.arrays * slots
+        out["on the device"] = phrase(
+            f"{device}: {stages.plan.prefetch} batches before the loop has them, {{ahead:m}} bytes; "
+            "page-locked on the host up to {locked} bytes, since PyTorch makes powers of two of each field's",
+            ahead=Figure(ahead, "bytes", "estimated"),
+            locked=Figure(locked, "bytes", "estimated"),
         )
-    if metrics is not None:
-        out["largest batch"] = (
-            f"! {metrics['peak_batch_bytes']:,} bytes, batches ahead {metrics['peak_queue_bytes']:,} at most"
-        )
-        rows = metrics["cached_rows"] + metrics["source_rows"]
-        out["delivered"] = f"! {metrics['batches']:,} batches, {metrics['samples']:,} samples"
-        out["read"] = (
-            f"! {metrics['source_bytes']:,} payload bytes of {metrics['source_rows']:,}/{rows:,} rows; the rest from caches"
-        )
-        out["seconds"] = (
-            f"! fetch {metrics['fetch_s']:.2f}, transform {metrics['transform_s']:.2f} (over threads), "
-            f"consumer waited {metrics['consumer_waited_s']:.2f}"
-        )
-        spent = ", ".join(f"{name} {seconds:.2f}" for name, seconds in metrics.get("stages", {}).items())
-        out["seconds by stage"] = f"! {spent}"
-        if stages.formed:
-            left_out = ", ".join(f"{name} {metrics[name]:,}" for name in ("filtered", "dropped", "truncated", "alone"))
-            out["left out or cut"] = f"! {left_out} (samples of the windows formed)"
-        if metrics["refused"]:
-            done = ", ".join(f"{name} {metrics[name]:,}" for name in ("skipped", "substituted") if metrics[name])
-            out["refused"] = (
-                f"! {metrics['refused']:,} samples that cannot be read: {done}; stream.quarantine() lists them"
-            )
-        if network := _network(metrics["network"]):
-            out["network"] = network
-        out["bound by"] = f"! {metrics['bound_by']}"
-    return out
+    return out if metrics is None else out | _measured(subject, metrics)
 
 
-def _network(counts: Mapping[str, Any]) -> str:
-    """What was asked of object stores; "" if nothing was, and the node cache gave nothing."""
+def _measured(subject: Subject, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """What the running stream counted."""
+
+    def count(name: str, unit: str) -> Figure:
+        return Figure(metrics[name], unit, "measured", source=METRICS)
+
+    def seconds(value: float) -> Figure:
+        return Figure(value, "s", "measured", source=METRICS, form=".2f")
+
+    rows = metrics["cached_rows"] + metrics["source_rows"]
+    spent = {name: seconds(value) for name, value in metrics["stages"].items()}
+    out: dict[str, Any] = {
+        "largest batch": phrase(
+            "{sign}{batch} bytes, batches ahead {ahead} at most",
+            batch=count("peak_batch_bytes", "bytes"),
+            ahead=count("peak_queue_bytes", "bytes"),
+        ),
+        "delivered": phrase(
+            "{sign}{batches} batches, {samples} samples",
+            batches=count("batches", "batches"),
+            samples=count("samples", "samples"),
+        ),
+        "read": phrase(
+            "{sign}{bytes} payload bytes of {rows}/{all} rows; the rest from caches",
+            bytes=count("source_bytes", "bytes"),
+            rows=count("source_rows", "rows"),
+            all=Figure(rows, "rows", "measured", source=METRICS),
+        ),
+        "table columns": phrase(
+            "{sign}{bytes} bytes of {rows} rows",
+            bytes=count("table_bytes", "bytes"),
+            rows=count("table_rows", "rows"),
+        ),
+        "ahead": phrase(
+            "{sign}{raw} batches being read or made, {ready} ready; {left} rows of the epoch not yet read",
+            raw=count("raw_depth", "batches"),
+            ready=count("ready_depth", "batches"),
+            left=count("rows_not_read", "rows"),
+        )
+        if metrics.get("rows_not_read") is not None
+        else "no loop reads the stream",
+        "seconds": phrase(
+            "{sign}fetch {fetch}, transform {transform} (over threads), consumer waited {waited}",
+            fetch=seconds(metrics["fetch_s"]),
+            transform=seconds(metrics["transform_s"]),
+            waited=seconds(metrics["consumer_waited_s"]),
+        ),
+        "seconds by stage": phrase("{sign}" + ", ".join(f"{name} {{{name}}}" for name in spent), **spent),
+    }
+    if called := {name: seconds(value) for name, value in metrics["functions"].items()}:
+        out["seconds by function"] = Phrase(
+            "! " + ", ".join(f"{name} {each}" for name, each in _bare(called).items()), called
+        )
+    if subject.stages.formed:
+        left_out = {name: count(name, "samples") for name in ("filtered", "dropped", "truncated", "alone")}
+        named = ", ".join(f"{name} {{{name}}}" for name in left_out)
+        out["left out or cut"] = phrase(f"{{sign}}{named} (samples of the windows formed)", **left_out)
+    if metrics["refused"]:
+        done = {name: count(name, "samples") for name in ("skipped", "substituted") if metrics[name]}
+        named = ", ".join(f"{name} {{{name}}}" for name in done)
+        out["refused"] = phrase(
+            f"{{sign}}{{refused}} samples that cannot be read: {named}; stream.quarantine() lists them",
+            refused=count("refused", "samples"),
+            **done,
+        )
+    if network := _network(metrics["network"]):
+        out["network"] = network
+    return {**out, "bound by": f"! {metrics['bound_by']}"}
+
+
+def _bare(figures: Mapping[str, Figure]) -> dict[str, str]:
+    """Figures without their marks."""
+    return {name: format(each) for name, each in figures.items()}
+
+
+def _network(counts: Mapping[str, Any]) -> Phrase | None:
+    """What was asked of object stores; None if nothing was, and the node cache gave nothing."""
     if not counts["requests"] and not counts["hits"]:
-        return ""
-    again = f", {counts['again']:,} of them again" if counts["again"] else ""
-    return (
-        f"! {counts['requests']:,} requests, {counts['retries']:,} repeated, {counts['bytes']:,} bytes{again}; "
-        f"{counts['hits']:,} hits of the node cache, {counts['hit_bytes']:,} bytes; "
-        f"first byte after {counts['first_byte_ms']:.1f} ms; waited {counts['wait_s']:.2f} s (over threads)"
+        return None
+    units = {"requests": "requests", "retries": "requests", "bytes": "bytes", "again": "bytes", "hits": "hits"}
+    units |= {"hit_bytes": "bytes", "first_byte_ms": "ms", "wait_s": "s"}
+    forms = {"first_byte_ms": ",.1f", "wait_s": ",.2f"}
+    again = ", {again} of them again" if counts["again"] else ""
+    return phrase(
+        f"{{sign}}{{requests}} requests, {{retries}} repeated, {{bytes}} bytes{again}; {{hits}} hits of the node cache, "
+        "{hit_bytes} bytes; first byte after {first_byte_ms} ms; waited {wait_s} s (over threads)",
+        **{
+            name: Figure(counts[name], unit, "measured", source=METRICS, form=forms.get(name, ""))
+            for name, unit in units.items()
+        },
     )
 
 
@@ -86,49 +139,49 @@ def _device(subject: Subject) -> str:
     return next((device for device in subject.devices.values() if device not in (None, "cpu")), "") or ""
 
 
-def _bound(size: Size, host: int, ahead: str) -> str:
+def _bound(subject: Subject, size: Size, host: int, ahead: str) -> Phrase:
+    """The memory of batches, and of what decoding originals needs in addition to them."""
+    template = f"{{bytes:m}} bytes ({ahead} + 2 slots)"
     if size.unknown:
-        return f"unknown: {ahead} + 2 slots of ~{host:,} bytes and what is unknown of a batch; budget_bytes bounds what is ahead"
-    return f"~{host:,} bytes ({ahead} + 2 slots)"
-
-
-def _decoding(subject: Subject) -> str:
-    """The memory that decoding originals needs in addition to the batches."""
+        template = f"unknown: {ahead} + 2 slots of {{bytes:m}} bytes and what is unknown of a batch; "
+        template += "budget_bytes bounds what is ahead"
+    figures = {"bytes": Figure(host, "bytes", "estimated", source="bytes a batch")}
     frames = sum(clip.frames for clip in subject.stages.clips if any(each.frames is None for each in clip.sources))
-    return f"; while decoding {frames:,} frames a thread, in the size of the file" if frames else ""
+    if frames:
+        template += "; while decoding {frames} frames a thread, in the size of the file"
+        figures["frames"] = Figure(frames, "frames")
+    return phrase(template, **figures)
 
 
 def resume_facts(subject: Subject) -> dict[str, Any]:
     """Return the size of a state, what is read to resume from it, and what the run skips."""
     skips = subject.numbering.skips
-    batches = sum(count for *_, count in skips.batches)
-    skipped = (
-        {"skipped": f"{batches:,} batches and {len(skips.samples):,} samples; the state lists them"} if skips else {}
+    if not skips:
+        return _cost(subject)
+    skipped = phrase(
+        "{batches} batches and {samples} samples; the state lists them",
+        batches=Figure(sum(count for *_, count in skips.batches), "batches"),
+        samples=Figure(len(skips.samples), "samples"),
     )
-    return {**_cost(subject), **skipped}
+    return {**_cost(subject), "skipped": skipped}
 
 
 def _cost(subject: Subject) -> dict[str, Any]:
+    size = Figure(subject.state_bytes, "bytes", source="a state at the epoch's start")
+    state = phrase("{bytes} bytes of JSON at the epoch's start, equal on every rank", bytes=size)
     if not subject.stages.formed:
-        return {
-            "state": f"~{_STATE_BYTES} bytes of JSON, equal on every rank",
-            "reposition": "arithmetic; 0 rows of the prefix are read, at any place and on any world size",
-        }
-    numbering, forming = subject.formed
-    span = forming.span
+        nothing = phrase(
+            "arithmetic; {rows} rows of the prefix are read, at any place and on any world size", rows=Figure(0, "rows")
+        )
+        return {"state": state, "reposition": nothing}
+    forming = subject.forming
+    span = Figure(forming.span, "samples")
     computed = forming.unknown()
-    cost = f"{', '.join(computed)} again for up to {span:,} samples" if computed else "metadata alone, no payload"
+    cost = f"{', '.join(computed)} again for up to {span} samples" if computed else "metadata alone, no payload"
+    unit = f"a chapter of {span} samples a lane ({CHAPTER_WINDOWS} windows); the state says where each begins"
+    told = f"at most one chapter a lane is formed again: {cost}; 0 rows of the prefix before it"
     return {
-        "state": f"{_state_bytes(subject, numbering):,} bytes of JSON at the epoch's start, equal on every rank",
-        "unit": f"a chapter of {span:,} samples a lane ({CHAPTER_WINDOWS} windows); the state says where each begins",
-        "reposition": f"at most one chapter a lane is formed again: {cost}; 0 rows of the prefix before it",
+        "state": state,
+        "unit": Phrase(unit, {"samples": span, "windows": Figure(CHAPTER_WINDOWS, "windows")}),
+        "reposition": Phrase(told, {"rows": Figure(0, "rows")}),
     }
-
-
-def _state_bytes(subject: Subject, numbering: FormedBatches) -> int:
-    """The size of a state as the stream saves it."""
-    bound, stages = subject.bound, subject.stages
-    cursor = Cursor(bound.epoch).enter(bound.world_size, bound.merge)
-    data = tuple(sorted(stages.data_versions.items()))
-    state = SavedState(stages.fingerprint, data, bound.run_seed, cursor, tuple(numbering.anchors(bound.epoch, 0)))
-    return len(json.dumps(state.shortened(digest).to_json()))

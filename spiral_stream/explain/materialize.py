@@ -8,6 +8,7 @@ import numpy as np
 from spiral_stream.decoders.oriented import Oriented
 from spiral_stream.errors import CatalogError
 from spiral_stream.explain.clips import cache_text, clip_facts, coverage, frame_bytes, hit, where_made
+from spiral_stream.explain.figure import METRICS, RATIO, Figure, Phrase, phrase
 from spiral_stream.explain.subject import Subject
 from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.plan.maps import SampleMap, SampleRecords, SampleTokens
@@ -34,7 +35,7 @@ def materialize_facts(subject: Subject) -> dict[str, Any]:
     order = stages.field_names
     made = [_tokens(subject, stage) for stage in stages.tokens] + _mapped(subject)
     rows = [*made, *sorted(fields, key=lambda row: order.index(row["field"]))]
-    named = {f"tokenizer of {stage.name}": _tokenizer(subject, stage) for stage in stages.tokens}
+    named: dict[str, Any] = {f"tokenizer of {stage.name}": _tokenizer(subject, stage) for stage in stages.tokens}
     for name, kept in _caches(subject):
         named |= _by_stream(subject, name, kept)
     for clip in stages.clips:
@@ -42,19 +43,16 @@ def materialize_facts(subject: Subject) -> dict[str, Any]:
     return {**named, "fields": rows}
 
 
-def _row(field: str, where: str, size: Any, cache: str = "-", built: str = "-", hit: str = "-") -> dict[str, Any]:
+def _row(field: str, where: str, size: Any, cache: str = "-", built: Any = "-", hit: Any = "-") -> dict[str, Any]:
     return {"field": field, "where": where, "out/sample": size, "cache": cache, "built": built, "hit": hit}
 
 
 def _image(subject: Subject, image: ImageStage) -> dict[str, Any]:
     shape = image.program.output_shape
-    size = (
-        "unknown: the images decide"
-        if shape is None
-        else int(np.prod(shape)) * host_dtype(image.program.dtype).itemsize
-    )
-    if image.listed is not None:
-        size = f"{size:,} an image"
+    size: Any = "unknown: the images decide"
+    if shape is not None:
+        size = Figure(int(np.prod(shape)) * host_dtype(image.program.dtype).itemsize, "bytes")
+        size = size if image.listed is None else phrase("{bytes} an image", bytes=size)
     turned = "turned by EXIF, " if isinstance(image.caches[0].kind.decoder, Oriented) else ""
     where = f"after membership; {turned}normalized on {_place(subject.devices.get(image.name))}"
     kept = _image_caches(image)
@@ -73,7 +71,7 @@ def _plains(subject: Subject) -> list[dict[str, Any]]:
     for plain in subject.stages.plains:
         dtype = plain.spec.dtype
         items = int(np.prod([n or 1 for n in plain.spec.shape], dtype=np.int64))
-        size: Any = items * host_dtype(dtype).itemsize if dtype else "Python values"
+        size: Any = Figure(items * host_dtype(dtype).itemsize, "bytes") if dtype else "Python values"
         rows.append(_row(plain.name, f"with membership; {_place(subject.devices.get(plain.name))}", size))
     return rows
 
@@ -81,14 +79,14 @@ def _plains(subject: Subject) -> list[dict[str, Any]]:
 def _sequences(subject: Subject) -> list[dict[str, Any]]:
     rows = []
     for stage in subject.stages.sequences:
-        size = f"{np.dtype(stage.spec.dtype).itemsize} a token" if stage.spec.dtype else "Python values"
+        size = _a_token(np.dtype(stage.spec.dtype).itemsize) if stage.spec.dtype else "Python values"
         place = _place(subject.devices.get(stage.name))
         rows.append(_row(stage.name, f"in Collate, one pass over {stage.field.column}; {place}", size))
     return rows
 
 
 def _tokens(subject: Subject, stage: TokenStage) -> dict[str, Any]:
-    size = f"{stage.encoder.dtype.itemsize} a token"
+    size = _a_token(stage.encoder.dtype.itemsize)
     where = _when(subject, f"len({stage.name})")
     if not stage.caches:
         return _row(stage.name, f"{where}; {stage.column} is computed", size, "none: of no relation")
@@ -100,6 +98,10 @@ def _tokens(subject: Subject, stage: TokenStage) -> dict[str, Any]:
             "pass: stream.materialize(), or the asset that builds the token cache"
         )
     return _row(stage.name, where, size, _cell(kept), _built(have, total), _hit(subject.metrics))
+
+
+def _a_token(size: int) -> Phrase:
+    return phrase("{bytes} a token", bytes=Figure(size, "bytes"))
 
 
 def _caches(subject: Subject) -> list[tuple[str, list[_Cache]]]:
@@ -130,7 +132,7 @@ def _cell(kept: list[_Cache]) -> str:
     return kept[0].text if different == 1 else f"{different} caches, named above"
 
 
-def _by_stream(subject: Subject, name: str, kept: list[_Cache]) -> dict[str, str]:
+def _by_stream(subject: Subject, name: str, kept: list[_Cache]) -> dict[str, Phrase]:
     """Return one line per cache if the streams of a mixture have different ones: its streams, and how far it is built."""
     shared: dict[_Cache, list[int]] = {}
     for number, cache in enumerate(kept):
@@ -139,12 +141,12 @@ def _by_stream(subject: Subject, name: str, kept: list[_Cache]) -> dict[str, str
         return {}
     lines = {}
     for cache, numbers in list(shared.items())[:_CACHES]:
-        lines[f"{name} of {_streams(subject, numbers)}"] = f"{cache.text}, {_part(subject, kept, numbers)}"
+        part = _part(subject, kept, numbers)
+        lines[f"{name} of {_streams(subject, numbers)}"] = Phrase(f"{cache.text}, {part}", part.figures)
     if rest := list(shared.values())[_CACHES:]:
         numbers = [number for each in rest for number in each]
-        lines[f"{name} of {len(numbers):,} more"] = (
-            f"{len(rest):,} other cache{'s' if len(rest) > 1 else ''}, {_part(subject, kept, numbers)}"
-        )
+        part, others = _part(subject, kept, numbers), f"{len(rest):,} other cache{'s' if len(rest) > 1 else ''}"
+        lines[f"{name} of {len(numbers):,} more"] = Phrase(f"{others}, {part}", part.figures)
     return lines
 
 
@@ -154,7 +156,7 @@ def _streams(subject: Subject, numbers: list[int]) -> str:
     return ", ".join(names[:_STREAMS]) + more
 
 
-def _part(subject: Subject, kept: list[_Cache], numbers: list[int]) -> str:
+def _part(subject: Subject, kept: list[_Cache], numbers: list[int]) -> Phrase:
     """Say how far the caches of some streams are built."""
     keys = [(kept[number].fingerprint, number) for number in numbers]
     return _built(sum(subject.rows_built[key] for key in keys), sum(subject.rows_read[key] for key in keys))
@@ -176,7 +178,7 @@ def _mapped(subject: Subject) -> list[dict[str, Any]]:
     return rows
 
 
-def _values(kept: KeptValues | None) -> tuple[str, str]:
+def _values(kept: KeptValues | None) -> tuple[str, Phrase | str]:
     """Where a column's values are kept, and how far they are made."""
     if kept is None:
         return "-", "-"
@@ -209,12 +211,14 @@ def _tokenizer(subject: Subject, stage: TokenStage) -> str:
     return f"{name} sha256:{entry.digest[:8]}, {entry.vocab_size:,} ids, by {entry.engine}"
 
 
-def _built(have: int, total: int) -> str:
-    return f"{have / max(1, total):.0%} ({have:,}/{total:,})"
+def _built(have: int, total: int) -> Phrase:
+    built = Figure(have / max(1, total), RATIO, operands=(have, total), source="the caches", form=".0%")
+    return phrase("{rows}", rows=built)
 
 
-def _hit(metrics: Mapping[str, Any] | None) -> str:
-    return "-" if metrics is None or metrics["cache_hit_rate"] is None else f"! {metrics['cache_hit_rate']:.1%}"
+def _hit(metrics: Mapping[str, Any] | None) -> Figure | str:
+    rate = None if metrics is None else metrics["cache_hit_rate"]
+    return "-" if rate is None else Figure(rate, RATIO, "measured", source=METRICS, form=".1%")
 
 
 def _place(device: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from spiral_stream.explain.figure import RATIO, Figure, Phrase, marked, phrase
 from spiral_stream.explain.subject import Subject
 from spiral_stream.explain.tokens import MeanTokens, counting_column, mean_tokens
 from spiral_stream.plan.mix import Mix
@@ -28,20 +29,22 @@ def mix_facts(subject: Subject) -> Any:
         rows.append(
             {
                 "stream": stream.name,
-                "target": f"{begin[k]:.3%}" + (f" -> {end[k]:.3%}" if moves else ""),
-                "quota": quotas[k],
-                "eligible rows": stream.selected.total,
-                "passes this epoch": quotas[k] / stream.selected.total,
+                "target": _target(float(begin[k]), float(end[k])) if moves else _share(float(begin[k])),
+                "quota": Figure(quotas[k], "samples"),
+                "eligible rows": Figure(stream.selected.total, "rows"),
+                "passes this epoch": Figure(quotas[k] / stream.selected.total, "passes"),
             }
         )
     out: dict[str, Any] = {
-        "epoch_size": f"{mixture.total:,} samples, exact quotas (largest remainder)",
+        "epoch_size": phrase(
+            "{samples} samples, exact quotas (largest remainder)", samples=Figure(mixture.total, "samples")
+        ),
         "proportions": "of samples" if node.by is None else f"of {node.by}, by its mean over the rows that pass",
     }
     out |= _ways(node)
     if node.by is not None:
         for row, stream in zip(rows, streams, strict=True):
-            row[f"mean {node.by}"] = float(stream.selected.mean(node.by))
+            row[f"mean {node.by}"] = Figure(float(stream.selected.mean(node.by)), f"{node.by} a row")
     known = [mean for mean in means if mean is not None]
     if known and len(known) == len(streams):
         out["tokens from"] = ", ".join(dict.fromkeys(mean.source for mean in known))
@@ -57,6 +60,14 @@ def mix_facts(subject: Subject) -> Any:
         out["schedule"] = _schedule(node)
     _warn(subject, node, rows)
     return out
+
+
+def _share(share: float) -> Figure:
+    return Figure(share, RATIO, form=".3%")
+
+
+def _target(begin: float, end: float) -> Phrase:
+    return phrase("{begin} -> {end}", begin=_share(begin), end=_share(end))
 
 
 def _schedule(node: Mix) -> list[dict[str, Any]]:
@@ -75,22 +86,26 @@ def _ways(node: Mix) -> dict[str, str]:
 
 def _add_tokens(node: Mix, rows: list[dict[str, Any]], means: list[MeanTokens], shares: list[float]) -> None:
     """Add each stream's share of tokens, and how samples would be shared if proportions were of tokens."""
-    amounts = [row["quota"] * mean.tokens for row, mean in zip(rows, means, strict=True)]
+    amounts = [row["quota"].value * mean.tokens for row, mean in zip(rows, means, strict=True)]
     inverse = [share / mean.tokens if mean.tokens else 0.0 for share, mean in zip(shares, means, strict=True)]
     for row, mean, amount, would in zip(rows, means, amounts, inverse, strict=True):
-        whole = mean.exact and row["quota"] % row["eligible rows"] == 0  # in whole passes every row counts the same
-        row["tokens a row"] = f"{'' if mean.exact else '~'}{mean.tokens:,.1f}"
-        row["share of tokens"] = f"{'' if whole else '~'}{amount / max(sum(amounts), 1e-9):.1%}"
+        whole = (
+            mean.exact and row["quota"].value % row["eligible rows"].value == 0
+        )  # whole passes count every row alike
+        row["tokens a row"] = Figure(mean.tokens, "tokens", marked(mean.exact), source=mean.source, form=",.1f")
+        share = amount / max(sum(amounts), 1e-9)
+        row["share of tokens"] = Figure(share, RATIO, marked(whole), source=mean.source, form=".1%")
         if node.by is None:
-            row["samples by tokens"] = f"~{would / max(sum(inverse), 1e-9):.1%}"
+            inverted = would / max(sum(inverse), 1e-9)
+            row["samples by tokens"] = Figure(inverted, RATIO, "estimated", source=mean.source, form=".1%")
 
 
 def _warn(subject: Subject, node: Mix, rows: list[dict[str, Any]]) -> None:
-    often = [row for row in rows if row["passes this epoch"] > _REPEATS]
+    often = [row for row in rows if row["passes this epoch"].value > _REPEATS]
     if not often:
         return
-    often.sort(key=lambda row: -float(row["passes this epoch"]))
-    named = ", ".join(f"{row['stream']} {row['passes this epoch']:,.1f} times" for row in often[:_NAMED])
+    often.sort(key=lambda row: -float(row["passes this epoch"].value))
+    named = ", ".join(f"{row['stream']} {row['passes this epoch'].value:,.1f} times" for row in often[:_NAMED])
     more = f" and {len(often) - _NAMED:,} streams more" if len(often) > _NAMED else ""
     column = counting_column(subject.stages.streams[0].node.schema())
     by = "" if node.by is not None or column is None else f', or mix by="{column}"'

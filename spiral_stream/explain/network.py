@@ -11,17 +11,19 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from spiral_stream.explain.figure import Figure, Mark, Phrase, marked, phrase, ratio
 from spiral_stream.explain.link import Network
 from spiral_stream.explain.node_reads import MOST_SAMPLES, Asks, Live, asks, fetched, live
 from spiral_stream.explain.remote_columns import Remote, remote
 from spiral_stream.explain.requests import Counted, counted
-from spiral_stream.explain.subject import Subject, percent
+from spiral_stream.explain.subject import Subject
 from spiral_stream.planner.dealing import Dealing, nodes_of
 from spiral_stream.runtime.ahead import FETCHERS
 from spiral_stream.sampling.nodes import Nodes
 from spiral_stream.storage.node_default import node_cache
 from spiral_stream.storage.objects import IN_FLIGHT
 
+_LAID_OUT: Final = "the epoch's positions"
 _CONNECT: Final = 2  # round trips before the first request: TCP, and TLS
 
 
@@ -36,9 +38,10 @@ def network_facts(subject: Subject, link: Network, piece_rows: int | None) -> di
     found = remote(subject, piece_rows)
     if not found.fields and not found.tables:
         return {"over the network": "nothing: what this stream reads lies on this machine"}
-    out: dict[str, Any] = {
-        "link": f"{link.text}: {link.bytes_per_s:,.0f} bytes/s of each node, {link.latency_s:g} s a request"
-    }
+    speed = Figure(link.bytes_per_s, "bytes/s", source="network=", form=",.0f")
+    wait = Figure(link.latency_s, "s", source="network=", form="g")
+    told = f"{link.text}: {speed} bytes/s of each node, {wait} s a request"
+    out: dict[str, Any] = {"link": Phrase(told, {"bandwidth": speed, "latency": wait})}
     out["over the network"] = _what(found)
     if found.tables:
         out["tables"] = (
@@ -61,35 +64,54 @@ def network_facts(subject: Subject, link: Network, piece_rows: int | None) -> di
     }
 
 
-def _what(found: Remote) -> str:
-    parts = []
+def _what(found: Remote) -> Phrase | str:
+    parts: list[str] = []
+    figures: dict[str, Figure] = {}
     for each in found.fields:
         whole = sum(int(np.count_nonzero(column.lengths < 0)) for column in each.streams.values())
         ranges = sum(len(column.lengths) for column in each.streams.values()) - whole
         objects = sum(len(column.uris) for column in each.streams.values())
         named = [f"{ranges:,} ranges"] * bool(ranges) + [f"{whole:,} whole objects"] * bool(whole)
         parts.append(f"{each.name} ({each.column}): {' and '.join(named)}, of {objects:,} objects")
-    return "; ".join(parts) or "no payload"
+        for what, count in (("ranges", ranges), ("whole objects", whole), ("objects", objects)):
+            figures[f"{what} of {each.name}"] = Figure(count, what, source="references of the relation")
+    return Phrase("; ".join(parts), figures) if parts else "no payload"
 
 
 # ---- requests and bytes
 
 
 def _asked(subject: Subject, seen: Counted) -> dict[str, Any]:
-    bound, mark = subject.bound, "" if seen.exact else "~"
+    bound, mark = subject.bound, marked(seen.exact)
     share = 1 / bound.world_size
+    source = f"{len(seen.samples):,} batches, drawn"
     unsized = ", and objects whose size is not known" if seen.unsized else ""
 
-    def epoch(values: list[int]) -> str:
-        own = f", this rank {seen.rank(values, share):,}" if bound.world_size > 1 else ""
-        return f"{mark}{seen.epoch(values):,}{own}"
+    def figure(value: float, unit: str, form: str = "") -> Figure:
+        return Figure(value, unit, mark, source=source, form=form)
 
+    def epoch(values: list[int], unit: str, rest: str) -> Phrase:
+        own = ", this rank {rank}" if bound.world_size > 1 else ""
+        figures = {"epoch": figure(seen.epoch(values), unit)}
+        if own:
+            figures["rank"] = figure(seen.rank(values, share), unit)
+        return phrase(f"{{epoch:m}}{own}, {rest}", **figures)
+
+    def batch(values: list[int], unit: str, form: str, rest: str = "") -> Phrase:
+        mean, most = figure(seen.mean(values), unit, form), figure(max(values), unit)
+        return phrase(f"{{sign}}mean {{mean}} / max {{max}}{rest}", mean=mean, max=most)
+
+    gaps = "without a node cache; gaps of joined ranges included"
     return {
-        "requests a batch": f"{mark}mean {seen.mean(seen.requests):,.1f} / max {max(seen.requests):,}",
-        "requests an epoch": epoch(seen.requests) + ", without a node cache",
-        "bytes a batch": f"{mark}mean {seen.mean(seen.bytes):,.0f} / max {max(seen.bytes):,}{unsized}",
-        "bytes an epoch": epoch(seen.bytes) + ", without a node cache; gaps of joined ranges included",
-        "seen for this": f"{len(seen.samples):,} of {'' if seen.known else '~'}{seen.total:,} batches",
+        "requests a batch": batch(seen.requests, "requests", ",.1f"),
+        "requests an epoch": epoch(seen.requests, "requests", "without a node cache"),
+        "bytes a batch": batch(seen.bytes, "bytes", ",.0f", unsized),
+        "bytes an epoch": epoch(seen.bytes, "bytes", gaps),
+        "seen for this": phrase(
+            "{batches} of {epoch:m} batches",
+            batches=Figure(len(seen.samples), "batches"),
+            epoch=Figure(seen.total, "batches", marked(seen.known)),
+        ),
     }
 
 
@@ -124,10 +146,25 @@ def _rates(subject: Subject, seen: Counted, link: Network, table: bool) -> dict[
         if bound == "latency" and more > subject.stages.plan.prefetch
         else ""
     )
+
+    def about(value: float, unit: str, form: str) -> Figure:
+        return Figure(value, unit, "estimated", source="the model of bandwidth and latency", form=form)
+
     return {
-        "under way": f"~{rate.under_way:,} requests, of {FETCHERS * IN_FLIGHT} at most ({FETCHERS} tasks of {IN_FLIGHT}){raised}",
-        "first batch": f"~{rate.first_s:,.3g} s, connecting included, reading tables and decoding left out",
-        "steady": f"~{best:,.4g} batches/s, ~{samples:,.4g} samples/s a rank, bound by {bound}{alone}",
+        "under way": phrase(
+            f"{{requests:m}} requests, of {{most}} at most ({FETCHERS} tasks of {IN_FLIGHT}){raised}",
+            requests=about(rate.under_way, "requests", ","),
+            most=Figure(FETCHERS * IN_FLIGHT, "requests"),
+        ),
+        "first batch": phrase(
+            "{seconds:m} s, connecting included, reading tables and decoding left out",
+            seconds=about(rate.first_s, "s", ",.3g"),
+        ),
+        "steady": phrase(
+            f"{{batches:m}} batches/s, {{samples:m}} samples/s a rank, bound by {bound}{alone}",
+            batches=about(best, "batches/s", ",.4g"),
+            samples=about(samples, "samples/s", ",.4g"),
+        ),
     }
 
 
@@ -166,8 +203,16 @@ def _node(subject: Subject, found: Remote) -> dict[str, Any]:
     read = live(epochs[0])
     out: dict[str, Any] = {
         "node": f"{node} of {nodes.count:,}, {_many(nodes.ranks_per_node, 'rank')} each",
-        "a node reads": f"{read.bytes:,} bytes of {read.files:,} files an epoch, in blocks of 64 KiB",
-        "live files": f"{read.most_files:,} at a time, of {read.most_bytes:,} bytes",
+        "a node reads": phrase(
+            "{bytes} bytes of {files} files an epoch, in blocks of 64 KiB",
+            bytes=Figure(read.bytes, "bytes", source=_LAID_OUT),
+            files=Figure(read.files, "files", source=_LAID_OUT),
+        ),
+        "live files": phrase(
+            "{files} at a time, of {bytes} bytes",
+            files=Figure(read.most_files, "files", source=_LAID_OUT),
+            bytes=Figure(read.most_bytes, "bytes", source=_LAID_OUT),
+        ),
     }
     cache = node_cache()
     if cache is None:
@@ -182,22 +227,38 @@ def _node(subject: Subject, found: Remote) -> dict[str, Any]:
 def _cache(subject: Subject, epochs: tuple[Asks, Asks], read: Live, nodes: Nodes, limit: int) -> dict[str, Any]:
     came = fetched(epochs, limit)
     again = came.again
-    mark = "" if came.exact and not came.dropped else "~"  # several threads ask, and uses are known by the second
+    mark = marked(came.exact and not came.dropped)  # several threads ask, and uses are known by the second
     fits = "what is live at a time fits" if not again else "what is live at a time does not fit"
-    later, others = live(epochs[1]).bytes, "~" if nodes.count > 1 else mark
+    later: Mark = "estimated" if nodes.count > 1 else mark
     if again:
         subject.warnings.add(
             f"network: the node cache's {limit:,} bytes are less than the {read.most_bytes:,} that are live at a time, so "
-            f"{percent(again, came.cold)} of what comes in the first epoch comes again. Raise $SPIRAL_NODE_CACHE_BYTES, lower "
+            f"{ratio(again, came.cold)} of what comes in the first epoch comes again. Raise $SPIRAL_NODE_CACHE_BYTES, lower "
             "shuffle_block_size, or give nodes lanes of their own: bind(ranks_per_node=)"
         )
+
+    def figure(value: int, unit: str, mark: Mark = mark) -> Figure:
+        return Figure(value, unit, mark, source="the node cache, followed ask by ask")
+
     return {
-        "node cache": f"{limit:,} bytes ($SPIRAL_NODE_CACHE_BYTES): {fits}",
-        "first epoch": f"{mark}{came.cold:,} bytes in at most {mark}{came.requests[0]:,} requests into an empty node cache, "
-        f"{percent(again, came.cold)} of them again",
-        "later epochs": f"{mark}{came.later:,} bytes in {mark}{came.requests[1]:,} requests, for {later:,} that the node reads",
-        "egress of all nodes": f"{others}{came.cold * nodes.count:,} bytes in the first epoch, {others}"
-        f"{came.later * nodes.count:,} in later ones ({_many(nodes.count, 'node')})",
+        "node cache": phrase(f"{{limit}} bytes ($SPIRAL_NODE_CACHE_BYTES): {fits}", limit=Figure(limit, "bytes")),
+        "first epoch": phrase(
+            "{bytes:m} bytes in at most {requests:m} requests into an empty node cache, {again} of them again",
+            bytes=figure(came.cold, "bytes"),
+            requests=figure(came.requests[0], "requests"),
+            again=ratio(again, came.cold, mark, "the node cache, followed ask by ask"),
+        ),
+        "later epochs": phrase(
+            "{bytes:m} bytes in {requests:m} requests, for {read} that the node reads",
+            bytes=figure(came.later, "bytes"),
+            requests=figure(came.requests[1], "requests"),
+            read=Figure(live(epochs[1]).bytes, "bytes", source=_LAID_OUT),
+        ),
+        "egress of all nodes": phrase(
+            f"{{first:m}} bytes in the first epoch, {{later:m}} in later ones ({_many(nodes.count, 'node')})",
+            first=figure(came.cold * nodes.count, "bytes", later),
+            later=figure(came.later * nodes.count, "bytes", later),
+        ),
     }
 
 
@@ -220,10 +281,10 @@ def _choice(subject: Subject, found: Remote, dealing: Dealing, node: int) -> dic
     )
     read = live(asks(subject, found, dealing, node, subject.bound.epoch))
     return {
-        "lanes": ("-> " if now else "   ") + f"{dealing.lanes:,}",
+        "lanes": phrase("-> {lanes}" if now else "   {lanes}", lanes=Figure(dealing.lanes, "lanes")),
         "dealt to": "nodes" if dealing.by_node else "ranks",
-        "bytes a node reads": read.bytes,
-        "files": read.files,
-        "live files": read.most_files,
-        "live bytes": read.most_bytes,
+        "bytes a node reads": Figure(read.bytes, "bytes", source=_LAID_OUT),
+        "files": Figure(read.files, "files", source=_LAID_OUT),
+        "live files": Figure(read.most_files, "files", source=_LAID_OUT),
+        "live bytes": Figure(read.most_bytes, "bytes", source=_LAID_OUT),
     }

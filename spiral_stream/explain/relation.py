@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from spiral_stream.catalog.entry import Entry
+from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.catalog.source_facts import source_facts
-from spiral_stream.explain.subject import Subject, payload_columns, percent
+from spiral_stream.explain.figure import RATIO, Figure, Phrase, phrase, ratio
+from spiral_stream.explain.subject import Subject, payload_columns
 from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.plan.nodes import Scan
 from spiral_stream.plan.tree import spine
@@ -16,7 +19,7 @@ def relation_facts(subject: Subject) -> dict[str, Any]:
     """Return one block without a mixture; with one, a row per stream, and its steps below."""
     streams = subject.stages.streams
     looked_at = list(dict.fromkeys(name for stream in streams for name in _payload_decided_on(subject, stream)))
-    decided = f"unknown: the plan decides on {', '.join(looked_at)}" if looked_at else 0
+    decided = f"unknown: the plan decides on {', '.join(looked_at)}" if looked_at else Figure(0, "bytes")
     if not subject.stages.mixed:
         (stream,) = streams
         return {
@@ -34,7 +37,7 @@ def relation_facts(subject: Subject) -> dict[str, Any]:
                 "stream": stream.name,
                 "relation": stream.base.entry.name,
                 "source": _source(stream),
-                "pass": percent(stream.selected.total, stream.base.manifest.total),
+                "pass": ratio(stream.selected.total, stream.base.manifest.total),
                 "pushed into the scan": stream.selected.pushed or "nothing",
             }
             for stream in streams
@@ -49,29 +52,37 @@ def _derived(subject: Subject) -> dict[str, Any]:
         {
             "derived relation": each.entry.name,
             "of": ", ".join(each.of),
-            "rows": each.facts["rows"],
+            "rows": Figure(each.facts["rows"], "rows", source="registration"),
             "rows kept": "none: read where they lie" if each.entry.source.KIND == UnionRows.KIND else "all",
-            "bytes": each.facts["bytes"],
-            "made in": f"{each.facts['seconds']:,.2f} CPU s",
+            "bytes": Figure(each.facts["bytes"], "bytes", source="registration"),
+            "made in": phrase(
+                "{cpu} CPU s", cpu=Figure(each.facts["seconds"], "CPU s", source="its making", form=",.2f")
+            ),
         }
         for each in subject.stages.derived
     ]
     return {"derived": rows} if rows else {}
 
 
-def _source(stream: StreamStage) -> str:
-    entry = stream.base.entry
+def _source(stream: StreamStage) -> Phrase:
+    return source_line(stream.base.entry, stream.base.manifest)
+
+
+def source_line(entry: Entry, manifest: Manifest) -> Phrase:
+    """Return what a relation's rows are stored as, in how many shards."""
     facts = source_facts(entry)
-    shards = f"{facts.kind}, {len(stream.base.manifest.shard_names):,} storage shards"
-    return shards if facts.imported is None else f"{shards}; {facts.imported}"
+    found = phrase(f"{facts.kind}, {{shards}} storage shards", shards=Figure(len(manifest.shard_names), "shards"))
+    return found if facts.imported is None else Phrase(f"{found}; {facts.imported}", found.figures)
 
 
 def _steps(stream: StreamStage) -> list[dict[str, Any]]:
     total = stream.base.manifest.total
-    rows = [{"step": f"scan {stream.base.entry.name}", "rows left": total, "share": 1.0}]
-    return rows + [
-        {"step": what, "rows left": left, "share": left / max(1, total)} for what, left in stream.selected.counts
-    ]
+    left = [(f"scan {stream.base.entry.name}", total), *stream.selected.counts]
+    return [{"step": what, "rows left": Figure(rows, "rows"), "share": _share(rows, total)} for what, rows in left]
+
+
+def _share(rows: int, total: int) -> Figure:
+    return Figure(rows / max(1, total), RATIO)
 
 
 def _payload_decided_on(subject: Subject, stream: StreamStage) -> list[str]:

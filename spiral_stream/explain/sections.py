@@ -7,6 +7,7 @@ from typing import Any
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.explain.batch import batch_facts
 from spiral_stream.explain.deliver import deliver_facts, resume_facts
+from spiral_stream.explain.known import UNFINISHED, known_facts
 from spiral_stream.explain.link import link_of
 from spiral_stream.explain.materialize import materialize_facts
 from spiral_stream.explain.mix import mix_facts
@@ -26,11 +27,11 @@ from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.numbering import Numbering
 
 
-def explain_plan(node: nodes.Node) -> Explanation:
-    """Explain a plan that is not a stream yet: its outline and fingerprint."""
-    unknown = "unknown: finish the plan with .sample(), .collate() and .to_torch() or a kin"
-    facts: dict[str, Any] = dict.fromkeys(SECTIONS, unknown)
+def explain_plan(node: nodes.Node, catalog: Registry) -> Explanation:
+    """Explain a plan that is not a stream yet: its outline, and what is known of the relations that it reads."""
+    facts: dict[str, Any] = dict.fromkeys(SECTIONS, UNFINISHED)
     facts.update(header={"plan": fingerprint(node)[:16]}, plan=outline(node), warnings=[])
+    facts.update(known_facts(node, catalog))
     if not any(isinstance(each, Mix) for each in walk(node)):
         facts["mix"] = "none"
     return Explanation(facts)
@@ -44,6 +45,7 @@ def explain_stream(
     metrics: Mapping[str, Any] | None,
     numbering: Numbering,
     catalog: Registry,
+    state_bytes: int,
     network: str | None = None,
     piece_rows: int | None = None,
 ) -> Explanation:
@@ -57,6 +59,7 @@ def explain_stream(
         metrics: what the running stream measured; None leaves measured columns out.
         numbering: what is known of the epoch's batches.
         catalog: where tokenizers are registered.
+        state_bytes: of a state at the epoch's start, as JSON.
         network: also say what goes over a network, and how fast one such as "10 Gbit/s, 50 ms" lets the stream be.
         piece_rows: rows of payload that a task reads; None takes the default.
 
@@ -64,7 +67,7 @@ def explain_stream(
         PlanError: ``network`` is no network.
     """
     link = None if network is None else link_of(network)
-    subject = Subject(stages, bound, devices, threads, metrics, numbering, catalog)
+    subject = Subject(stages, bound, devices, threads, metrics, numbering, catalog, state_bytes)
     for text in stages.warnings:
         subject.warnings.add(text)
     with closing(subject):

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.catalog.statistics import KNOWN, load_statistics
+from spiral_stream.explain.figure import Figure, Phrase, marked
 from spiral_stream.explain.subject import Subject
 from spiral_stream.expr import Col
 from spiral_stream.fields.field import FieldSpec
@@ -41,18 +42,19 @@ class Size:
     unknown: list[str] = field(default_factory=list)  # fields that are not counted, and where to learn their size
 
     @property
-    def text(self) -> str | int:
+    def shown(self) -> Phrase | Figure:
         """The size as EXPLAIN shows it."""
+        arrays = Figure(self.arrays, "bytes", marked(not self.mark), source=self.mark.strip())
         if not self.mark and self.lists is None and not self.unknown:
-            return self.arrays
-        parts = [f"{self.mark}{self.arrays:,}"]
+            return arrays
+        parts, figures = [f"{self.mark}{self.arrays:,}"], {"arrays": arrays}
         if self.lists is not None:
-            parts.append(
-                f"and ~{self.lists:,.0f} in lists" if self.arrays else f"in arrays, ~{self.lists:,.0f} in lists"
-            )
+            lists = Figure(round(self.lists), "bytes", "estimated", source="mean bytes of the columns")
+            parts.append(f"and {lists:m} in lists" if self.arrays else f"in arrays, {lists:m} in lists")
+            figures["lists"] = lists
         if self.unknown:
             parts.append(f"and unknown: {'; '.join(self.unknown)}")
-        return " ".join(parts)
+        return Phrase(" ".join(parts), figures)
 
 
 def batch_size(subject: Subject) -> Size:

@@ -7,6 +7,7 @@ import numpy as np
 from spiral_stream.catalog.shares import Drift
 from spiral_stream.catalog.skew import Skew, skew_of
 from spiral_stream.catalog.statistics import KNOWN
+from spiral_stream.explain.figure import RATIO, Figure, Phrase, marked, phrase, ratio
 from spiral_stream.explain.shares import (
     MOST_ROWS,
     Holder,
@@ -26,8 +27,17 @@ from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.shard_order import ExpandedRange, WithinShards
 from spiral_stream.sampling.window_shuffle import WindowShuffle
 
+DISTANCE: Final = "total variation of a shard's values to the relation's: 0 alike, 1 nothing in common"
+_NAMED: Final = 8  # relations that a line names
 _STREAMS: Final = 16  # most streams of a mixture whose rows are inspected
 _FOLLOWS: Final = 0.1  # total variation above that of a random tenth: batches change in the course of an epoch
+
+
+def way_out(names: list[str]) -> str:
+    """Say what counts the values of relations that have no statistics."""
+    calls = ", ".join(f'catalog.measure("{name}")' for name in names[:_NAMED])
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return f"unknown: call {calls}{more}, or materialize asset shard_stats of {', '.join(names[:_NAMED])}{more}"
 
 
 def skew_facts(subject: Subject) -> Any:
@@ -37,31 +47,37 @@ def skew_facts(subject: Subject) -> Any:
     known = [(stream, held) for stream, held in found if held]
     if not subject.stages.mixed:
         if not known:
-            return "unknown: materialize asset shard_stats of this relation"
+            return way_out([stream.base.entry.name for stream in streams])
         ((stream, held),) = known
         counted = ", ".join(f"all {each.relation.manifest.total:,} rows of {each.relation.entry.name}" for each in held)
+        kept = Figure(stream.selected.total, "rows")
         looked = look_at(subject, stream, held)
         marks = dict.fromkeys(name for each in held for name in each.statistics.marks)
         return {
-            "distance": "total variation of a shard's values to the relation's: 0 alike, 1 nothing in common",
-            "counted": f"{counted}; the plan keeps {stream.selected.total:,}",
+            "distance": DISTANCE,
+            "counted": Phrase(f"{counted}; the plan keeps {kept}", {**_totals(held), "kept": kept}),
             "columns": _columns(subject, stream, held, looked)
             or f"unknown: no joined or delivered column has a histogram in {', '.join(marks) or 'none'}",
             **_shares(subject, [({}, looked)]),
         }
     lacking = dict.fromkeys(stream.base.entry.name for stream, held in found if not held)
     if not known:
-        return f"unknown: materialize asset shard_stats of {', '.join(lacking)}"
+        return way_out(list(lacking))
     most = MOST_ROWS // min(len(known), _STREAMS)
     looked_at = [({"stream": s.name}, look_at(subject, s, held, most)) for s, held in known[:_STREAMS]]
     rows = [{"stream": s.name, **row} for s, held in known for row in _columns(subject, s, held, None)]
     return {
         "distance": "total variation of a shard's values to its relation's: 0 alike, 1 nothing in common",
         "counted": "all rows of the relations; what streams differ in is not skew, MIX says how they share",
-        **({"unknown": f"materialize asset shard_stats of {', '.join(lacking)}"} if lacking else {}),
+        **({"unknown": way_out(list(lacking)).removeprefix("unknown: ")} if lacking else {}),
         "columns": rows or "unknown: no joined or delivered column has a histogram",
         **_shares(subject, looked_at),
     }
+
+
+def _totals(held: list[Holder]) -> dict[str, Figure]:
+    totals = {each.relation.entry.name: each.relation.manifest.total for each in held}
+    return {f"rows of {name}": Figure(total, "rows", source="statistics") for name, total in totals.items()}
 
 
 # ---- by storage shard
@@ -76,20 +92,36 @@ def _columns(subject: Subject, stream: StreamStage, held: list[Holder], looked: 
     for name in dict.fromkeys([*joined_or_delivered(subject, stream), *texts]):
         counted = [each.statistics for each in held if each.statistics.marks.get(name) == KNOWN]
         skew = skew_of(counted[0], name) if counted else kept.get(name)
-        if skew is not None and not _one_each(skew):
-            rows.append(_shard_row(name if counted else f"{name} (rows kept)", skew))
+        if skew is not None and not one_each(skew):
+            rows.append(shard_row(name if counted else f"{name} (rows kept)", skew))
     return rows
 
 
-def _one_each(skew: Skew) -> bool:
-    """Whether no two shards share a value: then the column names rows or shards, and has no skew."""
+def one_each(skew: Skew) -> bool:
+    """Return whether no two shards share a value: then the column names rows or shards, and has no skew."""
     return len(skew.distance) > 1 and bool(np.isclose(skew.distance.sum(), len(skew.distance) - 1))
 
 
-def _shard_row(name: str, skew: Skew) -> dict[str, Any]:
-    worst = ", ".join(f"{shard} {distance:.2f}" for shard, distance in skew.worst())
-    effective = f"{skew.effective.mean():,.1f} of {skew.effective_global:,.1f}"
-    return {"column": name, "mean": skew.mean, "p95": skew.p95, "worst": worst, "values/shard": effective}
+def shard_row(name: str, skew: Skew) -> dict[str, Any]:
+    """Return how far shards differ in one column."""
+    worst = {shard: _distance(far) for shard, far in skew.worst()}
+    return {
+        "column": name,
+        "mean": Figure(skew.mean, "total variation", source="counted values"),
+        "p95": Figure(skew.p95, "total variation", source="counted values"),
+        "worst": Phrase(", ".join(f"{shard} {far}" for shard, far in worst.items()), worst),
+        "values/shard": phrase(
+            "{shard} of {whole}", shard=_values(skew.effective.mean()), whole=_values(skew.effective_global)
+        ),
+    }
+
+
+def _distance(far: float) -> Figure:
+    return Figure(far, "total variation", source="counted values", form=".2f")
+
+
+def _values(effective: float) -> Figure:
+    return Figure(float(effective), "effective values", source="counted values", form=",.1f")
 
 
 # ---- shares and ingest time
@@ -104,9 +136,12 @@ def _shares(subject: Subject, looked: list[tuple[dict[str, str], Looked]]) -> di
         return {}
     rows = sum(found.rows for _, found in looked)
     whole = all(found.whole for _, found in looked)
-    seen = f"all {rows:,} rows that the plan keeps" if whole else f"~ {rows:,} of the rows that the plan keeps"
+    seen = "all {rows} rows that the plan keeps" if whole else "~ {rows} of the rows that the plan keeps"
     out: dict[str, Any] = {
-        "shares": f"of {seen}; effective values exp(entropy), HHI the sum of squared shares",
+        "shares": phrase(
+            f"of {seen}; effective values exp(entropy), HHI the sum of squared shares",
+            rows=Figure(rows, "rows", marked(whole)),
+        ),
         "values": spread,
     }
     times = list(dict.fromkeys(found.time for _, found in looked if found.time is not None))
@@ -149,26 +184,36 @@ def order_text(order: Order) -> str:  # noqa: PLR0911  one return an order
 
 
 def _spread_row(each: Shares, found: Looked) -> dict[str, Any]:
-    mark, spread = "" if found.whole else "~", each.spread
+    mark, spread = marked(found.whole), each.spread
+    source = "all rows kept" if found.whole else f"{found.rows:,} of the rows kept"
+    largest = ratio(spread.largest_rows, spread.rows, mark, source)
     return {
         "column": each.column,
-        "values": f"{mark}{spread.values:,}",
-        "largest": f"{each.largest} {mark}{spread.largest_rows / spread.rows:.1%} ({spread.largest_rows:,}/{spread.rows:,})",
-        "ten largest": f"{mark}{spread.ten_rows / spread.rows:.1%} ({spread.ten_rows:,}/{spread.rows:,})",
-        "effective": f"{mark}{spread.effective:,.1f}",
-        "HHI": f"{mark}{spread.index:.3f}",
+        "values": Figure(spread.values, "values", mark, source=source, form=","),
+        "largest": Phrase(f"{each.largest} {largest:m}", {"share": largest}),
+        "ten largest": ratio(spread.ten_rows, spread.rows, mark, source),
+        "effective": Figure(spread.effective, "effective values", mark, source=source, form=",.1f"),
+        "HHI": Figure(spread.index, "squared shares", mark, source=source, form=".3f"),
     }
 
 
 def _time_row(each: Shares, drift: Drift, found: Looked) -> dict[str, Any]:
-    mark = "" if found.whole else "~"
-    explained = "unknown: one time" if np.isnan(drift.explained) else f"{mark}{drift.explained:.1%}"
+    mark, source = marked(found.whole), "all rows kept" if found.whole else f"{found.rows:,} of the rows kept"
+    chance = Figure(drift.explained_by_chance, RATIO, mark, source=source, form=".1%")
+    explained = phrase("unknown: one time (by chance {chance})", chance=chance)
+    if not np.isnan(drift.explained):
+        of_time = Figure(drift.explained, RATIO, mark, source=source, form=".1%")
+        explained = phrase("{explained:m} (by chance {chance})", explained=of_time, chance=chance)
+
+    def far(tenths: float) -> Figure:
+        return Figure(tenths, "total variation", mark, source=source, form=".2f")
+
     return {
         "column": each.column,
-        "explained": f"{explained} (by chance {drift.explained_by_chance:.1%})",
-        "tenths by time": f"{mark}{drift.tenths:.2f}",
-        "tenths in the order": "-" if each.in_order is None else f"{mark}{each.in_order:.2f}",
-        "a random tenth": f"{mark}{drift.tenths_by_chance:.2f}",
+        "explained": explained,
+        "tenths by time": far(drift.tenths),
+        "tenths in the order": "-" if each.in_order is None else far(each.in_order),
+        "a random tenth": far(drift.tenths_by_chance),
     }
 
 

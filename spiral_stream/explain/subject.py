@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, final
 
+import numpy as np
+
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.explain.formed import FirstBatches, first_batches
 from spiral_stream.expr import kind_of
@@ -54,6 +56,7 @@ class Subject:
     metrics: Mapping[str, Any] | None  # what the running stream measured
     numbering: Numbering
     catalog: Registry
+    state_bytes: int  # of a state at the epoch's start, as JSON
     warnings: Warnings = field(default_factory=Warnings)
 
     @cached_property
@@ -101,6 +104,17 @@ class Subject:
         numbers = {id(payload): k for each in payloads for k, payload in enumerate(each)}
         return {(work.kind.fingerprint, numbers[id(work.payload)]): work for work in caches(stages)}
 
+    def pass_of(self, k: int) -> tuple[int, bool]:
+        """Return the first pass over stream ``k`` that the epoch reads, and whether the epoch is that pass."""
+        epochs, epoch = self.stages.epochs, self.bound.epoch
+        size = self.stages.order.size(self.stages.streams[k].population)
+        if epochs.mixture is not None:
+            return int(epochs.mixture.first_uses(epoch)[k]) // max(1, size), False
+        if not epochs.extent.parts:
+            return epoch, epochs.length(epoch) == size and self.stages.batches.lanes.count == 1
+        passes, _ = epochs.extent.back(epoch, np.zeros(1, dtype=np.uint64), size)
+        return int(passes[0]), False
+
     def coverage(self, fingerprints: Iterable[str]) -> tuple[int, int]:
         """Return how many rows the caches of one field hold, and how many are read; one cache per stream."""
         keys = [(fingerprint, k) for k, fingerprint in enumerate(fingerprints)]
@@ -128,8 +142,3 @@ def payload_columns(stream: StreamStage) -> set[str]:
     """Return the columns of a stream that hold bytes or references to bytes."""
     fields = [*stream.base.schema, *stream.node.schema()]
     return {each.name for each in fields if semantic_of(each) or kind_of(each.type) == "binary"}
-
-
-def percent(part: float, whole: float, digits: int = 1) -> str:
-    """Return a ratio with its operands, as text."""
-    return f"{part / whole if whole else 0:.{digits}%} ({part:,}/{whole:,})"

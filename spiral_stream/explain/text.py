@@ -2,6 +2,7 @@
 
 A section is a line, a list of lines, a list of rows or a dict; in a dict, rows come last, as tables. A number without a
 mark is exact, ``~`` marks an estimate, and ``!`` a measurement of this run. An unknown fact names what would supply it.
+In JSON, numbers are numbers: see `figure`.
 """
 
 import json
@@ -9,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final, final
+
+from spiral_stream.explain.figure import Figure, Phrase, number, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,13 +30,17 @@ class Explanation:
     facts: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values, by section."""
-        plain: dict[str, Any] = json.loads(json.dumps(self.facts))
-        return plain
+        """Return plain JSON values, by section.
+
+        A figure is ``{"value", "unit", "mark", "operands", "source"}``; words with figures in them are ``{"text", "figures"}``,
+        figures by name; all other facts are plain values.
+        """
+        found: dict[str, Any] = json.loads(self.to_json())
+        return found
 
     def to_json(self) -> str:
         """Return JSON text."""
-        return json.dumps(self.facts, indent=2)
+        return json.dumps(plain(self.facts), indent=2)
 
     def to_markdown(self) -> str:
         """Return markdown, for Dagster's metadata."""
@@ -52,7 +59,7 @@ class Explanation:
 
 
 def _print(console: "Console", value: Any) -> None:
-    if isinstance(value, str):
+    if isinstance(value, str | Phrase | Figure):
         console.print(f"  {value}", soft_wrap=True)
     elif _is_table(value):
         _print_rows(console, value)
@@ -86,8 +93,8 @@ def _print_rows(console: "Console", rows: list[Mapping[str, Any]]) -> None:
 
     table = Table(box=None, padding=(0, 2, 0, 2), header_style="")
     for name in rows[0]:
-        number = all(isinstance(row[name], int | float) for row in rows)
-        table.add_column(name, justify="right" if number else "left", overflow="fold")
+        right = all(_is_number(row[name]) for row in rows)
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
     for row in rows[:_ROWS]:
         table.add_row(*(_text(row[name]) for name in rows[0]))
     console.print(table)
@@ -95,13 +102,15 @@ def _print_rows(console: "Console", rows: list[Mapping[str, Any]]) -> None:
         console.print(f"  {len(rows) - _ROWS:,} more rows are in to_dict()", soft_wrap=True)
 
 
+def _is_number(value: Any) -> bool:
+    return value.bare if isinstance(value, Figure) else isinstance(value, int | float)
+
+
 def _text(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "-"}[value]
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"  # noqa: PLR2004  where 4 digits need an exponent
+    if isinstance(value, int | float):
+        return number(value)
     if isinstance(value, Mapping):
         return ", ".join(f"{k}={_text(v)}" for k, v in value.items())
     if isinstance(value, list):

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from spiral_stream.catalog.registry import Registry
+from spiral_stream.cursor import Cursor
 from spiral_stream.errors import SpiralError, StreamError
 from spiral_stream.explain import Explanation, explain_stream
 from spiral_stream.explain.outline import outline
@@ -148,7 +149,10 @@ class Looking:
         """
         bound, threads = replace(self._bound(), epoch=self._place.drawn()), self._threads.working()
         facts = bound, self.devices(), threads, self.metrics() if analyze else None
-        return explain_stream(self.stages, *facts, self.numbering, self.catalog, network, self._threads.read_batch_size)
+        begin = Cursor(self.epoch).enter(bound.world_size, bound.merge)
+        size = self._open().state_bytes(begin, bound.run_seed, bound.epoch)
+        more = self.numbering, self.catalog, size
+        return explain_stream(self.stages, *facts, *more, network, self._threads.read_batch_size)
 
     def order(self, epoch: int | None = None) -> OrderedRows:
         """Return the order of an epoch (None: the present one): ``rows(positions)`` and ``positions(identity)``."""

@@ -138,14 +138,14 @@ class BatchBuilder:
             self._fill_columns(draft, found.tokens)
         if not later or not self._followers.fields:
             self._fill_pixels(draft)
-        self._metrics.add(batches=1, samples=sample_count(drawn))
+        count = sample_count(drawn)
 
         def finish() -> Batch:
             following.finish(fields, refusals)
-            return Batch(numbers, refusals.settled(fields))
+            return Batch(numbers, refusals.settled(fields), count)
 
         listed = (lambda: draft.listed) if later else draft.listed
-        return Pending(finish, draft.parts, fields, listed, found.begun)
+        return Pending(finish, draft.parts, fields, listed, found.begun, count)
 
     def _fill_pixels(self, draft: Draft) -> None:
         for stage in self._pixels:
@@ -190,9 +190,11 @@ class BatchBuilder:
         if stage.spec.dtype is None:
             draft.fields[stage.name], nbytes = kept.texts(*at)
             draft.listed += OBJECT_BYTES * draft.shape.rows + nbytes
+            self._metrics.read_table(draft.shape.rows, {kept.column.name: nbytes})
             return
         draft.fields[stage.name] = filled = self._plain_slot(stage, draft.shape.rows)
         kept.copy(*at, filled)
+        self._metrics.read_table(draft.shape.rows, {kept.column.name: filled.nbytes})
 
     # ---- fields that are copied from a column
 

@@ -138,6 +138,8 @@ class LookingUp:
         with blaming(self._stages, samples), self._metrics.timed("fetch_s"), doing(gathering.words):
             shards, offsets = gathering.located(samples)
             tokens = {column: kept.ragged(shards, offsets).near() for column, kept in gathering.tokens.items()}
+            if tokens:
+                self._metrics.read_table(len(samples), {column: each.nbytes for column, each in tokens.items()})
         first = 0
         for each in found:
             last = first + len(each.drawn.samples)

@@ -18,7 +18,7 @@ from spiral_stream.plan.maps import PART, SampleAssembly, SampleFilter, SampleFl
 from spiral_stream.plan.nodes import Sampled
 from spiral_stream.planner.lineage import LISTS, MASK, Key, Made
 from spiral_stream.runtime.assembling import assembler, called, finished, pushed
-from spiral_stream.runtime.samples import Int64, SampleReader, Samples, as_lists, lengths_of
+from spiral_stream.runtime.samples import Int64, SampleReader, Samples, as_lists, lengths_of, names_of
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sources.views import no_rows
 from spiral_stream.threads import doing
@@ -137,7 +137,7 @@ def _assembled(
     keys = reader.lineage.keys(names, at)
     reader.need(epoch, samples, keys)
     given = pa.table([as_lists(samples.columns[key]) for key in keys], names=list(names))
-    with doing(called(step.function)):
+    with reader.metrics.calling(names_of(reader.stages.maps)[at]), doing(called(step.function)):
         made = [pushed(step, made_by, given)] if len(samples) else []
         made += [finished(step, made_by)] if final else []
     table = pa.concat_tables([no_rows(step.schema()), *made])

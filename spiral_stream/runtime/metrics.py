@@ -15,11 +15,13 @@ from spiral_stream.storage.traffic import Traffic
 class Metrics:
     """Totals since the stream was made. ``fetch_s`` and ``transform_s`` add up the seconds of all threads."""
 
-    batches: int = 0
+    batches: int = 0  # this and the next: what the loop was given
     samples: int = 0
     cached_rows: int = 0
     source_rows: int = 0
     source_bytes: int = 0
+    table_rows: int = 0  # this and the next: read of kept columns, which are mapped; also by those who form batches
+    table_bytes: int = 0
     refused: int = 0  # samples of delivered batches that could not be read; the next two say what happened to them
     skipped: int = 0
     substituted: int = 0
@@ -39,11 +41,19 @@ class Metrics:
     copy_s: float = 0.0  # of the loop: handing batches to the framework and its device
     consumer_waited_s: float = 0.0
     feeder_waited_s: float = 0.0
-    queued: int = 0
+    queued: int = 0  # batches that are begun and not taken: the sum of the next two
+    raw_depth: int = 0  # whose payload is being read or decoded
+    ready_depth: int = 0  # which are whole
+    rows_not_read: int | None = (
+        None  # of this rank's epoch, that no batch was begun with; None without a loop, or unknown
+    )
     peak_queue_bytes: int = 0  # most bytes of batches ahead: arrays, and Python values as `object_bytes` counts them
     peak_batch_bytes: int = 0  # bytes of the largest batch so far
     network: Traffic = field(default_factory=Traffic)  # what was asked of object stores and web servers
-    _columns: dict[str, list[int]] = field(default_factory=dict, repr=False)  # read from a source: rows, bytes
+    _columns: dict[str, list[int]] = field(default_factory=dict, repr=False)  # rows, bytes
+    _functions: dict[str, float] = field(
+        default_factory=dict, repr=False
+    )  # of ``map_s``: users' functions and tokenizers
     _lock: AbstractContextManager[Any] = field(
         default_factory=threading.RLock, repr=False
     )  # the collector may close a stream from inside
@@ -60,9 +70,20 @@ class Metrics:
             self.source_rows += rows
             for name, nbytes in sizes.items():
                 self.source_bytes += nbytes
-                column = self._columns.setdefault(name, [0, 0])
-                column[0] += rows
-                column[1] += nbytes
+                self._count(name, rows, nbytes)
+
+    def read_table(self, rows: int, sizes: Mapping[str, int]) -> None:
+        """Count rows read from kept columns, and the bytes of each."""
+        with self._lock:
+            self.table_rows += rows
+            for name, nbytes in sizes.items():
+                self.table_bytes += nbytes
+                self._count(name, rows, nbytes)
+
+    def _count(self, name: str, rows: int, nbytes: int) -> None:
+        column = self._columns.setdefault(name, [0, 0])
+        column[0] += rows
+        column[1] += nbytes
 
     @contextmanager
     def locked(self) -> Iterator["Metrics"]:
@@ -74,11 +95,16 @@ class Metrics:
         """Return a context manager that adds the wall time of its block to ``name``."""
         return _Timed(self, name)
 
+    def calling(self, function: str) -> "_Timed":
+        """Return a context manager that adds the wall time of its block to ``map_s``, and to a function's own."""
+        return _Timed(self, "map_s", function)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the totals, the cache's hit rate, and a verdict on what bounds the stream."""
         out: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if not f.name.startswith("_")}
         out["network"] = self.network.as_dict()
         out["columns"] = {name: {"rows": rows, "bytes": size} for name, (rows, size) in sorted(self._columns.items())}
+        out["functions"] = dict(self._functions)
         out["stages"] = self._stages()
         out["transform_s"] = self._transformed()
         rows = self.cached_rows + self.source_rows
@@ -116,10 +142,10 @@ class Metrics:
 class _Timed:
     """Measures one block. A class, because a generator costs three times as much, and every batch has six of these."""
 
-    __slots__ = ("_begun", "_metrics", "_name")
+    __slots__ = ("_begun", "_function", "_metrics", "_name")
 
-    def __init__(self, metrics: Metrics, name: str) -> None:
-        self._metrics, self._name = metrics, name
+    def __init__(self, metrics: Metrics, name: str, function: str | None = None) -> None:
+        self._metrics, self._name, self._function = metrics, name, function
 
     def __enter__(self) -> None:
         self._begun = perf_counter()
@@ -128,3 +154,6 @@ class _Timed:
         metrics, name, elapsed_s = self._metrics, self._name, perf_counter() - self._begun
         with metrics._lock:  # noqa: SLF001  `add` with a keyword costs twice as much
             setattr(metrics, name, getattr(metrics, name) + elapsed_s)
+            if self._function is not None:
+                called = metrics._functions  # noqa: SLF001  as above
+                called[self._function] = called.get(self._function, 0.0) + elapsed_s

@@ -1,5 +1,6 @@
 """What a stream has open: the lowered plan, the reader of its samples, and the numbering of its batches."""
 
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -165,14 +166,23 @@ class Opening:
             run_seed: the run's seed.
             epoch: the epoch whose order is drawn there.
         """
+        saved = self._unnamed(cursor, run_seed, epoch)
+        if self._named is None:  # the lists of one opening never change
+            self._named = saved.shortened(self.records.keep).kept
+        return replace(saved, kept=self._named)
+
+    def state_bytes(self, cursor: Cursor, run_seed: int, epoch: int) -> int:
+        """Return the bytes of `saved` as JSON; writes nothing."""
+        return len(json.dumps(self._unnamed(cursor, run_seed, epoch).shortened(digest).to_json()))
+
+    def _unnamed(self, cursor: Cursor, run_seed: int, epoch: int) -> SavedState:
+        """The state at a place, with its lists."""
         stages, numbering = self.stages, self.read(run_seed)[1]
         anchors = numbering.anchors(epoch, cursor.batch)
         data = tuple(sorted(stages.data_versions.items()))
         chapters = None if anchors is None else tuple(anchors)
         saved = SavedState(stages.fingerprint, data, run_seed, cursor, chapters, self.rebase, self.skips)
-        if self._named is None:  # the lists of one opening never change
-            self._named = saved.shortened(self.records.keep).kept
-        return replace(saved, drawn_seed=drawn_seed(stages.order), kept=self._named)
+        return replace(saved, drawn_seed=drawn_seed(stages.order))
 
     def samples(self, run_seed: int, epoch: int, number: int) -> tuple[Stages, Samples] | None:
         """Return the samples of a global batch, with identities, and the lowered plan; None if the run skips the batch.

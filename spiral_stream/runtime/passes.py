@@ -6,12 +6,16 @@ are dropped, and the place stays after the last batch that the loop had.
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import count
 from threading import TIMEOUT_MAX
 from typing import Any, Final, Self, final
 
+from spiral_stream.batching import tail
+from spiral_stream.cursor import Cursor
 from spiral_stream.errors import StreamError, shown
 from spiral_stream.planner.bind import Bound
+from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.around import Around
 from spiral_stream.runtime.batches import PIECE_ROWS, BatchBuilder
 from spiral_stream.runtime.buffers import Slots
@@ -94,6 +98,8 @@ class Passes:
         self._pipeline: Pipeline | None = None
         self._opening: Opening | None = None  # what the pipeline reads
         self._numbering: Numbering | None = None  # whose batches it builds
+        self._bound: Bound | None = None  # of the pass
+        self._begin: Cursor | None = None  # where the pass began, in the epoch whose order is drawn
         self._memory: Slots | None = None  # kept over epochs
         self._next = NextEpoch(metrics)
         self._closed = False
@@ -124,6 +130,7 @@ class Passes:
             around = Around(stages, bound, steps.epoch, start.batch, turns, self._metrics.network)
             pipeline = Pipeline(builder, steps.epoch, due, *limits, self._metrics, around)
             self._pipeline, self._numbering, self._opening = pipeline, numbering, opening
+            self._bound, self._begin = bound, replace(start, epoch=steps.epoch)
             if self._closed:  # by another thread, while the pipeline began
                 pipeline.close()
                 raise StreamError(CLOSED)
@@ -161,6 +168,7 @@ class Passes:
         with Workers(opening.read(bound.run_seed)[0].threads, "spiral-batch") as pool:
             done = builder.begin(epoch, range(number, number + 1), pool).result()
         (batch,) = delivery.delivered(OneBatch(done), devices, opening.stages)
+        self._metrics.add(batches=1, samples=done.samples)
         return batch
 
     def _builder(
@@ -227,9 +235,13 @@ class Passes:
 
     def totals(self) -> dict[str, Any]:
         """Return what was counted so far, with the pass under way."""
-        if self._pipeline is not None:
-            self._pipeline.record()
-        return {**self._metrics.as_dict(), "slots": 0 if self._memory is None else self._memory.allocated}
+        pipeline, opening = self._pipeline, self._opening
+        if pipeline is not None:
+            pipeline.record()
+        counted = self._metrics.as_dict()
+        if pipeline is not None and opening is not None and self._bound is not None and self._begin is not None:
+            counted["rows_not_read"] = _not_read(opening.stages, self._bound, self._begin, pipeline)
+        return {**counted, "slots": 0 if self._memory is None else self._memory.allocated}
 
     def close(self, timeout_s: float | None = None) -> bool:
         """End the pass under way and release the memory.
@@ -247,6 +259,17 @@ class Passes:
         left = self._next.close(timeout_s) or left
         self._memory = None
         return left
+
+
+def _not_read(stages: Stages, bound: Bound, begin: Cursor, pipeline: Pipeline) -> int | None:
+    """Rows of this rank's epoch that no batch was begun with; None where batches before the pass had unknown sizes."""
+    total, group = stages.epochs.length(begin.epoch), bound.world_size * bound.merge
+    if stages.formed:
+        return None if begin.batch else max(0, total // bound.world_size - pipeline.begun_samples)
+    batches = stages.batches_of(begin.epoch)
+    before = begin.batch + pipeline.begun * group
+    left = max(0, tail.end(batches.last, batches.formed, group) - before)
+    return min(left * batches.batch_size, max(0, total - before * batches.batch_size)) // bound.world_size
 
 
 def _need_seconds(timeout_s: float | None) -> None:

@@ -17,6 +17,7 @@ class Batch:
 
     numbers: range  # global numbers of the batches that are joined in it
     fields: dict[str, Any]  # NumPy arrays and lists, in the plan's order
+    samples: int = 0  # that were drawn for it
 
 
 class Pending:
@@ -28,6 +29,7 @@ class Pending:
         fields: name -> array or list; None for a field whose size is known only once a piece is done.
         listed: bytes of the fields that are lists; a function where they are known only once the pieces are done.
         begun: when the reading of mapped files began.
+        samples: that were drawn for the batch.
     """
 
     def __init__(
@@ -37,10 +39,11 @@ class Pending:
         fields: Mapping[str, Any],
         listed: int | Callable[[], int],
         begun: int = 0,
+        samples: int = 0,
     ) -> None:
         self._finish, self._parts = finish, parts
         self._fields, self._listed = fields, listed
-        self._begun = begun
+        self._begun, self.samples = begun, samples
         self._settled = False  # once it is True, nothing is counted again: it is asked six times per batch
         self._bytes = 0
 

@@ -8,6 +8,7 @@ deadline, after which it names the threads whose calls do not return and leaves 
 """
 
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
@@ -70,6 +71,11 @@ class Pipeline(Owner):
         self._metrics = metrics
         self._largest = 0  # bytes of the largest batch so far
         self._got = perf_counter()  # when the last batch was there
+        self._taken: deque[int] = (
+            deque()
+        )  # samples of the batches that the loop was not given yet, though they were taken
+        self.begun = 0  # steps
+        self.begun_samples = 0
         self._recorded_s = 0.0  # of the feeder's waiting
         self._queue: BoundedQueue[Pending] = BoundedQueue(prefetch, budget_bytes)
         self._pool = StreamThreads(threads, metrics.network, around)
@@ -96,6 +102,8 @@ class Pipeline(Owner):
         self._pool.begin()
         with doing(f"batch {numbers.start:,} of epoch {self._epoch}"):
             pending = self._builder.begin(self._epoch, numbers, self._pool, soon)
+        self.begun += 1
+        self.begun_samples += pending.samples
         self._learn(pending)
         first = not self._largest
         self._queue.put(pending, pending.nbytes if pending.settled else max(reserved, pending.nbytes), reserved)
@@ -146,6 +154,7 @@ class Pipeline(Owner):
             end_daemon_at_exit()
             raise
         self._learn(pending)
+        self._taken.append(batch.samples)
         self._got = perf_counter()
         self._metrics.add(consumer_waited_s=self._got - begun)
         return batch
@@ -155,8 +164,9 @@ class Pipeline(Owner):
         return self._queue.at_once(attrgetter("done"))
 
     def handed_over(self) -> None:
-        """Count the time since the last batch was there: it went into copying it to the framework and its device."""
-        self._metrics.add(copy_s=perf_counter() - self._got)
+        """Count a batch that the loop is given, and the time since it was there: it went into copying it to a device."""
+        samples = self._taken.popleft() if self._taken else 0
+        self._metrics.add(copy_s=perf_counter() - self._got, batches=1, samples=samples)
 
     def _wait(self, pending: Pending) -> None:
         """Wait for a batch's pieces; warn now and then, and stop when another thread closes the stream."""
@@ -206,6 +216,8 @@ class Pipeline(Owner):
             waited_s = self._queue.put_wait_s
             totals.feeder_waited_s += waited_s - self._recorded_s
             self._recorded_s = waited_s
+            ready = self._queue.count(attrgetter("done"))
             totals.queued = len(self._queue)
+            totals.ready_depth, totals.raw_depth = ready, max(0, totals.queued - ready)
             totals.peak_queue_bytes = max(totals.peak_queue_bytes, self._queue.peak_bytes)
             totals.peak_batch_bytes = max(totals.peak_batch_bytes, self._largest)

@@ -108,6 +108,11 @@ class BoundedQueue(Generic[T]):
                 return usable(self._items[0][0])
             return self._ended or self._closed or self._failure is not None
 
+    def count(self, usable: Callable[[T], bool]) -> int:
+        """Return how many of the items are usable."""
+        with self._changed:
+            return sum(usable(item) for item, _ in self._items)
+
     def __len__(self) -> int:
         return len(self._items)
 

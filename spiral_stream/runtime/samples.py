@@ -20,6 +20,7 @@ from spiral_stream.dialects.numpy import to_column
 from spiral_stream.expr import Expr, bind
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.blocks import moment, need_sound
+from spiral_stream.plan.kept import function_of
 from spiral_stream.plan.maps import (
     SampleColumns,
     SampleFilter,
@@ -147,6 +148,7 @@ class SampleReader:
         self._lengths_only: frozenset[int] = frozenset()  # maps whose tokens are wanted as lengths alone
         self._counting = False
         self._counts = {i: self.lineage.same_before(i) for i in range(self.end)}
+        self._named = names_of(stages.maps)
         self._of_new: dict[tuple[Key, ...], list[Key]] = {}
         self._ragged = self.lineage.sequences_only(stages)
         length = None if stages.formation is None else stages.formation.length
@@ -226,6 +228,9 @@ class SampleReader:
         late = [name for name in names if name != STREAM_ID and name not in self._kept]
         if late:
             self.metrics.read(len(samples), {name: columns[name].nbytes for name in late})
+        kept = {name: columns[name].nbytes for name in names if name in self._kept}
+        if kept:
+            self.metrics.read_table(len(samples), kept)
         return columns
 
     def made(self, epoch: int, samples: Samples, key: Made) -> dict[Key, pa.Array | Ragged]:
@@ -257,7 +262,7 @@ class SampleReader:
         if function.random:
             named = np.uint64(seeding.key("map", function.name, self._counts[at]))
             keys = seeding.combine(self.random_keys(epoch, samples, at), named)
-        with self.metrics.timed("map_s"), doing(called(function)):
+        with self.metrics.calling(self._named[at]), doing(called(function)):
             table = pa.table(columns, names=[*function.columns])
             return self._calling.run(at, function, table, keys, self.refused(samples, inputs))
 
@@ -337,6 +342,13 @@ def lengths_of(column: pa.Array | Ragged) -> Int64:
         return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
     found: Int64 = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return found
+
+
+def names_of(maps: Sequence[Sampled]) -> list[str]:
+    """Return what each map's function is called in metrics; two functions of one name are told apart by their places."""
+    functions = [function_of(step) for step in maps]
+    names = ["" if each is None else each.name for each in functions]
+    return [name if names.count(name) == 1 else f"{name} (map {at + 1})" for at, name in enumerate(names)]
 
 
 def calls_function(step: Sampled) -> bool:

@@ -47,7 +47,7 @@ class TokenColumns:
 
     def of_texts(self, at: int, texts: pa.Table, refused: Refused | None) -> Ragged:
         """Encode texts that the plan computes."""
-        with self._metrics.timed("map_s"):
+        with self._metrics.calling(f"tokenize {', '.join(texts.column_names)}"):
             return encoded(self._tokens[at].encoder, texts, refused)
 
     def tokens(self, at: int, places: Places, refused: Refused | None) -> Ragged:

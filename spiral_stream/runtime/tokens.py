@@ -191,7 +191,7 @@ class TokenFeed:
         column, relation = self._kind.column, self._relation.entry.name
         with self._metrics.timed("fetch_s"), doing(f"reading column {column} of relation {relation}"):
             table = self._relation.fetch(ordinals, list(self._kind.columns))
-        with self._metrics.timed("map_s"), doing(f"tokenizing column {column} of relation {relation}"):
+        with self._metrics.calling(f"tokenize {column}"), doing(f"tokenizing column {column} of relation {relation}"):
             return self._kind.keep_rows(table, self._relation.base)
 
 

@@ -167,5 +167,5 @@ def test_page_locked_memory_is_what_explain_says(tmp_path: Path, monkeypatch: py
     node, catalog = FAMILIES["image"](tmp_path)
     with adapter.TorchStream(node, catalog).bind(device="cuda") as stream:
         assert len(list(stream)) > 3
-        said = stream.explain().facts["deliver"]["on the device"]
-    assert 0 < sum(taken) <= int(said.split("up to ")[1].split(" bytes")[0].replace(",", ""))
+        said = str(stream.explain().facts["deliver"]["on the device"])
+    assert 0 < sum(taken) <= int(said.split("up to ")[1].split(" bytes", maxsplit=1)[0].replace(",", ""))

@@ -177,7 +177,7 @@ def test_refused_samples_are_counted_and_explained(shelf: Shelf, policy: str, co
     assert metrics["skipped"] + metrics["substituted"] == len(BAD_IMAGES)
     assert metrics["samples"] == count
     assert f"last KeepPartial, on_error {policy}, fields" in str(before)
-    line = before.to_dict()["batch"]["on_error"]
+    line = before.to_dict()["batch"]["on_error"]["text"]
     assert line.startswith(f"{policy}: ")
     assert line.endswith("; at most 9 of 60 an epoch and process (error_budget=9)")
     assert f"! 6 samples that cannot be read: {done} 6; stream.quarantine() lists them" in after

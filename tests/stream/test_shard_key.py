@@ -16,6 +16,7 @@ from spiral_stream.errors import PlanError
 from spiral_stream.plan.fingerprint import canonical
 from spiral_stream.testing import check_elastic, check_order, check_replay, check_resume, frozen, same
 from tests.fixtures.examples import few
+from tests.stream.explain.words import in_words
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
@@ -160,9 +161,9 @@ def test_joined_and_computed_columns_group_too(catalog: sp.Catalog) -> None:
 
 def test_explain_says_what_it_groups_by(catalog: sp.Catalog) -> None:
     with stream_of(catalog.table("a"), order_of(["grp"], 40)) as stream:
-        facts = stream.explain().to_dict()["sample"]
+        facts = in_words(stream.explain())["sample"]
     with stream_of(catalog.table("a"), order_of(["storage_shard"], 40)) as stream:
-        plain = stream.explain().to_dict()["sample"]
+        plain = in_words(stream.explain())["sample"]
 
     assert facts["moves whole between blocks"] == (
         "rows equal in grp: 4 groups in 5 runs of rows, which stand for shards below"

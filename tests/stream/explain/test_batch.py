@@ -15,6 +15,7 @@ from spiral_stream.explain import formed
 from tests.fixtures.examples import few
 from tests.fixtures.texts import SMALL_PLANS
 from tests.stream.explain.mixtures import KEYS, bucketed, delivered, make_catalog, program
+from tests.stream.explain.words import in_words
 
 pytestmark = SMALL_PLANS
 
@@ -29,7 +30,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
 
 
 def batch_of(stream: sp.PreparedStream) -> dict[str, Any]:
-    found: dict[str, Any] = stream.explain().to_dict()["batch"]
+    found: dict[str, Any] = in_words(stream.explain())["batch"]
     return found
 
 
@@ -123,7 +124,7 @@ def test_samples_above_the_budget_are_counted(catalog: sp.Catalog, policy: str) 
         found = batch_of(stream)
         list(stream)
         measured = stream.metrics()
-        deliver = stream.explain(analyze=True).facts["deliver"]
+        deliver = in_words(stream.explain(analyze=True))["deliver"]
 
     word = {"truncate": "truncated", "alone": "alone", "drop": "dropped"}[policy]
     assert measured[word] > 0
@@ -133,7 +134,7 @@ def test_samples_above_the_budget_are_counted(catalog: sp.Catalog, policy: str) 
 
 def test_a_sample_above_the_budget_is_the_first_warning(catalog: sp.Catalog) -> None:
     with program(catalog, formation=bucketed(max_tokens=40)) as stream:
-        explained = stream.explain().to_dict()
+        explained = in_words(stream.explain())
 
     assert explained["batch"]["batches"].startswith(
         "unknown: the epoch's first samples cannot be formed: fineweb: sample"
@@ -163,7 +164,7 @@ def test_steps_of_ranks_are_those_that_they_make(tmp_path: Path, last: Any, says
 
 def test_more_ranks_than_batches_are_warned_of(catalog: sp.Catalog) -> None:
     with program(catalog) as stream:
-        warnings = stream.bind(rank=0, world_size=1_000).explain().facts["warnings"]
+        warnings = in_words(stream.bind(rank=0, world_size=1_000).explain())["warnings"]
 
     assert re.match(r"1 this rank gets no batch: \d+ batches do not make a step of all ranks", warnings[0])
 
@@ -235,7 +236,7 @@ def test_budgets_and_windows_that_do_not_fit_are_warned_of(catalog: sp.Catalog) 
     def warnings(window_size: int, batch_size: int | None) -> str:
         formation = bucketed(window_size, 3_600)
         with program(catalog, formation=formation, composition=None, batch_size=batch_size) as stream:
-            return "\n".join(stream.explain().facts["warnings"])
+            return "\n".join(in_words(stream.explain())["warnings"])
 
     assert re.search(r"batches leave \d+% of max_tokens=3,600 unused: .* lower max_tokens", warnings(512, 8))
     assert re.search(r"a batch takes most of the window .*: give window_size of \d+ or more", warnings(64, None))

@@ -14,6 +14,7 @@ from spiral_stream.sources.located import STAMP_BYTES, Located
 from tests.fixtures import clips, videos
 from tests.stream.explain import footages
 from tests.stream.explain.test_batch import operands
+from tests.stream.explain.words import in_words
 
 FILES, EACH = 5, 2
 
@@ -33,12 +34,12 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
 
 
 def told(stream: sp.PreparedStream, **options: Any) -> dict[str, Any]:
-    found: dict[str, Any] = stream.explain(**options).to_dict()["materialize"]
+    found: dict[str, Any] = in_words(stream.explain(**options))["materialize"]
     return found
 
 
 def warnings(stream: sp.PreparedStream) -> str:
-    return "\n".join(stream.explain().to_dict()["warnings"])
+    return "\n".join(in_words(stream.explain())["warnings"])
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_nothing_of_a_video_is_read(catalog: sp.Catalog, monkeypatch: pytest.Mon
         assert stream.stages.clips
         monkeypatch.setattr(Located, "read", lambda *_: pytest.fail("explain read a video"))
         monkeypatch.setattr(Located, "stamp", lambda *_: pytest.fail("explain read a video"))
-        assert stream.explain().facts["relation"]["payload bytes read to decide"] == 0
+        assert in_words(stream.explain())["relation"]["payload bytes read to decide"] == 0
 
 
 def test_a_field_of_clips_says_where_it_is_made_and_what_it_weighs(catalog: sp.Catalog) -> None:

@@ -15,6 +15,7 @@ import spiral_stream as sp
 from tests.fixtures.examples import few
 from tests.stream.explain import footages
 from tests.stream.explain.test_batch import batch_of
+from tests.stream.explain.words import in_words
 
 SAMPLE = 16 * 3 * 56 * 56 * 2  # bytes of one clip
 IDENTITY = 70  # bytes of one of 10 letters as a Python value, its offset included
@@ -102,7 +103,7 @@ def test_the_tight_bound_is_named(catalog: sp.Catalog, limits: dict[str, Any], s
 
 def test_ranks_of_a_step_wait_for_its_costliest_batch(catalog: sp.Catalog) -> None:
     with footages.program(catalog, batch_size=4, keys=["frame_count * width * height"]) as stream:
-        sorted_, plain = stream.bind(rank=0, world_size=4).explain().to_dict()["batch"]["decode cost"]
+        sorted_, plain = in_words(stream.bind(rank=0, world_size=4).explain())["batch"]["decode cost"]
 
     ours, theirs = (float(re.sub("%.*", "", row["costliest batch of a step"])) for row in (sorted_, plain))
     assert 0 < ours < theirs
@@ -132,7 +133,7 @@ def test_keys_that_are_no_cost_are_not_called_one(
 
 def test_a_fixed_count_says_what_its_batches_hold(catalog: sp.Catalog) -> None:
     with footages.program(catalog, formation=None, batch_size=8) as stream:
-        found, deliver = batch_of(stream), stream.explain().to_dict()["deliver"]
+        found, deliver = batch_of(stream), in_words(stream.explain())["deliver"]
 
     assert found["frames a batch"] == "128, 16 a sample"
     assert found["bytes a batch"] == f"{8 * SAMPLE:,}, {SAMPLE:,} a sample"
@@ -141,7 +142,7 @@ def test_a_fixed_count_says_what_its_batches_hold(catalog: sp.Catalog) -> None:
 
 def test_memory_is_bounded_by_the_budget_of_frames(catalog: sp.Catalog) -> None:
     with footages.program(catalog, max_frames=64) as stream:
-        found = stream.explain().to_dict()["deliver"]
+        found = in_words(stream.explain())["deliver"]
 
     assert found["bytes a batch"] == f"at most {4 * (SAMPLE + 8):,} and ~{4 * IDENTITY} in lists"
 

@@ -8,6 +8,7 @@ from tests.fixtures.programs import image_program
 from tests.fixtures.texts import SMALL_PLANS
 from tests.stream.explain import mixtures, pictures
 from tests.stream.explain.pictures import explained
+from tests.stream.explain.words import in_words
 
 pytestmark = SMALL_PLANS
 
@@ -19,23 +20,23 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
 
 def test_what_was_measured_is_marked(catalog: Catalog) -> None:
     with image_program(catalog, batch_size=8, fields={"id": List("sample_id")}).to_numpy() as stream:
-        assert "!" not in str(stream.explain().facts["deliver"])
+        assert "!" not in str(in_words(stream.explain())["deliver"])
         list(stream)
-        deliver = stream.explain(analyze=True).facts["deliver"]
+        deliver = in_words(stream.explain(analyze=True))["deliver"]
 
     assert deliver["delivered"] == "! 4 batches, 32 samples"
     assert deliver["bound by"].startswith("! ")
 
 
 def test_a_state_of_counted_batches_is_small_and_resumed_by_arithmetic(catalog: Catalog) -> None:
-    found = explained(catalog).facts["resume"]
+    found = in_words(explained(catalog))["resume"]
 
     assert found["reposition"].startswith("arithmetic; 0 rows of the prefix are read")
 
 
 def test_the_state_of_formed_batches_is_as_large_as_it_says(tmp_path: Path) -> None:
     with mixtures.program(mixtures.make_catalog(tmp_path)) as stream:
-        found = stream.explain().facts["resume"]
+        found = in_words(stream.explain())["resume"]
         size = len(json.dumps(stream.state_dict()))
 
     assert found["unit"].startswith("a chapter of ")
@@ -50,7 +51,7 @@ def test_a_device_takes_memory_of_its_own_and_page_locked_memory(catalog: Catalo
             if device == "cpu"
             else plan.to_torch(prefetch=prefetch) as stream
         ):
-            found: dict[str, object] = stream.explain().facts["deliver"]
+            found: dict[str, object] = in_words(stream.explain())["deliver"]
         return found
 
     a_batch = 8 * 3 * 224 * 224 * 2 + 8 * 8

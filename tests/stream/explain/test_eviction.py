@@ -18,6 +18,7 @@ from tests.fixtures import stores
 from tests.fixtures.far_processes import read_epochs, shared_plan, write_tars
 from tests.fixtures.node_folders import ended
 from tests.fixtures.node_processes import context, key_of
+from tests.stream.explain.words import in_words
 
 FILES, BYTES = 24, 10 * BLOCK + 1_000
 Ask = tuple[int, list[tuple[int, int]]]  # a file; offsets and lengths
@@ -121,7 +122,7 @@ def test_three_epochs_through_a_cache_of_a_third_fetch_what_explain_said(
     monkeypatch.setenv("SPIRAL_NODE_CACHE_BYTES", str(size // 3))
     with shared_plan(sp.connect(catalog), "far", ORDERS[order]).to_numpy() as stream:
         stream.bind(rank=0, world_size=processes, ranks_per_node=processes)
-        said = stream.explain(network="10 Gbit/s, 50 ms").to_dict()["network"]
+        said = in_words(stream.explain(network="10 Gbit/s, 50 ms"))["network"]
     first, later = (int(said[name].split()[0].lstrip("~").replace(",", "")) for name in ("first epoch", "later epochs"))
     told, step = context().SimpleQueue(), context().Barrier(processes)
     how = (address, {"allow_http": "true"}), str(tmp_path / "node"), size // 3, ORDERS[order]

@@ -11,6 +11,7 @@ import spiral_stream as sp
 from spiral_stream.explain import materialize
 from tests.fixtures.texts import SMALL_PLANS
 from tests.stream.explain.mixtures import bucketed, make_catalog, program
+from tests.stream.explain.words import in_words
 
 pytestmark = SMALL_PLANS
 TOKENS = sp.Tokenize("text", tokenizer="words") >> "tokens"
@@ -23,11 +24,11 @@ def catalog(tmp_path: Path) -> sp.Catalog:
 
 def test_a_token_column_says_where_it_is_made_and_how_far_it_is_built(catalog: sp.Catalog) -> None:
     with program(catalog) as stream:
-        before = stream.explain().to_dict()
+        before = in_words(stream.explain())
         stream.materialize(lambda _: None)
-        after = stream.explain().to_dict()
+        after = in_words(stream.explain())
         list(stream)
-        measured = stream.explain(analyze=True).to_dict()
+        measured = in_words(stream.explain(analyze=True))
 
     rows = [each["materialize"]["fields"] for each in (before, after, measured)]
     assert [row["field"] for row in rows[0]] == ["tokens", "ids", "mask", "sample_id", "stream_id"]
@@ -54,7 +55,7 @@ def shared(catalog: sp.Catalog) -> sp.PreparedStream:
 def test_each_stream_of_a_mixture_names_its_cache(catalog: sp.Catalog) -> None:
     with program(catalog) as stream:
         statuses = {cache.relation: cache.fingerprint[:8] for cache in stream.caches()}
-        facts = stream.explain().facts["materialize"]
+        facts = in_words(stream.explain())["materialize"]
 
     assert facts["fields"][0]["cache"] == "3 caches, named above"
     assert len(set(statuses.values())) == 3
@@ -64,9 +65,9 @@ def test_each_stream_of_a_mixture_names_its_cache(catalog: sp.Catalog) -> None:
 
 def test_streams_that_share_a_cache_share_its_line(catalog: sp.Catalog) -> None:
     with shared(catalog) as stream:
-        facts = stream.explain().facts["materialize"]
+        facts = in_words(stream.explain())["materialize"]
         stream.materialize(lambda _: None)
-        after = stream.explain().facts["materialize"]
+        after = in_words(stream.explain())["materialize"]
 
     lines = {name: text.partition(", ")[2] for name, text in facts.items() if name.startswith("tokens of ")}
     assert lines == {"tokens of s0, s1, s2 and 1 more": "0% (0/480)", "tokens of s4": "0% (0/80)"}
@@ -76,7 +77,7 @@ def test_streams_that_share_a_cache_share_its_line(catalog: sp.Catalog) -> None:
 def test_a_mixture_of_many_caches_is_told_shortly(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(materialize, "_CACHES", 1)
     with program(catalog) as stream:
-        facts = stream.explain().facts["materialize"]
+        facts = in_words(stream.explain())["materialize"]
 
     assert [name for name in facts if name.startswith("tokens of ")] == ["tokens of fineweb", "tokens of 2 more"]
     assert facts["tokens of 2 more"].startswith("2 other caches, 0% (0/")
@@ -86,7 +87,7 @@ def test_streams_of_one_cache_need_no_lines(catalog: sp.Catalog) -> None:
     tokens = catalog.table("code").sample(order=sp.Sequential()).map(TOKENS)
     with tokens.collate(batch_size=4, fields={"ids": sp.Pad("tokens")}).to_numpy() as stream:
         (cache,) = stream.caches()
-        facts = stream.explain().facts["materialize"]
+        facts = in_words(stream.explain())["materialize"]
 
     assert facts["fields"][0]["cache"] == f"tokens {cache.fingerprint[:8]}"
     assert not any(name.startswith("tokens of ") for name in facts)
@@ -101,7 +102,7 @@ def test_tokens_of_computed_text_are_in_no_cache(catalog: sp.Catalog) -> None:
     tokens = late.map(sp.Tokenize("loud", tokenizer="words") >> "tokens")
     plan = tokens.collate(batch_size=4, fields={"ids": sp.Pad("tokens"), "loud": sp.List("loud")})
     with plan.to_numpy() as stream:
-        rows = stream.explain().facts["materialize"]["fields"]
+        rows = in_words(stream.explain())["materialize"]["fields"]
 
     assert rows[0]["where"] == "after membership; loud is computed"
     assert rows[0]["cache"] == "none: of no relation"
@@ -129,7 +130,7 @@ def test_the_state_is_as_large_as_said(catalog: sp.Catalog, lanes: int) -> None:
         iterator = iter(stream)
         next(iterator)
         iterator.close()
-        resume = stream.explain().facts["resume"]
+        resume = in_words(stream.explain())["resume"]
         size = len(json.dumps(stream.state_dict()))
 
     said = int(resume["state"].split(" bytes")[0].replace(",", ""))
@@ -140,18 +141,18 @@ def test_the_state_is_as_large_as_said(catalog: sp.Catalog, lanes: int) -> None:
 
 def test_coming_back_without_a_cache_says_what_is_computed_again(catalog: sp.Catalog) -> None:
     with program(catalog) as stream:
-        resume = stream.explain().facts["resume"]
+        resume = in_words(stream.explain())["resume"]
 
     assert "len(tokens) again for up to 8,192 samples" in resume["reposition"]
 
 
 def test_the_bytes_of_a_batch_are_those_of_a_full_budget(catalog: sp.Catalog) -> None:
     with program(catalog) as stream:
-        padded = stream.explain().facts["deliver"]
+        padded = in_words(stream.explain())["deliver"]
     with program(catalog, formation=sp.Packed(128, window_size=64), composition=None, batch_size=4) as stream:
-        packed = stream.explain().facts["deliver"]
+        packed = in_words(stream.explain())["deliver"]
     with program(catalog, formation=bucketed(max_tokens=1 << 40), prefetch=4_000) as stream:
-        warnings = stream.explain().facts["warnings"]
+        warnings = in_words(stream.explain())["warnings"]
 
     told = " and unknown: sample_id, stream_id (how many samples a batch has shows when it is formed"
     assert padded["bytes a batch"].startswith(f"at most {1_000 * 16:,}{told}")

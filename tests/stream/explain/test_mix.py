@@ -10,6 +10,7 @@ from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.statistics import measure, save_statistics
 from tests.fixtures.texts import SMALL_PLANS
 from tests.stream.explain.mixtures import SIZES, make_catalog, program
+from tests.stream.explain.words import in_words
 
 pytestmark = SMALL_PLANS
 
@@ -25,7 +26,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
 
 def mix_of(stream: sp.PreparedStream) -> Any:
     with stream:
-        return stream.explain().to_dict()["mix"]
+        return in_words(stream.explain())["mix"]
 
 
 def lengths(catalog: sp.Catalog, name: str) -> np.ndarray:
@@ -91,7 +92,7 @@ def test_statistics_of_an_estimate_stand_in_for_lengths(tmp_path: Any) -> None:
 
 def test_repeats_are_warned_of_with_the_worst_first(catalog: sp.Catalog) -> None:
     with program(catalog, epoch_size=10_000) as stream:
-        warnings = stream.explain().facts["warnings"]
+        warnings = in_words(stream.explain())["warnings"]
 
     (repeats,) = [line for line in warnings if "repeat" in line]
     assert repeats.startswith(

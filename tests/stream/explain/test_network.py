@@ -22,6 +22,7 @@ from spiral_stream.storage.own_bytes import read_kept
 from spiral_stream.storage.profiles import options_of, use_storage
 from tests.fixtures import relations, stores
 from tests.fixtures.node_processes import key_of
+from tests.stream.explain.words import in_words
 
 ROWS, TARS = 320, 10
 LINK = "10 Gbit/s, 50 ms"
@@ -93,7 +94,7 @@ def test_an_epoch_makes_the_requests_that_were_said(
 ) -> None:
     with stream(catalog, name, order=order, last=last, batch_size=72) as opened:
         stores.seen(server[0])
-        said = opened.explain(network=LINK).facts["network"]
+        said = in_words(opened.explain(network=LINK))["network"]
         assert stores.seen(server[0]) == {"requests": 0, "bytes": 0}
         for _ in opened:
             pass
@@ -113,7 +114,7 @@ def test_ranks_share_the_requests_as_they_share_batches(
     stores.seen(server[0])
     with stream(catalog, "ranges", batch_size=16, lanes=4) as opened:
         opened.bind(rank=1, world_size=4, ranks_per_node=2, merge=merge)
-        said = opened.explain(network=LINK).facts["network"]
+        said = in_words(opened.explain(network=LINK))["network"]
         for _ in opened:
             pass
     found = stores.seen(server[0])
@@ -168,7 +169,7 @@ def test_what_a_node_cache_of_a_third_fetches_again_is_what_was_said(
             patch.delenv(FOLDER_ENV)
             found = opened.explain(network=LINK)
         fetched = through_a_node_cache(opened, catalog, sizes, limit, tmp_path, monkeypatch)
-    said = found.facts["network"]
+    said = in_words(found)["network"]
 
     assert numbers(said["first epoch"])[0] == pytest.approx(fetched[0], rel=0.1)
     assert numbers(said["later epochs"])[0] == pytest.approx(fetched[1], rel=0.1)
@@ -182,7 +183,7 @@ def test_what_a_node_cache_of_a_third_fetches_again_is_what_was_said(
 def test_lanes_of_nodes_are_compared_by_what_a_node_reads(catalog: sp.Catalog) -> None:
     order = sp.ShardAwareShuffle(seed=3, shuffle_block_size=32)
     with stream(catalog, "ranges", order=order, batch_size=4, lanes=2) as opened:
-        facts = opened.bind(rank=0, world_size=8, ranks_per_node=4).explain(network=LINK).facts["network"]
+        facts = in_words(opened.bind(rank=0, world_size=8, ranks_per_node=4).explain(network=LINK))["network"]
     one, now, each = facts["by lanes"]
 
     assert [(row["lanes"].strip(), row["dealt to"]) for row in (one, now, each)] == [
@@ -198,8 +199,8 @@ def test_lanes_of_nodes_are_compared_by_what_a_node_reads(catalog: sp.Catalog) -
 
 def test_the_smaller_of_two_rates_counts(catalog: sp.Catalog) -> None:
     with stream(catalog, "objects", batch_size=16, prefetch=3) as opened:
-        slow = opened.explain(network="10 Gbit/s, 500 ms").facts["network"]
-        narrow = opened.explain(network="10 kB/s, 1 ms").facts["network"]
+        slow = in_words(opened.explain(network="10 Gbit/s, 500 ms"))["network"]
+        narrow = in_words(opened.explain(network="10 kB/s, 1 ms"))["network"]
         size = numbers(narrow["bytes a batch"])[0]
 
     assert slow["steady"].startswith("~8 batches/s, ~128 samples/s a rank, bound by latency; bandwidth alone allows ")
@@ -222,11 +223,11 @@ def test_mixtures_and_formations_are_counted_too(catalog: sp.Catalog, server: tu
     sampled = mixed.sample(identity="sample_id", order=sp.GlobalShuffle(seed=2))
     stores.seen(server[0])
     with sampled.collate(fields={"image": image}, **how).to_numpy(prefetch=2) as opened:
-        said = opened.explain(network=LINK).facts["network"]
+        said = in_words(opened.explain(network=LINK))["network"]
         for _ in opened:
             pass
         opened.set_epoch(0)
-        again = opened.explain(network=LINK).facts["network"]
+        again = in_words(opened.explain(network=LINK))["network"]
     found = stores.seen(server[0])
 
     assert found["requests"] == pytest.approx(numbers(said["requests an epoch"])[0], rel=0.1 if formed else 0)
@@ -236,7 +237,7 @@ def test_mixtures_and_formations_are_counted_too(catalog: sp.Catalog, server: tu
 
 def test_what_is_prepared_or_local_is_not_asked_for(catalog: sp.Catalog, caches: Path) -> None:
     with stream(catalog, "local") as opened:
-        facts = opened.explain(network=LINK).facts
+        facts = in_words(opened.explain(network=LINK))
         assert facts["network"] == {"over the network": "nothing: what this stream reads lies on this machine"}
         assert "network" not in opened.explain().facts
         text = str(opened.explain(network=LINK))
@@ -249,9 +250,9 @@ def test_a_stream_alone_has_a_network(catalog: sp.Catalog) -> None:
         with pytest.raises(sp.PlanError, match=r'a request: "10 Gbit/s, 50 ms"'):
             opened.explain(network="fast")
 
-    assert catalog.explain("far", network=LINK).facts["network"]["link"].startswith(LINK)
+    assert in_words(catalog.explain("far", network=LINK))["network"]["link"].startswith(LINK)
     asked: Any = catalog.sql(f"EXPLAIN DATA NETWORK '{LINK}' far")
-    assert asked.facts["network"]["link"].startswith(LINK)
+    assert in_words(asked)["network"]["link"].startswith(LINK)
     with pytest.raises(sp.PlanError, match=r"only a stream reads over a network. Leave NETWORK out, or save_stream it"):
         catalog.explain("ranges", network=LINK)
 
@@ -262,7 +263,7 @@ def test_tables_and_tars_on_a_store_are_named(bucket: str, tmp_path: Path) -> No
     lance.write_dataset(table, f"{bucket}/a.lance", storage_options=options_of(bucket))
     catalog.register("inline", sp.Lance(f"{bucket}/a.lance"), semantic={"image_ref": "image/jpeg-ref"})
     with stream(catalog, "inline", batch_size=16) as opened:
-        facts = opened.explain(network=LINK).facts["network"]
+        facts = in_words(opened.explain(network=LINK))["network"]
 
     assert facts["over the network"] == "no payload"
     assert facts["tables"].startswith("inline: references and small columns come from the store too")
@@ -293,7 +294,7 @@ def test_tars_on_a_store_are_asked_as_was_said(bucket: str, tmp_path: Path, monk
         return get(self, key, start, stop, most)
 
     with sampled.collate(batch_size=16, fields={"image": image}).to_numpy(prefetch=2) as opened:
-        said = opened.explain(network=LINK).facts["network"]
+        said = in_words(opened.explain(network=LINK))["network"]
         monkeypatch.setattr(objects.Objects, "_get", counted)
         for _ in opened:
             pass

@@ -12,6 +12,7 @@ from spiral_stream.explain.outline import outline
 from tests.fixtures import texts
 from tests.stream.explain import footages
 from tests.stream.explain.mixtures import SHARES, bucketed, make_catalog
+from tests.stream.explain.words import in_words
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def test_every_verb_has_its_line(catalog: sp.Catalog) -> None:
         .collate(batch_size=None, formation=bucketed(), composition=sp.OneStream(2), fields=texts.fields())
     )
 
-    assert late.explain().facts["plan"] == [
+    assert in_words(late.explain())["plan"] == [
         "(1) Scan fineweb",
         "(2) Scan wikipedia",
         "(3) Scan code",
@@ -71,7 +72,7 @@ def test_samples_made_of_samples_say_what_they_are(catalog: sp.Catalog) -> None:
     made = pa.schema([("sample_id", pa.utf8()), ("total", pa.int64())])
     late = catalog.table("code").sample(order=sp.Sequential()).assemble(double, columns=["size"], returns=made)
 
-    assert late.explain().facts["plan"][-1] == "(3) Assemble double(size) -> sample_id, total"
+    assert in_words(late.explain())["plan"][-1] == "(3) Assemble double(size) -> sample_id, total"
 
 
 def test_a_hundred_streams_are_one_line(tmp_path: Path) -> None:

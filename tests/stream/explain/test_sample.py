@@ -5,6 +5,7 @@ import pytest
 from spiral_stream import Catalog, GlobalShuffle, HashBucketed, ShardAwareShuffle, ShuffleBuckets
 from tests.stream.explain import pictures
 from tests.stream.explain.pictures import explained
+from tests.stream.explain.words import in_words
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,6 @@ def test_an_order_says_what_it_mixes(catalog: Catalog, order: Any, says: str) ->
 
 def test_a_shard_aware_order_is_compared_at_other_block_sizes(catalog: Catalog) -> None:
     order = ShardAwareShuffle(seed=1, shuffle_block_size=16)
-    choices = explained(catalog, order=order).facts["sample"]["randomness"]
+    choices = in_words(explained(catalog, order=order))["sample"]["randomness"]
 
     assert [row["shuffle_block_size"] for row in choices] == ["   4", "-> 16", "   64"]

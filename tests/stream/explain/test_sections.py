@@ -22,6 +22,7 @@ from tests.fixtures.programs import image_program
 from tests.fixtures.texts import SMALL_PLANS
 from tests.stream.explain import footages, mixtures, pictures
 from tests.stream.explain.pictures import TRAIN, explained
+from tests.stream.explain.words import in_words
 
 pytestmark = SMALL_PLANS
 
@@ -85,7 +86,9 @@ def test_no_payload_byte_is_read(catalog: Catalog, monkeypatch: pytest.MonkeyPat
     seen = reads.watch(monkeypatch)
 
     assert (
-        explained(catalog, keep=lambda r: r.filter(col("width") > 60)).facts["relation"]["payload bytes read to decide"]
+        in_words(explained(catalog, keep=lambda r: r.filter(col("width") > 60)))["relation"][
+            "payload bytes read to decide"
+        ]
         == 0
     )
     assert seen.payload_bytes == 0
@@ -109,7 +112,7 @@ def test_a_mixture_of_texts_is_explained_in_order_without_reading_text(
 
     assert tuple(found.to_dict()) == SECTIONS
     assert json.loads(found.to_json()) == found.to_dict()
-    assert found.facts["relation"]["payload bytes read to decide"] == 0
+    assert in_words(found)["relation"]["payload bytes read to decide"] == 0
     assert (seen.scans, seen.fetches) == ({}, {})
 
 
@@ -118,7 +121,7 @@ def test_what_would_go_wrong_is_warned_of_with_the_remedy(catalog: Catalog) -> N
         image_program(catalog, batch_size=64).to_numpy(prefetch=4_000) as stream,
         pytest.warns(SpiralWarning, match="an epoch has 36 samples, so DropPartial drops its only batch"),
     ):
-        warnings = stream.bind(rank=1, world_size=2).explain().facts["warnings"]
+        warnings = in_words(stream.bind(rank=1, world_size=2).explain())["warnings"]
 
     assert [line[0] for line in warnings] == ["1", "2", "3"]
     assert re.search(r"lanes=2\) would let each of the 2 ranks read its own shards", warnings[0])
@@ -129,7 +132,7 @@ def test_what_would_go_wrong_is_warned_of_with_the_remedy(catalog: Catalog) -> N
 def test_the_run_is_named(catalog: Catalog) -> None:
     ranks = DataParallel(RuntimeParam("rank"), RuntimeParam("world_size"), lanes=2)
     with image_program(catalog, batch_size=4, assignment=ranks).to_numpy() as stream:
-        facts = stream.bind(epoch=3, rank=1, world_size=2, run_seed=5).explain().to_dict()
+        facts = in_words(stream.bind(epoch=3, rank=1, world_size=2, run_seed=5).explain())
 
     assert (facts["header"]["epoch"], facts["header"]["rank"], facts["header"]["run_seed"]) == (3, "1/2", 5)
     assert facts["sample"]["lanes"] == 2

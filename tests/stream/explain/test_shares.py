@@ -17,6 +17,7 @@ from spiral_stream.explain import skew
 from tests.fixtures import clips, reads
 from tests.stream.explain import footages
 from tests.stream.explain.test_batch import operands
+from tests.stream.explain.words import in_words
 
 ROWS = 600
 
@@ -39,7 +40,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
 
 
 def skew_of(stream: sp.PreparedStream) -> dict[str, Any]:
-    found: dict[str, Any] = stream.explain().to_dict()["skew"]
+    found: dict[str, Any] = in_words(stream.explain())["skew"]
     return found
 
 
@@ -88,9 +89,9 @@ def test_what_follows_ingest_time_is_told_from_what_does_not(catalog: sp.Catalog
 
 def test_a_hashed_order_is_as_far_as_a_random_one_and_the_stored_order_is_not(catalog: sp.Catalog) -> None:
     with footages.program(catalog) as stream:
-        found, hashed = skew_of(stream), "\n".join(stream.explain().to_dict()["warnings"])
+        found, hashed = skew_of(stream), "\n".join(in_words(stream.explain())["warnings"])
     with footages.program(catalog, order=sp.Sequential()) as stream:
-        stored, warned = skew_of(stream), "\n".join(stream.explain().to_dict()["warnings"])
+        stored, warned = skew_of(stream), "\n".join(in_words(stream.explain())["warnings"])
     ours, theirs = rows_of(found, "time"), rows_of(stored, "time")
 
     for row in ours.values():
@@ -105,7 +106,7 @@ def test_a_hashed_order_is_as_far_as_a_random_one_and_the_stored_order_is_not(ca
 
 def test_the_order_of_each_epoch_is_its_own(catalog: sp.Catalog) -> None:
     with footages.program(catalog) as stream:
-        rows = [rows_of(stream.bind(epoch=n).explain().to_dict()["skew"], "time") for n in (0, 1)]
+        rows = [rows_of(in_words(stream.bind(epoch=n).explain())["skew"], "time") for n in (0, 1)]
 
     assert rows[0]["creator_id"]["tenths by time"] == rows[1]["creator_id"]["tenths by time"]
     assert rows[0]["creator_id"]["tenths in the order"] != rows[1]["creator_id"]["tenths in the order"]
@@ -152,7 +153,10 @@ def test_nothing_is_said_without_statistics(tmp_path: Path, monkeypatch: pytest.
     with footages.program(footages.made_up(tmp_path, 60)) as stream:
         assert stream.stages.formed
         seen = reads.watch(monkeypatch)
-        assert stream.explain().facts["skew"] == "unknown: materialize asset shard_stats of this relation"
+        assert in_words(stream.explain())["skew"] == (
+            'unknown: call catalog.measure("video.training_segments"), or materialize asset shard_stats of '
+            "video.training_segments"
+        )
 
     assert not {name for _, name in seen.fetches} & {"source", "creator_id", "upload_ts"}
 
@@ -207,7 +211,7 @@ def test_pairs_of_segment_and_label_see_the_sources_of_their_segments(tmp_path: 
     plan = catalog.table(clips.SEGMENTS).join(catalog.table("pairs"), on="sample_id")
     sampled = plan.sample(identity=("sample_id", "label_id"), order=sp.GlobalShuffle(1))
     with sampled.collate(batch_size=4, fields=fields).to_numpy() as stream:
-        found = stream.explain().to_dict()
+        found = in_words(stream.explain())
 
     assert operands(rows_of(found["skew"], "values")["source"]["largest"]) == (100, 200)
     assert found["skew"]["ingest time"].startswith("upload_ts; ")

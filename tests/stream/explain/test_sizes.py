@@ -10,6 +10,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.runtime.batch_size import OBJECT_BYTES
 from tests.fixtures.streams import plan
+from tests.stream.explain.words import in_words
 
 ROWS, BATCH = 64, 8
 
@@ -38,7 +39,7 @@ def facts(catalog: sp.Catalog, *, measured: bool = False, **fields: Any) -> dict
     with sampled.collate(batch_size=BATCH, fields=fields).to_numpy() as stream:
         if measured:
             next(iter(stream))
-        deliver: dict[str, Any] = stream.explain(analyze=measured).facts["deliver"]
+        deliver: dict[str, Any] = in_words(stream.explain(analyze=measured))["deliver"]
     return deliver
 
 
@@ -83,7 +84,7 @@ def test_widths_and_image_sizes_are_not_guessed(catalog: sp.Catalog, caches: Pat
 
 def test_images_of_their_own_size_are_not_guessed(own: sp.Catalog, caches: Path) -> None:
     with plan(own.table("lance"), transforms=()).to_numpy() as stream:
-        found = stream.explain().facts["deliver"]["bytes a batch"]
+        found = in_words(stream.explain())["deliver"]["bytes a batch"]
 
     assert "unknown: image (each image has its own size" in found
 

@@ -6,6 +6,7 @@ from spiral_stream import Catalog, List, Sequential
 from tests.fixtures.programs import image_catalog
 from tests.stream.explain import pictures
 from tests.stream.explain.pictures import TRAIN, explained
+from tests.stream.explain.words import in_words
 
 
 @pytest.fixture(scope="module")
@@ -14,7 +15,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
 
 
 def test_skew_is_measured_where_statistics_are_and_named_where_not(catalog: Catalog, tmp_path: Path) -> None:
-    (row,) = explained(catalog).facts["skew"]["columns"]
+    (row,) = in_words(explained(catalog))["skew"]["columns"]
     table = catalog.table(TRAIN).to_arrow()
     labels, shards = table["label_id"].to_pylist(), table["storage_shard"].to_pylist()
     distances = []
@@ -25,7 +26,10 @@ def test_skew_is_measured_where_statistics_are_and_named_where_not(catalog: Cata
     assert row["column"] == "label_id"
     assert row["mean"] == pytest.approx(sum(distances) / len(distances))
     assert row["worst"].startswith(f"{sorted(set(shards))[distances.index(max(distances))]} {max(distances):.2f}")
-    assert explained(image_catalog(tmp_path)).facts["skew"] == "unknown: materialize asset shard_stats of this relation"
+    assert (
+        in_words(explained(image_catalog(tmp_path)))["skew"]
+        == 'unknown: call catalog.measure("vision.imagenet_train"), or materialize asset shard_stats of vision.imagenet_train'
+    )
 
 
 def test_skew_of_what_has_no_histogram_is_unknown(catalog: Catalog) -> None:
@@ -34,9 +38,9 @@ def test_skew_of_what_has_no_histogram_is_unknown(catalog: Catalog) -> None:
         keep=lambda r: r.project("sample_id", "ingest_ts"),
         fields={"t": List("ingest_ts"), "s": List("sample_id")},
     )
-    columns = found.facts["skew"]["columns"]
+    columns = in_words(found)["skew"]["columns"]
 
     assert [row["column"] for row in columns] == ["label_id", "split"]  # joined on, though not delivered
     alone = catalog.table(TRAIN).sample(order=Sequential()).collate(batch_size=4, fields={"t": List("ingest_ts")})
-    columns = alone.to_numpy().explain().facts["skew"]["columns"]
+    columns = in_words(alone.to_numpy().explain())["skew"]["columns"]
     assert [row["column"] for row in columns] == ["split"]  # a text of few values, as sources are

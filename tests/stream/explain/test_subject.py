@@ -7,7 +7,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.explain import sections
 from spiral_stream.explain.formed import FirstBatches
-from spiral_stream.explain.subject import STOPS, Subject, Warnings, payload_columns, percent
+from spiral_stream.explain.subject import STOPS, Subject, Warnings, payload_columns
 from tests.fixtures.texts import SMALL_PLANS
 from tests.stream.explain import mixtures, pictures
 
@@ -37,10 +37,6 @@ def test_the_worst_warnings_come_first_and_others_as_they_were_found() -> None:
     warnings.add("stops", STOPS)
 
     assert warnings.lines() == ["1 stops", "2 late", "3 later"]
-
-
-def test_a_ratio_is_shown_with_its_operands() -> None:
-    assert (percent(1, 3), percent(0, 0)) == ("33.3% (1/3)", percent(0, 0))
 
 
 def test_what_costs_something_is_found_out_once(subject: Subject) -> None:

@@ -10,13 +10,14 @@ from spiral_stream.explain import tokens
 from spiral_stream.explain.tokens import counting_column
 from tests.fixtures.texts import SMALL_PLANS
 from tests.stream.explain.mixtures import QUALITY, SIZES, make_catalog, program
+from tests.stream.explain.words import in_words
 
 pytestmark = SMALL_PLANS
 
 
 def mix_of(catalog: sp.Catalog, **options: Any) -> Any:
     with program(catalog, **options) as stream:
-        return stream.explain().to_dict()["mix"]
+        return in_words(stream.explain())["mix"]
 
 
 def test_the_first_numeric_column_that_is_named_after_tokens_counts_them() -> None:

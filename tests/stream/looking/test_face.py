@@ -1,6 +1,5 @@
 """What a stream shows of itself, and that looking changes nothing."""
 
-import re
 from io import StringIO
 from pathlib import Path
 from time import sleep
@@ -20,6 +19,7 @@ from spiral_stream.cli import app
 from spiral_stream.testing import same
 from tests.fixtures import texts
 from tests.fixtures.streams import plan
+from tests.stream.explain.words import in_words
 
 
 def sheet_text(stream: Any, **options: Any) -> str:
@@ -233,13 +233,18 @@ def test_explain_data_is_a_prefix_of_sql_and_of_the_command(own: sp.Catalog) -> 
     assert str(own.sql("explain data train;")) == expected
     assert "Scan lance" in str(own.sql("EXPLAIN DATA lance"))
     assert "Sql" in str(own.sql("EXPLAIN DATA select label_id from lance"))
-    measured = own.sql("EXPLAIN DATA ANALYZE train").to_dict()["deliver"]  # type: ignore[attr-defined]  # an Explanation
-    assert measured["seconds by stage"].startswith("! form")
-    assert "! 15 batches, 240 samples" in measured["delivered"]
+    for prefix in ("EXPLAIN DATA ANALYZE", "explain analyze data"):
+        measured = in_words(own.sql(f"{prefix} train"))["deliver"]  # type: ignore[arg-type]  # an Explanation
+        assert measured["seconds by stage"].startswith("! form")
+        assert measured["delivered"] == "! 15 batches, 240 samples"
     with pytest.raises(sp.PlanError, match="no saved stream"):
         own.sql("EXPLAIN DATA ANALYZE lance")
+    with pytest.raises(
+        sp.CatalogError, match=r"Of saved streams, did you mean train\? Of relations, there are .*lance"
+    ):
+        own.sql("EXPLAIN DATA trian")
     done = CliRunner().invoke(app, ["explain", "train", "--analyze", "--batches", "2", "--catalog", str(own.root)])
-    assert re.search(r"! \d+ batches, \d+ samples", done.output)
+    assert "! 2 batches, 32 samples" in done.output
     assert expected in CliRunner().invoke(app, ["sql", "EXPLAIN DATA train", "--catalog", str(own.root)]).output
 
 

@@ -208,7 +208,7 @@ def test_closing_from_another_thread_ends_a_waiting_loop(catalog: sp.Catalog, mo
 
     consumer = threading.Thread(target=loop)
     consumer.start()
-    while stream.metrics()["batches"] < 3:
+    while stream.metrics()["queued"] < 2:
         time.sleep(0.01)
     closer = threading.Thread(target=stream.close)
     closer.start()

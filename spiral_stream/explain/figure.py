@@ -1,0 +1,155 @@
+"""A figure of EXPLAIN DATA: a number, its unit, how far to trust it, what it is the ratio of, and who says so.
+
+Facts are words and figures. A `Figure` stands alone; a `Phrase` puts several into words. Text shows a figure as people read
+it, with ``~`` before an estimate and ``!`` before a measurement; JSON has the number itself (`plain`):
+
+    {"value": 0.423, "unit": "ratio", "mark": "estimated", "operands": [25398, 60000], "source": "the first batches"}
+
+A phrase is ``{"text": ..., "figures": {name: figure}}`` there.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, final
+
+Mark = Literal["exact", "estimated", "measured"]
+Number = int | float
+RATIO: Final = "ratio"
+METRICS: Final = "metrics()"  # the source of what a running stream measured
+_SIGNS: Final[Mapping[Mark, str]] = {"exact": "", "estimated": "~", "measured": "! "}
+_SMALL: Final = 1e4  # from here on, 4 digits need an exponent
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of EXPLAIN DATA.
+
+    Attributes:
+        value: the number; a ratio is no percentage.
+        unit: what it counts (``"rows"``, ``"bytes"``), or ``"ratio"``.
+        mark: ``"exact"``, ``"estimated"`` or ``"measured"``.
+        operands: of a ratio: part and whole.
+        source: what says so; "" for the plan and the selection alone.
+        form: how text shows the value, as Python formats numbers; "" as people read them.
+    """
+
+    value: Number
+    unit: str
+    mark: Mark = "exact"
+    operands: tuple[Number, ...] = ()
+    source: str = ""
+    form: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", _plain_number(self.value))
+        object.__setattr__(self, "operands", tuple(map(_plain_number, self.operands)))
+
+    @property
+    def sign(self) -> str:
+        """What stands before the number in text."""
+        return _SIGNS[self.mark]
+
+    @property
+    def bare(self) -> bool:
+        """Whether text shows the number alone."""
+        return self.mark == "exact" and not self.form and not self.operands
+
+    def __str__(self) -> str:
+        return f"{self:m}"
+
+    def __format__(self, form: str) -> str:
+        """``m`` shows the mark too; what follows is a form of Python's."""
+        sign, form = (self.sign if form.startswith("m") else ""), form.removeprefix("m") or self.form
+        if form:
+            shown = format(self.value, form)
+        else:
+            shown = f"{self.value:.1%}" if self.unit == RATIO and self.operands else number(self.value)
+        parts = f" ({'/'.join(f'{each:,}' for each in self.operands)})" if self.operands else ""
+        return f"{sign}{shown}{parts}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figure as JSON values."""
+        return {
+            "value": self.value,
+            "unit": self.unit,
+            "mark": self.mark,
+            "operands": list(self.operands),
+            "source": self.source,
+        }
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """Words with figures in them."""
+
+    text: str
+    figures: Mapping[str, Figure]
+
+    def __str__(self) -> str:
+        return self.text
+
+    def to_json(self) -> dict[str, Any]:
+        """Return text and figures as JSON values."""
+        return {"text": self.text, "figures": {name: each.to_json() for name, each in self.figures.items()}}
+
+
+def phrase(template: str, **figures: Figure) -> Phrase:
+    """Put figures into words.
+
+    Args:
+        template: for `str.format`: ``{rows}`` shows a figure, ``{rows:m}`` with its mark, ``{sign}`` is the mark of all.
+        **figures: by name; what the template does not show is in JSON alone.
+    """
+    return Phrase(template.format(sign=sign_of(figures.values()), **figures), figures)
+
+
+def joined(parts: Iterable["Phrase | str"], between: str) -> "Phrase | str":
+    """Return several lines as one. Figures of the same name keep the first one's place."""
+    parts = list(parts)
+    figures: dict[str, Figure] = {}
+    for part in parts:
+        figures |= {name: each for name, each in getattr(part, "figures", {}).items() if name not in figures}
+    text = between.join(map(str, parts))
+    return Phrase(text, figures) if figures else text
+
+
+def sign_of(figures: Iterable[Figure]) -> str:
+    """Return the mark of several figures: that of the one to trust least."""
+    marks = {each.mark for each in figures}
+    return next((_SIGNS[mark] for mark in ("measured", "estimated", "exact") if mark in marks), "")
+
+
+def marked(exact: bool) -> Mark:
+    """Return the mark of what is counted, or else estimated."""
+    return "exact" if exact else "estimated"
+
+
+def ratio(part: Number, whole: Number, mark: Mark = "exact", source: str = "", form: str = "") -> Figure:
+    """Return a ratio with its operands; 0 of nothing."""
+    return Figure(part / whole if whole else 0.0, RATIO, mark, (part, whole), source, form)
+
+
+def _plain_number(value: Any) -> Number:
+    """A number of NumPy's as one of Python's, which JSON can hold."""
+    found: Number = value.item() if hasattr(value, "item") else value
+    return found
+
+
+def number(value: Number) -> str:
+    """Return a number as people read it."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.4g}" if abs(value) < _SMALL else f"{value:,.0f}"
+
+
+def plain(value: Any) -> Any:
+    """Return facts as JSON values."""
+    if isinstance(value, Figure | Phrase):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value

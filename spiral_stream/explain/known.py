@@ -1,0 +1,115 @@
+"""What EXPLAIN knows of a plan that is no stream yet: rows, statistics and skew of the relations that it reads.
+
+Only the catalog is asked: no source is opened. What a condition or a join leaves is known when a stream is made of the plan.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+
+from spiral_stream.catalog.entry import STORAGE_SHARD, Entry
+from spiral_stream.catalog.manifest import UNKNOWN_BYTES, Manifest
+from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.skew import skew_of
+from spiral_stream.catalog.statistics import KNOWN, Statistics, load_statistics
+from spiral_stream.explain.figure import Figure, marked
+from spiral_stream.explain.relation import source_line
+from spiral_stream.explain.skew import DISTANCE, one_each, shard_row, way_out
+from spiral_stream.plan import nodes
+from spiral_stream.plan.tree import walk
+
+UNFINISHED: Final = "unknown: finish the plan with .sample(), .collate() and .to_torch() or a kin"
+_STATISTICS: Final = "statistics"
+
+
+def known_facts(node: nodes.Node, catalog: Registry) -> dict[str, Any]:
+    """Return the sections RELATION and SKEW, as far as the catalog knows."""
+    names = list(dict.fromkeys(name for each in walk(node) for name in _read(each)))
+    entries = [catalog.entry(name) for name in names]
+    if not entries:
+        return {}
+    known = [(entry, entry.manifest(), load_statistics(entry)) for entry in entries]
+    counted = [row for entry, _, found in known if found is not None for row in _columns(entry, found)]
+    unmeasured = [entry.name for entry, _, found in known if found is None]
+    relation: dict[str, Any] = {"relations": [_relation(*each) for each in known]}
+    if unmeasured:
+        relation = {"statistics": way_out(unmeasured), **relation}
+    if not all(isinstance(each, nodes.Scan) for each in walk(node)):
+        relation = {"rows that the plan keeps": UNFINISHED, **relation}
+    if counted:
+        relation["statistics of columns"] = counted
+    skewed = [row for entry, _, found in known if found is not None for row in _skewed(entry, found)]
+    return {"relation": relation, "skew": {"distance": DISTANCE, "columns": skewed} if skewed else _no_skew(unmeasured)}
+
+
+def _read(node: nodes.Node) -> tuple[str, ...]:
+    """The relations that a node reads itself."""
+    if isinstance(node, nodes.Scan):
+        return (node.relation,)
+    return tuple(node.relations) if isinstance(node, nodes.Sql) else ()
+
+
+def _no_skew(unmeasured: list[str]) -> str:
+    return way_out(unmeasured) if unmeasured else "unknown: no column has a histogram"
+
+
+def _relation(entry: Entry, manifest: Manifest, found: Statistics | None) -> dict[str, Any]:
+    sizes = manifest.shard_bytes
+    known = sizes[sizes != UNKNOWN_BYTES]
+    rows = manifest.shard_rows
+    size: Any = "unknown"
+    if len(known):
+        size = Figure(int(known.sum()), "bytes", marked(len(known) == len(sizes)), source="registration")
+    return {
+        "relation": entry.name,
+        "source": source_line(entry, manifest),
+        "rows": Figure(manifest.total, "rows", source="registration"),
+        "rows a shard": Figure(float(np.median(rows)) if len(rows) else 0, "rows", source="registration"),
+        "bytes": size,
+        "identity": ", ".join(entry.identity) + ("" if entry.identity_unique else " (not unique)"),
+        "measured": "no" if found is None else "yes",
+    }
+
+
+def _columns(entry: Entry, found: Statistics) -> list[dict[str, Any]]:
+    """What is counted of each column."""
+    rows = []
+    for each in found.columns.to_pylist():
+        mark = marked(each["mark"] == KNOWN)
+        distinct: Any = "unknown"
+        if each["distinct"] is not None:
+            distinct = Figure(each["distinct"], "values", marked(each["distinct_mark"] == KNOWN), source=_STATISTICS)
+        rows.append(
+            {
+                "relation": entry.name,
+                "column": each["column"],
+                "nulls": _count(each["nulls"], mark),
+                "NaN": _count(each["nans"], mark),
+                "distinct": distinct,
+                "min": _cut(each["min"]),
+                "max": _cut(each["max"]),
+            }
+        )
+    return rows
+
+
+def _count(value: int | None, mark: Any) -> Figure | str:
+    return "-" if value is None else Figure(value, "rows", mark, source=_STATISTICS)
+
+
+def _cut(value: str | None, most: int = 24) -> str:
+    if value is None:
+        return "-"
+    return value if len(value) <= most else f"{value[: most - 3]}..."
+
+
+def _skewed(entry: Entry, found: Statistics) -> list[dict[str, Any]]:
+    names = [
+        name for name, mark in found.marks.items() if mark == KNOWN and name not in (STORAGE_SHARD, *entry.identity)
+    ]
+    rows = [(name, skew_of(found, name)) for name in names]
+    return [
+        {"relation": entry.name, **shard_row(name, skew)}
+        for name, skew in rows
+        if skew is not None and not one_each(skew)
+    ]

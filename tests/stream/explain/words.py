@@ -1,0 +1,40 @@
+"""What EXPLAIN's facts say as text, and its figures as numbers."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from spiral_stream.explain import Explanation
+from spiral_stream.explain.figure import Figure, Phrase
+
+
+def in_words(explained: Explanation) -> dict[str, Any]:
+    """Facts by section, as text shows them; a number that stands alone is the number."""
+    return {section: _in_words(facts) for section, facts in explained.facts.items()}
+
+
+def _in_words(value: Any) -> Any:
+    if isinstance(value, Figure):
+        return value.value if value.bare else str(value)
+    if isinstance(value, Phrase):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: _in_words(each) for name, each in value.items()}
+    return [_in_words(each) for each in value] if isinstance(value, list) else value
+
+
+def figures(facts: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Every figure in the JSON of an explanation, with the names that lead to it; rows of tables go by their first cell."""
+    if isinstance(facts, dict) and set(facts) == {"value", "unit", "mark", "operands", "source"}:
+        yield path, facts
+    elif isinstance(facts, dict) and set(facts) == {"text", "figures"}:
+        for name, each in facts["figures"].items():
+            yield (*path, name), each
+    elif isinstance(facts, dict):
+        for name, each in facts.items():
+            yield from figures(each, (*path, name))
+    elif isinstance(facts, list):
+        for each in facts:
+            head = next(iter(each.values())) if isinstance(each, dict) else ""
+            yield from figures(
+                each, (*path, head["text"].strip() if isinstance(head, dict) and "text" in head else str(head))
+            )
