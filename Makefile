@@ -59,10 +59,11 @@ bench: $(BENCH_READY)  ## images, text and video per CPU second beside the peers
 
 bench-mosaic: $(MOSAIC_READY)  ## install Mosaic, whose pins exclude ours, for `make bench BENCH=text` (6 GB)
 
+# A background job of a shell ignores SIGINT; Dagster would ignore SIGTERM too, and nothing but SIGKILL would end it.
 ui: $(READY)  ## open Dagster on the demo's assets, whose data is written if it is not there (PORT=3001)
 	$(HOME_READY)
 	$(BIN)/python -m spiral_assets.demo --data
-	$(BIN)/dg dev -w workspace.yaml $(if $(PORT),--port "$(PORT)")
+	env --default-signal=INT $(BIN)/dg dev -w workspace.yaml $(if $(PORT),--port "$(PORT)")
 
 docs: $(DOCS_READY)  ## build the site in build/site, fail on a broken link, and run the documents' code
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

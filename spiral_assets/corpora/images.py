@@ -6,6 +6,7 @@ so memory holds one shard (3,000 images in 8 shards: 32 MB).
 """
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -176,6 +177,7 @@ class _Worker:
 
     @classmethod
     def start(cls, seed: int) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the pool ends it so; a background job of a shell may ignore it
         cls.painter = Painter(seed)
 
     @classmethod

@@ -7,6 +7,7 @@ segments, 15 MB: 17 CPU s.
 """
 
 import multiprocessing
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -151,6 +152,7 @@ class _Worker:
 
     @classmethod
     def start(cls, recipe: _Recipe) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the pool ends it so; a background job of a shell may ignore it
         cls.studio = _studio(recipe)
 
     @classmethod

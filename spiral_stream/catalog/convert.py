@@ -8,10 +8,11 @@ tars and others) go through a catalog inside the drafts, which reads them in par
 import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, final
 
 import pyarrow as pa
@@ -20,6 +21,8 @@ from spiral_stream.catalog.registry import connect
 from spiral_stream.catalog.row_identity import RowIdentity
 from spiral_stream.derived.executors import Executor, Shared, builders_in_force, building_with
 from spiral_stream.errors import SourceError
+from spiral_stream.integrity.locks import enter, leave
+from spiral_stream.integrity.publish import take_out
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.imports import ImportedSource
 from spiral_stream.sources.inlining import inline_schema, inlined
@@ -72,21 +75,29 @@ def convert(
     """
     target = target_of(uri, "convert")
     aside = target.folder / DRAFTS
-    with writing(target.folder):
-        aside.mkdir(parents=True, exist_ok=True)
     sweep(target)
     about = _about(source)
-    catalog = aside / f"catalog-{content_key(about)}"  # of files that are imported
-    with building_with(Executor("threads" if workers == 1 else "processes", workers)):
-        if isinstance(source, ImportedSource):
-            source = (
-                connect(catalog).register("rows", source, identity=RowIdentity(), replace=True, report=report).source
-            )
-        found = _Conversion(source.pinned(), about, target, shard_bytes, report).run()
-    shutil.rmtree(catalog, ignore_errors=True)
-    with suppress(OSError):
-        aside.rmdir()  # if nobody else writes there
-    return found
+    catalog = aside / f"catalog-{content_key(about)}"  # of files that are imported; all who copy them share it
+    with _entered(aside), building_with(Executor("threads" if workers == 1 else "processes", workers)):
+        if not isinstance(source, ImportedSource):
+            return _Conversion(source.pinned(), about, target, shard_bytes, report).run()
+        with _entered(catalog):
+            rows = connect(catalog).register("rows", source, identity=RowIdentity(), replace=True, report=report).source
+            found = _Conversion(rows.pinned(), about, target, shard_bytes, report).run()
+        leave(catalog, take_out)  # the last one does
+        return found
+
+
+@contextmanager
+def _entered(folder: Path) -> Iterator[None]:
+    """Share a folder of the drafts. The last one removes it if it is empty."""
+    with writing(folder):
+        held = enter(folder)
+    try:
+        yield
+    finally:
+        held.release()
+        leave(folder, Path.rmdir)
 
 
 @final

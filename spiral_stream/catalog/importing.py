@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.catalog.holding import Hold
 from spiral_stream.catalog.import_files import known_files, listed
 from spiral_stream.catalog.import_snapshot import committed
 from spiral_stream.catalog.import_work import KeptUnit, import_units
@@ -61,8 +62,9 @@ Report = Callable[[int, int], None]  # rows that were read, and rows to read
 def imported(
     source: ImportedSource,
     root: Path,
-    before: ImportedRows | None = None,
-    report: Report = lambda _done, _total: None,
+    before: ImportedRows | None,
+    report: Report,
+    hold: Hold,
     *,
     same_bytes: bool = False,
 ) -> ImportedRows:
@@ -73,6 +75,7 @@ def imported(
         root: the catalog's folder.
         before: what is registered of the same source; its columns are kept.
         report: called with rows that were read and, as far as can be told, rows to read.
+        hold: shares the name of what is kept, so that nobody removes it before it is registered.
         same_bytes: keep the rows of files whose time changed and whose bytes are the same.
 
     Raises:
@@ -84,6 +87,7 @@ def imported(
         _columns(source.import_schema(files)) if before is None else Snapshot.load(before.uri, before.snapshot).schema
     )
     folder = root / IMPORTS / _folder_key(source, schema)
+    hold(folder.name)
     with refusals(root, "Give a catalog folder that can be written", root, "cannot be written"):
         units = source.import_pieces(known_files(folder, files, same_bytes=same_bytes))
         known = _known(folder, before)
@@ -107,9 +111,8 @@ def _warn(kept: Sequence[KeptUnit]) -> None:
         warnings.warn(msg, SpiralWarning, stacklevel=5)
 
 
-def forget(kept: ImportedRows, root: Path) -> None:
+def forget(folder: Path, root: Path) -> None:
     """Delete what a catalog keeps of a source that nobody registers any more."""
-    folder = Path(kept.uri)
     if folder.parent == root / IMPORTS and folder.is_dir():
         with suppress(OSError):
             take_out(folder)

@@ -20,9 +20,11 @@ from spiral_stream.catalog.again import differences, some
 from spiral_stream.catalog.database import Database, trying
 from spiral_stream.catalog.declaration import Declaration, complete, shard_column
 from spiral_stream.catalog.entry import Changes, Entry
+from spiral_stream.catalog.holding import Hold, holding, unheld
 from spiral_stream.catalog.identity import check_columns
 from spiral_stream.catalog.import_files import changed_files
 from spiral_stream.catalog.importing import forget, imported
+from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.catalog.measuring import Report, changes, former, shards_of, silent
 from spiral_stream.catalog.mirror import place_of
@@ -84,14 +86,15 @@ class Relations:
             return self._again(old, source, declared)
         if isinstance(source, Arrow):
             self._measured(name, source, declared, None, silent)  # refused rows are not copied
-        with _registering(name):
-            stored = self._stored(source, report, same_bytes=declared.same_bytes).pinned()
-        measured = self._measured(name, stored, declared, old, report)
-        entry = self._entry(name, stored, declared.identity, measured)
-        publish(entry, measured.manifest)
-        if not self._database.put(RELATIONS, row_of(entry, measured.manifest), replace=replace):
-            return self._again(self.entry(name), source, declared)  # another process was faster
-        return entry
+        with holding(self._root) as hold:
+            with _registering(name):
+                stored = self._stored(source, report, hold, same_bytes=declared.same_bytes).pinned()
+            measured = self._measured(name, stored, declared, old, report)
+            entry = self._entry(name, stored, declared.identity, measured)
+            publish(entry, measured.manifest)
+            if self._database.put(RELATIONS, row_of(entry, measured.manifest), replace=replace):
+                return entry
+        return self._again(self.entry(name), source, declared)  # another process was faster
 
     def refresh(self, name: str, report: Report = silent, *, same_bytes: bool = False) -> Entry:
         """Register a relation again at its source's present version.
@@ -100,10 +103,14 @@ class Relations:
             CatalogError: the name is unknown, or the new rows are not legal.
             SourceError: the source cannot be read, or lost a column.
         """
+        with holding(self._root) as hold:
+            return self._refreshed(name, report, hold, same_bytes=same_bytes)
+
+    def _refreshed(self, name: str, report: Report, hold: Hold, *, same_bytes: bool) -> Entry:
         old = self.entry(name)
         with _registering(name):
             bring_rows(old)
-            stored = self._latest(old.source, report, same_bytes=same_bytes).pinned()
+            stored = self._latest(old.source, report, hold, same_bytes=same_bytes).pinned()
         with _registering(name), stored.open() as reader:
             shard_column(reader.schema, old.shard)
             types = _with_metadata_of(old.schema, reader.schema, name)
@@ -192,13 +199,25 @@ class Relations:
         self._database.remove(RELATIONS, name)
         with suppress(CatalogError):  # a damaged row names no rows to delete
             source = entry_of(self._root, rows[name]).source
-            if isinstance(source, ImportedRows):
-                if not any(Path(source.uri).name in str(row["source"]) for row in self._rows().values()):
-                    forget(source, self._root)
-            elif isinstance(source, Lance) and Path(source.uri).parent == self._root:
-                copy = Path(source.uri).name  # other relations may have these rows, with another base too
-                if not any(copy in str(row["source"]) for row in self._rows().values()):
-                    self._database.forget(Path(copy).stem)
+            if isinstance(source, ImportedRows) or (
+                isinstance(source, Lance) and Path(source.uri).parent == self._root
+            ):
+                self.remove_unnamed(Path(source.uri))
+
+    def remove_unnamed(self, place: Path) -> bool:
+        """Remove rows that the catalog keeps, unless a relation has them or is about to; whether they are gone.
+
+        Args:
+            place: a folder of imported rows, or of rows from memory, which several relations with other bases may have.
+        """
+        with locked(self._root / ".lock", f"catalog {self._root}"), unheld(self._root, place.name) as is_free:
+            if not is_free or any(place.name in str(row["source"]) for row in self._rows().values()):
+                return False
+            if place.parent == self._root:
+                self._database.forget(place.stem)
+            else:
+                forget(place, self._root)
+        return True
 
     @property
     def _folder(self) -> Path:
@@ -290,19 +309,20 @@ class Relations:
             draft.replace(self._folder / final_name)
         return final_name
 
-    def _latest(self, source: Source, report: Report, *, same_bytes: bool) -> Source:
+    def _latest(self, source: Source, report: Report, hold: Hold, *, same_bytes: bool) -> Source:
         """Return a registered source as it is now; files of an import that are new or changed are read."""
         if isinstance(source, ImportedRows):
-            return imported(source.of, self._root, source, report, same_bytes=same_bytes)
+            return imported(source.of, self._root, source, report, hold, same_bytes=same_bytes)
         return replaced(source, version=None) if isinstance(source, Lance) else source
 
-    def _stored(self, source: Source, report: Report, *, same_bytes: bool) -> Source:
+    def _stored(self, source: Source, report: Report, hold: Hold, *, same_bytes: bool) -> Source:
         """Return the source itself, or the rows that the catalog keeps of it: from memory, or from files that are imported."""
         if isinstance(source, ImportedSource):
-            return imported(source, self._root, report=report, same_bytes=same_bytes)
+            return imported(source, self._root, None, report, hold, same_bytes=same_bytes)
         if not isinstance(source, Arrow):
             return source
         copy = self._copy_of(source)
+        hold(Path(copy.uri).name)
         self._database.copy(Path(copy.uri).stem, source.table)
         return copy
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from spiral_stream.catalog.database import trying
+from spiral_stream.catalog.holding import holding, unheld
 from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.mirror import place_of
 from spiral_stream.catalog.shared_tokenizers import TOKENIZERS, bring_content, bring_names, drop_name, keep_name
@@ -77,17 +78,19 @@ class Tokenizers:
         digest = content_digest(data)
         if name in self.names() and not replace:
             self._refuse_other(name, digest)
-        facts = self._keep(data, digest, roles, origin) | ({} if chat is None else {"chat": chat})
-        text = json.dumps({**facts, _SEAL: _sealed(facts)}, sort_keys=True)
-        content = self._folder / "contents" / digest
-        free = keep_name(self._folder.parent, name, text, content, replace=replace)
-        if free is None:
-            with self._locked() as folder:
-                _write(folder / "names" / f"{name}.json", text)
-        elif not free:
-            self.names()
-            self._refuse_other(name, digest)  # another machine may have been faster
-        return self.entry(name)
+        with holding(self._folder.parent) as hold:
+            hold(digest)
+            facts = self._keep(data, digest, roles, origin) | ({} if chat is None else {"chat": chat})
+            text = json.dumps({**facts, _SEAL: _sealed(facts)}, sort_keys=True)
+            content = self._folder / "contents" / digest
+            free = keep_name(self._folder.parent, name, text, content, replace=replace)
+            if free is None:
+                with self._locked() as folder:
+                    _write(folder / "names" / f"{name}.json", text)
+            elif not free:
+                self.names()
+                self._refuse_other(name, digest)  # another machine may have been faster
+            return self.entry(name)
 
     def _refuse_other(self, name: str, digest: str) -> None:
         """Refuse a name that stands for another content."""
@@ -149,7 +152,9 @@ class Tokenizers:
                 )
             (folder / "names" / f"{name}.json").unlink(missing_ok=True)
             if unused is not None:
-                shutil.rmtree(folder / "contents" / unused, ignore_errors=True)
+                with unheld(self._folder.parent, unused) as is_free:
+                    if is_free:
+                        shutil.rmtree(folder / "contents" / unused, ignore_errors=True)
 
     def _entry(self, name: str, facts: Mapping[str, Any]) -> TokenizerEntry:
         path = self._folder / "contents" / facts["digest"] / FILE

@@ -7,6 +7,7 @@ draft that its caller holds. So the pieces are the same bits from each, and only
 import multiprocessing
 import os
 import pickle
+import signal
 import threading
 import warnings
 from abc import ABC, abstractmethod
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
+from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, final
 
@@ -114,18 +116,44 @@ class Processes(Builders):
 
     def __init__(self, workers: int | None = None) -> None:
         self.width = workers or thread_share().working()
-        context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(self.width, mp_context=context, initializer=_end_with_parent)
+        self._started = _Started()
+        self._pool = ProcessPoolExecutor(self.width, mp_context=self._started, initializer=_end_with_parent)
 
     def submit(self, work: Callable[..., Any], *args: Any) -> "Future[Any]":
         return self._pool.submit(work, *args)
 
     def close(self) -> None:
+        self._started.end_if_one_died()
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+@final
+class _Started(SpawnContext):
+    """Starts the processes of a pool, and kills them where the pool would wait for ever.
+
+    When one of them dies the pool sends SIGTERM to the others and waits. They ignore it if this process does, as it may in a
+    background job of a shell: SIGINT is ignored there, and Dagster treats SIGTERM as SIGINT.
+    """
+
+    def __init__(self) -> None:
+        self._all: list[SpawnProcess] = []
+
+    def Process(self, *args: Any, **options: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802  a name of Python
+        """Return a process of the pool."""
+        self._all.append(SpawnProcess(*args, **options))
+        return self._all[-1]
+
+    def end_if_one_died(self) -> None:
+        """Kill all of them if one ended otherwise than it should."""
+        if any(each.pid is not None and each.exitcode for each in self._all):
+            for each in self._all:
+                if each.pid is not None:
+                    each.kill()
 
 
 def _end_with_parent() -> None:
     """End this process when the one that started it is killed: it would wait for work for ever."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # it may be ignored, by inheritance
     parent = multiprocessing.parent_process()
     assert parent is not None
 

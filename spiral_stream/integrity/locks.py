@@ -9,7 +9,7 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, final
@@ -65,6 +65,13 @@ class Held:
     def __init__(self, handle: int) -> None:
         self._handle, self._pid = handle, os.getpid()
 
+    def is_at(self, path: Path) -> bool:
+        """Whether what is locked has this name still: whoever had the lock before may have removed or renamed it."""
+        try:
+            return os.path.samestat(os.fstat(self._handle), path.stat())
+        except FileNotFoundError:
+            return False
+
     def release(self) -> None:
         """Give it back; again does nothing."""
         handle, self._handle = self._handle, -1
@@ -89,6 +96,40 @@ def lock(path: Path, *, alone: bool) -> Held | None:
         held.release()
         return None
     return held
+
+
+def enter(folder: Path) -> Held:
+    """Make a folder that others remove when they leave it, and share it: nobody removes it until the share is released.
+
+    Waits for whoever is removing it. Where the file system has no locks nobody removes it.
+
+    Raises:
+        OSError: it cannot be made or opened.
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            held = lock(folder, alone=False)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                return Held(-1)
+            raise
+        if held is not None and held.is_at(folder):
+            return held
+        time.sleep(_PAUSE_S)
+
+
+def leave(folder: Path, remove: Callable[[Path], object]) -> None:
+    """Remove a folder unless somebody shares it; what cannot be removed, such as one that is not empty for ``rmdir``, stays."""
+    with suppress(OSError):
+        held = lock(folder, alone=True)
+        if held is not None:
+            try:
+                remove(folder)
+            finally:
+                held.release()
 
 
 def share(file: Path, deadline_s: float = DEADLINE_S) -> Held | None:

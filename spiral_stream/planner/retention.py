@@ -18,6 +18,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from spiral_stream.cache.retained import StoredCache
+from spiral_stream.catalog.holding import unheld
 from spiral_stream.catalog.import_retention import import_use, remove_snapshots
 from spiral_stream.catalog.importing import IMPORTS
 from spiral_stream.catalog.registry import Registry
@@ -158,24 +159,23 @@ class _Survey:
         self._hex = frozenset(self._keys.tobytes()[at : at + 16].hex() for at in range(0, 16 * len(self._keys), 16))
 
     def found(self) -> Iterator[_Found]:
-        """Yield everything, kind by kind."""
-        for folder in _inside(self._root / "caches"):
-            yield self._cache(folder)
-        for kind in _inside(self._root / "derived"):
-            for folder in _inside(kind):
-                yield self._pieces(folder)
-        for folder in _inside(self._root / "selections"):
-            users = self._named(partial(_has_selection, folder.name))
-            yield self._whole("selection", folder, users)
-        for folder in _inside(self._root / RELATIONS):
-            yield self._relation(folder)
-        for folder in _inside(self._root / "formations"):
-            plan = folder / PLAN
-            yield self._of_plan("formation", folder, plan.read_text() if plan.exists() else "")
-        for folder in _inside(self._root / "quarantine"):
-            yield self._of_plan("quarantine", folder, folder.name.split("-")[0])
-        for file in _inside(self._root / "plans"):
-            yield self._of_plan("plan", file, file.stem)
+        """Yield everything, kind by kind, except what another process removes at this moment."""
+        kinds: dict[str, Callable[[Path], _Found]] = {
+            "caches": self._cache,
+            **{f"derived/{kind.name}": self._pieces for kind in _inside(self._root / "derived")},
+            "selections": lambda path: self._whole("selection", path, self._named(partial(_has_selection, path.name))),
+            RELATIONS: self._relation,
+            "formations": lambda path: self._of_plan("formation", path, _plan_of(path)),
+            "quarantine": lambda path: self._of_plan("quarantine", path, path.name.split("-")[0]),
+            "plans": lambda path: self._of_plan("plan", path, path.stem),
+        }
+        for kind, look in kinds.items():
+            for path in _inside(self._root / kind):
+                try:
+                    yield look(path)
+                except FileNotFoundError:
+                    if path.exists():
+                        raise
         yield from self._left()
 
     def imports(self, catalogs: Sequence[Registry]) -> Iterator[_Found]:
@@ -184,7 +184,9 @@ class _Survey:
             entries = catalog.relations.entries(catalog.tables()).values()
             having = [(each.name, each.source) for each in entries if isinstance(each.source, ImportedRows)]
             for folder in _inside(catalog.root / IMPORTS):
-                yield self._import(folder, [(name, source) for name, source in having if Path(source.uri) == folder])
+                yield self._import(
+                    catalog, folder, [(name, source) for name, source in having if Path(source.uri) == folder]
+                )
 
     def tables(self, catalogs: Sequence[Registry]) -> Iterator[_Found]:
         """Yield the tables of catalogs that have old versions; those that nobody can be reading are dead."""
@@ -196,16 +198,17 @@ class _Survey:
                     entry = replace(entry, live_bytes=entry.bytes - dead, dead_bytes=dead)
                     yield _Found(entry, partial(catalog.database.tidy, name))
 
-    def _import(self, folder: Path, having: Sequence[tuple[str, ImportedRows]]) -> _Found:
+    def _import(self, catalog: Registry, folder: Path, having: Sequence[tuple[str, ImportedRows]]) -> _Found:
         names = [name for name, _ in having]
         about = f"rows of {having[0][1].of.KIND} files" if having else "rows of files"
         entry = self._entry("import", folder, names, about, names)
         if not having:
-            return self._unnamed(entry, lambda: self._take_out(folder))
+            return self._unnamed(entry, partial(catalog.relations.remove_unnamed, folder))
         use = import_use(folder, (source.snapshot for _, source in having), self._before)
         live = entry.bytes - use.dead_bytes
         return _Found(
-            replace(entry, live_bytes=live, dead_bytes=use.dead_bytes), partial(remove_snapshots, folder, use.dead)
+            replace(entry, live_bytes=live, dead_bytes=use.dead_bytes),
+            partial(_remove_snapshots, catalog, folder, use.dead),
         )
 
     def _cache(self, folder: Path) -> _Found:
@@ -247,8 +250,8 @@ class _Survey:
 
     def _having(self, kind: str, stored: StoredPieces) -> list[str]:
         """The relations that pieces can be of: those with the columns, or with shards that have pieces."""
-        facts = stored.facts
-        if kind in (Column.KIND, ListLengths.KIND, Identities.KIND):
+        facts = stored.facts  # none where they are not written yet
+        if facts and kind in (Column.KIND, ListLengths.KIND, Identities.KIND):
             types = facts["types"] if kind == Identities.KIND else [facts["type"]]
             wanted = list(zip(_columns(facts), types, strict=True))
             return [each.name for each in self._relations if all(each.has(*one) for one in wanted)]
@@ -339,9 +342,21 @@ class _Survey:
             return is_alone and self._take_out(path, *names[1:])
 
 
+def _remove_snapshots(catalog: Registry, folder: Path, dead: Sequence[str]) -> bool:
+    """Remove snapshots of an import, unless somebody is registering one; whether they are gone."""
+    with unheld(catalog.root, folder.name) as is_free:
+        return is_free and remove_snapshots(folder, dead)
+
+
 def _needs(uses: Sequence[SavedUse], folder: Path) -> list[str]:
     """The saved streams that need a derived relation, or may."""
     return [use.name for use in uses if use.named is None or folder.name in use.named.relations]
+
+
+def _plan_of(folder: Path) -> str:
+    """The plan that a formation is of, if that is written."""
+    plan = folder / PLAN
+    return plan.read_text() if plan.exists() else ""
 
 
 def _has_selection(name: str, use: SavedUse) -> bool:

@@ -205,7 +205,7 @@ class FunctionProcesses:
             processes, self._all, self._idle = self._all, [], []
             self._change.notify_all()
         for process in processes:
-            process.process.terminate()  # a call under way has nobody who waits for it
+            process.process.kill()  # a call under way has nobody who waits for it; SIGTERM may be ignored, by inheritance
         for process in processes:
             process.end()
 

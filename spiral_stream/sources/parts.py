@@ -18,7 +18,7 @@ from typing import Final, final
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, SpiralWarning, shown
-from spiral_stream.integrity.locks import lock
+from spiral_stream.integrity.locks import enter, leave, lock
 from spiral_stream.integrity.publish import drafts, new_draft, write_file
 from spiral_stream.sources.lance_fragments import DATA, draft_fragments
 from spiral_stream.sources.part_files import (
@@ -37,7 +37,6 @@ BATCH_BYTES: Final = 4 << 20  # rows that are counted together
 SHARD_BYTES: Final = 256 << 20
 MOST_ROWS: Final = 1 << 30  # of a shard: Lance takes 32 bits
 _NO_LIMIT: Final = 1 << 62
-_TRIES: Final = 1000  # each is lost only to a writer that ends at this moment
 
 
 @final
@@ -107,8 +106,7 @@ class PartDraft:
         if not publishing or taken_back(self._target, [self._draft]):
             shutil.rmtree(self._draft, ignore_errors=True)  # otherwise the next writer does
         self._held.release()
-        with suppress(OSError):
-            self._draft.parent.rmdir()  # if it is empty
+        leave(self._draft.parent, Path.rmdir)
 
     def _note(self) -> None:
         for shard in self.shards:
@@ -191,8 +189,7 @@ def sweep(target: WriteTarget) -> None:
             if taken_back(target, [draft]):
                 shutil.rmtree(draft)
             held.release()
-    with suppress(OSError):
-        folder.rmdir()
+    leave(folder, Path.rmdir)
 
 
 def taken_back(target: WriteTarget, parts: Iterable[Path]) -> bool:
@@ -216,10 +213,12 @@ def _is_whole(part: Path) -> bool:
 
 
 def _make(draft: Path) -> None:
-    """Make the folder of a draft, and the one around it, which other writers remove when they leave it empty."""
-    for _ in range(_TRIES):
-        with suppress(FileExistsError):
-            draft.parent.mkdir(parents=True)
-        with suppress(FileNotFoundError):
+    """Make the folder of a draft, in one that other writers remove when they leave it empty."""
+    while True:
+        held = enter(draft.parent)
+        try:
             return draft.mkdir()
-    return draft.mkdir()
+        except FileNotFoundError:
+            continue  # where locks reach this machine only, another one removed it
+        finally:
+            held.release()

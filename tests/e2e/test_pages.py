@@ -16,7 +16,8 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as spiral
-from tests.e2e.test_ui import BROWSER, QUIET, START_S, STOP_S
+from tests.e2e.test_ui import BROWSER, QUIET, START_S
+from tests.fixtures.dev_server import ended, started
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 LOCATION = """
@@ -55,14 +56,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
     subprocess.run([sys.executable, "location.py"], cwd=home, env=ours, check=True, capture_output=True)
     port = 3_000 + os.getpid() % 1_000
     command = [sys.executable, "-m", "dagster_webserver", "-f", "location.py", "-h", "127.0.0.1", "-p", str(port)]
-    with (home / "log").open("wb") as log:
-        server = subprocess.Popen(command, cwd=home, env=ours, stdout=log, stderr=log)
+    server = started(command, home, ours, home / "log")
     try:
         _wait(f"http://127.0.0.1:{port}/server_info", server)
         yield f"http://127.0.0.1:{port}", home
     finally:
-        server.terminate()
-        server.wait(STOP_S)
+        ended(server)
 
 
 def _wait(address: str, server: subprocess.Popen[bytes]) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import pytest
 from spiral_assets.corpora.images import write_image_relation
 from spiral_assets.corpora.videos import write_video_relations
 from spiral_assets.definitions import defs
+from tests.fixtures.dev_server import ended, started
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,6 @@ CLIPS = ["stats", "video", "training_segments", "clip_stats"]
 INDEXED = ["caches", "video_index"]
 VIDEO = ([*("catalog", "video"), "training_segments"], INDEXED, [*("catalog", "video"), "index"], CLIPS)
 START_S = 180  # five processes on two busy cores
-STOP_S = 60
 BROWSER = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 QUIET = ("--disable-background-networking", "--disable-component-update", "--virtual-time-budget=30000")
 QUERY = """
@@ -68,18 +67,12 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         port = free.getsockname()[1]
     command = [str(Path(sys.executable).parent / "dg"), "dev", "-w", "workspace.yaml"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
-    # Dagster takes SIGTERM as it takes SIGINT, which a shell's background jobs inherit as ignored.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    log = (place / "dev.log").open("wb")
-    server = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **ours}, stdout=log, stderr=log)
-    signal.signal(signal.SIGINT, before)
+    server = started(command, ROOT, {**os.environ, **ours}, place / "dev.log")
     try:
         wait(f"http://127.0.0.1:{port}", server, place / "dev.log")
         yield f"http://127.0.0.1:{port}"
     finally:
-        server.terminate()
-        server.wait(STOP_S)
-        log.close()
+        ended(server)
 
 
 def measure() -> None:

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import shutil
+from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -282,8 +283,8 @@ def _in_worker(folder: str, ordinals: list[int]) -> list[str]:
 
 
 def test_another_process_computes_the_same(catalog: sp.Catalog) -> None:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        there = pool.apply(_in_worker, (str(catalog.root), [5, 3, 77, 5]))
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        there = pool.submit(_in_worker, str(catalog.root), [5, 3, 77, 5]).result()
 
     assert there == _in_worker(str(catalog.root), [5, 3, 77, 5])
 

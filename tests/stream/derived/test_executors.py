@@ -224,3 +224,39 @@ def test_a_number_of_workers_that_is_none_is_refused(workers: Any) -> None:
 def test_an_unknown_executor_is_refused() -> None:
     with pytest.raises(PlanError, match=r"'dask' is unknown. Give one of threads, processes, ray"):
         Executor("dask")
+
+
+DIES = """
+import os, signal, sys, time
+from concurrent.futures import BrokenExecutor
+from spiral_stream.derived.executors import Processes
+
+pool = Processes(2)
+first, second = pool.submit(os.getpid), pool.submit(time.sleep, 0.2)
+if sys.argv[1] == "busy":
+    pid = first.result()
+    second = pool.submit(time.sleep, 60)
+    pool.submit(time.sleep, 60)
+else:  # the others are still starting
+    while not (pids := [each.pid for each in pool._started._all if each.pid]):
+        time.sleep(0.01)
+    pid = pids[0]
+os.kill(pid, signal.SIGKILL)
+try:
+    second.result()
+except BrokenExecutor:
+    print("broken", flush=True)
+pool.close()
+print("closed", flush=True)
+"""
+
+
+@pytest.mark.parametrize("when", ["busy", "starting"])
+def test_a_pool_of_which_one_died_closes_where_signals_are_ignored(tmp_path: Path, when: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", "trap '' INT TERM; exec \"$@\"", "sh", sys.executable, "-c", DIES, when],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False, timeout=100,
+    )  # fmt: skip
+
+    assert done.stdout.split() == ["broken", "closed"], done.stderr

@@ -6,6 +6,7 @@ import multiprocessing
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -71,8 +72,8 @@ def _in_worker(folder: str) -> list[int]:
 
 def test_a_spawned_process_that_imports_the_class_reads_it(source: Countdown, tmp_path: Path, caches: Path) -> None:
     sp.connect(str(tmp_path / "catalog")).register("t", source, identity="n")
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(_in_worker, (str(tmp_path / "catalog"),)) == [3, 2, 1, 0, 7, 8, 9]
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(_in_worker, str(tmp_path / "catalog")).result() == [3, 2, 1, 0, 7, 8, 9]
 
 
 def test_workers_of_a_data_loader_read_it(source: Countdown, tmp_path: Path, caches: Path) -> None:

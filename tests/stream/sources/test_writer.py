@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
 from spiral_stream.semantic import JPEG_REF, with_semantic
-from spiral_stream.sources import part_files, parts, targets, writer
+from spiral_stream.sources import parts, targets, writer
 from tests.fixtures.examples import few
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.utf8()), ("data", pa.large_binary()), ("few", pa.list_(pa.int16()))])
@@ -303,8 +304,8 @@ def test_processes_write_at_the_same_time(tmp_path: Path) -> None:
     )  # parts that the writer names, and that the caller does
     calls = [(str(place), part, 30 * k) for k in range(9) for place, part in ((own, None), (parts, k))]
     spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(2, meet, (spawn.Barrier(2),)) as pool:
-        assert len(set(pool.starmap(write_part, calls, chunksize=1))) == 2
+    with ProcessPoolExecutor(2, spawn, meet, (spawn.Barrier(2),)) as pool:
+        assert len(set(pool.map(write_part, *zip(*calls, strict=True)))) == 2
 
     for place in (own, parts):
         found = [row["n"] for row in read(place)]
@@ -313,31 +314,36 @@ def test_processes_write_at_the_same_time(tmp_path: Path) -> None:
         assert left(place) == []
 
 
-REMOVES = """
-import os, sys
+BEGINS = """
+import sys
+import pyarrow as pa
+import spiral_stream as sp
 
 print("ready", flush=True)
-while True:
-    try:
-        os.rmdir(sys.argv[1])
-    except OSError:
-        pass
+sys.stdin.readline()
+for _ in range(200):
+    sp.Writer(sys.argv[1], pa.schema([("n", pa.int64())])).abort()
 """
 
 
 def test_writers_that_end_do_not_disturb_writers_that_begin(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", REMOVES, str(tmp_path / "t.lance" / part_files.DRAFTS)],
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as child:  # as writers do that leave the folder of drafts empty
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        try:
-            for _ in range(300):
-                sp.Writer(tmp_path / "t.lance", SCHEMA).abort()
-        finally:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", BEGINS, str(tmp_path / "t.lance")]
+    children = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(3)]
+    try:
+        for child in children:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write("\n")
+            child.stdin.flush()
+        said = [child.communicate(timeout=100)[1] for child in children]
+    finally:
+        for child in children:
             child.kill()
+
+    assert [child.returncode for child in children] == [0, 0, 0], said
 
 
 WRITES = """
