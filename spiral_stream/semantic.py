@@ -20,6 +20,7 @@ import pyarrow as pa
 from spiral_stream.errors import PlanError
 
 SEMANTIC: Final = b"spiral:semantic"
+SHAPE: Final = b"spiral:shape"  # metadata of a column of arrays of one shape: its dimensions, such as 3,224,224
 JPEG_REF: Final = "image/jpeg-ref"
 H264_REF: Final = "video/h264-ref"
 AUDIO_REF: Final = "audio/ref"
@@ -27,6 +28,12 @@ BYTES_REF: Final = "application/bytes-ref"  # of no kind that is known
 BYTES: Final = "bytes"  # of struct<bytes, path>
 PATH: Final = "path"
 SEMANTIC_TYPES: Final = (JPEG_REF, H264_REF, AUDIO_REF, BYTES_REF)
+
+
+def said_shape(field: pa.Field) -> tuple[int, ...] | None:
+    """The shape that each value of a column of lists has, where its source says one; the lists are in C order."""
+    said = (field.metadata or {}).get(SHAPE)
+    return None if said is None else tuple(map(int, said.split(b",")))
 
 
 def semantic_of(field: pa.Field) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.host_dtypes import BFLOAT16, rounded, widened
@@ -93,6 +94,27 @@ def fixed_parts(kind: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:
 def decoded(values: pa.Array) -> pa.Array:
     """Return the values that dictionary codes stand for; other values as they are."""
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+
+
+def as_fixed(values: pa.Array, shape: Sequence[int]) -> tuple[pa.Array, int | None]:
+    """Return lists in each other as fixed-size lists of one shape.
+
+    Args:
+        values: B lists, as deep as ``shape`` is long.
+        shape: of each.
+
+    Returns:
+        The fixed-size lists, and the place of the first value that has another shape or a null list; None if there is none.
+    """
+    level, rows = values, 1
+    for size in shape:
+        counts = pc.list_value_length(level).fill_null(-1).to_numpy(zero_copy_only=False)
+        if (wrong := np.flatnonzero(counts != size)).size:
+            return values, int(wrong[0]) // rows
+        level, rows = level.flatten(), rows * size
+    for size in reversed(shape):
+        level = pa.FixedSizeListArray.from_arrays(level, size)
+    return level, None
 
 
 def fixed_items(values: pa.Array) -> tuple[pa.Array, int | None]:

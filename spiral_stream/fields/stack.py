@@ -1,5 +1,6 @@
 """`Stack`: values of equal shape become one array with a batch dimension."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -9,8 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError, shown
-from spiral_stream.fields.field import Field, FieldSpec, decoded, fixed_items, fixed_numpy, fixed_parts, write
-from spiral_stream.semantic import AUDIO_REF, H264_REF, JPEG_REF, semantic_of
+from spiral_stream.fields.field import Field, FieldSpec, as_fixed, decoded, fixed_items, fixed_numpy, fixed_parts, write
+from spiral_stream.semantic import AUDIO_REF, H264_REF, JPEG_REF, said_shape, semantic_of
 
 DTYPES: Final = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
@@ -30,6 +31,7 @@ class Stack(Field):
     | numbers, booleans, categories of them | ``[B]`` | the column's, or ``dtype`` |
     | fixed-size lists of K | ``[B, K]`` | the column's, or ``dtype`` |
     | fixed-size lists in each other, Arrow's fixed-shape tensors | ``[B, K, L, ...]`` | the column's, or ``dtype`` |
+    | arrays of one shape in MDS, ``Array2D`` and its like of Hugging Face | ``[B, K, L, ...]`` | the column's, or ``dtype`` |
     | timestamps | ``[B]`` | int64, in the column's unit |
     | images | ``[B, 3, H, W]`` | uint8, or ``dtype`` |
     | lists of images | ``[B, N, 3, H, W]`` | uint8, or ``dtype`` |
@@ -216,7 +218,7 @@ class Stack(Field):
             way = f"Say how to read them: {how}" if how else f'Use List("{self.column}"), which gives the bytes'
             msg = f"Stack({self.column!r}): the column is {semantic}, which names bytes. {way}"
             raise PlanError(msg)
-        kind, shape = _items(column.type)
+        kind, shape = _shaped(column)
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             msg = (
                 f"Stack({self.column!r}): the column is {column.type}; only numbers, booleans, timestamps, fixed-size "
@@ -228,12 +230,21 @@ class Stack(Field):
 
     def copies(self, kind: pa.DataType) -> bool:
         items, shape = _items(kind)
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            return False
         same = self.dtype in (None, str(np.dtype(items.to_pandas_dtype())))
         return same and len(shape) <= 1 and not pa.types.is_dictionary(kind)
 
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NDArray[Any]:
         assert out is not None
         values = decoded(values)
+        if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+            values, wrong_row = as_fixed(values, out.shape[1:])
+            if wrong_row is not None:
+                shape = ", ".join(map(str, out.shape[1:]))
+                raise self._refused(
+                    wrong_row, f"is no array of shape {shape}, which its source says of all. Mend it, or use List"
+                )
         _, null = fixed_items(values)
         if null is not None:
             raise self._refused(
@@ -242,6 +253,7 @@ class Stack(Field):
                 f'for example .filter(~col("{self.column}").is_null()), or use List',
             )
         found = fixed_numpy(values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values)
+        found = found.reshape(out.shape)  # a source may say more of its lists than their length
         wrong = write(found, out)
         if wrong is not None:
             row, value = int(np.argwhere(wrong)[0, 0]), found[wrong][0]
@@ -253,6 +265,21 @@ class Stack(Field):
 
     def _refused(self, row: int, found: str) -> DataError:
         return DataError(f"Stack({self.column!r}): the value {found}", row=row)
+
+
+def _shaped(column: pa.Field) -> tuple[pa.DataType, tuple[int, ...]]:
+    """As `_items`, with the shape that the source of a column says."""
+    items, shape = _items(column.type)
+    said = said_shape(column)
+    if said is None:
+        return items, shape
+    if math.prod(shape) == math.prod(said) and shape:
+        return items, said
+    for _ in said:
+        if not (pa.types.is_list(items) or pa.types.is_large_list(items)):
+            return items, shape
+        items = items.value_type
+    return items, said
 
 
 def _items(kind: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:

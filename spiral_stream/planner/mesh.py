@@ -26,6 +26,7 @@ SAME_DATA_DIMS: Final = frozenset(
     )
 )
 _CONTEXT: Final = "it holds context-parallel ranks, which need equal batches"
+_FOREIGN: Final = (AttributeError, TypeError, KeyError, IndexError)  # of what only looks like a mesh of torch
 _EXPERT: Final = "in some meshes expert-parallel ranks are data-parallel ones, in others they are not"
 _MIXED: Final = {
     **dict.fromkeys(("dp_shard_cp", "dp_cp", "dp_cp_shard", "hsdp", "loss"), _CONTEXT),
@@ -45,30 +46,43 @@ def place_in_mesh(mesh: Any, dp_dims: Any = None) -> tuple[int, int]:
     """
     rank, size = 0, 1
     for name in data_dims(mesh, dp_dims):
-        along = mesh[name]
         try:
+            along = mesh[name]
             rank, size = rank * along.size() + along.get_local_rank(), size * along.size()
         except (AssertionError, RuntimeError, ValueError) as error:
             msg = f"bind: this process has no place along {name!r} of the mesh ({error!s:.200}). Give the mesh that it is part of"
             raise BindError(msg) from error
+        except _FOREIGN as error:
+            raise _no_mesh(mesh) from error
     return int(rank), int(size)
 
 
 def data_dims(mesh: Any, dp_dims: Any = None) -> tuple[str, ...]:
     """Return the data-parallel dimensions of a mesh, in its order; arguments and errors as of `place_in_mesh`."""
-    if not hasattr(mesh, "mesh_dim_names"):
-        msg = (
-            f"bind: mesh is {shown(mesh)}. Give a torch.distributed.device_mesh.DeviceMesh, or bind rank and world size"
-        )
-        raise BindError(msg)
-    names = tuple(mesh.mesh_dim_names or ())
+    given = getattr(mesh, "mesh_dim_names", "")
+    if not (given is None or isinstance(given, tuple | list)) or not all(isinstance(name, str) for name in given or ()):
+        raise _no_mesh(mesh)
+    names = tuple(given or ())
     if not names:
         msg = (
             "bind: the mesh has no names for its dimensions. Give init_device_mesh(..., mesh_dim_names=...), or bind rank "
             "and world size"
         )
         raise BindError(msg)
-    return _by_name(mesh, names) if dp_dims is None else _named_dims(names, dp_dims)
+    try:
+        return _by_name(mesh, names) if dp_dims is None else _named_dims(names, dp_dims)
+    except _FOREIGN as error:
+        raise _no_mesh(mesh) from error
+
+
+def _no_mesh(mesh: Any) -> BindError:
+    axes = getattr(mesh, "axis_names", None)
+    ours = "; of a mesh of JAX, rank=jax.process_index() and world_size=jax.process_count()" if axes is not None else ""
+    msg = (
+        f"bind: mesh is {shown(mesh)}, which is no mesh of torch. Give a torch.distributed.device_mesh.DeviceMesh, or bind rank "
+        f"and world size{ours}"
+    )
+    return BindError(msg)
 
 
 def _by_name(mesh: Any, names: tuple[str, ...]) -> tuple[str, ...]:

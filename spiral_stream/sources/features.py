@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
-from spiral_stream.semantic import BYTES, H264_REF, JPEG_REF, PATH, SEMANTIC, is_list, is_media
+from spiral_stream.semantic import BYTES, H264_REF, JPEG_REF, PATH, SEMANTIC, SHAPE, is_list, is_media
 from spiral_stream.sources.arrow_stream import stored, stored_column
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Reader, Unit
@@ -22,6 +22,7 @@ from spiral_stream.sources.source import ROW, Reader, Unit
 Features = Mapping[str, Mapping[str, Any]]  # column -> what the dataset says of it
 
 _MEDIA: Final[Mapping[str, str | None]] = {"Audio": None, "Image": JPEG_REF, "Video": H264_REF}
+_ARRAYS: Final = frozenset(("Array2D", "Array3D", "Array4D", "Array5D"))
 _DESCRIPTION: Final = b"description"  # as the catalog calls it
 
 
@@ -153,7 +154,16 @@ def _item_kind(about: Any) -> str:
     return str(inside.get("_type", "")) if isinstance(inside, Mapping) else ""
 
 
+def _shape_of(about: Mapping[str, Any]) -> tuple[int, ...]:
+    """The shape of all arrays of a column; () where they differ."""
+    shape = about.get("shape")
+    fixed = isinstance(shape, list) and all(isinstance(size, int) and size > 0 for size in shape)
+    return tuple(shape) if fixed and isinstance(shape, list) else ()
+
+
 def _described(field: pa.Field, features: Features) -> pa.Field:
+    if _kind_of(features, field.name) in _ARRAYS and (shape := _shape_of(features[field.name])):
+        return field.with_metadata({**(field.metadata or {}), SHAPE: ",".join(map(str, shape)).encode()})
     if _kind_of(features, field.name) != "ClassLabel":
         return field
     names = features[field.name].get("names")

@@ -70,6 +70,12 @@ class Lance(Source):
             uri, version = place_of(self.uri)
             object.__setattr__(self, "uri", uri)
             object.__setattr__(self, "version", version if self.version is None else self.version)
+        if isinstance(self.uri, list | tuple):
+            msg = (
+                f"Lance: {shown(self.uri)} are {len(self.uri)} datasets, and a source is one. Register each under a name of its "
+                'own, and lay them end to end: catalog.table("a").union(catalog.table("b"))'
+            )
+            raise SourceError(msg)
         object.__setattr__(self, "uri", absolute(self.uri))
         object.__setattr__(self, "allow_outside", outside_allowed(self.base, self.allow_outside))
         if self.base is not None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.semantic import SEMANTIC
+from spiral_stream.semantic import SHAPE as DIMS
 from spiral_stream.sources import mds_values as values
 from spiral_stream.sources.imports import Refused
 from spiral_stream.sources.json_columns import column_of, kept_type, without_rows
@@ -19,7 +20,6 @@ from spiral_stream.sources.mds_values import INLINE, REFERENCE, SHAPE
 from spiral_stream.sources.tar_fields import ChosenColumns, Columns, FieldPlace, choice_of, column_name
 
 _INT64: Final = 1 << 63
-DIMS: Final = b"spiral:shape"  # metadata of a column of arrays of one shape: its dimensions, such as 3,224,224
 
 
 class MdsColumn(NamedTuple):
@@ -45,6 +45,7 @@ class MdsColumns:
     def __init__(self, shard: Shard, chosen: Columns, arrays: Mapping[str, str], *, inline: bool) -> None:
         self.inline = inline
         self._choice = choice_of(chosen)
+        self.names = shard.names
         self.kept: list[MdsColumn] = []
         self.lines = shard.lines
         self.json: dict[str, pa.DataType] = {}  # columns of lines of JSON; null: whole numbers, or truth values
@@ -57,14 +58,16 @@ class MdsColumns:
                 continue
             encoding = _encoding(name, written, arrays)
             _need_size(name, encoding, shard.sizes[at])
-            self.kept.append(MdsColumn(at, derived, self._choice.place(derived), encoding))
+            place = self._choice.place(derived, name, shard.names)
+            if place is not None or encoding.form is MdsForm.JSON:
+                self.kept.append(MdsColumn(at, derived, place, encoding))
         _need_named(shard, self._choice, arrays, {column.derived: column for column in self.kept})
 
     def _take_keys(self, shard: Shard, arrays: Mapping[str, str]) -> None:
         """Take the keys of lines of JSON as columns."""
         for name, written in zip(shard.names, shard.encodings, strict=True):
             _encoding(name, written, arrays)
-            if (place := self._choice.place(column_name(name))) is not None:
+            if (place := self._choice.place(column_name(name), name, shard.names)) is not None:
                 self.json[place.column] = {"str": pa.utf8(), "str_float": pa.float64()}.get(written, pa.null())
         self.kept.append(MdsColumn(0, "", None, Encoding("json", MdsForm.JSON)))
         _need_named(shard, self._choice, arrays, self.json)
@@ -186,7 +189,9 @@ class FoundColumns:
                 fields.append(pa.field(name, of))
         names = [each.name for each in fields]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            msg = f"Mds: two columns would be called {twice!r}. Name them with columns={{...}}"
+            of = [each for each in self.columns.names if column_name(each) == twice]
+            named = ", ".join(f'"{twice}{"_" * at}": "{each}"' for at, each in enumerate(of)) if len(of) > 1 else "..."
+            msg = f"Mds: two columns would be called {twice!r}. Name them, and the others, with columns={{{named}}}"
             raise SourceError(msg)
         return pa.schema(fields)
 

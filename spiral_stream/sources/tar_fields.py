@@ -5,7 +5,7 @@ A field ``seg.png`` is column ``seg_png``, since names of columns have no dots; 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple, final
@@ -67,10 +67,22 @@ class ChosenColumns:
     """Which columns there are."""
 
     places: Mapping[str, FieldPlace] | None  # what a field or key would be called -> where it goes; None takes all
+    exact: Mapping[str, FieldPlace]  # the same by their own names, which may have dots
 
-    def place(self, derived: str) -> FieldPlace | None:
-        """Return where a field, or a key of JSON, goes; None if nobody asked for it."""
-        return FieldPlace(derived, 0) if self.places is None else self.places.get(derived)
+    def place(self, derived: str, name: str = "", others: Collection[str] = ()) -> FieldPlace | None:
+        """Return where a field, or a key of JSON, goes; None if nobody asked for it.
+
+        Args:
+            derived: what its column would be called.
+            name: its own name.
+            others: names of all fields; one that is called as ``derived`` is another field.
+        """
+        if self.places is None:
+            return FieldPlace(derived, 0)
+        if name in self.exact:
+            return self.exact[name]
+        claimed = any(each in self.exact and column_name(each) == derived for each in others)
+        return None if claimed or (name != derived and derived in others) else self.places.get(derived)
 
     def wants(self, name: str, *, is_json: bool) -> bool:
         """Whether anything of a field may be asked for."""
@@ -101,13 +113,14 @@ def choice_of(columns: Columns) -> ChosenColumns:
             is taken.
     """
     if columns is None:
-        return ChosenColumns(None)
+        return ChosenColumns(None, {})
     places: dict[str, FieldPlace] = {}
+    exact: dict[str, FieldPlace] = {}
     for each in columns:
         column, fields = (column_name(each), each) if isinstance(each, str) else each
         for rank, name in enumerate(fields.split(";")):
-            places[column_name(name.strip())] = FieldPlace(column, rank)
-    return ChosenColumns(places)
+            exact[name.strip()] = places[column_name(name.strip())] = FieldPlace(column, rank)
+    return ChosenColumns(places, exact)
 
 
 def need_columns(what: str, columns: object) -> Columns:
@@ -129,7 +142,7 @@ def need_columns(what: str, columns: object) -> Columns:
     wrong = [pair for pair in asked if len(pair) != 2 or not all(map(_is_name, pair))]  # noqa: PLR2004
     renamed = asked is pairs
     wrong += [pair for pair in asked if not wrong and renamed and "." in pair[0]]
-    fields = [column_name(name.strip()) for _, names in asked if not wrong for name in names.split(";")]
+    fields = [name.strip() for _, names in asked if not wrong for name in names.split(";")]
     twice = next((name for at, name in enumerate(fields) if name in fields[:at]), None)
     if wrong or not asked or twice is not None:
         bad = f"has {shown(wrong[0] if wrong else columns)}" if twice is None else f"names {twice!r} twice"

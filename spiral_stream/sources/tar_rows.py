@@ -95,7 +95,7 @@ class _Taker:
         name = f"{self._file.prefix}{name}"
         kind, derived = kind_of(name), column_name(name)
         return (
-            _Wanted(kind, derived, self._choice.place(derived))
+            _Wanted(kind, derived, self._choice.place(derived, name))
             if self._choice.wants(name, is_json=kind is MemberKind.JSON)
             else None
         )

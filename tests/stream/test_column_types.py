@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import datasets
 import lance
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 import spiral_stream as spiral
 from spiral_stream.errors import CatalogError, PlanError
 
+datasets.disable_progress_bars()
 col = spiral.col
 _NUMBER = count()
 
@@ -200,3 +202,56 @@ def test_known_time_zones_stay(tmp_path: Path) -> None:
     catalog = registered(spiral.Arrow(pa.table({"id": [0, 1], "v": values})), tmp_path)
     found = fields_of(catalog, 2, x=spiral.List("v"))["x"]
     assert min(found) == datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 4), min_size=2, max_size=4),
+    dtype=st.sampled_from(["float32", "int64", "uint8"]),
+    form=st.sampled_from(["saved", "hub"]),
+    rows=st.integers(1, 6),
+)
+def test_arrays_of_hugging_face_keep_their_shape(
+    shape: list[int], dtype: str, form: str, rows: int, tmp_path: Path
+) -> None:
+    kind = {2: datasets.Array2D, 3: datasets.Array3D, 4: datasets.Array4D}[len(shape)](tuple(shape), dtype)
+    values = np.random.default_rng(rows).integers(0, 100, (rows, *shape)).astype(dtype)
+    features = datasets.Features({"id": datasets.Value("int64"), "v": kind})
+    made = datasets.Dataset.from_dict({"id": list(range(rows)), "v": list(values)}, features=features)
+    place = tmp_path / f"arrays-{next(_NUMBER)}"
+    if form == "saved":
+        made.save_to_disk(str(place))
+    else:
+        made.to_parquet(str(place / "data" / "train-00000-of-00001.parquet"))
+    catalog = registered(spiral.HuggingFace(str(place)), tmp_path)
+    found = fields_of(
+        catalog, rows, x=spiral.Stack("v"), id=spiral.Stack("id"), wide=spiral.Stack("v", dtype="float64")
+    )
+    assert found["x"] == values[found["id"]].tolist()
+    assert found["wide"] == values[found["id"]].astype(float).tolist()
+
+
+def test_an_array_of_another_shape_than_its_source_says_is_named(tmp_path: Path) -> None:
+    for values in ([[[1, 2]], [[3, 4, 5]]], [[[1, 2]], [[3, 4], [5, 6]]], [[[1, 2]], None]):
+        field = pa.field("v", pa.list_(pa.list_(pa.int64())), metadata={b"spiral:shape": b"1,2"})
+        assert spiral.Stack("v").spec(field).shape == (1, 2)
+        with pytest.raises(
+            spiral.DataError, match=r"is no array of shape 1, 2, which its source says of all. Mend it"
+        ) as found:
+            spiral.Stack("v").fill(pa.array(values, field.type), np.empty((2, 1, 2), np.int64))
+        assert found.value.row == 1
+    with pytest.raises(spiral.DataError, match="is null in part"):
+        spiral.Stack("v").fill(pa.array([[[1, 2]], [[3, None]]], field.type), np.empty((2, 1, 2), np.int64))
+
+
+def test_arrays_of_mds_keep_their_shape(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[1] / "data" / "mds" / "raw"
+    catalog = spiral.connect(str(tmp_path / "catalog"))
+    catalog.register("x", spiral.Mds(str(folder), arrays={"tokens": "int64"}), identity="int")
+    sampled = catalog.table("x").sample(identity="int", order=spiral.Sequential())
+    fields = {"x": spiral.Stack("fixed"), "flat": spiral.List("fixed")}
+    for _ in range(2):  # the second time from kept columns
+        with sampled.collate(batch_size=8, fields=fields).to_numpy() as stream:
+            [batch] = list(stream)
+        assert batch["x"].shape == (8, 2, 3)
+        assert batch["x"].reshape(8, 6).tolist() == batch["flat"]

@@ -76,7 +76,10 @@ def test_a_later_binding_replaces_an_earlier_one() -> None:
         ({"merge": None}, "merge=None is a NoneType. Give an integer"),
         ({"epoch": "3"}, "epoch='3' is a str. Give an integer"),
         ({"epoch": 1.0}, r"epoch=1.0 is a float. Give an integer"),
-        ({"mesh": 3}, "mesh is 3. Give a torch.distributed.device_mesh.DeviceMesh, or bind rank"),
+        (
+            {"mesh": 3},
+            "mesh is 3, which is no mesh of torch. Give a torch.distributed.device_mesh.DeviceMesh, or bind rank",
+        ),
         ({"rank": True}, "data_parallel_rank=True is a bool. Give an integer"),
         ({"rank": 2, "world_size": 2}, r"rank=2 of data_parallel_world_size=2; .* Bind both, with a rank in \[0, 2\)"),
         ({"rank": 1}, r"rank=1 of data_parallel_world_size=1; ranks count from 0. Bind both"),

@@ -145,3 +145,25 @@ def test_dp_dims_that_are_not_the_meshs_are_refused(mesh: Callable[..., Any]) ->
     nameless = torch.distributed.device_mesh.init_device_mesh("cpu", (4,))
     with pytest.raises(BindError, match=r"no names for its dimensions. Give init_device_mesh\(\.\.\., mesh_dim_names="):
         settled(mesh=nameless)
+
+
+class Named:
+    """What has the names of a mesh, and nothing else of it."""
+
+    mesh_dim_names = ("dp",)
+
+
+@pytest.mark.parametrize("foreign", [Named(), object(), {"dp": 2}, "dp", 3, np.zeros((2, 2)), [("dp", 2)]], ids=str)
+@pytest.mark.parametrize("dp_dims", [None, ("dp",)])
+def test_what_is_no_mesh_of_torch_is_named(foreign: Any, dp_dims: Any) -> None:
+    with pytest.raises(
+        BindError, match=r"no mesh of torch. Give a torch.distributed.device_mesh.DeviceMesh, or bind rank and"
+    ):
+        settled(mesh=foreign, dp_dims=dp_dims)
+
+
+def test_a_mesh_of_jax_is_named_with_what_to_bind() -> None:
+    jax = pytest.importorskip("jax")
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("dp",))
+    with pytest.raises(BindError, match=r"rank=jax.process_index\(\) and world_size=jax.process_count\(\)"):
+        settled(mesh=mesh)

@@ -181,3 +181,11 @@ def test_a_column_that_lance_cannot_read_by_its_name_is_named_before_it_is_read(
 
     with pytest.raises(SourceError, match=rf"a column is called '{re.escape(name)}', .*Rename it, or drop it"):
         Lance(str(tmp_path / "t.lance")).open()
+
+
+def test_a_list_of_datasets_is_refused_with_the_way_out() -> None:
+    for several in (["a.lance", "b.lance"], ("a.lance",)):
+        with pytest.raises(
+            SourceError, match=r"a source is one. Register each under a name of its own, and lay.*union"
+        ):
+            Lance(several)  # type: ignore[arg-type]  # what is refused

@@ -419,3 +419,18 @@ def test_folders_with_other_columns_are_refused(tmp_path: Path) -> None:
     shutil.copytree(DATA / "raw", tmp_path / "two")
     with pytest.raises(SourceError, match=r"two/shard\.00000\.mds has columns .*relations of their own"):
         rows(Mds(tmp_path))
+
+
+def test_columns_whose_names_differ_in_a_dot_are_read_under_names_of_their_own(folder: Folder) -> None:
+    data, entry = shard([[b"one", b"two", b"three"]], {"a.b": "str", "a_b": "str", "c": "str"})
+    path = folder(data, entry)
+    with pytest.raises(
+        SourceError, match=r"would be called 'a_b'. Name them.*columns=\{\"a_b\": \"a.b\", \"a_b_\": \"a_b\"\}"
+    ):
+        rows(Mds(path))
+    found = rows(Mds(path, columns={"dotted": "a.b", "plain": "a_b"}))
+    assert (found["dotted"].to_pylist(), found["plain"].to_pylist()) == (["one"], ["two"])
+    assert rows(Mds(path, columns={"plain": "a_b"})).column_names == ["plain"]
+    assert rows(Mds(path, columns={"dotted": "a.b", "c": "c"})).to_pylist() == [{"dotted": "one", "c": "three"}]
+    with pytest.raises(SourceError, match=r"would be called 'a_b'"):
+        rows(Mds(path, columns=["a.b", "a_b"]))
