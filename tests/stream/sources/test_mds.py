@@ -370,7 +370,7 @@ def test_a_catalog_reads_shards_in_place_and_checks_them(tmp_path: Path) -> None
     sampled = catalog.table("mds").sample(identity="str_int", order=Sequential())
     with sampled.collate(batch_size=8, fields=fields).to_numpy() as stream:
         [batch] = list(stream)
-    assert batch["fixed"].shape == (8, 6)
+    assert batch["fixed"].shape == (8, 2, 3)
     assert [each.hex() for each in batch["data"]] == wanted("data")
     assert [len(each) for each in batch["many"]] == [len(each) for each in wanted("many")]
     assert catalog.verify("mds").sound
