@@ -1,9 +1,10 @@
 """Bytes of objects that references name: all that one call asks for is read together.
 
 Each answer carries the size and the etag of its object, which are compared with what was registered, so that a changed
-object is named and costs no request of its own.
+object is named and costs no request of its own. Bytes with another digest than their reference says are read once more.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -11,11 +12,12 @@ from typing import final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spiral_stream.errors import SourceError, cut
+from spiral_stream.errors import SourceError, SpiralWarning, cut
 from spiral_stream.semantic import file_names, is_list
 from spiral_stream.sources.reach import Reach, ReferenceDataError, ReferenceSourceError
 from spiral_stream.sources.stamps import Stamps
 from spiral_stream.storage.faults import AwayError
+from spiral_stream.storage.node_store import NodeStore
 from spiral_stream.storage.opening import payload_store_of
 from spiral_stream.storage.store import Get, Got, Store
 from spiral_stream.storage.uri import printable
@@ -64,8 +66,33 @@ def read_objects(
     for store, parts in by_store.values():
         with doing(f"reading {len(parts):,} objects, such as {cut(printable(parts[0][0].named))}"):
             answers = store.read([get for _, get in parts])
-        for (each, _), got in zip(parts, answers, strict=True):
-            yield each, _checked(each, got, reach, most_bytes, stamps)
+        for (each, get), got in zip(parts, answers, strict=True):
+            data = _checked(each, got, reach, most_bytes, stamps)
+            if stamps is None or stamps.has_bytes(each.row, data):
+                yield each, data
+            else:
+                yield each, _read_again(each, (store, get), reach, most_bytes, stamps)
+
+
+def _read_again(
+    each: NamedObject, place: tuple[Store, Get], reach: Reach, most_bytes: int | None, stamps: Stamps
+) -> memoryview:
+    """The bytes of a reference that came with another digest: once more from the store, whatever this node keeps.
+
+    Raises:
+        ReferenceSourceError: they differ again, or cannot be read.
+    """
+    store, get = place
+    name, pinned = printable(each.named), stamps.pinned(each.row, reach.pinned(each.uri))
+    if isinstance(store, NodeStore) and pinned is not None:
+        store.forget(get, pinned)
+    data = _checked(each, store.read([get])[0], reach, most_bytes, stamps)
+    if not stamps.has_bytes(each.row, data) and isinstance(store, NodeStore) and pinned is not None:
+        store.forget(get, pinned)
+    stamps.need_bytes(each.row, name, data)
+    msg = f"{cut(name)}: {len(data):,} bytes from {each.start:,} were damaged on their way, and right when read again"
+    warnings.warn(msg, SpiralWarning, stacklevel=2)
+    return data
 
 
 def _checked(
@@ -83,8 +110,6 @@ def _checked(
         need_fewer(each.row, name, facts.st_size, most_bytes)
         msg = f"{cut(name)} has {facts.st_size:,} bytes, and was not read"
         raise ReferenceSourceError(each.row, msg)
-    if stamps is not None:
-        stamps.need_bytes(each.row, name, got.data)
     return got.data
 
 

@@ -22,6 +22,7 @@ from spiral_stream.sources.mds_index import JSON, Shard, ShardFile, indexes_of, 
 from spiral_stream.sources.mds_lines import LineSamples
 from spiral_stream.sources.mds_objects import FoundShard, found_shards, object_shards
 from spiral_stream.sources.mds_samples import MdsSamples
+from spiral_stream.sources.mds_values import CHECKED, INLINE, REFERENCE
 from spiral_stream.sources.paths import absolute, is_remote, need_file, not_found
 from spiral_stream.sources.remote_bytes import object_bytes
 from spiral_stream.sources.source import content_key
@@ -102,7 +103,8 @@ class Mds(ImportedSource):
         indexes = {index: _shards_of(unit) for index, unit in first.items()}
         shards = [_shard_of(unit, indexes[unit.others[0]]) for unit in units]
         inline = any(not _is_raw(unit, shard) for unit, shard in zip(units, shards, strict=True))
-        columns = self._columns(shards[0], inline=inline)
+        kept = INLINE if inline else CHECKED if is_object(units[0].path) else REFERENCE
+        columns = self._columns(shards[0], kept)
         for unit, shard in zip(units, shards, strict=True):
             _need_like(unit, shard, shards[0])
         found = found_columns(columns)
@@ -115,14 +117,14 @@ class Mds(ImportedSource):
 
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
         shard = _shard_of(unit, _shards_of(unit))
-        columns = self._columns(shard, inline=False)
+        columns = self._columns(shard, REFERENCE)
         uri = unit.name if _is_raw(unit, shard) else None
         with _samples(unit, shard) as samples:
             for spans in samples.spans():
                 yield columns.batch(spans, schema, uri, refused)
 
-    def _columns(self, shard: Shard, *, inline: bool) -> MdsColumns:
-        return MdsColumns(shard, need_columns("Mds", self.columns), dict(cast("Arrays", self.arrays)), inline=inline)
+    def _columns(self, shard: Shard, payload: pa.DataType) -> MdsColumns:
+        return MdsColumns(shard, need_columns("Mds", self.columns), dict(cast("Arrays", self.arrays)), payload)
 
 
 def _need_like(unit: ImportUnit, shard: Shard, first: Shard) -> None:

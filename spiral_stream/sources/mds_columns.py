@@ -16,7 +16,7 @@ from spiral_stream.sources.json_types import MixedTypesError, merged, type_of
 from spiral_stream.sources.mds_encodings import Encoding, MdsForm, arrow_type, bare_array, encoding_of
 from spiral_stream.sources.mds_index import JSON, Shard
 from spiral_stream.sources.mds_samples import Span
-from spiral_stream.sources.mds_values import INLINE, REFERENCE, SHAPE
+from spiral_stream.sources.mds_values import INLINE, SHAPE
 from spiral_stream.sources.tar_fields import ChosenColumns, Columns, FieldPlace, choice_of, column_name
 
 _INT64: Final = 1 << 63
@@ -39,11 +39,11 @@ class MdsColumns:
         shard: of the folder.
         chosen: which a user wants.
         arrays: columns of bytes that are arrays, and their types.
-        inline: whether payload is copied.
+        payload: of what type payload is: bytes, or references with or without a digest.
     """
 
-    def __init__(self, shard: Shard, chosen: Columns, arrays: Mapping[str, str], *, inline: bool) -> None:
-        self.inline = inline
+    def __init__(self, shard: Shard, chosen: Columns, arrays: Mapping[str, str], payload: pa.DataType) -> None:
+        self.payload = payload
         self._choice = choice_of(chosen)
         self.names = shard.names
         self.kept: list[MdsColumn] = []
@@ -135,8 +135,9 @@ class MdsColumns:
             return _array(name, values.arrays_of(encoding, span), span, schema)
         if encoding.form in (MdsForm.PAYLOAD, MdsForm.IMAGES):
             uri = _need_uri(name, kind, uri, schema)
-            image = values.payload_array(span, uri) if encoding.form is MdsForm.PAYLOAD else None
-            return {name: values.images_array(encoding, span, uri).cast(kind) if image is None else image}
+            is_list = encoding.form is MdsForm.IMAGES
+            images = values.images_array(encoding, span, uri, kind.value_type).cast(kind) if is_list else None
+            return {name: values.payload_array(span, uri, kind) if images is None else images}
         if encoding.form in (MdsForm.PIXELS, MdsForm.PIXEL_LISTS):
             return {name: values.pixels_array(encoding, span).cast(kind)}
         if encoding.form is MdsForm.WRITTEN:
@@ -198,7 +199,7 @@ class FoundColumns:
     def _fields(self, name: str, encoding: Encoding) -> list[pa.Field]:
         if encoding.form is MdsForm.ARRAY:
             return self._array_fields(name, encoding)
-        payload = INLINE if self.columns.inline else REFERENCE
+        payload = self.columns.payload
         kind = {
             MdsForm.PAYLOAD: payload,
             MdsForm.PIXELS: INLINE,

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from spiral_stream.errors import shown
 from spiral_stream.sources.json_columns import column_of
@@ -15,6 +16,7 @@ from spiral_stream.sources.mds_encodings import ARRAY_TYPES, Encoding, MdsForm
 from spiral_stream.sources.mds_samples import Int64, Span, gathered
 
 REFERENCE: Final = pa.struct([("uri", pa.utf8()), ("offset", pa.int64()), ("length", pa.int64())])
+CHECKED: Final = pa.struct([*list(REFERENCE), ("digest", pa.utf8())])  # compared wherever the bytes are read
 INLINE: Final = pa.large_binary()
 SHAPE: Final = "_shape"  # after the name of an array's column
 _PNG_MODES: Final = frozenset(("1", "L", "LA", "P", "RGB", "RGBA", "I;16"))
@@ -23,21 +25,25 @@ _FLOAT: Final = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$|^-?inf$|^nan$"
 _DIM_BYTES: Final = (1, 2, 4, 8)
 
 
-def payload_array(span: Span, uri: str | None) -> pa.Array:
+def payload_array(span: Span, uri: str | None, kind: pa.DataType) -> pa.Array:
     """Return payload: references into a file, or bytes if there is no ``uri``."""
-    return span.gathered() if uri is None else references(uri, span.starts, span.lengths)
+    return span.gathered() if uri is None else references(span, uri, span.starts, span.lengths, kind)
 
 
-def references(uri: str, starts: Int64, lengths: Int64) -> pa.StructArray:
-    """Return references to byte ranges of one file."""
+def references(span: Span, uri: str, starts: Int64, lengths: Int64, kind: pa.DataType) -> pa.StructArray:
+    """Return references to byte ranges of one file: `REFERENCE`, or `CHECKED` with a digest of the bytes as they are now."""
     parts = [pa.repeat(pa.scalar(uri, pa.utf8()), len(starts)), pa.array(starts), pa.array(lengths)]
-    return pa.StructArray.from_arrays(parts, fields=list(REFERENCE))
+    if kind == CHECKED:
+        ranges = zip(starts.tolist(), lengths.tolist(), strict=True)
+        digests = [xxhash.xxh3_64_hexdigest(span.data[at : at + count]) for at, count in ranges]  # 1 us per value
+        parts.append(pa.array([f"xxh3_64:{each}" for each in digests], pa.utf8()))
+    return pa.StructArray.from_arrays(parts, fields=list(kind))
 
 
-def images_array(encoding: Encoding, span: Span, uri: str | None) -> pa.Array:
-    """Return lists of images: a number of them, their sizes, and one after the other."""
+def images_array(encoding: Encoding, span: Span, uri: str | None, kind: pa.DataType) -> pa.Array:
+    """Return lists of images, of such items: a number of them, their sizes, and one after the other."""
     starts, lengths, counts = _images(encoding, span)
-    inner = gathered(span.data, starts, lengths) if uri is None else references(uri, starts, lengths)
+    inner = gathered(span.data, starts, lengths) if uri is None else references(span, uri, starts, lengths, kind)
     return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)), inner)
 
 

@@ -76,6 +76,18 @@ class Stamps:
             return pin if etag is None else None
         return Facts(size, etag if etag.endswith('"') else f'"{etag}"')
 
+    def has_bytes(self, row: int, data: memoryview) -> bool:
+        """Whether bytes are those that a reference has the digest of; true where it has none.
+
+        Raises:
+            ReferenceDataError: it is no digest that is known.
+        """
+        said = None if self.digests is None else self.digests[row]
+        if said is None:
+            return True
+        name, _, digits = said.partition(":")
+        return _hashed(row, name, said, data) == digits.lower()
+
     def need_bytes(self, row: int, path: str, data: memoryview) -> None:
         """Compare bytes with the digest that a reference has.
 

@@ -129,6 +129,12 @@ class NodeFile:
                     self.known.verified[block] = 1
         return np.sort(np.concatenate(absent))
 
+    def forget(self, first: int, stop: int) -> None:
+        """Take blocks for missing: what came for them was damaged on the way."""
+        with self.sums() as sums:
+            sums.write(first, np.zeros(stop - first, np.uint64))
+        self.known.verified[first:stop] = bytes(stop - first)
+
     def _found(self, blocks: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Sum blocks as they lie on the disk."""
         first, count = int(blocks[0]), len(blocks)

@@ -12,6 +12,7 @@ were asked for, and what lies here stays. Who asks ahead of use (`behind`) gets 
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, final
@@ -102,6 +103,25 @@ class NodeStore(Store):
         if cache is None or left:
             count(wait_s=time.perf_counter() - begun)
         return [each for each in found if each is not None]
+
+    def forget(self, get: Get, facts: Facts) -> None:
+        """Keep nothing of what was read of an object: it was damaged on the way, and is read again.
+
+        Args:
+            get: as it was read.
+            facts: what the object is like.
+        """
+        cache = node_cache()
+        if cache is None or not facts.mark:
+            return
+        key = NodeKey(f"{self._root}/{get.key}", f"{facts.mark:016x}", facts.size)
+        length = facts.size - get.start if get.length is None else get.length
+        with suppress(CacheError, OSError):  # then it is not kept
+            file = cache.file_of(key)
+            try:
+                file.forget(get.start // BLOCK, -(-(get.start + length) // BLOCK))
+            finally:
+                file.release()
 
     def around(self, key: str, facts: Facts, starts: _Blocks, stops: _Blocks) -> Iterator[Callable[[], None]]:
         """Yield what keeps ranges of one object on the node: a request of up to `PART` for many that lie together.
