@@ -18,7 +18,9 @@ UInt64 = NDArray[np.uint64]
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _M1: Final = np.uint64(0xBF58476D1CE4E5B9)
 _M2: Final = np.uint64(0x94D049BB133111EB)
+_GOLDEN_INVERSE, _M1_INVERSE, _M2_INVERSE = (np.uint64(pow(int(word), -1, 1 << 64)) for word in (_GOLDEN, _M1, _M2))
 _S27, _S30, _S31, _S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
+_S54, _S60, _S62 = np.uint64(54), np.uint64(60), np.uint64(62)  # twice as far: what a shift leaves to undo
 
 
 @final
@@ -67,12 +69,29 @@ def mix64(values: UInt64) -> UInt64:
     return x ^ (x >> _S31)
 
 
+def unmix64(words: UInt64) -> UInt64:
+    """Return the values whose `mix64` are these words: any shape, uint64."""
+    x = np.asarray(words, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        x = (x ^ (x >> _S31) ^ (x >> _S62)) * _M2_INVERSE
+        x = (x ^ (x >> _S27) ^ (x >> _S54)) * _M1_INVERSE
+    return x ^ (x >> _S30) ^ (x >> _S60)
+
+
 def combine(keys: UInt64 | np.uint64, values: UInt64 | np.uint64) -> UInt64:
     """Fold ``values`` into ``keys``, with broadcasting; each pair gives a new key."""
     k = np.asarray(keys, dtype=np.uint64)
     v = np.asarray(values, dtype=np.uint64)
     with np.errstate(over="ignore"):
         return mix64((k ^ mix64(v + _GOLDEN)) * _GOLDEN + _GOLDEN)
+
+
+def uncombine(keys: UInt64 | np.uint64, combined: UInt64 | np.uint64) -> UInt64:
+    """Return the values that `combine` folds into ``keys`` to ``combined``, with broadcasting."""
+    k = np.asarray(keys, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        folded = (unmix64(np.asarray(combined, dtype=np.uint64)) - _GOLDEN) * _GOLDEN_INVERSE
+        return unmix64(folded ^ k) - _GOLDEN
 
 
 def key(*parts: int | str | bytes) -> int:

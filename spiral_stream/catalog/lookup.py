@@ -1,4 +1,7 @@
-"""The rows of a relation that have an identity: by the kept hashes of its rows, settled on their values."""
+"""The rows of a relation that have an identity: by the kept hashes of its rows, settled on their values.
+
+Identities that are computed (`row_identity`) are found by arithmetic: nothing is read or kept.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +14,7 @@ from numpy.typing import NDArray
 from spiral_stream.catalog.entry import STORAGE_SHARD
 from spiral_stream.catalog.measuring import identity_pieces
 from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.catalog.row_identity import ROW_ID, row_ids
 from spiral_stream.derived.identities import Identities, with_hash
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity.blocks import need_sound
@@ -56,15 +60,43 @@ class IdentityLookup:
             return np.empty(0, np.uint64)
         need_sound()
         ordinals = np.sort(self._relation.manifest.starts[shards] + offsets)
-        if not len(ordinals):
+        return (
+            _having(self._relation, ordinals, {name: values[name] for name in self._names})
+            if len(ordinals)
+            else ordinals
+        )
+
+
+@final
+class RowIdLookup:
+    """Finds rows by identities that are computed, and by other columns if they are given too. Reads and keeps nothing.
+
+    Args:
+        relation: an open relation whose `ROW_ID` is computed; it stays open.
+        names: the columns, `ROW_ID` among them.
+    """
+
+    def __init__(self, relation: OpenRelation, names: tuple[str, ...]) -> None:
+        self._relation, self._others = relation, tuple(name for name in names if name != ROW_ID)
+        self._ids = row_ids(relation.manifest)
+
+    def find(self, values: Mapping[str, Any]) -> UInt64:
+        """Return the logical ordinals of the rows that have these values, ascending; as `IdentityLookup.find`."""
+        ordinals = np.sort(self._relation.manifest.logical(self._ids.find(values[ROW_ID])))
+        if not len(ordinals) or not self._others:
             return ordinals
-        found = self._relation.fetch(ordinals, self._names)
-        rows = zip(*(found.column(name).to_pylist() for name in self._names), strict=True)
-        same: UInt64 = ordinals[[list(row) == wanted for row in rows]]
-        return same
+        return _having(self._relation, ordinals, {name: values[name] for name in self._others})
 
 
-def lookup(relation: OpenRelation, values: Mapping[str, Any], root: Path) -> IdentityLookup | None:
+def _having(relation: OpenRelation, ordinals: UInt64, values: Mapping[str, Any]) -> UInt64:
+    """Those of the rows that have these values."""
+    found, wanted = relation.fetch(ordinals, list(values)), list(values.values())
+    rows = zip(*(found.column(name).to_pylist() for name in values), strict=True)
+    same: UInt64 = ordinals[[list(row) == wanted for row in rows]]
+    return same
+
+
+def lookup(relation: OpenRelation, values: Mapping[str, Any], root: Path) -> IdentityLookup | RowIdLookup | None:
     """Open the look-up of rows by these columns; None where values of them are found by a scan only.
 
     Raises:
@@ -74,6 +106,8 @@ def lookup(relation: OpenRelation, values: Mapping[str, Any], root: Path) -> Ide
         return None
     if not all(has_kind(value, relation.schema.field(name).type) for name, value in values.items()):
         return None
+    if ROW_ID in relation.synthesised & set(values):
+        return RowIdLookup(relation, tuple(values))
     try:
         return IdentityLookup(relation, tuple(values), root)
     except CacheError:  # nothing can be written there

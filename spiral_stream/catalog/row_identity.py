@@ -8,6 +8,7 @@ identities. Within a unit the upper 64 bits are a bijection of the row, so rows 
 of different units share one with probability 2**-128. Cost: about 0.1 us per row.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from spiral_stream.catalog.entry import DESCRIPTION
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.errors import CatalogError, shown
-from spiral_stream.seeding import combine
+from spiral_stream.seeding import combine, uncombine
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.source import content_key
 
@@ -31,6 +32,7 @@ _MADE: Final = b"spiral:made"  # marks the column in a relation's schema, where 
 _PIECE: Final = 1 << 20  # rows of one array: offsets of text have 31 bits
 _BLOCK: Final = 1 << 14  # rows that are hashed together, in the processor's cache
 _DIGITS: Final = 32
+_IDENTITY: Final = re.compile("[0-9a-f]{32}")
 _HEX: Final = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 
 
@@ -144,6 +146,26 @@ class RowIds:
         """
         pieces = [self._texts(physical[at : at + _PIECE]) for at in range(0, len(physical), _PIECE)]
         return pa.chunked_array(pieces, pa.utf8())
+
+    def find(self, identity: str) -> UInt64:
+        """Return the physical ordinals of the rows that have an identity, ascending: by arithmetic, a few ns per unit.
+
+        Args:
+            identity: a value of the column; any other text finds nothing.
+        """
+        if not _IDENTITY.fullmatch(identity):
+            return np.empty(0, np.uint64)
+        upper, lower = np.frombuffer(bytes.fromhex(identity), ">u8").astype(np.uint64)
+        self._know(np.arange(len(self._keys)))
+        rows = uncombine(self._words_U2[:, 0], upper)
+        first = np.zeros_like(rows) if self._firsts is None else self._firsts
+        units = np.flatnonzero((rows >= first) & (rows - first < np.diff(self._starts)))
+        units = units[combine(self._words_U2[units, 1], rows[units]) == lower]
+        return np.sort(self._starts[units] + (rows - first)[units])
+
+    def words(self, physical: UInt64) -> UInt64:
+        """Shape [P] -> [P], uint64: the upper half of the identity of each row."""
+        return self._words(physical)[:, 0].astype(np.uint64)
 
     def _texts(self, physical: UInt64) -> pa.StringArray:
         pairs_P16 = np.empty((len(physical), _DIGITS // 2), np.uint16)

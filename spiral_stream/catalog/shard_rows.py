@@ -6,11 +6,12 @@ from typing import final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.catalog.row_identity import FIELD, ROW_ID, row_ids
 from spiral_stream.expr import Expr
-from spiral_stream.sources.source import ROW, Reader, Source
+from spiral_stream.sources.source import ROW, Reader, Source, ordinals_of
 
 
 @final
@@ -85,8 +86,12 @@ class SourceRows:
         """The rows of units without a look at the source: rows that can no longer be read have places too."""
         ends = np.cumsum(self.manifest.unit_rows)
         for unit in range(len(ends)) if units is None else sorted(units):
-            rows = np.arange(ends[unit] - self.manifest.unit_rows[unit], ends[unit], dtype=np.uint64)
-            yield pa.record_batch([pa.array(rows)], names=[ROW])
+            yield from ordinals_of(int(ends[unit] - self.manifest.unit_rows[unit]), int(ends[unit]))
+
+    def row_words(self, shard: int) -> NDArray[np.uint64]:
+        """Return the upper half of the computed identity of each row of a shard: uint64. Reads nothing."""
+        starts = self.manifest.starts[shard : shard + 2].tolist()
+        return row_ids(self.manifest).words(self.manifest.physical(np.arange(*starts, dtype=np.uint64)))
 
     def _opened(self) -> Reader:
         if self._reader is None:

@@ -1,13 +1,14 @@
 """Make the pieces that are missing: chunk by chunk, together with whoever else builds the same ones.
 
 A chunk is a run of shards of about a million rows; `derived.together` says how builders share them. What is done is
-committed every second.
+committed every second. A shard may be as large as a file: the pieces of a large one are made a range of rows at a time, and
+are the same bytes as those of all its rows together. So memory does not grow with files.
 """
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
@@ -19,9 +20,10 @@ from numpy.typing import NDArray
 from spiral_stream.derived.derivation import Derivation, ShardRows, ShardSource, ShardTable
 from spiral_stream.derived.exchange import meet, pull, push
 from spiral_stream.derived.executors import Builders, Shared
-from spiral_stream.derived.part import Written, write_part
+from spiral_stream.derived.part import PartWriter, Written
 from spiral_stream.derived.roster import Keys, Roster, RosterFile, keys_of
 from spiral_stream.derived.together import Job, Maker, Shards, Target, make, refusals
+from spiral_stream.errors import SourceError
 from spiral_stream.expr import to_json
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.publish import mended, new_draft
@@ -30,6 +32,9 @@ from spiral_stream.sources.views import no_rows
 
 CHUNK_ROWS: Final = 1 << 20
 CHUNK_BYTES: Final = 256 << 20  # of the columns that are read
+LARGE_ROWS: Final = 1 << 21  # of a shard; pieces of a larger one are made a range at a time
+LARGE_BYTES: Final = 64 << 20  # of a shard, as for rows
+RANGE_BYTES: Final = 16 << 20  # of the rows of a large shard that are held
 CHUNK_SHARDS: Final = 128  # each has a lease, and taking one costs the number of those held
 _MANY: Final = 16  # batches that are looked through for each shard
 _SMALL_BYTES: Final = 1 << 20  # of a batch on average, below which they are copied together
@@ -191,20 +196,101 @@ def make_chunk(
         drafts: per derivation: an empty file that the caller holds.
     """
     source = shared.value
-    out: list[Written | None] = [None] * len(derivations)
-    for together in _by_predicate(derivations):
-        columns = list(dict.fromkeys(name for k in together for name in derivations[k].columns))
-        wanted = np.unique(np.concatenate([shards[k] for k in together]))
-        asked = {k: set(shards[k].tolist()) for k in together}
-        given: dict[int, list[ShardRows]] = {k: [] for k in together}
-        for shard, rows in shard_rows(source, columns, derivations[together[0]].predicate, wanted):
-            for k in together:
-                if shard in asked[k]:
-                    own = ShardRows(rows.rows, rows.offsets, rows.table.select(list(derivations[k].columns)))
-                    given[k].append(own)
-        for k in together:
-            out[k] = write_part(drafts[k], derivations[k], derivations[k].pieces(given[k]))
-    return [each for each in out if each is not None]
+    with ExitStack() as open_files:
+        writers = [open_files.enter_context(PartWriter(*each)) for each in zip(drafts, derivations, strict=True)]
+        for together in _by_predicate(derivations):
+            for wanted in _runs(source, [derivations[k] for k in together], [shards[k] for k in together]):
+                some = {k: wanted[np.isin(wanted, shards[k])] for k in together}
+                asked = [(derivations[k], own, writers[k]) for k, own in some.items() if len(own)]
+                alone = len(wanted) == 1 and _is_large(source.manifest, wanted, _row_bytes(each for each, *_ in asked))
+                asked = _by_range(source, asked) if alone else asked
+                if asked:
+                    _together(source, asked, wanted)
+        return [writer.done() for writer in writers]
+
+
+_Asked = tuple[Derivation, Shards, PartWriter]  # what is made, of which shards, and where it is written
+
+
+def _together(source: ShardSource, asked: Sequence[_Asked], wanted: Shards) -> None:
+    """Make the pieces of some shards whose rows are held together, and write them."""
+    columns = list(dict.fromkeys(name for each, *_ in asked for name in each.columns))
+    given: list[list[ShardRows]] = [[] for _ in asked]
+    wants = [set(shards.tolist()) for _, shards, _ in asked]
+    for shard, rows in shard_rows(source, columns, asked[0][0].predicate, wanted):
+        for (each, *_), want, own in zip(asked, wants, given, strict=True):
+            if shard in want:
+                own.append(ShardRows(rows.rows, rows.offsets, rows.table.select(list(each.columns))))
+    for (each, _, writer), own in zip(asked, given, strict=True):
+        for piece in each.pieces(own):
+            writer.add(piece)
+
+
+def _by_range(source: ShardSource, asked: Sequence[_Asked]) -> list[_Asked]:
+    """Make the pieces of one large shard a range at a time, and write them; returns what has no such way."""
+    shard = int(asked[0][1][0])
+    rows = int(source.manifest.starts[shard + 1] - source.manifest.starts[shard])
+    made = [(each.by_range(rows, writer.spool), each, writer) for each, _, writer in asked]
+    able = [(by_range, each, writer) for by_range, each, writer in made if by_range is not None]
+    columns = list(dict.fromkeys(name for _, each, _ in able for name in each.columns))
+    for some in ranges(source, columns, able[0][1].predicate, shard) if able else ():
+        for by_range, each, _ in able:
+            by_range.add(ShardRows(rows, some.offsets, some.table.select(list(each.columns))))
+    for by_range, _, writer in able:
+        writer.add(by_range.end())
+    return [own for own, (by_range, *_) in zip(asked, made, strict=True) if by_range is None]
+
+
+def _runs(source: ShardSource, derivations: Sequence[Derivation], shards: Sequence[Shards]) -> Iterator[Shards]:
+    """The shards that are wanted, ascending: each large one by itself, and those between large ones together."""
+    wanted = np.unique(np.concatenate(shards))
+    large = _is_large(source.manifest, wanted, _row_bytes(derivations))
+    cuts = np.unique(np.concatenate([np.flatnonzero(large), np.flatnonzero(large) + 1]))
+    yield from (run for run in np.split(wanted, cuts) if len(run))
+
+
+def _row_bytes(derivations: Iterable[Derivation]) -> int | None:
+    """Bytes that are read of each row; None where nobody knows."""
+    widths = [each.row_bytes for each in derivations]
+    return None if None in widths else sum(width for width in widths if width is not None)
+
+
+def _is_large(table: ShardTable, shards: Shards, row_bytes: int | None) -> NDArray[np.bool_]:
+    """Shape [N] -> [N]: which shards have more rows or bytes than are held at a time."""
+    rows = (table.starts[shards + 1] - table.starts[shards]).astype(np.float64)
+    sizes = table.shard_bytes[shards] if row_bytes is None else rows * row_bytes
+    large: NDArray[np.bool_] = (rows > LARGE_ROWS) | (sizes > LARGE_BYTES)
+    return large
+
+
+def ranges(source: ShardSource, columns: Sequence[str], predicate: Any, shard: int) -> Iterator[ShardRows]:
+    """Yield the rows of one shard a range at a time, in their order.
+
+    Raises:
+        SourceError: the source gives them in another order.
+    """
+    begin, end = (int(each) for each in source.manifest.starts[shard : shard + 2])
+    held, size, last = list[pa.RecordBatch](), 0, -1
+    for batch in source.scan(columns, predicate, [shard]):
+        if not len(batch):
+            continue
+        ordinals = batch.column(ROW).to_numpy()
+        if int(ordinals[0]) <= last or not bool((ordinals[1:] > ordinals[:-1]).all()):
+            msg = f"a source: rows of shard {shard} come in another order than they are stored. Yield them in physical order"
+            raise SourceError(msg)
+        last = int(ordinals[-1])
+        held.append(batch)
+        size += batch.nbytes
+        if size >= RANGE_BYTES:
+            yield _range(held, begin, end)
+            held, size = [], 0
+    if held:
+        yield _range(held, begin, end)
+
+
+def _range(held: list[pa.RecordBatch], begin: int, end: int) -> ShardRows:
+    table = pa.Table.from_batches(held).combine_chunks()
+    return ShardRows(end - begin, table.column(ROW).to_numpy() - np.uint64(begin), table)
 
 
 def _by_predicate(derivations: Sequence[Derivation]) -> list[list[int]]:

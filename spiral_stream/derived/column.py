@@ -9,7 +9,7 @@ Fixed width covers numbers, booleans, moments, and fixed-size lists and tensors 
 are counted, not kept: such a column is read from its source.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.derived.derivation import Derivation, Piece, ShardRows
+from spiral_stream.derived.derivation import ByRange, Changed, Derivation, Piece, ShardRows, Spool
 
 FIXED, TEXT, LIST = "fixed", "text", "list"
 _WIDTHS: Final = (1, 2, 4, 8)
@@ -26,6 +26,7 @@ _WIDEST_BITS: Final = 64  # intervals have 128, and no number type holds one
 _INT64: Final = np.dtype("<i8")
 _BYTE: Final = np.dtype("u1")
 _NONE: Final = np.zeros(1, np.int64)
+_ONES: Final = 1 << 20  # rows before the first null that are written together
 
 
 def form_of(kind: pa.DataType) -> str | None:
@@ -105,6 +106,67 @@ class Column(Derivation):
             arrays["valid"] = _valid(array).view(_BYTE)
         nulls, size = array.null_count, arrays["data"].nbytes
         return Piece(arrays, {**summary, "rows": shard.rows, "nulls": nulls, "bytes": size, "item_bytes": item})
+
+    def by_range(self, rows: int, spool: Callable[[str], Spool]) -> ByRange:
+        del rows
+        return _ColumnByRange(self, spool)
+
+
+@final
+class _ColumnByRange(ByRange):
+    """A column of a shard that is too large for memory: each range as a piece of its own, laid end to end."""
+
+    def __init__(self, column: Column, spool: Callable[[str], Spool]) -> None:
+        self._column, self._spool = column, spool
+        self._spools: dict[str, Spool] = {}
+        self._summaries: list[Mapping[str, int]] = []
+        self._rows, self._items, self._nulls = 0, 0, False
+
+    def add(self, some: ShardRows) -> None:
+        count = len(some.table)
+        piece = self._column.piece(ShardRows(count, some.offsets, some.table))
+        arrays: dict[str, Any] = dict(piece.arrays)
+        if "ends" in arrays:
+            ends = arrays["ends"] + self._items if self._items else arrays["ends"]
+            self._items = int(ends[-1])
+            self._append("ends", ends[1:] if self._rows else ends)
+        self._append("data", arrays["data"])
+        self._nulls = self._nulls or "valid" in arrays
+        if self._nulls:
+            if "valid" not in self._spools:
+                for begin in range(0, self._rows, _ONES):
+                    self._append("valid", np.ones(min(_ONES, self._rows - begin), _BYTE))
+            self._append("valid", arrays.get("valid", np.ones(count, _BYTE)))
+        self._summaries.append(piece.summary)
+        self._rows += count
+
+    def end(self) -> Piece:
+        if not self._summaries:
+            kind = pa.schema([pa.field(self._column.name, self._column.kind)])
+            return self._column.piece(ShardRows(0, np.zeros(0, np.uint64), kind.empty_table()))
+        arrays: dict[str, Any] = dict(self._spools)
+        summed = {name: sum(each[name] for each in self._summaries) for name in ("nulls", "bytes", "null_items")}
+        negative = any(each["negative"] for each in self._summaries)
+        item = max(_width(each, signed=negative) for each in self._summaries)
+        high = not negative and any(each["high"] and each["item_bytes"] == item for each in self._summaries)
+        if self._column.form == LIST:
+            kinds = [np.dtype(f"<{'i' if s['negative'] else 'u'}{s['item_bytes']}") for s in self._summaries]
+            kind = np.dtype(f"<{'i' if negative else 'u'}{item}")
+            arrays["data"] = Changed(arrays["data"], lambda k, part: part.view(kinds[k]).astype(kind).view(_BYTE))
+            summed["bytes"] = self._items * item
+        last = {"rows": self._rows, "item_bytes": item, "negative": int(negative), "high": int(high)}
+        return Piece(arrays, {**summed, **last})
+
+    def _append(self, slot: str, array: NDArray[Any]) -> None:
+        if slot not in self._spools:
+            self._spools[slot] = self._spool(slot)
+        self._spools[slot].append(array)
+
+
+def _width(summary: Mapping[str, int], *, signed: bool) -> int:
+    """Bytes of the narrowest type that holds what a range holds, where the column has negative values elsewhere."""
+    twice = signed and summary["high"]
+    return summary["item_bytes"] * (2 if twice else 1)
 
 
 def _plain(array: pa.Array) -> pa.Array:

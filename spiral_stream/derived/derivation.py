@@ -8,7 +8,7 @@ Everything about the whole relation is either its pieces side by side or a cheap
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, final
 
@@ -32,13 +32,57 @@ class ShardRows:
     table: pa.Table  # [N] rows of the derivation's columns
 
 
+class Spool(ABC):
+    """An array of a piece that is too large for memory: it is written end to end, and read back in the same parts."""
+
+    @abstractmethod
+    def append(self, array: NDArray[Any]) -> None:
+        """Write more of it."""
+
+    @abstractmethod
+    def parts(self) -> Iterator[NDArray[Any]]:
+        """Yield what was appended, one array at a time."""
+
+
+@final
+class Changed(Spool):
+    """What another spool holds, each of its parts changed on the way to its place.
+
+    Args:
+        spool: what was written.
+        change: what becomes of its k-th part.
+    """
+
+    def __init__(self, spool: Spool, change: Callable[[int, NDArray[Any]], NDArray[Any]]) -> None:
+        self._spool, self._change = spool, change
+
+    def append(self, array: NDArray[Any]) -> None:
+        self._spool.append(array)
+
+    def parts(self) -> Iterator[NDArray[Any]]:
+        for k, part in enumerate(self._spool.parts()):
+            yield self._change(k, part)
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
     """What a derivation keeps for one storage shard."""
 
-    arrays: Mapping[str, NDArray[Any]]  # one-dimensional, of the dtypes of `Derivation.slots`; absent ones are empty
+    arrays: Mapping[str, NDArray[Any] | Spool]  # of the dtypes of `Derivation.slots`; absent ones are empty
     summary: Mapping[str, int] = field(default_factory=dict)  # one value per name of `Derivation.SUMMARY`
+
+
+class ByRange(ABC):
+    """Makes the piece of one large shard from its rows, a range at a time: the same bytes as from all rows together."""
+
+    @abstractmethod
+    def add(self, some: ShardRows) -> None:
+        """Take the next rows; their offsets are those in the shard."""
+
+    @abstractmethod
+    def end(self) -> Piece:
+        """Return the piece of all rows that were taken."""
 
 
 class Derivation(ABC):
@@ -83,6 +127,16 @@ class Derivation(ABC):
     def pieces(self, shards: Sequence[ShardRows]) -> list[Piece]:
         """Make the pieces of several shards, where what is needed for one serves all of them."""
         return [self.piece(shard) for shard in shards]
+
+    def by_range(self, rows: int, spool: Callable[[str], Spool]) -> ByRange | None:
+        """Return what makes the piece of a shard of so many rows without holding them; None if there is no such way.
+
+        Args:
+            rows: of the shard.
+            spool: begins the array of a slot; that of the first slot goes to its place at once, so it is never changed.
+        """
+        del rows, spool
+        return None
 
     @property
     def fingerprint(self) -> str:

@@ -3,7 +3,7 @@
 For lists that are too large to be kept: who shares a batch is then decided without reading them again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spiral_stream.derived.column import Column
-from spiral_stream.derived.derivation import Derivation, Piece, ShardRows
+from spiral_stream.derived.derivation import ByRange, Derivation, Piece, ShardRows, Spool
 
 
 @final
@@ -48,5 +48,26 @@ class ListLengths(Derivation):
         return {"column": self.name, "type": str(self.kind), "version": self.VERSION}
 
     def piece(self, shard: ShardRows) -> Piece:
+        return self.numbers.piece(self.lengths(shard))
+
+    def by_range(self, rows: int, spool: Callable[[str], Spool]) -> ByRange:
+        return _LengthsByRange(self, self.numbers.by_range(rows, spool))
+
+    def lengths(self, shard: ShardRows) -> ShardRows:
+        """Return rows with the lengths in place of the lists."""
         lengths = pc.fill_null(pc.list_value_length(shard.table.column(self.name)), 0).cast(pa.uint32())
-        return self.numbers.piece(ShardRows(shard.rows, shard.offsets, pa.table({self.name: lengths})))
+        return ShardRows(shard.rows, shard.offsets, pa.table({self.name: lengths}))
+
+
+@final
+class _LengthsByRange(ByRange):
+    """The lengths of a shard whose rows come a range at a time."""
+
+    def __init__(self, lengths: ListLengths, numbers: ByRange) -> None:
+        self._lengths, self._numbers = lengths, numbers
+
+    def add(self, some: ShardRows) -> None:
+        self._numbers.add(self._lengths.lengths(some))
+
+    def end(self) -> Piece:
+        return self._numbers.end()

@@ -8,16 +8,17 @@ reader touches it for the first time.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, final
+from tempfile import TemporaryFile
+from typing import IO, Any, Final, Self, final
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from spiral_stream.derived.derivation import Derivation, Piece
+from spiral_stream.derived.derivation import Derivation, Piece, Spool
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import BLOCK, SHIFT, Mapped
 
@@ -52,40 +53,146 @@ def write_part(path: Path, derivation: Derivation, pieces: Sequence[Piece]) -> W
     Raises:
         OSError: the file cannot be written.
     """
-    slots = derivation.slots
-    offsets = np.zeros(len(pieces), np.uint64)
-    counts = np.zeros((len(pieces), len(slots)), np.uint64)
-    summaries = np.zeros((len(pieces), len(derivation.SUMMARY)), np.int64)
-    at, sums = 0, _Sums()
-    waiting: list[memoryview] = []
-    with path.open("r+b") as out:
-        for k, piece in enumerate(pieces):
-            offsets[k] = at
-            summaries[k] = [piece.summary[name] for name in derivation.SUMMARY]
-            for j, (name, dtype) in enumerate(slots.items()):
-                array = piece.arrays.get(name)
-                if array is None or not len(array):
-                    continue
-                assert (array.dtype, array.ndim) == (dtype, 1), (name, array.dtype, dtype)
-                counts[k, j] = len(array)
-                data = memoryview(np.ascontiguousarray(array).data).cast("B")
-                waiting += [data, _PADDING[: -len(data) % ALIGN]]
-                at += aligned(len(data))
-            if len(waiting) > _TOGETHER:
-                _write(out, sums, waiting)
-        _write(out, sums, waiting)
-        out.flush()
-        os.fsync(out.fileno())
-    return Written(offsets, counts, summaries, sums.done(), at)
+    with PartWriter(path, derivation) as writer:
+        for piece in pieces:
+            writer.add(piece)
+        return writer.done()
 
 
-def _write(out: BinaryIO, sums: "_Sums", waiting: list[memoryview]) -> None:
-    """Write what waits: small arrays together."""
-    small = sum(map(len, waiting)) <= _LARGE
-    for data in [memoryview(b"".join(waiting))] if small else waiting:
-        out.write(data)
-        sums.add(data)
-    waiting.clear()
+@final
+class PartWriter:
+    """Writes the pieces of one derivation to a file that exists and that nobody reads yet, one after another. Close it.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, derivation: Derivation) -> None:
+        self._folder, self._slots, self._summary = path.parent, derivation.slots, derivation.SUMMARY
+        self._offsets: list[int] = []
+        self._counts: list[list[int]] = []
+        self._summaries: list[list[int]] = []
+        self._at, self._begin, self._sums = 0, 0, _Sums()
+        self._waiting: list[memoryview] = []
+        self._out = path.open("r+b")
+        self._spools: list[_Spool] = []
+
+    def add(self, piece: Piece) -> None:
+        """Write a piece; spools of it that were begun here are closed."""
+        self._offsets.append(self._begin if self._spools else self._at)
+        self._summaries.append([piece.summary[name] for name in self._summary])
+        self._counts.append(
+            [self._write(piece.arrays.get(name), dtype, name) for name, dtype in self._slots.items()],
+        )
+        if len(self._waiting) > _TOGETHER or self._spools:
+            self._flush()
+        self._forget()
+
+    def spool(self, slot: str) -> Spool:
+        """Begin an array of the next piece, which is too large for memory: in its place if it is the first slot's."""
+        if not self._spools:
+            self._flush()
+            self._begin = self._at
+        first = slot == next(iter(self._slots))
+        made = _Spool(None if first else self._folder, self._straight)
+        self._spools.append(made)
+        return made
+
+    def done(self) -> Written:
+        """Return what was written, once it is on disk."""
+        self._flush()
+        self._out.flush()
+        os.fsync(self._out.fileno())
+        counts = np.array(self._counts, np.uint64).reshape(len(self._counts), len(self._slots))
+        summaries = np.array(self._summaries, np.int64).reshape(len(self._counts), len(self._summary))
+        return Written(np.array(self._offsets, np.uint64), counts, summaries, self._sums.done(), self._at)
+
+    def _write(self, array: NDArray[Any] | Spool | None, dtype: np.dtype[Any], name: str) -> int:
+        """Write one array, and what fills it up to the next multiple of 64; returns its items."""
+        if isinstance(array, _Spool) and array.in_place:
+            size = array.size
+            self._straight(_PADDING[: -size % ALIGN])
+            return size // dtype.itemsize
+        if array is None or (not isinstance(array, Spool) and not len(array)):
+            return 0
+        size, items = 0, 0
+        for part in array.parts() if isinstance(array, Spool) else (array,):
+            assert (part.dtype, part.ndim) == (dtype, 1), (name, part.dtype, dtype)
+            data = memoryview(np.ascontiguousarray(part).data).cast("B")
+            self._waiting.append(data)
+            size, items = size + len(data), items + len(part)
+            if isinstance(array, Spool):
+                self._flush()
+        self._waiting.append(_PADDING[: -size % ALIGN])
+        self._at += aligned(size)
+        return items
+
+    def _straight(self, data: memoryview) -> None:
+        """Write something to its place now."""
+        self._out.write(data)
+        self._sums.add(data)
+        self._at += len(data)
+
+    def _flush(self) -> None:
+        """Write what waits: small arrays together."""
+        small = sum(map(len, self._waiting)) <= _LARGE
+        for data in [memoryview(b"".join(self._waiting))] if small else self._waiting:
+            self._out.write(data)
+            self._sums.add(data)
+        self._waiting.clear()
+
+    def _forget(self) -> None:
+        for each in self._spools:
+            each.close()
+        self._spools.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._forget()
+        self._out.close()
+
+
+@final
+class _Spool(Spool):
+    """An array in a file without a name, or in its place in the part.
+
+    Args:
+        folder: where the file lies; None: in place.
+        straight: writes to the part.
+    """
+
+    def __init__(self, folder: Path | None, straight: Callable[[memoryview], None]) -> None:
+        self.in_place, self.size = folder is None, 0
+        self._folder, self._straight = folder, straight
+        self._file: IO[bytes] | None = None
+        self._ends: list[tuple[int, np.dtype[Any]]] = []
+
+    def append(self, array: NDArray[Any]) -> None:
+        data = memoryview(np.ascontiguousarray(array).data).cast("B")
+        self.size += len(data)
+        if self._folder is None:
+            self._straight(data)
+            return
+        if self._file is None:  # most columns have no null
+            self._file = TemporaryFile(dir=self._folder)  # noqa: SIM115  closed by `close`
+        self._ends.append((self.size, array.dtype))
+        self._file.write(data)
+
+    def parts(self) -> Iterator[NDArray[Any]]:
+        begin = 0
+        if self._file is not None:
+            self._file.seek(0)
+        for end, dtype in self._ends:
+            assert self._file is not None
+            yield np.frombuffer(self._file.read(end - begin), dtype)
+            begin = end
+
+    def close(self) -> None:
+        """Give up its file."""
+        if self._file is not None:
+            self._file.close()
 
 
 @final

@@ -6,7 +6,8 @@ conditions, probed by its keys (a hash join whose build side is the right one) a
 right row of each for joins whose columns are used.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.derived import survivors
-from spiral_stream.derived.derivation import Derivation, Piece, ShardRows
+from spiral_stream.derived.derivation import ByRange, Derivation, Piece, ShardRows, Spool
 from spiral_stream.expr import Expr
 from spiral_stream.integrity import seal
 from spiral_stream.planner.frame import Frame
@@ -26,6 +27,8 @@ from spiral_stream.planner.rewrites import Keep, Match
 from spiral_stream.sources.source import ROW
 
 Int64 = NDArray[np.int64]
+UInt64 = NDArray[np.uint64]
+Found = tuple[UInt64, list[NDArray[Any]], dict[str, int]]  # of one shard: survivors, their matches, counts of the steps
 
 
 @final
@@ -90,7 +93,15 @@ class Probed(Derivation):
     def piece(self, shard: ShardRows) -> Piece:
         return self.pieces([shard])[0]
 
+    def by_range(self, rows: int, spool: Callable[[str], Spool]) -> ByRange:
+        return _ProbedByRange(self, rows, spool)
+
     def pieces(self, shards: Sequence[ShardRows]) -> list[Piece]:
+        found = self.found(shards)
+        return [self._piece(shard, *each) for shard, each in zip(shards, found, strict=True)]
+
+    def found(self, shards: Sequence[ShardRows]) -> list[Found]:
+        """Return the survivors of each shard as offsets, their matches, and what each step counted there."""
         sizes = np.array([len(shard.offsets) for shard in shards], np.int64)
         ends = np.concatenate([[0], np.cumsum(sizes)])
         shard_of = np.repeat(np.arange(len(shards)), sizes)
@@ -105,7 +116,13 @@ class Probed(Derivation):
             places = self._run(frame, shard_of, len(shards), counted)
             rows = frame.rows
             matches = [places[k](frame.rights[k][1]).astype(kind) for k, kind in self.rights]
-        return [self._piece(shards[i], i, ends, rows, matches, counted) for i in range(len(shards))]
+        out = []
+        for i, shard in enumerate(shards):
+            first, last = np.searchsorted(rows, ends[i : i + 2].astype(np.uint64)).tolist()
+            offsets = shard.offsets[(rows[first:last] - np.uint64(ends[i])).view(np.int64)]
+            counts = {name: int(each[i]) for name, each in counted.items()}
+            out.append((offsets, [each[first:last] for each in matches], counts))
+        return out
 
     def _run(self, frame: Frame, shard_of: Int64, shards: int, counted: dict[str, Int64]) -> list[Any]:
         """Take every step and count what it leaves; how places of each right side become numbers of its rows."""
@@ -124,20 +141,35 @@ class Probed(Derivation):
         return numbers
 
     def _piece(
-        self,
-        shard: ShardRows,
-        at: int,
-        ends: Int64,
-        rows: NDArray[np.uint64],
-        matches: Sequence[NDArray[Any]],
-        counted: Mapping[str, Int64],
+        self, shard: ShardRows, offsets: UInt64, matches: Sequence[NDArray[Any]], counted: Mapping[str, int]
     ) -> Piece:
-        first, last = np.searchsorted(rows, ends[at : at + 2].astype(np.uint64)).tolist()
-        offsets = shard.offsets[(rows[first:last] - np.uint64(ends[at])).view(np.int64)]
         arrays, summary = survivors.encoded(offsets, shard.rows)
-        arrays |= {f"right{i}": each[first:last] for i, each in enumerate(matches)}
-        zero = dict.fromkeys(self.SUMMARY, 0)
-        return Piece(arrays, {**zero, **summary, **{name: int(each[at]) for name, each in counted.items()}})
+        arrays |= {f"right{i}": each for i, each in enumerate(matches)}
+        return Piece(arrays, self.summary(summary, counted))
+
+    def summary(self, survived: Mapping[str, int], counted: Mapping[str, int]) -> dict[str, int]:
+        """Return the numbers of a piece: of its survivors, and what each step counted."""
+        return {**dict.fromkeys(self.SUMMARY, 0), **survived, **counted}
+
+
+@final
+class _ProbedByRange(ByRange):
+    """The survivors and matches of a shard whose rows come a range at a time."""
+
+    def __init__(self, probed: Probed, rows: int, spool: Callable[[str], Spool]) -> None:
+        self._probed, self._marks, self._counted = probed, survivors.Marks(rows), Counter[str]()
+        self._rights: dict[str, Any] = {f"right{i}": spool(f"right{i}") for i in range(len(probed.rights))}
+
+    def add(self, some: ShardRows) -> None:
+        [(offsets, matches, counted)] = self._probed.found([some])
+        self._marks.add(offsets)
+        for i, each in enumerate(matches):
+            self._rights[f"right{i}"].append(each)
+        self._counted.update(counted)
+
+    def end(self) -> Piece:
+        arrays, summary = self._marks.encoded()
+        return Piece({**arrays, **self._rights}, self._probed.summary(summary, self._counted))
 
 
 @lru_cache(maxsize=16)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream import expr
-from spiral_stream.catalog.lookup import IdentityLookup, has_kind, lookup
+from spiral_stream.catalog.lookup import IdentityLookup, RowIdLookup, has_kind, lookup
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.derived.readers import Reading, reading, used
 from spiral_stream.dialects.numpy import passes, to_column
@@ -60,7 +60,7 @@ class Selected:
     ) -> None:
         self._reading = reading  # so that nobody removes the folder
         self._base, self.rows, self.folder = base, rows, folder
-        self._root, self._lookups = place.root, dict[tuple[str, ...], IdentityLookup]()
+        self._root, self._lookups = place.root, dict[tuple[str, ...], IdentityLookup | RowIdLookup]()
         self.total = rows.total
         self.counts: tuple[tuple[str, int], ...] = tuple((what, left) for what, left in meta["counts"])
         self.pushed: str | None = meta["pushed"]

@@ -28,7 +28,7 @@ from spiral_stream.sources.lance_calls import counting, lance_options, storage
 from spiral_stream.sources.lancedb import is_table, place_of
 from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.predicate import needed, passing, split_without
-from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
+from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, ordinals_of, without_columns
 from spiral_stream.sources.views import no_rows, plain, plain_column
 from spiral_stream.sources.watch import Facts, Watch, facts_of
 from spiral_stream.storage.opening import need_answer
@@ -279,9 +279,7 @@ class LanceReader(Reader):
 
     def _ordinals_only(self, units: Sequence[int]) -> Iterator[pa.RecordBatch]:
         for unit in units:
-            rows = np.arange(self._starts[unit], self._starts[unit + 1], dtype=np.uint64)
-            if len(rows):
-                yield pa.record_batch([pa.array(rows)], names=[ROW])
+            yield from ordinals_of(int(self._starts[unit]), int(self._starts[unit + 1]))
 
     def _physical(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Row addresses (fragment << 32 | offset) to physical ordinals, [P] -> [P]."""

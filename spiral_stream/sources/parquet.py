@@ -23,10 +23,17 @@ from spiral_stream.sources.added import need_origin, with_added
 from spiral_stream.sources.held_files import HeldFiles
 from spiral_stream.sources.hive import has_keys, hive_columns, need_equal
 from spiral_stream.sources.listing import Paths, common_folder, listed, set_given_paths
-from spiral_stream.sources.parquet_files import ParquetFile, chunks_of, opened_file, parquet_storage, read_footer
+from spiral_stream.sources.parquet_files import (
+    ParquetFile,
+    chunks_of,
+    opened_file,
+    parquet_storage,
+    read_footer,
+    rows_at_once,
+)
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.recent import Recent
-from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, without_columns
+from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, ordinals_of, without_columns
 from spiral_stream.sources.views import as_plain, no_rows
 from spiral_stream.storage.uri import is_object
 from spiral_stream.threads import Workers, thread_share
@@ -34,7 +41,6 @@ from spiral_stream.threads import Workers, thread_share
 CACHE_BYTES: Final = 256 << 20  # decoded row groups kept by one reader
 FOOTER_THREADS: Final = 8  # at most, to read footers when the files are opened
 FOOTERS: Final = 4096  # held of known files: some 10 kB each
-_SCAN_ROWS: Final = 65_536
 _SMALL_BYTES: Final = (
     4 << 20
 )  # of row groups that one thread decodes: handing 1,000 rows to others costs twice their work
@@ -196,18 +202,16 @@ class ParquetReader(Reader):
         read = needed(columns, predicate)
         for unit in range(len(self._names)) if units is None else sorted(units):
             file = self._file(unit)
-            groups, first = self._surviving(file, predicate), self._starts[unit]
-            spans = [np.arange(first + file.starts[g], first + file.starts[g + 1], dtype=np.uint64) for g in groups]
-            if not spans:
-                continue
-            rows = np.concatenate(spans)
+            groups, first = self._surviving(file, predicate), int(self._starts[unit])
+            starts = (file.starts.astype(np.int64) + first).tolist()
             if not read:
-                yield pa.record_batch([pa.array(rows)], names=[ROW])
+                for group in groups:
+                    yield from ordinals_of(starts[group], starts[group + 1])
                 continue
-            done = 0
-            for batch in self._read_batches(file, groups, read):
-                here = pa.array(rows[done : done + len(batch)])
-                done += len(batch)
+            spans = [(starts[group], starts[group + 1]) for group in groups if starts[group] < starts[group + 1]]
+            numbers = _Ordinals(spans)
+            for batch in self._read_batches(file, groups, read) if spans else ():
+                here = pa.array(numbers.next(len(batch)))
                 table = pa.Table.from_batches([batch]).select(read).append_column(ROW, here)
                 yield from passing(table, predicate, [*columns, ROW]).to_batches()
 
@@ -285,7 +289,7 @@ class ParquetReader(Reader):
         with parquet_storage(file), pq.ParquetFile(opened_file(file, chunks), metadata=file.footer) as opened:
             threads = sum(file.footer.row_group(g).total_byte_size for g in groups) >= _SMALL_BYTES
             read = {"row_groups": groups, "columns": list(columns), "use_threads": threads}
-            batches = opened.iter_batches(batch_size=_SCAN_ROWS, **read)
+            batches = opened.iter_batches(batch_size=rows_at_once(file, groups, columns), **read)
             while True:
                 batch = next(batches, None)
                 self._need_unchanged(file)
@@ -316,6 +320,31 @@ class ParquetReader(Reader):
 def _extensions(schema: pa.Schema) -> list[str]:
     """Columns that Arrow compares with no statistics."""
     return [field.name for field in schema if isinstance(field.type, pa.BaseExtensionType)]
+
+
+@final
+class _Ordinals:
+    """The rows of some runs, end to end, as many at a time as are asked for.
+
+    Args:
+        runs: first row and end of each.
+    """
+
+    def __init__(self, runs: Sequence[tuple[int, int]]) -> None:
+        self._runs, self._at, self._next = runs, 0, runs[0][0] if runs else 0
+
+    def next(self, count: int) -> NDArray[np.uint64]:
+        """Return the next rows: shape [count], uint64."""
+        found = []
+        while count:
+            end = self._runs[self._at][1]
+            some = min(count, end - self._next)
+            found.append(np.arange(self._next, self._next + some, dtype=np.uint64))
+            count, self._next = count - some, self._next + some
+            if self._next == end and self._at + 1 < len(self._runs):
+                self._at += 1
+                self._next = self._runs[self._at][0]
+        return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.uint64), *found])
 
 
 def _common_schema(files: Sequence[ParquetFile]) -> pa.Schema:

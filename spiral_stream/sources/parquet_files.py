@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.sources.paths import open_file
 from spiral_stream.sources.remote_file import Part, RemoteFile, look, read_parts
-from spiral_stream.sources.source import content_key
+from spiral_stream.sources.source import SCAN_ROWS, content_key
 from spiral_stream.sources.views import plain
 from spiral_stream.storage.store import Facts
 from spiral_stream.storage.uri import is_object
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _FOOTER_GUESS: Final = 64 << 10  # bytes at the end of an object that are read first
+_SCAN_BYTES: Final = 32 << 20  # of a scanned batch, about
 _TAIL_BYTES: Final = 8  # footer length (4, little endian) and b"PAR1"
 
 
@@ -61,6 +62,14 @@ def chunks_of(file: ParquetFile, groups: Sequence[int], columns: Sequence[str]) 
                 pages = [each for each in (chunk.dictionary_page_offset, chunk.data_page_offset) if each is not None]
                 found.append((min(pages), chunk.total_compressed_size))
     return found
+
+
+def rows_at_once(file: ParquetFile, groups: Sequence[int], columns: Sequence[str]) -> int:
+    """Return how many rows a scan decodes at a time: `SCAN_ROWS`, or fewer where rows are wide."""
+    group = file.footer.row_group(groups[0])
+    chunks = (group.column(at) for at in range(group.num_columns))
+    size = sum(each.total_uncompressed_size for each in chunks if each.path_in_schema.split(".")[0] in columns)
+    return max(1, min(SCAN_ROWS, _SCAN_BYTES * max(group.num_rows, 1) // max(size, 1)))
 
 
 def _remote_footer(uri: str) -> "tuple[bytes, pq.FileMetaData, Facts, list[Part]]":

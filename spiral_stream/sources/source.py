@@ -21,6 +21,7 @@ from spiral_stream.errors import SourceError
 from spiral_stream.expr import Expr
 from spiral_stream.sources.pins import Pin, Pinned
 
+SCAN_ROWS: Final = 65_536  # of a scanned batch, at most
 ROW: Final = "__row"  # uint64 physical ordinal, the last column of every scanned batch
 
 
@@ -40,6 +41,12 @@ def content_key(*parts: str | int | bytes) -> str:
 def without_columns(rows: int) -> pa.Table:
     """Return a table of ``rows`` rows and no columns."""
     return pa.Table.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+
+
+def ordinals_of(begin: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Yield the ordinals of a run of rows as batches of `ROW` alone, `SCAN_ROWS` at a time."""
+    for first in range(begin, end, SCAN_ROWS):
+        yield pa.record_batch([pa.array(np.arange(first, min(first + SCAN_ROWS, end), dtype=np.uint64))], names=[ROW])
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from spiral_stream.derived.claims import Claims
 from spiral_stream.derived.column import Column
 from spiral_stream.derived.derivation import Derivation, Piece, ShardRows
 from spiral_stream.derived.executors import Builders, Shared, Threads
-from spiral_stream.derived.part import Written
+from spiral_stream.derived.part import PartWriter, Written
 from spiral_stream.derived.roster import RosterFile, keys_of
 from spiral_stream.errors import CacheError, DamageError, SourceError, SpiralWarning
 from spiral_stream.expr import Expr, bind, col
@@ -225,7 +225,7 @@ def test_a_disk_that_takes_no_bytes_is_named(
     def full(*_: object) -> Written:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(room, "write_part", full)
+    monkeypatch.setattr(PartWriter, "add", full)
     with pytest.raises(CacheError, match=f"cannot be written .*{way_out}"):
         build(source(tmp_path), [X], tmp_path, one_thread)
     assert list(RosterFile(tmp_path, X).parts.iterdir()) == []
