@@ -75,7 +75,8 @@ def unmix64(words: UInt64) -> UInt64:
     with np.errstate(over="ignore"):
         x = (x ^ (x >> _S31) ^ (x >> _S62)) * _M2_INVERSE
         x = (x ^ (x >> _S27) ^ (x >> _S54)) * _M1_INVERSE
-    return x ^ (x >> _S30) ^ (x >> _S60)
+    found: UInt64 = x ^ (x >> _S30) ^ (x >> _S60)
+    return found
 
 
 def combine(keys: UInt64 | np.uint64, values: UInt64 | np.uint64) -> UInt64:

@@ -41,7 +41,7 @@ class IdentityLookup:
     def __init__(self, relation: OpenRelation, names: tuple[str, ...], root: Path) -> None:
         self._relation, self._names = relation, names
         self._identities = Identities(names, tuple(relation.schema.field(name).type for name in names))
-        self._pieces = identity_pieces(relation.by_shard(), self._identities, root)
+        self._pieces = identity_pieces(relation.by_shard(), self._identities, root, unasked=True)
 
     def find(self, values: Mapping[str, Any]) -> UInt64:
         """Return the logical ordinals of the rows that have these values, ascending.

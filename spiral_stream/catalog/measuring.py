@@ -81,7 +81,9 @@ def shards_of(
     return manifest, found
 
 
-def identity_pieces(rows: SourceRows, identities: Identities, root: Path, report: Report = silent) -> Pieces:
+def identity_pieces(
+    rows: SourceRows, identities: Identities, root: Path, report: Report = silent, *, unasked: bool = False
+) -> Pieces:
     """Open the identities of a relation's rows; those of shards that are not known yet are made.
 
     Raises:
@@ -92,7 +94,7 @@ def identity_pieces(rows: SourceRows, identities: Identities, root: Path, report
     def tell(progress: BuildProgress) -> None:
         report(progress.rows, progress.rows_total)
 
-    [roster] = build(rows, [identities], root, builders_in_force, tell)
+    [roster] = build(rows, [identities], root, builders_in_force, tell, unasked=unasked)
     return Pieces(RosterFile(root, identities), roster, keys_of(rows.manifest.content_keys))
 
 

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from spiral_stream.derived.derivation import Derivation, ShardRows, ShardSource, ShardTable
 from spiral_stream.derived.exchange import meet, pull, push
-from spiral_stream.derived.executors import Builders, Shared
+from spiral_stream.derived.executors import Builders, Shared, is_asked
 from spiral_stream.derived.part import PartWriter, Written
 from spiral_stream.derived.roster import Keys, Roster, RosterFile, keys_of
 from spiral_stream.derived.together import Job, Maker, Shards, Target, make, refusals
+from spiral_stream.derived.unasked import cost_of, tell
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import to_json
 from spiral_stream.integrity.locks import Held
@@ -95,6 +96,8 @@ def build(
     root: Path,
     builders: Callable[[], Builders],
     report: Callable[[BuildProgress], None] = lambda _: None,
+    *,
+    unasked: bool = False,
 ) -> list[Roster]:
     """Make every missing piece of a relation's shards and return the rosters.
 
@@ -104,6 +107,7 @@ def build(
         root: of all derived data.
         builders: makes the executor; called only if something is missing.
         report: called after every chunk.
+        unasked: whether nobody asked for it, so that a warning says what much of it costs before it begins.
 
     Raises:
         CacheError: the folder cannot be written.
@@ -111,8 +115,9 @@ def build(
     """
     keys = keys_of(source.manifest.content_keys)
     targets = [_Target(each, RosterFile(root, each), keys) for each in derivations]
-    every = np.arange(len(keys))
-    if any(target.missing(every).any() for target in targets):
+    if (todo := _missing(targets, keys)).any():
+        if unasked and not is_asked():
+            tell(derivations, cost_of(source, derivations, int(np.diff(source.manifest.starts)[todo].sum())))
         with refusals(root, "Give a folder that can be written, or set $SPIRAL_CACHE", root, "cannot be written"):
             make(_Pieces(source, targets, keys, report), builders)
     return [target.roster for target in targets]
@@ -164,8 +169,14 @@ class _Pieces(Maker[list[Written]]):
             self._report(BuildProgress(self._total - self._missing_rows(), self._total))
 
     def _missing_rows(self) -> int:
-        every = np.arange(len(self.keys))
-        return int(self._rows[np.logical_or.reduce([target.missing(every) for target in self._derived])].sum())
+        return int(self._rows[_missing(self._derived, self.keys)].sum())
+
+
+def _missing(targets: Sequence[_Target], keys: Keys) -> NDArray[np.bool_]:
+    """Shape [S]: whether a target lacks the piece of a shard."""
+    every = np.arange(len(keys))
+    found: NDArray[np.bool_] = np.logical_or.reduce([target.missing(every) for target in targets])
+    return found
 
 
 def chunks(table: ShardTable, row_bytes: int | None, most_rows: int | None = None) -> list[Shards]:

@@ -284,6 +284,11 @@ def builders_in_force() -> Builders:
     return _IN_FORCE.get()()
 
 
+def is_asked() -> bool:
+    """Whether somebody asked for what is built now, so that nobody has to be told."""
+    return _IN_FORCE.get() is not Threads
+
+
 @contextmanager
 def building_with(executor: Executor) -> Iterator[None]:
     """Let everything that is built inside the block, by this thread, use one executor, which starts at its first use."""

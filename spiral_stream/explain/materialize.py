@@ -40,7 +40,21 @@ def materialize_facts(subject: Subject) -> dict[str, Any]:
         named |= _by_stream(subject, name, kept)
     for clip in stages.clips:
         named |= clip_facts(subject, clip)
-    return {**named, "fields": rows}
+    return {**named, **_too_large(subject), "fields": rows}
+
+
+def _too_large(subject: Subject) -> dict[str, str]:
+    """One line per column that is read from its source, because keeping it takes more than is done unasked."""
+    found = {
+        (relation, column): cost
+        for s in subject.stages.streams
+        for relation, column, cost in s.selected.kept.too_large()
+    }
+    return {
+        f"column {relation}.{column}": f"read from its source; keeping it takes {cost}, more than is done unasked: "
+        "stream.materialize()"
+        for (relation, column), cost in found.items()
+    }
 
 
 def _row(field: str, where: str, size: Any, cache: str = "-", built: Any = "-", hit: Any = "-") -> dict[str, Any]:

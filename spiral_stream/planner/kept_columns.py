@@ -3,7 +3,7 @@
 A narrow column is kept for all rows of the relation, one piece per storage shard (`derived.column`): numbers, fixed-size
 lists of them, short texts, and lists of integers. It is made at the first use by one pass over the column and shared by
 every plan, whatever its filter. A gather of 1,500 texts takes 0.2 ms here and 3 ms through Lance. What would take much
-disk waits for `materialize`; columns of bytes and of long texts stay where they are.
+disk or time (`derived.unasked`) waits for `materialize`; columns of bytes and of long texts stay where they are.
 """
 
 import threading
@@ -29,6 +29,7 @@ from spiral_stream.derived.gather import KeptColumn, located
 from spiral_stream.derived.lengths import ListLengths
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.roster import Roster, RosterFile, keys_of
+from spiral_stream.derived.unasked import LOOKED_AT_ROWS, Cost, cost_of
 from spiral_stream.errors import DamageError, SpiralWarning
 from spiral_stream.expr import Col
 from spiral_stream.integrity.publish import publish_file
@@ -43,6 +44,7 @@ MAPPED_AT_ONCE: Final = 256  # parts of a column; of more, each is mapped when i
 RARE: Final = 64  # a column is not made for a selection that reads fewer than one row in as many
 _ATTEMPTS: Final = 8  # to make what is damaged again: a disk may damage all that it is given
 _LOOKED_AT: Final = 256  # rows, to tell how long texts and lists are
+_RUNS: Final = 4  # in which they lie in a large relation
 
 
 @final
@@ -63,6 +65,7 @@ class KeptRelation:
             name: MappedColumn(relation, name) for name in relation.in_place
         }
         self._lengths: dict[str, KeptColumn] = {}  # of lists that are not kept themselves
+        self.too_large: dict[str, Cost] = {}  # columns that are not made unasked
         self._lock = threading.Lock()  # threads that count chapters ask for lengths at the same time
 
     def __contains__(self, name: object) -> bool:
@@ -87,8 +90,23 @@ class KeptRelation:
         found = {column: self._built(column) for column in columns}
         built = {column: each for column, each in found.items() if each is not None}
         new = [column for column in columns if column not in built] if self.worth(read_rows) else []
-        narrow = self._narrow(new)
-        self._open([*built, *(column for column in new if column in narrow)], builders_in_force, built=built)
+        narrow = self._narrow([column for column in new if column.name not in self.too_large])
+        new = self._within_bound([column for column in new if column in narrow])
+        self._open([*built, *new], builders_in_force, built=built, unasked=True)
+
+    def _within_bound(self, new: list[Column]) -> list[Column]:
+        """Those columns that are made unasked: the smallest ones, while together they are below the bound."""
+        if self.relation.manifest.total < LOOKED_AT_ROWS:
+            return new
+        costs = {column: cost_of(self.relation, [column], self.relation.manifest.total) for column in new}
+        out: list[Column] = []
+        for column in sorted(new, key=lambda each: costs[each].bytes):
+            together = Cost(0, *(sum(costs[each][k] for each in [*out, column]) for k in (1, 2)))
+            if together.too_much:
+                self.too_large[column.name] = costs[column]
+            else:
+                out.append(column)
+        return out
 
     def build(
         self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[BuildProgress], None]
@@ -139,7 +157,7 @@ class KeptRelation:
         with self._lock:
             if name not in self._lengths:
                 wanted = ListLengths(name, self.schema.field(name).type)
-                (pieces,) = self._pieces([wanted], builders_in_force, lambda _: None, {})
+                (pieces,) = self._pieces([wanted], builders_in_force, lambda _: None, {}, unasked=True)
                 self._lengths[name] = KeptColumn(wanted.numbers, pieces)
         return np.asarray(self._lengths[name].arrow(*at).to_numpy(), dtype=np.int64)
 
@@ -163,10 +181,14 @@ class KeptRelation:
         builders: Callable[[], Builders],
         report: Callable[[BuildProgress], None] = lambda _: None,
         built: Mapping[Any, Roster] = MappingProxyType({}),
+        *,
+        unasked: bool = False,
     ) -> None:
         if not columns:
             return
-        for column, pieces in zip(columns, self._pieces(columns, builders, report, built), strict=True):
+        for column, pieces in zip(
+            columns, self._pieces(columns, builders, report, built, unasked=unasked), strict=True
+        ):
             kept = KeptColumn(column, pieces)
             if kept.whole:
                 self._kept[column.name] = kept
@@ -177,6 +199,8 @@ class KeptRelation:
         builders: Callable[[], Builders],
         report: Callable[[BuildProgress], None],
         built: Mapping[Any, Roster],
+        *,
+        unasked: bool = False,
     ) -> list[Pieces]:
         """The pieces of columns, made where they are missing; a damaged part is made again with a warning.
 
@@ -185,7 +209,7 @@ class KeptRelation:
         keys = keys_of(self.relation.manifest.content_keys)
         for left in reversed(range(_ATTEMPTS)):
             missing = [column for column in columns if column not in built]
-            made = build(self.relation, missing, self._root, builders, report) if missing else []
+            made = build(self.relation, missing, self._root, builders, report, unasked=unasked) if missing else []
             rosters = {**built, **dict(zip(missing, made, strict=True))}
             found = [Pieces(RosterFile(self._root, column), rosters[column], keys) for column in columns]
             built = {}
@@ -228,8 +252,7 @@ class KeptRelation:
         out = {c for c in columns if c.row_bytes is not None and max(c.row_bytes, 1) * total <= self._room(c.row_bytes)}
         unsized = [column for column in columns if column.form != FIXED and not self._wide(column).exists()]
         if unsized:
-            some = np.unique(np.linspace(0, total - 1, min(total, _LOOKED_AT)).astype(np.uint64))
-            looked = self.relation.fetch(some, [column.name for column in unsized])
+            looked = self.relation.fetch(_some(total), [column.name for column in unsized])
             for column in unsized:
                 mean = _mean_bytes(looked[column.name], column)
                 if mean <= NARROW_BYTES or (column.form != TEXT and mean * total <= AUTO_BYTES):
@@ -294,6 +317,13 @@ class KeptColumns:
         for kept in self._relations.values():
             yield from kept.pieces()
 
+    def too_large(self) -> Iterator[tuple[str, str, Cost]]:
+        """Yield the columns that are not made unasked: relation, column and what making it would take."""
+        for kept in self._relations.values():
+            for name, cost in kept.too_large.items():
+                if name not in kept:
+                    yield kept.relation.entry.name, name, cost
+
     def __contains__(self, name: object) -> bool:
         """Whether a column is read from mapped pieces alone."""
         return name in self._columns.env and all(self._keeper(leaf) for leaf in self._columns.env[str(name)].columns())
@@ -337,6 +367,13 @@ class KeptColumns:
             own = [name for k, name in places if at == (0 if k is None else k + 1)]
             if own:
                 yield kept, own
+
+
+def _some(total: int) -> UInt64:
+    """Some rows of a relation: of a large one, a few runs of them, since a row costs as much as its row group."""
+    runs = _LOOKED_AT if total <= LOOKED_AT_ROWS else _RUNS
+    firsts = np.linspace(0, max(0, total - _LOOKED_AT // runs), min(total, runs)).astype(np.uint64)
+    return np.unique(firsts[:, None] + np.arange(_LOOKED_AT // runs, dtype=np.uint64))
 
 
 def _mean_bytes(values: pa.ChunkedArray, column: Column) -> float:

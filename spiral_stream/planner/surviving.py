@@ -209,7 +209,7 @@ class _Finding:
         return Outcome(digest([str(self._folder.parent.name)]), len(facts["rights"]))
 
     def _pieces(self, derivation: Derivation, source: ShardSource) -> Pieces:
-        (roster,) = build(source, [derivation], self._place.root, self._place.builders)
+        (roster,) = build(source, [derivation], self._place.root, self._place.builders, unasked=True)
         return Pieces(RosterFile(self._place.root, derivation), roster, keys_of(source.manifest.content_keys))
 
     def _settled(self, settle: Callable[[Path], Meta]) -> Meta:

@@ -6,16 +6,17 @@ The rows of a storage shard whose content key is known keep their place. Those o
 their identity. Memory: a byte per row of the two plans, and 8 bytes per row of the shards that changed.
 """
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.catalog.measuring import identity_pieces
+from spiral_stream.catalog.row_identity import ROW_ID, is_made
 from spiral_stream.catalog.shard_rows import SourceRows
 from spiral_stream.derived.identities import Identities, rows_of
-from spiral_stream.derived.pieces import Pieces
 from spiral_stream.errors import ResumeError
 from spiral_stream.plan.maps import SampleAssembly
 from spiral_stream.plan.nodes import Sample
@@ -189,11 +190,10 @@ def found_again(before: StreamStage, marked: Mask, now: StreamStage, root: Path)
     others = [shard for shard in range(len(new.manifest.shard_rows)) if shard not in same]
     if gone and others:
         _need_identities(before, now)
-        entry = now.base.entry
-        identities = Identities(entry.identity, tuple(entry.schema.field(name).type for name in entry.identity))
-        hashes = _hashes(identity_pieces(old, identities, root), old)
+        computed = all(_is_computed(each) for each in (before, now))
+        hashes = old.row_words if computed else _hashes(before, old, root)
         wanted = np.concatenate([hashes(s)[_offsets(before, s)[marked[_rows(before, s)]]] for s in gone])
-        hashes = _hashes(identity_pieces(new, identities, root), new)
+        hashes = new.row_words if computed else _hashes(now, new, root)
         for shard in others:
             out[_rows(now, shard)] = np.isin(hashes(shard)[_offsets(now, shard)], wanted)
     return out
@@ -227,8 +227,17 @@ def _offsets(stream: StreamStage, shard: int) -> NDArray[np.int64]:
     return stream.selected.offsets_of_shard(shard).astype(np.int64)
 
 
-def _hashes(pieces: Pieces, rows: SourceRows) -> Any:
-    """A function that returns the hash of each row of a shard: uint64."""
+def _is_computed(stream: StreamStage) -> bool:
+    """Whether rows have computed identities, of which a half tells them apart: nothing is read."""
+    entry = stream.base.entry
+    return entry.identity == (ROW_ID,) and is_made(entry.schema.field(ROW_ID))
+
+
+def _hashes(stream: StreamStage, rows: SourceRows, root: Path) -> Callable[[int], UInt64]:
+    """A function that returns the hash of the identity of each row of a shard: uint64."""
+    entry = stream.base.entry
+    identities = Identities(entry.identity, tuple(entry.schema.field(name).type for name in entry.identity))
+    pieces = identity_pieces(rows, identities, root, unasked=True)
 
     def of(shard: int) -> UInt64:
         out = np.empty(int(rows.manifest.shard_rows[shard]), dtype=np.uint64)

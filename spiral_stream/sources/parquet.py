@@ -30,6 +30,7 @@ from spiral_stream.sources.parquet_files import (
     parquet_storage,
     read_footer,
     rows_at_once,
+    runs_of,
 )
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.recent import Recent
@@ -285,17 +286,18 @@ class ParquetReader(Reader):
     def _read_batches(self, file: ParquetFile, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         import pyarrow.parquet as pq
 
-        chunks = chunks_of(file, groups, columns)
-        with parquet_storage(file), pq.ParquetFile(opened_file(file, chunks), metadata=file.footer) as opened:
-            threads = sum(file.footer.row_group(g).total_byte_size for g in groups) >= _SMALL_BYTES
-            read = {"row_groups": groups, "columns": list(columns), "use_threads": threads}
-            batches = opened.iter_batches(batch_size=rows_at_once(file, groups, columns), **read)
-            while True:
-                batch = next(batches, None)
-                self._need_unchanged(file)
-                if batch is None:
-                    return
-                yield as_plain(batch) if file.has_views else batch
+        for run in runs_of(file, groups, columns):  # Arrow holds what is stored of all groups that it is given
+            chunks = chunks_of(file, run, columns)
+            with parquet_storage(file), pq.ParquetFile(opened_file(file, chunks), metadata=file.footer) as opened:
+                threads = sum(file.footer.row_group(g).total_byte_size for g in run) >= _SMALL_BYTES
+                read = {"row_groups": run, "columns": list(columns), "use_threads": threads}
+                batches = opened.iter_batches(batch_size=rows_at_once(file, run[0], columns), **read)
+                while True:
+                    batch = next(batches, None)
+                    self._need_unchanged(file)
+                    if batch is None:
+                        break
+                    yield as_plain(batch) if file.has_views else batch
 
     def _column(self, unit: int, group: int, name: str) -> pa.ChunkedArray:
         """One decoded column of one row group, from the cache or the file."""

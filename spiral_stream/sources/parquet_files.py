@@ -64,12 +64,29 @@ def chunks_of(file: ParquetFile, groups: Sequence[int], columns: Sequence[str]) 
     return found
 
 
-def rows_at_once(file: ParquetFile, groups: Sequence[int], columns: Sequence[str]) -> int:
+def rows_at_once(file: ParquetFile, group: int, columns: Sequence[str]) -> int:
     """Return how many rows a scan decodes at a time: `SCAN_ROWS`, or fewer where rows are wide."""
-    group = file.footer.row_group(groups[0])
-    chunks = (group.column(at) for at in range(group.num_columns))
-    size = sum(each.total_uncompressed_size for each in chunks if each.path_in_schema.split(".")[0] in columns)
-    return max(1, min(SCAN_ROWS, _SCAN_BYTES * max(group.num_rows, 1) // max(size, 1)))
+    rows, size = int(file.group_rows[group]), _bytes_of(file, group, columns)
+    return max(1, min(SCAN_ROWS, _SCAN_BYTES * max(rows, 1) // max(size, 1)))
+
+
+def runs_of(file: ParquetFile, groups: Sequence[int], columns: Sequence[str]) -> list[list[int]]:
+    """Return row groups in runs of some 32 MiB of these columns, or one group that is larger."""
+    runs, room = list[list[int]](), 0
+    for group in groups:
+        if room <= 0:
+            runs.append([])
+            room = _SCAN_BYTES
+        runs[-1].append(group)
+        room -= _bytes_of(file, group, columns)
+    return runs
+
+
+def _bytes_of(file: ParquetFile, group: int, columns: Sequence[str]) -> int:
+    """Bytes of columns of a row group, unpacked; 2 us per column of the file."""
+    facts = file.footer.row_group(group)
+    chunks = (facts.column(at) for at in range(facts.num_columns))
+    return sum(each.total_uncompressed_size for each in chunks if each.path_in_schema.split(".")[0] in columns)
 
 
 def _remote_footer(uri: str) -> "tuple[bytes, pq.FileMetaData, Facts, list[Part]]":

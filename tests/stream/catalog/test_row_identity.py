@@ -21,6 +21,8 @@ import spiral_stream as sp
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.row_identity import ROW_ID, RowIds
 from spiral_stream.errors import CatalogError
+from spiral_stream.runtime import rows_left
+from spiral_stream.seeding import combine, mix64, uncombine, unmix64
 from spiral_stream.testing import check_elastic, check_replay, check_resume
 
 ROWS = 30  # of each file
@@ -301,3 +303,80 @@ def test_a_changed_fragment_of_a_dataset_has_others(catalog: sp.Catalog, tmp_pat
 
     assert {n: after[n] for n in range(6, 20)} == {n: before[n] for n in range(6, 20)}
     assert not {after[n] for n in range(1, 6)} & set(before.values())  # a deletion touches its fragment
+
+
+@given(
+    rows=st.lists(st.integers(1, 2**40), min_size=1, max_size=5),
+    firsts=st.booleans(),
+    at=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2**40)), min_size=1, max_size=5),
+    flipped=st.integers(0, 31),
+)
+def test_a_row_is_found_by_its_identity_by_arithmetic(
+    rows: list[int], firsts: bool, at: list[tuple[int, int]], flipped: int
+) -> None:
+    counts = np.array(rows, np.uint64)
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
+    begins = np.arange(len(rows), dtype=np.uint64) * np.uint64(1_000) if firsts else None
+    ids = RowIds([f"{k:032x}" for k in range(len(rows))], counts, begins)
+    asked = [int(starts[unit % len(rows)]) + row % rows[unit % len(rows)] for unit, row in at]
+
+    for physical, text in zip(asked, ids.of(np.array(asked, np.uint64)).to_pylist(), strict=True):
+        assert ids.find(text).tolist() == [physical]
+        other = text[:flipped] + ("0" if text[flipped] != "0" else "1") + text[flipped + 1 :]
+        assert ids.find(other).tolist() == []
+    for none in ("", "x" * 32, text[:-1], text.upper() + "0", "É" * 32):
+        assert ids.find(none).tolist() == []
+
+
+@given(words=st.lists(st.integers(0, 2**64 - 1), min_size=1), key=st.integers(0, 2**64 - 1))
+def test_mixing_is_undone(words: list[int], key: int) -> None:
+    values = np.array(words, np.uint64)
+
+    assert unmix64(mix64(values)).tolist() == words
+    assert mix64(unmix64(values)).tolist() == words
+    assert uncombine(np.uint64(key), combine(np.uint64(key), values)).tolist() == words
+
+
+def test_looking_rows_up_makes_and_reads_nothing(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over ten billion rows: units that the shard table claims, of which no file is read."""
+    whole = ids(catalog)
+    with plan(catalog, ORDERS[1]).to_numpy() as stream:
+        batches = list(stream)
+        stream.set_epoch(0)
+        before = sorted(path for path in catalog.root.rglob("*") if "identities" in str(path))
+        for name in ("fetch", "scan"):
+            monkeypatch.setattr(OpenRelation, name, lambda *_: pytest.fail("rows are read"))
+        assert stream.locate(batches[3]["id"][2], epoch=0)["batch"] == 3
+        stream.skip(identities=[batches[5]["id"][0]], epoch=0)
+        with pytest.raises(KeyError, match="no row that the plan keeps"):
+            stream.locate("0" * 32)
+        assert sorted(path for path in catalog.root.rglob("*") if "identities" in str(path)) == before == []
+    assert len(whole) == len(FILES) * ROWS
+
+
+def test_a_rebase_finds_the_rows_of_changed_shards_without_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards that a column names lie in two files; one file is written again, so every shard changes."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+
+    def store(name: str, first: int) -> None:
+        rows = pa.table({"n": np.arange(first, first + 40), "storage_shard": ["s0"] * 20 + ["s1"] * 20})
+        pq.write_table(rows, folder / f"{name}.parquet")
+
+    store("a", 0)
+    store("b", 100)
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    catalog.register("t", sp.Parquet(str(folder)), identity=sp.RowIdentity(), shard="storage_shard")
+    with plan(catalog, ORDERS[1]).to_numpy() as stream:
+        came = [n for batch in islice(stream, 4) for n in batch["n"]]
+        state = stream.state_dict()
+    store("b", 200)
+    catalog.refresh("t")
+    monkeypatch.setattr(rows_left, "identity_pieces", lambda *_, **__: pytest.fail("identities are indexed"))
+    with plan(catalog, ORDERS[1]).to_numpy() as stream:
+        stream.rebase(state)
+        rest = [n for batch in stream for n in batch["n"]]
+    assert any(n < 40 for n in came)
+    assert sorted([*(n for n in came if n < 40), *rest]) == [*range(40), *range(200, 240)]
