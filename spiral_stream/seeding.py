@@ -92,7 +92,8 @@ def uncombine(keys: UInt64 | np.uint64, combined: UInt64 | np.uint64) -> UInt64:
     k = np.asarray(keys, dtype=np.uint64)
     with np.errstate(over="ignore"):
         folded = (unmix64(np.asarray(combined, dtype=np.uint64)) - _GOLDEN) * _GOLDEN_INVERSE
-        return unmix64(folded ^ k) - _GOLDEN
+        found: UInt64 = unmix64(folded ^ k) - _GOLDEN
+    return found
 
 
 def key(*parts: int | str | bytes) -> int:

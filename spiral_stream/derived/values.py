@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.derived.column import LIST, Column, form_of
-from spiral_stream.derived.derivation import Derivation, Piece, ShardRows
+from spiral_stream.derived.derivation import Derivation, Piece, ShardRows, Spool
 from spiral_stream.derived.gather import KeptColumn, PiecesOf
 from spiral_stream.derived.pieces import Pieces
 
@@ -73,7 +73,7 @@ class Values(Derivation):
         return {**json.loads(self.about), "types": [str(kind) for kind in self.kinds], "version": self.VERSION}
 
     def piece(self, shard: ShardRows) -> Piece:
-        arrays: dict[str, NDArray[Any]] = {}
+        arrays: dict[str, NDArray[Any] | Spool] = {}
         summary = {_ROWS: len(shard.table)}
         for k, form in enumerate(self.forms):
             if form is None:
