@@ -64,6 +64,7 @@ def page(
     name: str,
     descriptions: Mapping[str, str],
     more: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> dg.MaterializeResult[None]:
     """Return what the page of a registered relation shows. Its data version is the relation's.
 
@@ -73,12 +74,14 @@ def page(
         name: of the relation.
         descriptions: column -> its meaning.
         more: is shown too.
+        tags: that the registration records for programs.
     """
     import spiral_stream as spiral
 
     report = spiral.report_relation(catalog, name, labels=(), origins=(), along="")
     metadata = {**pages.relation_page(context, report, descriptions), **(more or {})}
-    return dg.MaterializeResult(data_version=dg.DataVersion(catalog.entry(name).data_version), metadata=metadata)
+    version = dg.DataVersion(catalog.entry(name).data_version)
+    return dg.MaterializeResult(data_version=version, metadata=metadata, tags=tags)
 
 
 def unique(catalog: "spiral.Catalog", relation: str) -> dg.AssetCheckResult:

@@ -1,19 +1,23 @@
-"""A sensor that looks at sources and asks for everything that changed in one run.
+"""A sensor that asks for every relation whose source is not what was registered, all of them in one run.
 
 A look costs one ``stat`` per file: names, sizes and times of everything below the source's path. A source on an object store
-is asked for its units. A file that was only touched is asked for too: registering it compares bytes, and its relation keeps
-its data version, so nothing downstream is rebuilt.
+is asked for its units. The measure is what is registered, not what was asked for: a registration records the look that it
+began with, and the catalog's shard table that it made. So files that come back as they were are registered again, what
+another program registered is seen, and a run that failed is asked for again, after 1, 2, 4, ... looks and at most an hour. A
+file that was only touched is asked for too: registering it compares bytes, and its relation keeps its data version, so nothing
+downstream is rebuilt.
 """
 
 import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
-from typing import Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import dagster as dg
 
@@ -21,7 +25,14 @@ from spiral_assets import conventions
 from spiral_assets.resources import CatalogResource
 from spiral_assets.sources import Declared, expanded, made, place_of
 
+if TYPE_CHECKING:
+    import spiral_stream as spiral
+
+LOOK_TAG: Final = "spiral/look"  # of a registration: the digest of its source's files, before they were read
+MANIFEST_TAG: Final = "spiral/manifest"  # of a registration: the shard table that the catalog had after it
+LONGEST_S: Final = 3_600  # between two requests for the same state of a source
 _DIGITS: Final = 32
+RUN_KEY: Final = "dagster/run_key"  # tag by which Dagster names the request of a run
 
 
 @final
@@ -34,7 +45,7 @@ class Watched:
 
 
 def watch_sensor(name: str, relations: Sequence[Watched], *, every_s: int, running: bool = True) -> dg.SensorDefinition:
-    """Return the sensor ``watch_<name>``, which requests one run for all relations whose source changed.
+    """Return the sensor ``watch_<name>``, which requests one run for all relations whose source is not what is registered.
 
     Args:
         name: of what is watched; a relation's name, or that of a folder.
@@ -51,26 +62,152 @@ def watch_sensor(name: str, relations: Sequence[Watched], *, every_s: int, runni
         description="Register what changed in its source, all of it in one run.",
     )
     def watch(context: dg.SensorEvaluationContext, catalog: CatalogResource) -> dg.SensorResult:
-        before: Mapping[str, str] = json.loads(context.cursor or "{}")
-        now = {each.relation: _look(each.source, catalog) for each in relations}
-        changed = sorted(name for name, found in now.items() if found != before.get(name))
-        if not changed:
-            return dg.SensorResult(skip_reason="no source changed", cursor=json.dumps(now))
-        keys = [conventions.relation_key(name) for name in changed]
-        key = hashlib.sha256(json.dumps({name: now[name] for name in changed}).encode()).hexdigest()[:_DIGITS]
-        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=key, asset_selection=keys)], cursor=json.dumps(now))
+        opened, before = catalog.open(), _Asked.of(context.cursor)
+        now, away = _looks(relations, opened)
+        for relation, why in away.items():
+            context.log.warning("%s could not be looked at: %s", relation, why)
+        if away and not now:
+            msg = f"no source could be looked at; {next(iter(away))}: {next(iter(away.values()))}"
+            raise dg.Failure(msg)
+        registered = _registered(context.instance, opened, now)
+        differ = {name: look for name, look in now.items() if look != registered.get(name)}
+        before = before.without(set(now) - set(differ))
+        due = sorted(name for name, look in differ.items() if before.is_due(context.instance, name, look, every_s))
+        if not due:
+            waiting = f"; waiting to ask again for {', '.join(sorted(differ))}" if differ else ""
+            missed = f"; could not look at {', '.join(sorted(away))}" if away else ""
+            return dg.SensorResult(skip_reason=f"no source changed{waiting}{missed}", cursor=before.cursor())
+        key, after = before.asking({name: differ[name] for name in due})
+        keys = [conventions.relation_key(name) for name in due]
+        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=key, asset_selection=keys)], cursor=after.cursor())
 
     return watch
 
 
-def _look(source: Declared, catalog: CatalogResource) -> str:
-    """Return a digest of names, sizes and times of a source's files, or of its units' content keys."""
+def look(source: Declared, catalog: "spiral.Catalog") -> str:
+    """Return a digest of names, sizes and times of a source's files, or of its units' content keys.
+
+    Args:
+        source: where the rows are.
+        catalog: that a function of the source gets.
+
+    Raises:
+        Failure: there is no file below its path.
+    """
     place = place_of(source)
     if place is None or "://" in expanded(place):
-        with made(source, catalog.open()).open() as reader:
-            facts = ((unit.name, unit.content_key) for unit in reader.units())
-            return _digest(facts)
-    return _digest(_files(expanded(place)))
+        with made(source, catalog).open() as reader:
+            facts: list[tuple[object, ...]] = [(unit.name, unit.content_key) for unit in reader.units()]
+    else:
+        facts = list(_files(expanded(place)))
+    if not facts:
+        msg = f"source: there is no file at {place or source}. Put its files there, or correct its path"
+        raise dg.Failure(msg)
+    state = hashlib.blake2b(digest_size=_DIGITS // 2)
+    for each in facts:
+        state.update(repr(each).encode())
+    return state.hexdigest()
+
+
+def before_reading(source: Declared, catalog: "spiral.Catalog", *, watched: bool) -> str | None:
+    """Look at a source that is about to be registered; None for one that no sensor looks at and that is no local path.
+
+    Args:
+        source: where the rows are.
+        catalog: that a function of the source gets.
+        watched: whether a sensor looks at it, whatever that costs.
+    """
+    place = place_of(source)
+    if not watched and (place is None or "://" in expanded(place)):
+        return None
+    try:
+        return look(source, catalog)
+    except Exception:  # noqa: BLE001  registering it says what is wrong, and says it better
+        return None
+
+
+def tags(catalog: "spiral.Catalog", name: str, seen: str | None) -> dict[str, str]:
+    """Return what a registration records of itself for the sensor.
+
+    Args:
+        catalog: that has the relation.
+        name: of the relation.
+        seen: the look at its source before it was read, if there was one.
+    """
+    return {} if seen is None else {LOOK_TAG: seen, MANIFEST_TAG: catalog.entry(name).manifest_name}
+
+
+def _looks(relations: Sequence[Watched], catalog: "spiral.Catalog") -> tuple[dict[str, str], dict[str, str]]:
+    """Return the look at each source, and why one could not be looked at: a store that is away, a disk that is not there."""
+    now, away = {}, {}
+    for each in relations:
+        try:
+            now[each.relation] = look(each.source, catalog)
+        except Exception as error:  # noqa: BLE001  one source that is away must not hide the others; it is told
+            away[each.relation] = str(error)
+    return now, away
+
+
+def _registered(instance: dg.DagsterInstance, catalog: "spiral.Catalog", names: Mapping[str, str]) -> dict[str, str]:
+    """Return the look that each relation was registered by; none for one that the catalog does not have as it was registered."""
+    present, tables = {conventions.relation_key(name): name for name in names}, set(catalog.tables())
+    found = {}
+    for record in instance.get_asset_records(list(present)):
+        name, last = present[record.asset_entry.asset_key], record.asset_entry.last_materialization
+        told = (last.tags if last else None) or {}
+        if LOOK_TAG in told and name in tables and told.get(MANIFEST_TAG) == catalog.entry(name).manifest_name:
+            found[name] = told[LOOK_TAG]
+    return found
+
+
+@final
+@dataclass(frozen=True)
+class _Asked:
+    """What was asked for and is not registered yet: the sensor's cursor.
+
+    Attributes:
+        serial: the number of the next request; no run key is used twice.
+        of_relation: relation -> what was asked for (``look``), by which run key, when, and how often in a row.
+    """
+
+    serial: int
+    of_relation: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, cursor: str | None) -> "_Asked":
+        """Read a cursor; one that is reset, or of an earlier version, begins at numbers that were never used."""
+        saved = json.loads(cursor or "{}")
+        if "serial" not in saved:
+            return cls(time.time_ns(), {})
+        return cls(saved["serial"], saved["asked"])
+
+    def cursor(self) -> str:
+        """Return the saved form."""
+        return json.dumps({"serial": self.serial, "asked": self.of_relation})
+
+    def without(self, names: set[str]) -> "_Asked":
+        """Forget what is registered by now."""
+        return _Asked(self.serial, {name: each for name, each in self.of_relation.items() if name not in names})
+
+    def is_due(self, instance: dg.DagsterInstance, name: str, now: str, every_s: int) -> bool:
+        """Whether to ask for a state: it was not asked for, or its run has ended and enough time has passed."""
+        last = self.of_relation.get(name)
+        if last is None or last["look"] != now:
+            return True
+        if time.time() < last["at"] + min(every_s * 2 ** (last["times"] - 1), max(LONGEST_S, every_s)):
+            return False
+        runs = instance.get_runs(dg.RunsFilter(tags={RUN_KEY: last["key"]}), limit=1)
+        return not runs or runs[0].is_finished
+
+    def asking(self, looks: Mapping[str, str]) -> "tuple[str, _Asked]":
+        """Return the run key of a request for these relations, and what has then been asked for."""
+        key = hashlib.sha256(json.dumps([self.serial, looks]).encode()).hexdigest()[:_DIGITS]
+        asked = {}
+        for name, now in looks.items():
+            last = self.of_relation.get(name)
+            times = last["times"] + 1 if last is not None and last["look"] == now else 1
+            asked[name] = {"look": now, "key": key, "at": time.time(), "times": times}
+        return key, _Asked(self.serial + 1, {**self.of_relation, **asked})
 
 
 def _files(place: str) -> Iterator[tuple[str, int, int]]:
@@ -86,10 +223,3 @@ def _files(place: str) -> Iterator[tuple[str, int, int]]:
             for name in sorted(names):
                 facts = (Path(folder) / name).stat()
                 yield f"{folder}/{name}", facts.st_size, facts.st_mtime_ns
-
-
-def _digest(facts: Iterator[tuple[object, ...]]) -> str:
-    state = hashlib.blake2b(digest_size=16)
-    for each in facts:
-        state.update(repr(each).encode())
-    return state.hexdigest()

@@ -6,7 +6,7 @@ from typing import Any, Final, final
 
 import dagster as dg
 
-from spiral_assets import automation, conventions, pages, relation_checks
+from spiral_assets import automation, conventions, pages, relation_checks, watching
 from spiral_assets.assets.measure import Check, own_check
 from spiral_assets.checks import (
     identity_check,
@@ -124,7 +124,8 @@ def relation_assets(
     registration = Registration(
         name, identity, shard, dict(semantic or {}), dict(descriptions or {}), compare_bytes=compare_bytes
     )
-    asset = _relation(registration, source, description, deps, domain, owners, fresh_within_h)
+    watched = watch_s is not None
+    asset = _relation(registration, source, description, deps, domain, owners, fresh_within_h, watched=watched)
     found: list[Any] = [asset]
     tests = [identity_check(asset, name)]
     if columns:
@@ -137,7 +138,7 @@ def relation_assets(
         stats = _statistics(name, Roles(labels, origins, along), asset, domain, owners)
         found.append(stats)
         tests += _spread_checks(stats, name, Roles(labels, origins, along), limits)
-    sensors = [] if watch_s is None else [watch_sensor(name, [Watched(name, source)], every_s=watch_s)]
+    sensors = [watch_sensor(name, [Watched(name, source)], every_s=watch_s)] if watch_s is not None else []
     return dg.Definitions(assets=found, asset_checks=tests, sensors=sensors)
 
 
@@ -149,6 +150,8 @@ def _relation(
     domain: str,
     owners: Sequence[str],
     fresh_within_h: float | None,
+    *,
+    watched: bool,
 ) -> dg.AssetsDefinition:
     """The asset that registers a relation as it is now."""
     kind = kind_of(source)
@@ -167,8 +170,10 @@ def _relation(
     )
     def relation(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         opened = catalog.open()
+        seen = watching.before_reading(source, opened, watched=watched)
         register(opened, registration, source)
-        return page(context, opened, registration.name, registration.descriptions)
+        tags = watching.tags(opened, registration.name, seen)
+        return page(context, opened, registration.name, registration.descriptions, tags=tags)
 
     return relation
 
