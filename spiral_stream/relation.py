@@ -254,7 +254,8 @@ class Relation(RowVerbs):
             device: the device of fields that name none, such as ``"cuda"``; None leaves them on the CPU.
             threads: the size of each pool of threads that fetch and decode; None divides the cores among the processes
                 that read the stream. Batches are the same.
-            read_batch_size: how many rows a task fetches and decodes at a time; None takes 64. Batches are the same.
+            read_batch_size: how many rows a task fetches and decodes at a time; None takes 64, and whole batches of columns
+                that are only copied. Batches are the same.
 
         Raises:
             MissingExtraError: PyTorch is not installed.
@@ -266,24 +267,38 @@ class Relation(RowVerbs):
         made = nodes.Deliver(self.node, "torch", prefetch, device)
         return TorchStream(made, self.catalog, threads, read_batch_size=read_batch_size)
 
-    def to_numpy(self, *, prefetch: int = 2) -> "PreparedStream":
+    def to_numpy(
+        self, *, prefetch: int = 2, threads: int | None = None, read_batch_size: int | None = None
+    ) -> "PreparedStream":
         """Return a stream of dicts of NumPy arrays.
 
         Args:
             prefetch: how many batches are built ahead of the loop.
+            threads: as for `to_torch`.
+            read_batch_size: as for `to_torch`.
 
         Raises:
-            PlanError: the plan does not end with `collate`.
+            PlanError: the plan does not end with `collate`, or a number is wrong.
         """
         from spiral_stream.prepared import PreparedStream
 
-        return PreparedStream(nodes.Deliver(self.node, "numpy", prefetch), self.catalog)
+        made = nodes.Deliver(self.node, "numpy", prefetch)
+        return PreparedStream(made, self.catalog, threads, read_batch_size=read_batch_size)
 
-    def to_jax(self, *, prefetch: int = 2) -> "JaxStream":
-        """Return a stream of dicts of JAX arrays, on JAX's default device; JAX must be installed when it is bound or read."""
+    def to_jax(
+        self, *, prefetch: int = 2, threads: int | None = None, read_batch_size: int | None = None
+    ) -> "JaxStream":
+        """Return a stream of dicts of JAX arrays, on JAX's default device; JAX must be installed when it is bound or read.
+
+        Args:
+            prefetch: how many batches are built ahead of the loop.
+            threads: as for `to_torch`.
+            read_batch_size: as for `to_torch`.
+        """
         from spiral_stream.adapters.jax import JaxStream
 
-        return JaxStream(nodes.Deliver(self.node, "jax", prefetch), self.catalog)
+        made = nodes.Deliver(self.node, "jax", prefetch)
+        return JaxStream(made, self.catalog, threads, read_batch_size=read_batch_size)
 
     # ---- looking
 

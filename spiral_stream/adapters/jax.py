@@ -61,12 +61,18 @@ class JaxStream(PreparedStream):
         catalog: where its relations are registered.
         threads: as for `PreparedStream`.
         budget_bytes: as for `PreparedStream`.
+        read_batch_size: as for `PreparedStream`.
     """
 
     def __init__(
-        self, plan: Deliver, catalog: Registry, threads: int | None = None, budget_bytes: int = DEFAULT_BUDGET_BYTES
+        self,
+        plan: Deliver,
+        catalog: Registry,
+        threads: int | None = None,
+        budget_bytes: int = DEFAULT_BUDGET_BYTES,
+        read_batch_size: int | None = None,
     ) -> None:
-        super().__init__(plan, catalog, threads, budget_bytes, JaxDelivery())
+        super().__init__(plan, catalog, threads, budget_bytes, JaxDelivery(), read_batch_size)
 
 
 def _jax_numpy() -> Any:

@@ -23,7 +23,7 @@ from spiral_stream.fields.boxes import Following
 from spiral_stream.fields.padded_rows import PaddedRows
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.blocks import sound
-from spiral_stream.planner.lineage import Key
+from spiral_stream.planner.lineage import Key, Stored
 from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SoundStage, Stages
 from spiral_stream.runtime.ahead import only_fetched, pieces, submitted
 from spiral_stream.runtime.bad_samples import Refusals
@@ -70,9 +70,9 @@ class BatchBuilder:
         refusals: Refusals,
         merge: int = 1,
         split: frozenset[str] = frozenset(),
-        piece_rows: int = PIECE_ROWS,
+        piece_rows: int | None = None,
     ) -> None:
-        self._stages, self._piece_rows = stages, piece_rows
+        self._stages, self._piece_rows = stages, piece_rows or PIECE_ROWS
         self._numbering = numbering
         self._reader = reader
         self._metrics = metrics
@@ -97,7 +97,6 @@ class BatchBuilder:
         self._draws = not all(fixed)
         self._names, lineage = stages.field_names, reader.lineage
         self._gathering = gathering = Gathering(stages, lineage)
-        self._looking_up = LookingUp(stages, numbering, gathering, metrics)
         self._gathered = [stage for stage in stages.plains if stage.name in gathering.plains]
         others = [stage for stage in stages.plains if stage.name not in gathering.plains and not is_mask_of_list(stage)]
         self._plains = [(stage, lineage.key(stage.field.column, lineage.end)) for stage in others]
@@ -106,7 +105,12 @@ class BatchBuilder:
         self._keys += [key for name, key in self._sequences.keys.items() if name not in gathering.tokens]
         named = [name for stage in stages.sounds for name in (stage.column, *stage.times)]
         self._keys += [lineage.key(name, lineage.end) for name in named]
-        self._calls = calls_of(stages, lineage, self._keys)
+        calls = calls_of(stages, lineage, self._keys)
+        stored = [key for key in self._keys if isinstance(key, Stored)]
+        self._in_pieces = calls or (piece_rows is not None and bool(stored))
+        self._looking_up = LookingUp(stages, numbering, gathering, metrics)
+        if not self._in_pieces:
+            self._looking_up.read_ahead(reader, stored, self._piece_rows)
         self.batch_bytes = batch_bytes(stages, merge)
 
     def begin(self, epoch: int, numbers: range, pool: Executor, soon: Sequence[range] = ()) -> Pending:
@@ -119,7 +123,7 @@ class BatchBuilder:
         numbers, drawn, counts, samples = found.numbers, found.drawn, found.counts, found.drawn.samples
         if not len(samples):
             raise all_skipped(epoch, self._numbering.skips.number(epoch, numbers[0]))
-        later = self._calls and bool(self._reader.lineage.missing(self._keys, samples.columns))
+        later = self._in_pieces and bool(self._reader.lineage.missing(self._keys, samples.columns))
         if self._keys and not later:
             with blaming(self._stages, samples):
                 self._reader.need(epoch, samples, self._keys)
@@ -172,7 +176,7 @@ class BatchBuilder:
             if self._followers.fields:  # which have to be known before an image is read
                 self._fill_pixels(draft)
 
-        return Deferred(self._reader, self._stages, epoch, draft.samples, self._keys, fill)
+        return Deferred(self._reader, self._stages, epoch, draft.samples, self._keys, fill, self._piece_rows)
 
     # ---- fields that are gathered from kept columns
 

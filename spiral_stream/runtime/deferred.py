@@ -1,4 +1,4 @@
-"""Columns of a batch that users' functions make: computed by the stream's threads, a few samples at a time.
+"""Columns of a batch that the stream's threads make or read, a few samples at a time: users' functions, asked-for reads.
 
 The feeder goes on with the next batch meanwhile. The piece that is done last fills the fields.
 """
@@ -37,6 +37,7 @@ class Deferred:
         samples: of the batch; they get the columns.
         keys: the columns.
         fill: called once they are there, by the thread that made the last of them.
+        piece: how many samples at a time.
     """
 
     def __init__(
@@ -47,10 +48,11 @@ class Deferred:
         samples: Samples,
         keys: Sequence[Key],
         fill: Callable[[], None],
+        piece: int = PIECE_SAMPLES,
     ) -> None:
         self._reader, self._stages, self._epoch = reader, stages, epoch
         self._samples, self._keys, self._fill = samples, keys, fill
-        self._begins = range(0, len(samples), PIECE_SAMPLES)
+        self._begins = range(0, len(samples), piece)
         self._done: dict[int, Samples] = {}
         self._lock = threading.Lock()
 
@@ -59,7 +61,7 @@ class Deferred:
         return [pool.submit(self._piece, begin) for begin in self._begins]
 
     def _piece(self, begin: int) -> None:
-        own = self._samples.take(np.arange(begin, min(begin + PIECE_SAMPLES, len(self._samples))))
+        own = self._samples.take(np.arange(begin, min(begin + self._begins.step, len(self._samples))))
         with blaming(self._stages, own):
             self._reader.need(self._epoch, own, self._keys)
         with self._lock:

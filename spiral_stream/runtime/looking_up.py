@@ -9,6 +9,9 @@ memory with them. The memory of a batch is taken when it is begun, so the queue 
 Rows that come from a disk take long, and a loop should not wait for those of sixteen batches. So twice as many batches are
 looked up together each time, and half as many after a time that was not quick. Neither changes a batch.
 
+Columns that are read from a source are read for several small batches at a time, for 64 rows together at most: a batch of one
+row would cost a call. The first read is for one batch; each next one is for twice as many rows, while what it gave is small.
+
 An error belongs to its batch: where looking up together fails, each batch is looked up alone when its turn comes.
 """
 
@@ -22,6 +25,7 @@ from typing import Final, final
 from spiral_stream.fields.ragged import FEW_BYTES, Ragged
 from spiral_stream.integrity.blocks import moment, sound
 from spiral_stream.plan.maps import SampleTokens
+from spiral_stream.planner.lineage import Stored
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.blame import blaming
 from spiral_stream.runtime.chapters import Drawn
@@ -29,13 +33,14 @@ from spiral_stream.runtime.gathering import Gathering
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.placing import joined
-from spiral_stream.runtime.samples import Int64, Samples
+from spiral_stream.runtime.samples import Int64, SampleReader, Samples
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
 
 BATCHES: Final = 16  # looked up together at most
 SAMPLES: Final = 1 << 14  # of all of them
 QUICK_S: Final = 0.01  # 0.2 ms where all rows are in memory
+AHEAD_BYTES: Final = 4 << 20  # that are read together; after more, fewer rows are
 
 
 @final
@@ -50,6 +55,7 @@ class FoundBatch:
     at: tuple[Int64, UInt64] | None = None  # shards and offsets in kept columns, [S] each; None: no field needs them
     tokens: Mapping[str, Ragged] = field(default_factory=dict)  # kept token columns
     looked_up: bool = False
+    read: bool = False  # whether its columns were read with those of a batch before it
 
 
 @final
@@ -71,6 +77,19 @@ class LookingUp:
         self._epoch = -1
         self._ahead: deque[FoundBatch] = deque()
         self._most = 1  # steps that are looked up together; the first one shows how many samples a step has
+        self._reader: SampleReader | None = None
+        self._keys: Sequence[Stored] = ()
+        self._most_rows = self._rows = 0  # that are read together: the limit, and how many next time
+
+    def read_ahead(self, reader: SampleReader, keys: Sequence[Stored], most_rows: int) -> None:
+        """Read some columns of small batches together.
+
+        Args:
+            reader: of the stream.
+            keys: the columns.
+            most_rows: that are read together.
+        """
+        self._reader, self._keys, self._most_rows = reader if keys else None, keys, most_rows
 
     def of(self, epoch: int, numbers: range, soon: Sequence[range] = ()) -> FoundBatch:
         """Return the samples of some batches that are delivered as one.
@@ -90,7 +109,30 @@ class LookingUp:
         if not found.looked_up:
             with sound(found.begun):
                 self._locate([found])
+        if self._reader is not None and self._ahead and not found.read:
+            self._read(self._reader, found)
         return found
+
+    def _read(self, reader: SampleReader, first: FoundBatch) -> None:
+        """Read columns of a batch together with those of the next ones, as far as so many rows go."""
+        together, rows = [first], len(first.drawn.samples)
+        self._rows = min(self._most_rows, max(2 * self._rows, rows))
+        for each in self._ahead:
+            rows += len(each.drawn.samples)
+            if rows > self._rows:
+                break
+            together.append(each)
+        if len(together) == 1:
+            return
+        whole = Samples.concat([each.drawn.samples for each in together])
+        with suppress(Exception):  # it comes again, at its batch
+            reader.need(self._epoch, whole, self._keys)
+            parts = whole.only(self._keys).cut([len(each.drawn.samples) for each in together])
+            for each, part in zip(together, parts, strict=True):
+                each.drawn.samples.columns.update(part.columns)
+                each.read = True
+            if sum(column.nbytes for column in part.columns.values()) * len(together) > AHEAD_BYTES:
+                self._rows = 1
 
     def _found(self, epoch: int, steps: Sequence[range]) -> deque[FoundBatch]:
         begun = moment()

@@ -17,7 +17,7 @@ from spiral_stream.errors import StreamError, shown
 from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.around import Around
-from spiral_stream.runtime.batches import PIECE_ROWS, BatchBuilder
+from spiral_stream.runtime.batches import BatchBuilder
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.delivery import Delivery, Devices, OneBatch
 from spiral_stream.runtime.metrics import Metrics
@@ -188,7 +188,7 @@ class Passes:
         split = delivery.split(devices)
         return BatchBuilder(
             *(opening.stages, numbering, reader, self._metrics, self._memory, opening.refusals, merge, split),
-            self._threads.read_batch_size or PIECE_ROWS,
+            self._threads.read_batch_size,
         )
 
     def need_idle(self, verb: str, way_out: str = "Leave the loop first") -> None:

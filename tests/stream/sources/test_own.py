@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import CatalogError, SourceError
@@ -290,3 +292,83 @@ def test_a_source_that_breaks_a_law_is_found(how: str, law: str) -> None:
 def test_a_content_key_that_does_not_change_is_found() -> None:
     with pytest.raises(AssertionError, match="rows changed, and no content key did"):
         check_source(Lawless(""), lambda: None)
+
+
+CALLS: list[int] = []  # rows of each call that fetched texts
+
+
+class CountingReader(MemoryReader):
+    """Rows in memory, which count how many are asked for at a time."""
+
+    def fetch(self, rows: Any, columns: Any) -> pa.Table:
+        if "text" in columns:
+            CALLS.append(len(rows))
+        return super().fetch(rows, columns)
+
+
+@dataclass(frozen=True)
+class Texts(Source):
+    """A thousand texts, too long to be kept as a narrow column."""
+
+    KIND: ClassVar[str] = "test-texts"
+    count: int = 1_000
+
+    def open(self) -> Reader:
+        unit = Unit("all", self.count, 200 * self.count, content_key("texts"), (self.count,))
+        texts = [f"{row} " + "long " * 40 for row in range(self.count)]
+        return CountingReader(pa.table({"n": range(self.count), "text": texts}), [unit], ".")
+
+
+@pytest.mark.parametrize("framework", ["to_numpy", "to_torch", "to_jax"])
+@pytest.mark.parametrize(
+    ("batch_size", "rows", "most", "calls"),
+    [(1, None, 64, 120), (8, None, 64, 25), (50, 10, 10, 100), (50, None, 50, 20)],
+)
+def test_columns_of_a_source_are_fetched_many_rows_at_a_time(
+    tmp_path: Path, caches: Path, framework: str, batch_size: int, rows: int | None, most: int, calls: int
+) -> None:
+    """Small batches share a call, and `read_batch_size` holds for columns that are only copied."""
+    if framework != "to_numpy":
+        pytest.importorskip(framework.removeprefix("to_"))
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    catalog.register("t", Texts(), identity="n")
+    fields = {"text": sp.List("text")}
+    plan = catalog.table("t").sample(order=sp.GlobalShuffle(seed=1)).collate(batch_size=batch_size, fields=fields)
+    with plan.to_numpy() as plain:
+        wanted = [each["text"] for each in plain]
+    CALLS.clear()
+    with getattr(plan, framework)(read_batch_size=rows) as stream:
+        found = [each["text"] for each in stream]
+
+    assert found == wanted
+    assert sum(CALLS) == 1_000
+    assert max(CALLS) <= most
+    assert len(CALLS) <= calls
+
+
+@settings(max_examples=15)
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    rows=st.none() | st.integers(1, 70),
+    stop=st.integers(0, 30),
+)
+def test_rows_that_are_fetched_ahead_change_no_batch(
+    sizes: list[int], rows: int | None, stop: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Batches of any size, a loop that is left and goes on, and one batch by itself in between."""
+    catalog = sp.connect(str(tmp_path_factory.mktemp("ahead")))
+    catalog.register("t", Texts(120), identity="n")
+    sampled = catalog.table("t").sample(order=sp.GlobalShuffle(seed=1))
+    for size in sizes:
+        plan = sampled.collate(batch_size=size, fields={"text": sp.List("text"), "n": sp.Stack("n")})
+        with plan.to_numpy(read_batch_size=rows) as stream:
+            wanted = [stream.batch(number)["text"] for number in range(len(stream))]
+            found = []
+            for batch in stream:
+                found.append(batch["text"])
+                if len(found) == stop:
+                    break
+            if 0 < stop < len(wanted):
+                assert stream.batch(0)["text"] == wanted[0]
+                found += [batch["text"] for batch in stream]
+        assert found == wanted
