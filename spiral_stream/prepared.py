@@ -151,6 +151,7 @@ class PreparedStream(Looking):
         if epoch != self.epoch:
             self._passes.need_idle("set_epoch")
             self._place.move(Cursor(epoch))
+        self._place.asked()
 
     def count(self, epoch: int | None = None) -> int:
         """Return the batches of a whole epoch over all ranks, before the tail rule and with those that are skipped.
@@ -175,7 +176,7 @@ class PreparedStream(Looking):
         """
         worker = self._delivery.worker()
         if worker is not None:
-            return self._as_worker(*self._worker.begin(self._place, worker), worker[1])
+            return self._as_worker(*self._worker.begin(self._place, worker, self._delivery.worker_seed()), worker[1])
         self._delivery.need(self.devices())
         return self._passes.run(self._now, self._delivery, 0, 1)
 

@@ -15,6 +15,7 @@ from Lance later would end the process with SIGABRT.
 
 import atexit
 import os
+import signal
 import threading
 import warnings
 import weakref
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from multiprocessing import resource_tracker
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Final, TypeVar, final
@@ -86,6 +88,45 @@ def sharing(share: ThreadShare) -> Iterator[None]:
         yield
     finally:
         _SHARE.reset(token)
+
+
+@contextmanager
+def starting_processes(*, multiprocessing: bool = False) -> Iterator[None]:
+    """Hold Ctrl-C back while processes start inside the block, from them for good: an interrupted start prints a traceback.
+
+    Processes inherit the mask; one that shall see the signal calls `take_interrupts`. Here the signal takes effect after the
+    block, in whichever thread it arrives.
+
+    Args:
+        multiprocessing: whether that module starts them. Its tracker of resources, which starts with the first, unblocks the
+            signal, and so is started before the block.
+    """
+    if multiprocessing:
+        resource_tracker.ensure_running()
+    arrived: list[tuple[Any, ...]] = []
+    handler = signal.getsignal(signal.SIGINT)
+    held = callable(handler) and threading.current_thread() is threading.main_thread()
+    if held:
+        signal.signal(signal.SIGINT, lambda *told: arrived.append(told))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if held:
+            signal.signal(signal.SIGINT, handler)
+        if arrived and callable(handler):
+            handler(*arrived[0])
+
+
+def take_interrupts(handler: Any) -> None:
+    """In a process that was started inside `starting_processes`: let SIGINT through.
+
+    Args:
+        handler: what it does from now on, as `signal.signal` takes it.
+    """
+    signal.signal(signal.SIGINT, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 class Stopped(BaseException):

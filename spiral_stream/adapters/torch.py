@@ -12,6 +12,7 @@ from typing import Any, Final, final
 
 from spiral_stream.adapters.device_copies import CopiesAhead
 from spiral_stream.catalog.registry import Registry
+from spiral_stream.cursor import Cursor
 from spiral_stream.errors import BindError
 from spiral_stream.extras import need
 from spiral_stream.plan.nodes import Deliver
@@ -22,6 +23,7 @@ from spiral_stream.runtime.delivery import Delivery, Devices, Feed
 from spiral_stream.runtime.pending import Batch
 from spiral_stream.runtime.place import Reached
 from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
+from spiral_stream.threads import starting_processes
 
 need("torch", "spiral_stream.adapters.torch")
 import torch  # noqa: E402
@@ -61,6 +63,10 @@ class TorchDelivery(Delivery):
     def worker(self) -> tuple[int, int] | None:
         info = get_worker_info()
         return None if info is None else (info.id, info.num_workers)
+
+    def worker_seed(self) -> int:
+        info = get_worker_info()
+        return 0 if info is None else info.seed - info.id
 
 
 @final
@@ -104,23 +110,28 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
         """In a worker: return which batch its last one was."""
         return self._worker.reached or self._place.reached()
 
-    def follow(self, delivered: int, reached: Reached) -> None:
+    def follow(self, delivered: int, reached: Reached | None) -> None:
         """In the main process: go to the place after the last batch of a pass that workers read.
 
         Args:
             delivered: how many batches the loop has had.
-            reached: which batch the last of them was.
+            reached: which batch the last of them was; None if it had none.
         """
-        bound = self._bound()
-        self._place.move(
-            self._place.followed(delivered, reached, bound), ended=reached.over and not reached.over_for_all
-        )
+        ended = reached is not None and reached.over and not reached.over_for_all
+        self._place.move(self._after(delivered, reached), ended=ended)
 
-    def state_following(self, delivered: int, reached: Reached) -> dict[str, Any]:
-        """In the main process: return the state after a batch of a pass that workers read; arguments as for `follow`."""
-        bound = self._bound()
-        cursor = self._place.followed(delivered, reached, bound)
+    def state_following(self, delivered: int, reached: Reached | None) -> dict[str, Any]:
+        """In the main process: return the state after a batch of a pass that workers read.
+
+        Args:
+            delivered: how many batches the loop has had.
+            reached: which batch the last of them was; None before the first, where the pass began.
+        """
+        bound, cursor = self._bound(), self._after(delivered, reached)
         return self._open().saved(cursor, bound.run_seed, self._place.drawn(cursor.epoch)).to_json()
+
+    def _after(self, delivered: int, reached: Reached | None) -> Cursor:
+        return self._place.known() if reached is None else self._place.followed(delivered, reached, self._bound())
 
 
 class StreamLoader(IterableDataset[Tensors]):
@@ -169,14 +180,23 @@ class StreamLoader(IterableDataset[Tensors]):
             delivered, self._delivered = self._delivered, None
             if ended:
                 self.stream.set_epoch((self.stream if self._reached is None else self._reached).epoch + 1)
-            elif self._reached is not None:
+            else:
                 self.stream.follow(delivered, self._reached)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loop stands; see `PreparedStream.state_dict`."""
-        if not self._delivered or self._reached is None:
-            return self.stream.state_dict(self._delivered)
-        return self.stream.state_following(self._delivered, self._reached)
+        if self._loader is None:
+            return self.stream.state_dict()
+        return self.stream.state_following(self._delivered or 0, self._reached)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """End the pass under way, and go to a saved place; see `PreparedStream.load_state_dict`.
+
+        Args:
+            state: what `state_dict` returned, of this loader, of another with any number of workers, or of a stream.
+        """
+        self.close()
+        self.stream.load_state_dict(state)
 
     def close(self) -> None:
         """End the pass under way. The next one goes on after the last batch that the loop had."""
@@ -203,7 +223,8 @@ class _FromWorkers(Feed):
 
     def __init__(self, loader: "DataLoader[tuple[Tensors, Reached]]") -> None:
         self.reached: deque[Reached] = deque()
-        self._batches = iter(loader)
+        with starting_processes(multiprocessing=True):
+            self._batches = iter(loader)
 
     def get(self) -> Batch | None:
         for fields, reached in self._batches:

@@ -23,7 +23,7 @@ from typing import Any, Final, Generic, Self, TypeVar, final
 
 from spiral_stream.errors import PlanError
 from spiral_stream.extras import need
-from spiral_stream.threads import Workers, thread_share
+from spiral_stream.threads import Workers, starting_processes, take_interrupts, thread_share
 
 EXECUTORS: Final = ("threads", "processes", "ray")
 _OPEN: Final = 4  # shared values of one process, those used last
@@ -117,10 +117,11 @@ class Processes(Builders):
     def __init__(self, workers: int | None = None) -> None:
         self.width = workers or thread_share().working()
         self._started = _Started()
-        self._pool = ProcessPoolExecutor(self.width, mp_context=self._started, initializer=_end_with_parent)
+        self._pool = ProcessPoolExecutor(self.width, mp_context=self._started, initializer=_begin)
 
     def submit(self, work: Callable[..., Any], *args: Any) -> "Future[Any]":
-        return self._pool.submit(work, *args)
+        with starting_processes(multiprocessing=True):  # the pool starts them when they are needed
+            return self._pool.submit(work, *args)
 
     def close(self) -> None:
         self._started.end_if_one_died()
@@ -151,9 +152,10 @@ class _Started(SpawnContext):
                     each.kill()
 
 
-def _end_with_parent() -> None:
-    """End this process when the one that started it is killed: it would wait for work for ever."""
+def _begin() -> None:
+    """End this process by Ctrl-C, without a word, and when the one that started it is killed: it would wait for ever."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # it may be ignored, by inheritance
+    take_interrupts(lambda *_: os._exit(128 + signal.SIGINT))
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -110,6 +110,10 @@ class Delivery(ABC):
         """Return which data-loading worker of how many this process is; None in the main process."""
         return None
 
+    def worker_seed(self) -> int:
+        """Return what the loader drew for all workers that it started together; 0 in the main process."""
+        return 0
+
 
 @final
 class HostDelivery(Delivery):

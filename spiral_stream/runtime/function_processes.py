@@ -27,7 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, StreamError
-from spiral_stream.threads import Stopped, doing, told_to_stop
+from spiral_stream.threads import Stopped, doing, starting_processes, take_interrupts, told_to_stop
 from spiral_stream.transforms.python import Function
 
 _KEYS: Final = "\0keys"  # no column begins with NUL
@@ -58,12 +58,13 @@ class _Process:
     def __init__(self, functions: bytes) -> None:
         self.pipe, theirs = multiprocessing.Pipe()
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109
-        self.process = subprocess.Popen(  # noqa: S603  ourselves
-            [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
-            pass_fds=[theirs.fileno()],
-        )
+        with starting_processes():
+            self.process = subprocess.Popen(  # noqa: S603  ourselves
+                [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": path},
+                pass_fds=[theirs.fileno()],
+            )
         theirs.close()
         main = None
         if _MAIN in functions:
@@ -230,7 +231,7 @@ def _packed(table: pa.Table) -> Any:
 
 def serve(pipe: "Connection[Any, Any]") -> None:
     """In a process of the pool: run functions until the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; this one ends with its pipe
+    take_interrupts(signal.SIG_IGN)  # Ctrl-C reaches all processes; this one ends with its pipe
     pa.set_cpu_count(1)
     try:
         main, data = pipe.recv()

@@ -17,7 +17,8 @@ from spiral_stream.planner.bind import Bound, epoch_number
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.steps import Steps, entered, need_inside
 
-_SERIAL, _EPOCH, _BATCH, _WORKERS, _EDITS, _SHARED = *range(5), 5  # indices of the shared array, and its size
+# indices of the shared array, and its size
+_SERIAL, _EPOCH, _BATCH, _WORKERS, _EDITS, _PASS, _PASS_SERIAL, _SHARED = *range(7), 7
 
 
 @final
@@ -90,6 +91,22 @@ class Place:
     def outdated(self) -> bool:
         """Whether the main process has edited the run since this worker began."""
         return bool(self._shared[_EDITS] != self._edits)
+
+    def asked(self) -> None:
+        """In the main process: the next pass of workers begins here because somebody said so."""
+        self._shared[_PASS] = 0
+
+    def repeats(self, number: int) -> bool:
+        """In a worker that begins a pass: return whether an earlier pass began here, and nobody asked for a second one.
+
+        Args:
+            number: of the pass, which all workers that read it have in common; not 0.
+        """
+        if self._pinned is not None:
+            return False
+        before = self._shared[_PASS], self._shared[_PASS_SERIAL]
+        self._shared[_PASS], self._shared[_PASS_SERIAL] = number, self._shared[_SERIAL]
+        return before[0] not in {0, number} and before[1] == self._shared[_SERIAL]
 
     def adopt(self) -> None:
         """In a worker process: go where the main process has moved."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import IO, Any, Final, final
 
 from spiral_stream.errors import SpiralError, StreamError
-from spiral_stream.threads import CLOSE_TIMEOUT_S
+from spiral_stream.threads import CLOSE_TIMEOUT_S, starting_processes, take_interrupts
 
 _BATCH, _END, _ERROR = "batch", "end", "error"
 _PROGRAM: Final = "from spiral_stream.runtime.subprocess_reader import serve; serve()"
@@ -72,12 +72,13 @@ class SubprocessReader:
     def _started(self) -> "subprocess.Popen[bytes]":
         if self._process is None:
             path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109
-            self._process = subprocess.Popen(  # noqa: S603  ourselves
-                [sys.executable, "-P", "-c", _PROGRAM],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": path},
-            )
+            with starting_processes():
+                self._process = subprocess.Popen(  # noqa: S603  ourselves
+                    [sys.executable, "-P", "-c", _PROGRAM],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env={**os.environ, "PYTHONPATH": path},
+                )
         return self._process
 
     def close(self) -> None:
@@ -99,7 +100,7 @@ def _ended(process: "subprocess.Popen[bytes]") -> int:
 
 def serve() -> None:
     """In the fresh interpreter: take streams from stdin and write their batches to stdout, until stdin ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; this one ends with the worker's pipes
+    take_interrupts(signal.SIG_IGN)  # Ctrl-C reaches all processes; this one ends with the worker's pipes
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what anybody prints must not get between the batches
     try:

@@ -4,15 +4,17 @@ A worker reads every n-th batch. Its passes begin where the main process stands,
 `Place` shares. torchdata's StatefulDataLoader also asks each worker for a state of its own.
 """
 
+import warnings
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any, Final, final
 
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import ResumeError, StreamError
+from spiral_stream.errors import ResumeError, SpiralWarning, StreamError
 from spiral_stream.planner.saved_state import WorkerState
 from spiral_stream.runtime.place import Place, Reached
 
 Worker = tuple[int, int]  # its number, and how many workers there are
+_PASS_NUMBERS: Final = 2**62  # one shared word holds a pass's number
 
 
 @final
@@ -24,9 +26,15 @@ class WorkerPlace:
         self.had = 0
         self.reached: Reached | None = None  # what its last batch was, where another interpreter reads
         self._loaded = 0  # batches of the next pass that it gave in an earlier run
+        self._passes = 0  # that it began
 
-    def begin(self, place: Place, worker: Worker) -> tuple[Cursor, int]:
-        """Begin a pass.
+    def begin(self, place: Place, worker: Worker, seed: int) -> tuple[Cursor, int]:
+        """Begin a pass; warn if it is one that was read before, which nobody asked for.
+
+        Args:
+            place: the stream's place in this process.
+            worker: which worker this is.
+            seed: what the DataLoader drew for its workers when it started them.
 
         Returns:
             Where it begins, and the first step that this worker reads, counted from there.
@@ -36,6 +44,15 @@ class WorkerPlace:
         if self.began is None or place.seen != seen:  # else a pass that was left early has moved the cursor
             self.began = place.cursor
         self.had, self._loaded = self._loaded, 0
+        self._passes += 1
+        if place.repeats((seed + self._passes) % _PASS_NUMBERS + 1):
+            warnings.warn(
+                f"iter: the workers of a DataLoader read epoch {self.began.epoch} from batch {self.began.batch} once more, since "
+                "the main process has not moved the stream. Call stream.set_epoch(epoch) before each pass, or read with "
+                "spiral_stream.adapters.torch.StreamLoader(stream, num_workers=...), which moves on by itself",
+                SpiralWarning,
+                stacklevel=3,
+            )
         return self.began, worker[0] + self.had * worker[1]
 
     @staticmethod

@@ -15,6 +15,8 @@ from tests.fixtures.streams import maker, plan
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, IterableDataset  # noqa: E402  after the skip
 
+from spiral_stream.adapters.torch import StreamLoader  # noqa: E402  likewise
+
 pytestmark = [
     pytest.mark.usefixtures("no_threads_left"),
     pytest.mark.timeout(120),
@@ -98,6 +100,7 @@ def test_workers_of_a_resumed_rank_go_on_from_its_place(catalog: sp.Catalog) -> 
         stream.load_state_dict(whole.state_dict(delivered=2))
         batches = loader(stream, 1, "fork", persistent_workers=True)
         for _ in range(2):  # the second pass is read by the same interpreter
+            stream.set_epoch(0)  # on purpose
             assert alike(list(batches), expected[3::2])
         assert stream.state_dict(delivered=2)["batch"] == 6
 
@@ -124,6 +127,77 @@ def test_persistent_workers_follow_the_main_process(catalog: sp.Catalog) -> None
         with pytest.raises(sp.ResumeError, match=r"batch 9 lies beyond the end of epoch 1, which has 8 batches"):
             stream.state_dict(delivered=9)
         del batches
+
+
+@pytest.mark.filterwarnings("always::spiral_stream.SpiralWarning")
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_pass_of_workers_that_nobody_asked_for_twice_says_so(
+    catalog: sp.Catalog, persistent: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = "the workers of a DataLoader read epoch {} from batch 0 once more"
+    with torch_maker(catalog)() as stream:
+        batches = loader(stream, 2, persistent_workers=persistent)
+        for epoch in (0, 1):
+            stream.set_epoch(epoch)
+            list(batches)
+        assert "once more" not in capfd.readouterr().err
+        list(batches)
+        told = capfd.readouterr().err
+        stream.set_epoch(1)  # asked for
+        list(batches)
+        after = capfd.readouterr().err
+
+    assert said.format(1) in told
+    assert "Call stream.set_epoch(epoch) before each pass" in told
+    assert "once more" not in after
+
+
+def test_a_second_pass_of_forked_workers_says_so(catalog: sp.Catalog) -> None:
+    with torch_maker(catalog)() as stream:
+        batches = loader(stream, 2, "fork")
+        list(batches)
+        with pytest.raises(sp.SpiralWarning, match="epoch 0 from batch 0 once more"):  # an error in this suite
+            list(batches)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 0)])
+def test_a_loader_loads_its_own_state_with_any_number_of_workers(catalog: sp.Catalog, before: int, after: int) -> None:
+    def of(stream: Any, workers: int) -> StreamLoader:
+        options = {"multiprocessing_context": "fork", "timeout": 300} if workers else {}
+        return StreamLoader(stream, workers, **options)
+
+    make = torch_maker(catalog)
+    with make() as whole, make() as one, make() as other:
+        expected = list(whole)
+        first, second = of(one, before), of(other, after)
+        start = first.state_dict()
+        reading = iter(first)
+        assert first.state_dict() == start  # a handler of Ctrl-C may ask before the loop has its first batch
+        found = [next(reading) for _ in range(3)]
+        state = json.loads(json.dumps(first.state_dict()))
+        first.close()
+        assert first.state_dict() == one.state_dict() == state
+        second.load_state_dict(state)
+        rest = list(second)
+        second.load_state_dict(start)
+        assert alike([next(iter(second))], expected[:1])
+        second.close()
+
+    assert alike([*found, *rest], expected)
+
+
+@pytest.mark.filterwarnings("always::spiral_stream.SpiralWarning")
+def test_passes_that_are_meant_to_repeat_say_nothing(catalog: sp.Catalog, capfd: pytest.CaptureFixture[str]) -> None:
+    with torch_maker(catalog)() as stream, stream.eval() as validation:
+        batches = loader(validation, 1)
+        first, second = list(batches), list(batches)
+        followed = StreamLoader(stream, 1, multiprocessing_context="spawn")
+        for _ in range(2):
+            next(iter(followed))
+            followed.close()
+
+    assert alike(first, second)
+    assert "once more" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("how", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
