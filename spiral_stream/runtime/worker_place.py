@@ -45,7 +45,7 @@ class WorkerPlace:
             self.began = place.cursor
         self.had, self._loaded = self._loaded, 0
         self._passes += 1
-        if place.repeats((seed + self._passes) % _PASS_NUMBERS + 1):
+        if not place.outdated and place.repeats((seed + self._passes) % _PASS_NUMBERS + 1):
             warnings.warn(
                 f"iter: the workers of a DataLoader read epoch {self.began.epoch} from batch {self.began.batch} once more, since "
                 "the main process has not moved the stream. Call stream.set_epoch(epoch) before each pass, or read with "
