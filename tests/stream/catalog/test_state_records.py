@@ -18,7 +18,7 @@ from tests.fixtures.examples import few
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
-MANY = 20
+MANY = 28
 ROWS = 40
 
 
