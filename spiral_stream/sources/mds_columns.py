@@ -19,6 +19,7 @@ from spiral_stream.sources.mds_samples import Span
 from spiral_stream.sources.mds_values import INLINE, SHAPE
 from spiral_stream.sources.tar_fields import ChosenColumns, Columns, FieldPlace, choice_of, column_name
 
+_NAME: Final = "Name one of them with columns={...}"
 _INT64: Final = 1 << 63
 
 
@@ -68,6 +69,8 @@ class MdsColumns:
         for name, written in zip(shard.names, shard.encodings, strict=True):
             _encoding(name, written, arrays)
             if (place := self._choice.place(column_name(name), name, shard.names)) is not None:
+                if place.column in self.json:
+                    raise called_alike(place.column, shard.names)
                 self.json[place.column] = {"str": pa.utf8(), "str_float": pa.float64()}.get(written, pa.null())
         self.kept.append(MdsColumn(0, "", None, Encoding("json", MdsForm.JSON)))
         _need_named(shard, self._choice, arrays, self.json)
@@ -88,10 +91,19 @@ class MdsColumns:
     def keys(self, column: MdsColumn, value: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """Return the columns of the keys of a JSON object."""
         if not column.derived:
-            found = ((self._choice.place(column_name(key)), each) for key, each in value.items())
+            found = ((self._choice.place(column_name(key), key, self.names), each) for key, each in value.items())
         else:
-            found = ((self._choice.key_place(column.derived, column.place, key), each) for key, each in value.items())
-        return [(place.column, each) for place, each in found if place is not None]
+            name = self.names[column.at]
+            others = [f"{name}.{each}" for each in value] if self.is_chosen else ()
+            found = (
+                (self._choice.key_place(column.derived, column.place, key, name, others), each)
+                for key, each in value.items()
+            )
+        there = [(place, each) for place, each in found if place is not None]
+        if self.is_chosen:  # of several keys that may fill a column, the first that a user named does
+            first = {place.column: place.rank for place, _ in sorted(there, key=lambda pair: -pair[0].rank)}
+            there = [(place, each) for place, each in there if place.rank == first[place.column]]
+        return [(place.column, each) for place, each in there]
 
     @property
     def is_chosen(self) -> bool:
@@ -150,7 +162,10 @@ class MdsColumns:
             whole = [] if column.place is None or value is None else [(column.place.column, value)]
             for name, each in self.keys(column, value) if isinstance(value, dict) else whole:
                 if name in schema.names:
-                    found.setdefault(name, [None] * len(span))[row] = each
+                    values_of = found.setdefault(name, [None] * len(span))
+                    if values_of[row] is not None:
+                        span.wrong.append((row, f"has two keys that are column {name!r}. {_NAME}"))
+                    values_of[row] = each
                 elif each is not None and each != {}:
                     span.wrong.append(
                         (
@@ -163,6 +178,15 @@ class MdsColumns:
             arrays[name], wrong = column_of(name, each, schema.field(name).type)
             span.wrong.extend(wrong)
         return arrays
+
+
+def called_alike(column: str, names: Sequence[str]) -> SourceError:
+    """Return the error for two columns of one name, with the way out."""
+    of = [each for each in names if column_name(each) == column]
+    named = ", ".join(f'"{column}{"_" * at}": "{each}"' for at, each in enumerate(of)) if len(of) > 1 else "..."
+    return SourceError(
+        f"Mds: two columns would be called {column!r}. Name them, and the others, with columns={{{named}}}"
+    )
 
 
 @final
@@ -190,10 +214,7 @@ class FoundColumns:
                 fields.append(pa.field(name, of))
         names = [each.name for each in fields]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            of = [each for each in self.columns.names if column_name(each) == twice]
-            named = ", ".join(f'"{twice}{"_" * at}": "{each}"' for at, each in enumerate(of)) if len(of) > 1 else "..."
-            msg = f"Mds: two columns would be called {twice!r}. Name them, and the others, with columns={{{named}}}"
-            raise SourceError(msg)
+            raise called_alike(twice, self.columns.names)
         return pa.schema(fields)
 
     def _fields(self, name: str, encoding: Encoding) -> list[pa.Field]:

@@ -81,8 +81,11 @@ class ChosenColumns:
             return FieldPlace(derived, 0)
         if name in self.exact:
             return self.exact[name]
+        found = self.places.get(derived)
+        if found is None:
+            return None
         claimed = any(each in self.exact and column_name(each) == derived for each in others)
-        return None if claimed or (name != derived and derived in others) else self.places.get(derived)
+        return None if claimed or (name != derived and derived in others) else found
 
     def wants(self, name: str, *, is_json: bool) -> bool:
         """Whether anything of a field may be asked for."""
@@ -91,15 +94,19 @@ class ChosenColumns:
             return True
         return is_json and any(each.startswith(f"{derived}_") for each in self.places)
 
-    def key_place(self, derived: str, whole: FieldPlace | None, key: str) -> FieldPlace | None:
+    def key_place(
+        self, derived: str, whole: FieldPlace | None, key: str, name: str = "", others: Collection[str] = ()
+    ) -> FieldPlace | None:
         """Return where a key of a JSON object goes.
 
         Args:
             derived: the column of the member.
             whole: where the whole member goes, if it is asked for.
             key: of the object.
+            name: of the member, as it is written.
+            others: names of all keys of the object, with the member's before them.
         """
-        place = self.place(f"{derived}_{column_name(key)}")
+        place = self.place(f"{derived}_{column_name(key)}", f"{name}.{key}", others)
         if place is None and whole is not None:
             return FieldPlace(f"{whole.column}_{column_name(key)}", whole.rank)
         return place

@@ -158,6 +158,15 @@ def shard(
     return data, {**entry, "raw_data": {"basename": "shard.00000.mds", "bytes": len(data), "hashes": {}}}
 
 
+def test_keys_of_json_that_would_be_one_column_are_told_apart(folder: "Folder") -> None:
+    made = folder(*shard([[b'{"a.b": 1, "a_b": 2}']], {"m": "json"}))
+    with pytest.raises(SourceError, match=r"m has two keys that are column 'm_a_b'\. Name one"):
+        rows(Mds(made))
+    assert rows(Mds(made, columns={"one": "m.a.b", "two": "m.a_b"})).to_pydict() == {"one": [1], "two": [2]}
+    for first, value in (("m.a.b;m.a_b", 1), ("m.a_b;m.a.b", 2), ("m.c;m.a_b", 2)):
+        assert rows(Mds(made, columns={"one": first})).to_pydict() == {"one": [value]}
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Callable[..., Path]:
     def make(data: bytes, *entries: dict[str, Any], **index: Any) -> Path:

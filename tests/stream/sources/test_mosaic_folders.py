@@ -338,6 +338,15 @@ def test_whole_numbers_above_int64_keep_their_digits(tmp_path: Path, form: str) 
         rows_of(sp.Mds(tmp_path))
 
 
+@pytest.mark.parametrize("form", ["json", "tsv"])
+def test_two_columns_that_would_be_called_alike_are_told_apart(tmp_path: Path, form: str) -> None:
+    write_lines(tmp_path, form, {"a.b": "int", "a_b": "str"}, [{"a.b": k, "a_b": f"t{k}"} for k in range(3)])
+    with pytest.raises(SourceError, match=r"two columns would be called 'a_b'\. Name them"):
+        rows_of(sp.Mds(tmp_path))
+    found = rows_of(sp.Mds(tmp_path, columns={"number": "a.b", "text": "a_b"}))
+    assert found.to_pydict() == {"number": [0, 1, 2], "text": ["t0", "t1", "t2"]}
+
+
 def test_truth_values_that_json_calls_int_stay_truth_values(tmp_path: Path) -> None:
     write_lines(tmp_path, "json", {"ok": "int", "s": "str"}, [{"ok": k > 1, "s": "x"} for k in range(4)])
     assert rows_of(sp.Mds(tmp_path))["ok"].to_pylist() == [False, False, True, True]
