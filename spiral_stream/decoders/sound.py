@@ -4,8 +4,9 @@ A recording is first a row of source samples, at the rate of its file. The part 
 their numbers, so its place is exact whatever the container seeks to. Then that part alone is resampled: what lies around
 it never reaches the result. So the values depend on the bytes, the part, and the versions of the two libraries.
 
-Containers that know their length and the time of each packet are decoded from a second before the part; others (MP3, ADTS)
-from their beginning.
+Sample 0 is the first one that libavcodec gives when it decodes the file from its beginning, whatever time the container says
+of it: an Ogg of one page says one block too much. Containers that know their length and the time of each packet to the sample
+are decoded from a second before the part; others (MP3, ADTS, Matroska, WAV of ADPCM) from their beginning.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 Sound = NDArray[np.float32]  # [C, N]
 
-_EXACT: Final = frozenset(("wav", "flac", "ogg", "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"))  # say where a packet lies
+_EXACT: Final = frozenset(("wav", "flac", "ogg", "mov,mp4,m4a,3gp,3g2,mj2"))  # say where a packet lies, to the sample
 _WARM_UP_S: Final = 1  # decoded before the part: Opus wants 0.08 s, AAC one packet
 _SLACK_S: Final = 0.25  # that a recording may be shorter than its header says: encoders count their own delay
 
@@ -90,7 +91,11 @@ class _Recording:
             msg = f"audio: the header says {self.rate} Hz and {self.channels} channels. Fetch the file again"
             raise DataError(msg)
         self._base = Fraction(self._stream.time_base or 1) * self.rate  # source samples per unit of time
-        self.exact = container.format.name in _EXACT and self._stream.duration is not None
+        # libavformat's places in a WAV of ADPCM are off by up to a block, and what precedes a block is needed
+        placed = container.format.name != "wav" or self._stream.codec_context.name.startswith("pcm_")
+        self.exact = container.format.name in _EXACT and self._stream.duration is not None and placed
+        self._origin: int | None = None  # time of source sample 0; None: no frame was seen yet
+        self._fresh = True  # whether nothing was read yet
         self._total: int | None = round(self._stream.duration * self._base) if self.exact else None
         self._head: Sound | None = None  # what was decoded of a file that is read from its beginning
 
@@ -129,8 +134,10 @@ class _Recording:
 
         to_float = av.AudioResampler(format="fltp", layout=self._stream.layout, rate=self.rate)
         if self.exact and first > _WARM_UP_S * self.rate:
-            at = int((first - _WARM_UP_S * self.rate) / self._base) + (self._stream.start_time or 0)
+            at = int((first - _WARM_UP_S * self.rate) / self._base) + self._beginning()
             self._container.seek(at, stream=self._stream)
+        elif not self._fresh:
+            self._rewind()
         parts, end = [np.empty((self.channels, 0), np.float32)], first
         for begin, frame in self._frames():
             if begin >= stop:
@@ -141,14 +148,30 @@ class _Recording:
             end += inside.shape[1]
         return np.concatenate(parts, axis=1)
 
+    def _rewind(self) -> None:
+        self._container.seek(self._stream.start_time or 0, stream=self._stream)
+        self._fresh = True
+
+    def _beginning(self) -> int:
+        """Return the time of source sample 0, in units of the stream."""
+        if self._origin is None:
+            if not self._fresh:
+                self._rewind()
+            next(self._frames(), None)
+        return self._origin or 0
+
     def _frames(self) -> Iterator[tuple[int, "av.AudioFrame"]]:
         """Yield the frames, each with the number of its first source sample."""
-        after, start = 0, self._stream.start_time or 0
+        after, at_beginning, self._fresh = 0, self._fresh, False
         for frame in self._container.decode(self._stream):
             if frame.sample_rate != self.rate or frame.layout.nb_channels != self.channels:
                 msg = "audio: rate or channels change in mid-recording. Convert the file, or filter the row out"
                 raise DataError(msg)
-            begin = after if not self.exact or frame.pts is None else round((frame.pts - start) * self._base)
+            if self._origin is None and at_beginning:  # what lies before the time of the beginning was cut off
+                start = self._stream.start_time or 0
+                self._origin = start if frame.pts is None else max(start, frame.pts)
+            placed = self.exact and frame.pts is not None
+            begin = round((frame.pts - (self._origin or 0)) * self._base) if placed else after
             yield begin, frame
             after = begin + frame.samples
 

@@ -31,7 +31,7 @@ class SoundSelection:
         PlanError: an argument is out of range.
     """
 
-    VERSION: ClassVar[int] = 1  # raise it with any change of a value
+    VERSION: ClassVar[int] = 2  # raise it with any change of a value
 
     sample_rate: int
     length: int
