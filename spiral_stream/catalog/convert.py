@@ -8,6 +8,8 @@ tars and others) go through a catalog inside the drafts, which reads them in par
 import json
 import re
 import shutil
+import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
@@ -19,14 +21,17 @@ import pyarrow as pa
 
 from spiral_stream.catalog.registry import connect
 from spiral_stream.catalog.row_identity import RowIdentity
+from spiral_stream.derived.claims import Claims, ShardLeases
 from spiral_stream.derived.executors import Executor, Shared, builders_in_force, building_with
-from spiral_stream.errors import SourceError
+from spiral_stream.derived.share import Share
+from spiral_stream.derived.store_leases import StoreLeases
+from spiral_stream.errors import SourceError, SpiralWarning, cut
 from spiral_stream.integrity.locks import enter, leave
 from spiral_stream.integrity.publish import take_out
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.imports import ImportedSource
 from spiral_stream.sources.inlining import inline_schema, inlined
-from spiral_stream.sources.part_files import DRAFTS, need_columns, noted, parts_in, staged, writing
+from spiral_stream.sources.part_files import DRAFTS, need_columns, noted, parts_in, remove_empty, staged, writing
 from spiral_stream.sources.parts import (
     MOST_ROWS,
     SHARD_BYTES,
@@ -36,13 +41,18 @@ from spiral_stream.sources.parts import (
     sweep,
     taken_back,
 )
+from spiral_stream.sources.paths import is_remote
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.saved import source_to_json
 from spiral_stream.sources.source import ROW, Source, Unit, content_key
 from spiral_stream.sources.targets import WriteTarget, target_of
 from spiral_stream.sources.writer import WriteResult
+from spiral_stream.storage.uri import printable
 
 _NAME: Final = 16  # hex digits of the unit's name in the name of its part
+_KEY: Final = 15  # hex digits of a lease
+_PAUSE_S: Final = 0.1
+_TELL_AFTER_S: Final = 1.0  # of waiting for another process
 _SHARD_OF_FILE: Final = re.compile("#[0-9]{4,}$")
 
 Report = Callable[[int, int], None]  # rows that are done, and rows to do
@@ -78,7 +88,8 @@ def convert(
     sweep(target)
     about = _about(source)
     catalog = aside / f"catalog-{content_key(about)}"  # of files that are imported; all who copy them share it
-    with _entered(aside), building_with(Executor("threads" if workers == 1 else "processes", workers)):
+    executor = Executor("threads" if workers == 1 else "processes", workers)
+    with _entered(aside), _turn(target, about), building_with(executor):
         if not isinstance(source, ImportedSource):
             return _Conversion(source.pinned(), about, target, shard_bytes, report).run()
         with _entered(catalog):
@@ -97,7 +108,33 @@ def _entered(folder: Path) -> Iterator[None]:
         yield
     finally:
         held.release()
-        leave(folder, Path.rmdir)
+        leave(folder, remove_empty)
+
+
+@contextmanager
+def _turn(target: WriteTarget, about: str) -> Iterator[None]:
+    """One at a time copies a source to a dataset, on all machines; who comes later waits, and finds the rows there.
+
+    Whoever dies gives its turn back: the kernel does it on this machine, and the others stop waiting for its signs of life.
+    """
+    aside, key = target.folder / DRAFTS, int(content_key("turn", about)[:_KEY], 16)
+    with writing(aside):
+        leases: ShardLeases = Claims(aside)
+    if is_remote(target.uri):
+        assert isinstance(leases, Claims)
+        leases = StoreLeases(Share(target.folder, target.uri, str(target.folder), "convert"), aside, leases, tidy=True)
+    try:
+        begun, told = time.monotonic(), False
+        while not (leases.is_free(key) and all(leases.take_all([key]))):
+            if not told and time.monotonic() - begun > _TELL_AFTER_S:
+                told = True
+                shown = cut(printable(target.uri))
+                msg = f"convert: another process copies the same rows to {shown}. This one waits until it ends"
+                warnings.warn(msg, SpiralWarning, stacklevel=5)
+            time.sleep(_PAUSE_S)
+        yield
+    finally:
+        leases.close()
 
 
 @final

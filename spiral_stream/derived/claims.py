@@ -14,6 +14,7 @@ from typing import Final, Protocol, final
 
 from spiral_stream.integrity.locks import lock_bytes
 
+FILE: Final = "claims"
 _PLACES: Final = 1 << 62
 
 
@@ -51,7 +52,7 @@ class Claims:
         Raises:
             OSError: the file cannot be made.
         """
-        self._handle = os.open(folder / "claims", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._handle = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def take(self, key: int) -> bool:
         """Take the lease of a shard without waiting; False if another builder has it."""

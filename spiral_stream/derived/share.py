@@ -157,6 +157,15 @@ class Share:
         with self._asking(path) as (store, key):
             return store.put(key, data, absent=absent, unchanged=unchanged)
 
+    def remove(self, path: Path) -> None:
+        """Remove a small object; one that is not there is none to remove.
+
+        Raises:
+            CacheError: the store failed.
+        """
+        with self._asking(path) as (store, key):
+            store.delete(key)
+
     def put_file(self, path: Path) -> None:
         """Write an object from a file of the working folder, whose name nobody else gives to other bytes.
 

@@ -53,10 +53,11 @@ class StoreLeases:
         share: the store.
         folder: of what is made.
         own: the leases of this machine, which are closed with these.
+        tidy: whether the last one to close removes the object. One that begins at that moment may lose its lease.
     """
 
-    def __init__(self, share: Share, folder: Path, own: Claims) -> None:
-        self._share, self._folder, self._own = share, folder, own
+    def __init__(self, share: Share, folder: Path, own: Claims, *, tidy: bool = False) -> None:
+        self._share, self._folder, self._own, self._tidy = share, folder, own, tidy
         self._path = folder / FILE
         self._name = uuid.uuid4().hex
         self._held: set[str] = set()
@@ -112,6 +113,8 @@ class StoreLeases:
             self._held.clear()
             with suppress(CacheError):
                 self._change()
+                if self._tidy and not self._state:
+                    self._share.remove(self._path)
         self._own.close()
 
     def _free_names(self, names: AbstractSet[str]) -> set[str]:

@@ -19,6 +19,7 @@ from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.lance_append import Appendable
 
 DRAFTS: Final = "_drafts"
+CLAIMS: Final = "claims"  # locks of those who convert to the dataset (`derived.claims`)
 NOTE: Final = "part.json"
 _NAME: Final = re.compile("[A-Za-z0-9_]{1,64}")
 _FILE: Final = re.compile("([A-Za-z0-9_]{1,64})-[0-9]{5,}-[0-9a-f]{32}[.]lance")
@@ -120,6 +121,17 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         msg = f"{folder}: {error.strerror or error}. Give a folder that can be written, on a disk with room"
         raise SourceError(msg) from error
+
+
+def remove_empty(drafts: Path) -> None:
+    """Remove the folder of drafts if it has nothing but the locks of those who convert. For whoever is alone with it.
+
+    Raises:
+        OSError: it has something else, or cannot be removed.
+    """
+    if [path.name for path in drafts.iterdir()] == [CLAIMS]:
+        (drafts / CLAIMS).unlink()
+    drafts.rmdir()
 
 
 def sync(path: Path) -> None:

@@ -27,6 +27,7 @@ from spiral_stream.sources.part_files import (
     PartShard,
     file_name,
     noted,
+    remove_empty,
     staged,
     sync,
     writing,
@@ -106,7 +107,7 @@ class PartDraft:
         if not publishing or taken_back(self._target, [self._draft]):
             shutil.rmtree(self._draft, ignore_errors=True)  # otherwise the next writer does
         self._held.release()
-        leave(self._draft.parent, Path.rmdir)
+        leave(self._draft.parent, remove_empty)
 
     def _note(self) -> None:
         for shard in self.shards:
@@ -189,7 +190,7 @@ def sweep(target: WriteTarget) -> None:
             if taken_back(target, [draft]):
                 shutil.rmtree(draft)
             held.release()
-    leave(folder, Path.rmdir)
+    leave(folder, remove_empty)
 
 
 def taken_back(target: WriteTarget, parts: Iterable[Path]) -> bool:

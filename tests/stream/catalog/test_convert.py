@@ -1,12 +1,15 @@
 """Rows of any source are copied once, in their order, and a second call goes on where one was killed."""
 
 import io
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from spiral_stream.sources import lance_append, targets
 from spiral_stream.sources.saved import library_kinds
 from spiral_stream.sources.source import ROW
 from spiral_stream.storage.opening import store_of
+from tests.fixtures import stores
 from tests.fixtures.every_source import made
 from tests.fixtures.lines import Lines
 
@@ -338,6 +342,78 @@ def test_a_conversion_that_dies_while_it_puts_goes_on_and_puts_nothing_twice(
     assert stored(uri) == list(range(4 * ROWS))
 
 
+CONVERT = """
+import sys, warnings
+import spiral_stream as sp
+from spiral_stream.catalog.convert import convert
+
+warnings.simplefilter("ignore")
+print(convert(sp.declared_source({"kind": sys.argv[1], "path": sys.argv[2]}), sys.argv[3]).rows)
+"""
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+@pytest.mark.parametrize("to_store", [False, True])
+def test_several_that_convert_the_same_at_once_all_succeed_and_add_it_once(
+    kind: str, to_store: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """On this machine, and on a store, where each process is a machine of its own."""
+    source, place = tmp_path / "in", str(tmp_path / "out.lance")
+    write(source, 6)
+    if kind == "jsonl":
+        for path in list(source.iterdir()):
+            lines = [json.dumps(row) for row in pq.read_table(path).to_pylist()]
+            path.with_suffix(".jsonl").write_text("\n".join(lines))
+            path.unlink()
+    environment = dict(os.environ)
+    if to_store:
+        place = f"{request.getfixturevalue('bucket')}/out.lance"
+        options = stores.options(request.getfixturevalue("s3_endpoint"))
+        lines = [f'{name} = "{value}"' for name, value in options.items()]
+        (tmp_path / "profiles.toml").write_text("\n".join(["[tests]", 'prefix = "s3://"', *lines]))
+        environment["SPIRAL_STORAGE"] = str(tmp_path / "profiles.toml")
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", CONVERT, kind, str(source), place],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**environment, "SPIRAL_NODE_CACHE": str(tmp_path / f"machine-{k if to_store else 0}" / "node")},
+        )
+        for k in range(3)
+    ]
+    said = [process.communicate(timeout=200) for process in running]
+
+    assert [process.returncode for process in running] == [0, 0, 0], said
+    assert sorted(int(out) for out, _ in said) == [0, 0, 6 * ROWS]
+    if to_store:
+        assert stored(place) == list(range(6 * ROWS))
+    else:
+        assert numbers(Path(place)) == list(range(6 * ROWS))
+        assert names(Path(place)) == {"_transactions", "_versions", "data"}
+
+
+def test_who_waits_for_another_conversion_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, place = write(tmp_path / "in", 2), tmp_path / "out.lance"
+    begun, go_on = threading.Event(), threading.Event()
+    copy = room.copy_unit
+
+    def held(*args: Any) -> None:
+        begun.set()
+        assert go_on.wait(60)
+        copy(*args)
+
+    monkeypatch.setattr(room, "copy_unit", held)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(convert, source, str(place))
+        assert begun.wait(60)
+        threading.Timer(1.5, go_on.set).start()
+        with pytest.warns(sp.SpiralWarning, match=r"another process copies the same rows to .*out\.lance"):
+            second = convert(source, str(place))
+        assert first.result().rows == 2 * ROWS
+    assert second.rows == 0
+
+
 @pytest.mark.parametrize("files", ["", "000.parquet"])
 def test_two_machines_that_convert_the_same_files_add_them_once(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: str
@@ -350,6 +426,7 @@ def test_two_machines_that_convert_the_same_files_add_them_once(
         return commit(*args)
 
     uri, source = on_store(bucket, tmp_path, monkeypatch), write(tmp_path / "in", 3)
+    monkeypatch.setattr("spiral_stream.derived.store_leases.DEAD_S", 0.0)  # the first one is taken for dead
     commit, taken = targets.append_alone, list[int]()
     monkeypatch.setattr(targets, "append_alone", overtaken)
     done = convert(source, uri)
