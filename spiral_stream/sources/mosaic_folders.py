@@ -16,12 +16,14 @@ from spiral_stream.sources.listing import Paths, found_units, listed_units, need
 from spiral_stream.sources.mds import Mds
 from spiral_stream.sources.mds_index import INDEX_FILE, Shard, is_index, shards_in
 from spiral_stream.sources.remote_bytes import object_bytes
-from spiral_stream.sources.remote_file import look
+from spiral_stream.sources.remote_file import look, read_parts
 from spiral_stream.storage.faults import NotThereError
+from spiral_stream.storage.store import Facts
 from spiral_stream.storage.uri import is_object
 
 _SHARD: Final = re.compile(r"shard\.\d{5}\.")  # how the writers begin the name of a shard
-_INDEX_MARK: Final = b'"shards"'
+_INDEX_MARK: Final = b'"shards"'  # which an index says near its beginning
+_HEAD_BYTES: Final = 4096
 
 
 def lines_units(
@@ -69,11 +71,7 @@ def is_shard(unit: ImportUnit) -> bool:
 
 def is_index_file(path: Path) -> bool:
     """Whether a file of this machine is the index of shards."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return False
-    return _INDEX_MARK in data and is_index(data)
+    return _index_at(path) is not None
 
 
 def _of_folder(
@@ -132,18 +130,31 @@ def _index_in(unit: ImportUnit) -> bytes | None:
     if _base(unit.path) != INDEX_FILE:
         return None
     facts = unit.facts(unit.path)
-    try:
-        data = Path(unit.path).read_bytes() if facts is None else bytes(object_bytes(unit.path, facts))
-    except OSError:  # who reads its rows says so
-        return None
-    return data if _INDEX_MARK in data and is_index(data) else None
+    return _index_at(Path(unit.path)) if facts is None else _index_on_store(unit.path, facts)
 
 
 def _is_index_there(index: str) -> bool:
     if not is_object(index):
         return is_index_file(Path(index))
     try:
-        data = object_bytes(index, look(index))
+        return _index_on_store(index, look(index)) is not None
     except NotThereError:
         return False
-    return is_index(data)
+
+
+def _index_at(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+            data = head + file.read() if _INDEX_MARK in head else head
+    except OSError:  # who reads its rows says so
+        return None
+    return data if _INDEX_MARK in head and is_index(data) else None
+
+
+def _index_on_store(uri: str, facts: Facts) -> bytes | None:
+    [(_, head)] = read_parts(uri, facts, [(0, min(_HEAD_BYTES, facts.size))])
+    if _INDEX_MARK not in bytes(head):
+        return None
+    data = bytes(object_bytes(uri, facts))
+    return data if is_index(data) else None

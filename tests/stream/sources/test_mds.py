@@ -167,6 +167,21 @@ def test_keys_of_json_that_would_be_one_column_are_told_apart(folder: "Folder") 
         assert rows(Mds(made, columns={"one": first})).to_pydict() == {"one": [value]}
 
 
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        ([b'{"a": 18446744073709551616}'], "18446744073709551616, an integer that no 64 bits hold"),
+        (
+            [b'{"a": 0.5}', b'{"a": 9007199254740993}'],
+            "'m_a' holds 9007199254740993 .*, and is double, which would lose digits",
+        ),
+    ],
+)
+def test_integers_of_json_keep_their_digits_or_are_named(folder: "Folder", samples: list[bytes], said: str) -> None:
+    with pytest.raises(SourceError, match=said):
+        rows(Mds(folder(*shard([[each] for each in samples], {"m": "json"}))))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Callable[..., Path]:
     def make(data: bytes, *entries: dict[str, Any], **index: Any) -> Path:
