@@ -1,7 +1,7 @@
 """The ``spiral`` command: inspect a catalog, register relations, convert data, explain streams, build and verify caches."""
-# Longer than other rooms: each command is a function, and half of its lines describe its options.
 
 import json
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 from rich.console import Console
@@ -41,6 +41,22 @@ _REFUSED = 10  # rows that an import left out
 _KINDS = {"auto": None, "folder": "image_folder", "videos": "video_folder"}  # of `register`; others keep their names
 _DAYS_FROM_H = 48
 _PIPE_WIDTH = 10_000  # where no terminal shows lines: none is broken
+_NAME = r"""\(["']?([^"'()]*?)["']?(?:, [^()]*)?\)"""  # of what a call in a message is about
+# How messages say in Python what to do, and what to type in the command instead.
+_TYPED = (
+    (r"identity=\[[^\]]*\]", "--identity A --identity B"),
+    (r"(?:identity=)?spiral\.RowIdentity\(\)", "--row-identity"),
+    (r'identity="[^"]*"', "--identity COLUMN"),
+    (r"replace=True", "--replace"),
+    (r'on_error="skip"', "--option on_error=skip"),
+    (r"split=\S*[^\s.,;)]", "--option split=NAME"),
+    (r"schema=\{[^}]*\}", """--option 'schema={"name": "type", ...}'"""),
+    (rf"catalog\.(refresh|measure){_NAME}", r"spiral \1 \2"),
+    (rf"catalog\.drop(?:_stream|_tokenizer)?{_NAME}", r"spiral drop \1"),
+    (r"(?:stream|plan)\.materialize\(\)", "spiral materialize STREAM"),
+    (rf"catalog\.refused{_NAME}", r"spiral show \1"),
+    (rf"(?:catalog\.)?register_tokenizer{_NAME}", r"spiral tokenizer \1 SOURCE"),
+)
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.command("copy")(copy)
 app.command("node-cache")(node_cache)
@@ -116,7 +132,7 @@ def show(name: str, where: Where = None) -> None:
     if facts_of_source.imported is not None and facts_of_source.imported.refused:
         _show_refused(catalog, name)
     if found is None:
-        _console().print(f"statistics: unknown: materialize asset shard_stats, or catalog.measure({name!r})")
+        _console().print(f"statistics: unknown: materialize asset shard_stats, or type spiral measure {name}")
         return
     rows = [each.cells() for each in columns if each.nulls is not None]
     facts = Table(*(name for name in (rows[0] if rows else ()) if name != "type"))
@@ -156,7 +172,7 @@ def report(
         opened = None if stream is None else stack.enter_context(catalog.open_stream(stream, trust=trust or ()))
         made = report_relation(catalog, name, labels=label, origins=origin, along=along, stream=opened)
     for note in made.notes:
-        _console(plain=True).print(note, soft_wrap=True)
+        _console(plain=True).print(typed(note), soft_wrap=True)
     _console(plain=True).print(str(made.save(out)), soft_wrap=True)
 
 
@@ -182,6 +198,9 @@ def register(
     video: Annotated[
         list[str] | None, typer.Option(help="A column that refers to H.264 videos. Repeat for several.")
     ] = None,
+    shard: Annotated[
+        str | None, typer.Option(help="The column that names the storage shards; by default storage_shard.")
+    ] = None,
     replace: Annotated[bool, typer.Option(help="Replace the relation that has this name.")] = False,
     where: Where = None,
 ) -> None:
@@ -197,12 +216,41 @@ def register(
             semantic=dict.fromkeys(images, JPEG_REF) | dict.fromkeys(videos, H264_REF),
             replace=replace,
             report=report,
+            **({} if shard is None else {"shard": shard}),
         )
     manifest = entry.manifest()
     _console().print(f"{name}: {manifest.total:,} rows in {len(manifest.shard_names):,} storage shards")
     _console(plain=True).print(f"source: {source_facts(entry)}", soft_wrap=True)
     if entry.changes is not None:
         _console(plain=True).print(f"shards that differ from before: {entry.changes}", soft_wrap=True)
+
+
+@app.command()
+def drop(name: str, where: Where = None) -> None:
+    """Forget a relation, a saved stream or a tokenizer. Files of the source stay."""
+    catalog = connect(where)
+    drops = {
+        "relation": (catalog.tables(), catalog.drop),
+        "stream": (catalog.streams(), catalog.drop_stream),
+        "tokenizer": (catalog.tokenizers(), catalog.drop_tokenizer),
+    }
+    found = [what for what, (names, _) in drops.items() if name in names]
+    if not found:
+        catalog.entry(name)  # says which names there are
+    for what in found:
+        drops[what][1](name)
+        _console().print(f"{name}: {what} dropped")
+
+
+@app.command()
+def measure(name: str, where: Where = None) -> None:
+    """Measure the statistics of a relation, shard by shard, for EXPLAIN and its report. Reads no payload."""
+    catalog = connect(where)
+    found = catalog.measure(name)
+    manifest = catalog.entry(name).manifest()
+    shards = len(manifest.shard_names)
+    _console().print(f"{name}: {len(found.columns)} columns of {manifest.total:,} rows in {shards:,} shards measured")
+    _console().print(f"spiral show {name} prints them")
 
 
 @app.command("convert")
@@ -217,7 +265,11 @@ def _convert(
     """Copy the rows of a source, and the bytes they refer to, into a Lance dataset. Continues where a killed call stopped."""
     with _rows_bar(f"convert {escape(source)}") as report:
         done = convert(
-            source_at(source, kind, option or ()), uri, workers=workers, shard_bytes=shard_bytes, report=report
+            source_at(source, kind and _KINDS.get(kind, kind), option or ()),
+            uri,
+            workers=workers,
+            shard_bytes=shard_bytes,
+            report=report,
         )
     if not done.rows:
         _console(plain=True).print(f"{uri}: it has all rows of {source} already", soft_wrap=True)
@@ -257,10 +309,13 @@ def explain(
     analyze: Annotated[bool, typer.Option("--analyze", help="Read batches first; show what was measured too.")] = False,
     batches: Annotated[int, typer.Option(min=1, help="How many batches --analyze reads.")] = ANALYZED,
     network: Annotated[str | None, typer.Option(help='Show what "10 Gbit/s, 50 ms" allows.')] = None,
+    device: Annotated[str | None, typer.Option(help="Of all fields, in place of the plan's own.")] = None,
     trust: Trusted = None,
 ) -> None:
     """Explain what a saved stream does to its data (EXPLAIN DATA); without --analyze it reads no payload."""
-    found = connect(where).explain(what, analyze=analyze, batches=batches, network=network, trust=trust or ())
+    found = connect(where).explain(
+        what, analyze=analyze, batches=batches, network=network, device=device, trust=trust or ()
+    )
     typer.echo(found.to_json() if as_json else str(found))
 
 
@@ -282,9 +337,8 @@ def materialize(
         done = opened.materialize(workers=workers, executor=executor.value, lengths=lengths)
         batches = opened.count() if lengths else None
         used = [store.usage() for store in {work.store.folder: work.store for work in caches(opened.stages)}.values()]
-    _console().print(
-        f"{done.rows:,} rows in {done.shards:,} shards built, {done.payload_bytes:,} bytes, {done.refused:,} rows refused"
-    )
+    built = f"{done.rows:,} rows in {done.shards:,} shards built, {done.payload_bytes:,} bytes, {done.refused:,} rows refused"
+    _console().print(built if done.shards else "all is built")
     if batches is not None:
         _console().print(f"epoch {epoch}: {batches:,} batches")
     live, dead = (sum(getattr(each, name) for each in used) for name in ("live_bytes", "dead_bytes"))
@@ -369,6 +423,10 @@ def _verify_sources(catalog: Catalog, name: str) -> bool:
     """Return whether a relation's own bytes are those that were registered."""
     found = catalog.verify(name)
     _console().print(f"{name}: {found.rows:,} rows, {found.bytes:,} bytes in {found.files:,} files of the source")
+    if found.recorded:
+        since = "the first time: " if not found.compared else ""
+        said = f"{since}the bytes of {found.recorded:,} files are recorded as they are; later calls compare with that"
+        _console().print(said)
     for each in found.differences:
         _console(plain=True).print(f"{each.file}: {each.found}", soft_wrap=True)
     return found.sound
@@ -422,14 +480,40 @@ def sql(
     _console().print(f"{len(found):,} rows")
 
 
+def typed(message: str) -> str:
+    """Return a message of the library as somebody reads it who types commands: options in place of Python's arguments."""
+    for python, command in _TYPED:
+        message = re.sub(python, command, message)
+    return message
+
+
+def _tell(color: str, kind: str, message: str) -> None:
+    Console(stderr=True).print(f"[{color}]{kind}[/{color}]: ", end="")
+    Console(stderr=True, markup=False, highlight=False).print(" ".join(typed(message).split("\n")), soft_wrap=True)
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning as one line: whoever types a command does not look for it in Python's files."""
+    del category, filename, lineno, file, line
+    _tell("yellow", "warning", str(message))
+
+
 def main() -> None:
-    """Run the command. An error of this library is one line, not a traceback."""
+    """Run the command. An error or a warning is one line, which says what to type."""
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            app()
     except SpiralError as error:
-        Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: ", end="")
         way_out = ". On the command line: --trust MODULE" if isinstance(error, TrustError) else ""
-        Console(stderr=True, markup=False, highlight=False).print(f"{error}{way_out}", soft_wrap=True)
+        _tell("red", type(error).__name__, f"{error}{way_out}")
         raise SystemExit(1) from error
 
 

@@ -89,6 +89,7 @@ class Catalog(registry.Registry):
         analyze: bool = False,
         batches: int = ANALYZED,
         network: str | None = None,
+        device: str | None = None,
         trust: "Trusted" = (),
     ) -> "Explanation":
         """Explain a saved stream, a relation or a query: ``EXPLAIN DATA <what>``.
@@ -99,6 +100,7 @@ class Catalog(registry.Registry):
                 this machine lacks the plan's device, they stay on the host, and a warning says so.
             batches: how many.
             network: of a saved stream: say what goes over this network, such as ``"10 Gbit/s, 50 ms"``.
+            device: of a saved stream: of all its fields, in place of the plan's own.
             trust: as for `open_stream`.
 
         Raises:
@@ -109,11 +111,12 @@ class Catalog(registry.Registry):
         bare = name[1:-1] if len(name) > 1 and name[0] == name[-1] == '"' else name
         saved = self.streams()
         if bare in saved:
-            with self.open_stream(bare, trust=trust) as stream:
+            with self.open_stream(bare, trust=trust, **({} if device is None else {"device": device})) as stream:
                 return _measured(stream, batches, network) if analyze else stream.explain(network=network)
         if bare in self.tables() or len(bare.split()) > 1:
-            if analyze or network is not None:
+            if analyze or network is not None or device is not None:
                 does, word = ("measures", "ANALYZE") if analyze else ("reads over a network", "NETWORK")
+                does, word = (does, word) if analyze or network is not None else ("has a device", "device")
                 msg = f"explain: {shown(name)} is no saved stream, and only a stream {does}. Leave {word} out, or save_stream it"
                 raise PlanError(msg)
             return (self.table(bare) if bare in self.tables() else Relation(self._sql(name), self)).explain()

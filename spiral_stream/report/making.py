@@ -15,7 +15,7 @@ from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.source_facts import source_facts
 from spiral_stream.catalog.statistics import KNOWN, Statistics, load_statistics
 from spiral_stream.catalog.suggestions import suggestions
-from spiral_stream.errors import CatalogError
+from spiral_stream.errors import CatalogError, shown
 from spiral_stream.explain.shares import time_column
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.report.charts import Form, Picture
@@ -168,7 +168,8 @@ def report_relation(
     with OpenRelation(entry) as relation:
         for column in (*(labels or ()), *(origins or ()), *([along] if along else [])):
             if column not in entry.schema.names:
-                msg = f"report of {name}: column {suggestions(column, entry.schema.names)}"
+                near = suggestions(column, entry.schema.names)
+                msg = f"report of {name}: {shown(column)} is not a column; {near} Name one of them"
                 raise CatalogError(msg)
         statistics = load_statistics(entry)
         notes = [] if statistics is not None else [f'nothing is counted yet. Run catalog.measure("{name}")']

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 import spiral_stream as sp
@@ -116,7 +117,7 @@ def test_the_command_trusts_the_modules_that_it_is_told_to(own: sp.Catalog) -> N
     assert isinstance(refused.exception, sp.TrustError)
     assert "EXPLAIN" in run(own, "explain", "less", "--trust", "pyarrow.compute", "--trust", "operator")
     with pytest.warns(sp.SpiralWarning, match="nothing is built"):
-        assert "0 rows in 0 shards built" in run(own, "materialize", "less", "--trust", "pyarrow.compute")
+        assert "all is built" in run(own, "materialize", "less", "--trust", "pyarrow.compute")
     assert "derived files" in run(own, "verify", "less", "--trust", "pyarrow.compute")
 
 
@@ -151,7 +152,7 @@ def test_explain_and_materialize_work_on_a_saved_stream(own: sp.Catalog) -> None
 
     assert f"{ROWS} rows in {SHARDS} shards built" in built
     assert "0 rows refused" in built
-    assert "0 rows in 0 shards built" in again
+    assert "all is built" in again
     assert re.search(r"caches: [1-9][\d,]+ bytes live, 0 dead", again)
     assert "EXPLAIN" in run(own, "explain", "train")
 
@@ -208,6 +209,110 @@ def test_verify_reads_everything_says_what_is_damaged_and_mends_it(own: sp.Catal
         assert f"{blob} is damaged: bytes 65,536 to" in said
         assert "Build that shard again with stream.materialize()" in said
     assert re.search(r"│ 10 +│ 0 +│ 0 ", mended), mended
+
+
+def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
+    """What a command that fails, or warns, says on standard error."""
+    monkeypatch.setattr(sys, "argv", ["spiral", *words])
+    with pytest.raises(SystemExit):
+        cli.main()
+    return capsys.readouterr().err
+
+
+@pytest.fixture
+def chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "chat.jsonl").write_text('{"id": 1, "msg": "a"}\n{"id": 2, "msg": "b"}\nno JSON\n')
+    monkeypatch.setenv("SPIRAL_CATALOG", str(tmp_path / "catalog"))
+    return str(tmp_path / "chat.jsonl")
+
+
+@pytest.mark.filterwarnings("always::spiral_stream.SpiralWarning")
+def test_errors_and_warnings_say_what_to_type_in_the_command(
+    chats: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip = ("register", "chat", "auto", chats, "--option", "on_error=skip")
+    refused = said(capsys, monkeypatch, "register", "chat", "auto", chats)
+    missing = said(capsys, monkeypatch, *skip).splitlines()[-1]
+    warned = said(capsys, monkeypatch, *skip, "--identity", "id")
+    taken = said(capsys, monkeypatch, *skip, "--row-identity").splitlines()[-1]
+    column = said(capsys, monkeypatch, "report", "chat", "--label", "chars")
+
+    assert "there are __file__, __index_in_file__, id, msg" in missing
+    assert "--identity COLUMN, or give each row an identity: --row-identity" in missing
+    assert warned.strip().startswith("warning: ")
+    assert len(warned.strip().splitlines()) == 1
+    assert "1 rows could not be read and are left out" in warned
+    assert "spiral show NAME" in warned or "spiral show name" in warned
+    assert "Pass --replace, or drop it first" in taken
+    assert "'chars' is not a column; did you mean" in column or "'chars' is not a column; there are" in column
+    assert "leave such rows out with --option on_error=skip" in refused
+    for each in (refused, missing, warned, taken, column):
+        assert "spiral." not in each
+        assert "catalog." not in each
+        assert ".py" not in each
+
+
+@pytest.mark.parametrize(
+    ("python", "command"),
+    [
+        ('with catalog.refresh("a.b"), or restore it', "with spiral refresh a.b, or restore it"),
+        ("Run catalog.measure('t')", "Run spiral measure t"),
+        ('replace=True, or catalog.drop("t")', "--replace, or spiral drop t"),
+        ('catalog.drop_stream("t")', "spiral drop t"),
+        ('several (identity=["a", "b"])', "several (--identity A --identity B)"),
+        (
+            'Give the columns: schema={"name": "type", ...}',
+            """Give the columns: --option 'schema={"name": "type", ...}'""",
+        ),
+        ("again with stream.materialize()", "again with spiral materialize STREAM"),
+        ("nothing to change", "nothing to change"),
+    ],
+)
+def test_python_in_a_message_becomes_what_to_type(python: str, command: str) -> None:
+    assert cli.typed(python) == command
+
+
+def test_drop_measure_and_shard(own: sp.Catalog, tmp_path: Path) -> None:
+    path = str(tmp_path / "files" / "*.parquet")
+    run(own, "register", "by.label", "parquet", path, "--shard", "label_id")
+    own.save_stream("train", plan(own.table("lance")).to_numpy())
+    measured = run(own, "measure", "by.label")
+    shown = run(own, "show", "by.label")
+    dropped = run(own, "drop", "by.label") + run(own, "drop", "train")
+    unknown = CliRunner().invoke(cli.app, ["drop", "by.label", "--catalog", str(own.root)])
+
+    assert f"of {ROWS} rows in" in measured
+    assert "statistics: unknown" not in shown
+    assert "by.label: relation dropped" in dropped
+    assert "train: stream dropped" in dropped
+    assert own.streams() == []
+    assert "by.label" not in own.tables()
+    assert isinstance(unknown.exception, sp.CatalogError)
+
+
+def test_a_plan_that_is_built_says_so_and_the_first_verify_says_that_it_records(own: sp.Catalog) -> None:
+    own.save_stream("train", plan(own.table("lance"), profile=sp.Raw(shorter_side=20)).to_numpy())
+    first, second = run(own, "materialize", "train"), run(own, "materialize", "train")
+    recorded, compared = run(own, "verify", "lance"), run(own, "verify", "lance")
+
+    assert f"{ROWS} rows in" in first
+    assert "all is built" in second
+    assert "the first time: the bytes of" in recorded
+    assert "recorded" not in compared
+
+
+def test_explain_takes_a_device_and_convert_the_kinds_of_register(own: sp.Catalog, tmp_path: Path) -> None:
+    own.save_stream("train", plan(own.table("lance")).to_numpy())
+    out = run(own, "explain", "train", "--device", "cpu")
+    wrong = CliRunner().invoke(cli.app, ["explain", "lance", "--device", "cpu", "--catalog", str(own.root)])
+    (tmp_path / "photos" / "cats").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "photos" / "cats" / "one.jpg")
+    words = ["convert", str(tmp_path / "photos"), str(tmp_path / "photos.lance"), "--kind", "folder"]
+    done = CliRunner().invoke(cli.app, words)
+
+    assert "DELIVER" in out.upper()
+    assert "only a stream has a device" in str(wrong.exception)
+    assert "1 rows in 1 shards added" in done.output
 
 
 @pytest.mark.parametrize("module", ["spiral_stream", "spiral_stream.cli"])
