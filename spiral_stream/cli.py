@@ -19,6 +19,7 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 from rich.table import Table
 
 from spiral_stream.catalog.convert import convert
+from spiral_stream.catalog.declaration import AUTO
 from spiral_stream.catalog.row_identity import RowIdentity
 from spiral_stream.catalog.source_facts import source_facts
 from spiral_stream.catalog.statistics import load_statistics
@@ -216,7 +217,7 @@ def register(
             semantic=dict.fromkeys(images, JPEG_REF) | dict.fromkeys(videos, H264_REF),
             replace=replace,
             report=report,
-            **({} if shard is None else {"shard": shard}),
+            shard=AUTO if shard is None else shard,
         )
     manifest = entry.manifest()
     _console().print(f"{name}: {manifest.total:,} rows in {len(manifest.shard_names):,} storage shards")
