@@ -19,6 +19,7 @@ from spiral_stream.transforms.image import (
     Resize,
     compile_image,
 )
+from tests.fixtures.torchvision_pixels import need_pixels_of_torchvision
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 side = st.integers(1, 400)
@@ -77,7 +78,7 @@ def test_a_training_chain_gives_the_bits_of_torchvision(shapes, start):
     got = run(TRAIN, images, keys(len(images), start))
 
     for i, image in enumerate(images):
-        assert got[i].tobytes() == reference(image, TRAIN, drawn, i).half().contiguous().numpy().tobytes()
+        need_pixels_of_torchvision(got[i], reference(image, TRAIN, drawn, i).half(), min(STD))
 
 
 @given(height=st.integers(20, 300), width=st.integers(20, 300), shorter=st.integers(20, 120), crop=st.integers(1, 20))
@@ -87,7 +88,7 @@ def test_an_evaluation_chain_gives_the_bits_of_torchvision(height, width, shorte
 
     got = run(steps, [image], dtype="float32")[0]
 
-    assert got.tobytes() == reference(image, steps).contiguous().numpy().tobytes()
+    need_pixels_of_torchvision(got, reference(image, steps), min(STD))
 
 
 @given(height=st.integers(31, 90), width=st.integers(31, 90), flips=st.integers(0, 3), start=st.integers(0, 99))
@@ -102,7 +103,7 @@ def test_mirrors_and_windows_in_any_order_give_the_bits_of_torchvision(height, w
     for _ in range(flips):
         out = F.horizontal_flip(out)
     out = v2.CenterCrop(7)(F.horizontal_flip(v2.CenterCrop((20, 24))(out)))
-    assert np.array_equal(got, out)
+    need_pixels_of_torchvision(got, out)
 
 
 @given(height=side, width=side, start=st.integers(0, 10_000), low=st.floats(0.01, 0.5), wide=st.floats(1.0, 40.0))
@@ -209,7 +210,7 @@ def test_floats_without_normalize_are_scaled_to_one():
     got = run([Resize((5, 6))], [image], dtype="float32")[0]
 
     expected = F.to_dtype(v2.Resize((5, 6), antialias=True)(tensor(image)), torch.float32, scale=True)
-    assert got.tobytes() == expected.numpy().tobytes()
+    need_pixels_of_torchvision(got, expected)
 
 
 @pytest.mark.parametrize(
