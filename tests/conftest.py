@@ -78,5 +78,23 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture
+def no_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse to encode: what is compared with a recording starts from stored files, since encoders give other bytes elsewhere."""
+    import av
+    import simplejpeg
+    from PIL import Image
+
+    def refused(*_: object, **__: object) -> None:
+        pytest.fail("encoded on the spot. Start from stored files: another processor or version gives other bytes")
+
+    opened = av.open
+    monkeypatch.setattr(simplejpeg, "encode_jpeg", refused)
+    monkeypatch.setattr(Image.Image, "save", refused)
+    monkeypatch.setattr(
+        av, "open", lambda *at, **how: refused() if "w" in (*at[1:2], how.get("mode")) else opened(*at, **how)
+    )
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash[NODE], ignore_errors=True)

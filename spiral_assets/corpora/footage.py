@@ -103,7 +103,7 @@ class Studio:
     """Draws videos and writes their files. It holds its noise, so make one per process.
 
     Args:
-        seed: two studios of one seed write the same files, in any order.
+        seed: two studios of one seed write the same files, in any order, on processors of one kind.
         root: folder that references start from.
         folder: under it, where the files go.
     """

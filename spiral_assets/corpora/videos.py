@@ -101,7 +101,7 @@ def write_video_relations(
         root: folder of its own; created if need be.
         count: of videos. The first has frames at uneven times, the second a sound track, the third lies on its side;
             the last is cut into clips.
-        seed: the same seed, with the same encoder, gives the same bytes.
+        seed: the same seed, with the same encoder on the same kind of processor, gives the same bytes.
         shards: storage shards: Parquet files.
         shorten: the part of every scene's length that is left, and so of the cost.
         workers: processes that draw and encode; None is one per core, 0 works in this process. With more than 0 the

@@ -22,7 +22,7 @@ BATCHES = 2  # of each that are recorded
 
 
 def image(folder: Path) -> tuple[Deliver, sp.Catalog]:
-    catalog = image_catalog(folder)
+    catalog = image_catalog(folder, stored=True)
     return image_program(
         catalog, batch_size=4, fields=image_fields(image_transforms(24), None)
     ).to_numpy().plan, catalog
@@ -34,7 +34,7 @@ def text(folder: Path) -> tuple[Deliver, sp.Catalog]:
 
 
 def video(folder: Path) -> tuple[Deliver, sp.Catalog]:
-    made = clips.video_catalog(folder)
+    made = clips.stored_catalog(folder)
     small = {"sequence_length": 4, "resize_shorter": 24, "crop": 16}
     return footages.program(made.catalog, max_frames=16, window_size=64, **small).plan, made.catalog
 

@@ -101,6 +101,7 @@ import tests.gpu.test_copies, tests.gpu.test_families
 
 
 @pytest.mark.skipif(not WHOLE, reason="Lance, DuckDB and PyAV make the batches")
+@pytest.mark.usefixtures("no_encoder")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_recorded_batches_are_those_of_the_programs(name: str, tmp_path: Path) -> None:
     from tests.gpu.families import record

@@ -63,7 +63,7 @@ def record(folder: Path, jpegs: list[str]) -> dict[str, Any]:
     return out
 
 
-@pytest.mark.usefixtures("no_threads_left")
+@pytest.mark.usefixtures("no_threads_left", "no_encoder")
 def test_a_plan_replays_bit_for_bit(tmp_path: Path) -> None:
     golden = json.loads(GOLDEN.read_text())
 

@@ -65,6 +65,6 @@ def record(folder: Path) -> dict[str, Any]:
     return out
 
 
-@pytest.mark.usefixtures("no_threads_left")
+@pytest.mark.usefixtures("no_threads_left", "no_encoder")
 def test_a_text_plan_replays_bit_for_bit(tmp_path: Path) -> None:
     assert record(tmp_path) == json.loads(GOLDEN.read_text())
