@@ -3,7 +3,8 @@
 Blocks are kept by file, as `storage.node_cache` keeps them: what is missing is fetched block by block, and when there is no
 room, the files used longest ago go whole, until a 32nd of the limit is free. While the cache is nearly full, a file that was
 removed before is kept again when its debt is due (`storage.kept_again`); until then exactly what is asked for comes. Nobody is
-asked to hold anything, so files go as soon as others need their room. Cost: 4 us per ask, and 0.1 us per block.
+asked to hold anything, so files go as soon as others need their room. One thread that asks in this order fetches exactly this.
+Cost: 4 us per ask, and 0.1 us per block.
 """
 
 from collections import OrderedDict

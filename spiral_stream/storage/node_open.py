@@ -6,7 +6,6 @@ the moment of their birth. A block that is not what its sum says is taken out an
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,6 @@ from spiral_stream.integrity.locks import unlock
 from spiral_stream.storage.node_files import BLOCK, NodeKey, Sums, data_file, opened_data, sums_of
 
 _AT_ONCE: Final = 16  # blocks that are read and summed together
-STAMP_S: Final = 1.0  # how exactly the last use is known
 
 
 @final
@@ -85,11 +83,10 @@ class NodeFile:
         unlock(handle, self._pid)
         self._over(self)
 
-    def stamp(self) -> None:
-        """Note that it is used now."""
+    def stamp(self, asked_ns: int) -> None:
+        """Note when it was asked for, since what goes for others follows from the order of asks, and not from when bytes came."""
         with suppress(OSError):
-            if time.time() - os.fstat(self.handle).st_mtime >= STAMP_S:
-                os.utime(self.handle)
+            os.utime(self.handle, ns=(asked_ns, asked_ns))
 
     def mend_size(self) -> None:
         """Give it its size back, where it was cut; what was lost is found by its sums."""

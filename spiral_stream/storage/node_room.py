@@ -223,8 +223,9 @@ class Room:
                             facts = each.stat()
                             stem = each.name[: -len(DATA)]
                             sizes[stem] = sizes.get(stem, 0) + facts.st_blocks * 512
-                            used[stem] = max(facts.st_mtime_ns, used.get(stem, 0))
-                found += [_Lying(Path(folder.path, stem + DATA), size, used[stem]) for stem, size in sizes.items()]
+                            if each.name.endswith(DATA):  # its time is when it was asked for
+                                used[stem] = facts.st_mtime_ns
+                found += [_Lying(Path(folder.path, s + DATA), size, used.get(s, 0)) for s, size in sizes.items()]
         return found
 
     def _evict(self, need: int) -> int:

@@ -51,11 +51,13 @@ class _Ask:
     places: list[int] = field(default_factory=list)  # in the call
     ranges: list[Range] = field(default_factory=list)
     missing: _Blocks = field(default_factory=lambda: np.empty(0, np.int64))
+    asked_ns: int = 0  # when, since 1970; of the asks of one call each has its own
 
     def part(self, runs: Sequence[tuple[int, int]]) -> "_Ask":
         """Return what fetches some blocks, and enters nothing."""
         ends = [(first * BLOCK, min(stop * BLOCK, self.key.size)) for first, stop in runs]
-        return _Ask(self.key, self.name, self.facts, [], [(at, end - at) for at, end in ends])
+        ranges = [(at, end - at) for at, end in ends]
+        return _Ask(self.key, self.name, self.facts, [], ranges, asked_ns=self.asked_ns)
 
     def gets(self) -> Iterator[Get]:
         """Yield what is asked of the store for the blocks that are missing: the whole object as one."""
@@ -200,6 +202,8 @@ class _Reading:
         self._cache, self._store, self._wanted, self._found = cache, store, wanted, found
 
     def run(self, asks: Sequence[_Ask]) -> None:
+        for asked_ns, each in enumerate(asks, time.time_ns()):
+            each.asked_ns = asked_ns
         left = self._not_here(asks)
         if len(left) < len(asks):
             gone = {id(each) for each in left}
@@ -263,7 +267,7 @@ class _Reading:
 
     def _here(self, ask: _Ask, file: NodeFile) -> bool:
         file.mend_size()
-        file.stamp()
+        file.stamp(ask.asked_ns)
         ask.missing = missing = file.missing(ask.missing)
         between = missing[:-1][np.diff(missing) == 2] + 1  # noqa: PLR2004  one block, which costs less than a request
         if len(between):
@@ -338,6 +342,7 @@ class _Reading:
                         return False
                     file.write(at, data)
                     sums.write(first, sums_of(data))
+            file.stamp(ask.asked_ns)
         except (CacheError, OSError) as error:
             tell(f"node cache {self._cache.folder}: {getattr(error, 'strerror', None) or error}")
             return False

@@ -279,7 +279,7 @@ def test_any_asks_get_their_bytes_within_the_limit_and_what_was_used_longest_ago
     """``asks``: which file, whether by another process (another cache of the folder), and a range."""
     remotes, used, clock = [Remote(number, size) for number, size in enumerate(sizes)], {}, 4 * 10**9
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_open, "STAMP_S", float("inf"))  # the test stamps, by a clock of its own
+        patch.setattr(node_open.NodeFile, "stamp", lambda *_: None)  # the test stamps, by a clock of its own
         patch.setattr(node_room, "FULL", 2)
         root = Path(folder)
         caches = [NodeCache(root, limit * BLOCK) for _ in range(2)]
