@@ -40,14 +40,15 @@ def scattered(rows: UInt64, shards: UInt64) -> Runs:
     return Runs(starts, numbers)
 
 
+def populated(units: list[tuple[int, int]], stream: str = "", identities: list[str] | None = None) -> Population:
+    """A population of units, (shard, rows) each, with an index."""
+    rows = np.array([rows for _, rows in units], dtype=np.uint64)
+    shards = np.array([shard for shard, _ in units], dtype=np.uint64)
+    names = [f"id-{i:06d}" for i in range(int(rows.sum()))] if identities is None else identities
+    return Population(rows, shards, stream, SortedHashes(stream, names), scattered(rows, shards))
+
+
 @pytest.fixture(scope="session")
 def populate() -> Callable[..., Population]:
     """``populate([(shard, rows), ...], stream="", identities=None)`` makes a population with an index."""
-
-    def make(units: list[tuple[int, int]], stream: str = "", identities: list[str] | None = None) -> Population:
-        rows = np.array([rows for _, rows in units], dtype=np.uint64)
-        shards = np.array([shard for shard, _ in units], dtype=np.uint64)
-        names = [f"id-{i:06d}" for i in range(int(rows.sum()))] if identities is None else identities
-        return Population(rows, shards, stream, SortedHashes(stream, names), scattered(rows, shards))
-
-    return make
+    return populated
