@@ -17,7 +17,6 @@ from spiral_stream.sources.mds import Mds
 from spiral_stream.sources.mds_index import INDEX_FILE, Shard, is_index, shards_in
 from spiral_stream.sources.remote_bytes import object_bytes
 from spiral_stream.sources.remote_file import look, read_parts
-from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.store import Facts
 from spiral_stream.storage.uri import is_object
 
@@ -138,7 +137,7 @@ def _is_index_there(index: str) -> bool:
         return is_index_file(Path(index))
     try:
         return _index_on_store(index, look(index)) is not None
-    except NotThereError:
+    except SourceError:  # not there; or nobody may ask, as a bucket says of what is not there
         return False
 
 

@@ -18,7 +18,11 @@ import spiral_stream as sp
 from spiral_stream.errors import SourceError
 from spiral_stream.sources import mds
 from spiral_stream.sources.guessed import source_at
+from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.profiles import use_storage
+from tests.fixtures import stores
 from tests.fixtures.examples import few
+from tests.fixtures.fault_proxy import fault_proxy
 from tests.fixtures.imported_rows import rows_of
 from tests.stream.sources.test_remote import put_all
 from tests.stream.sources.test_remote import rows_of as rows_in
@@ -369,3 +373,19 @@ def test_shards_on_a_store_have_the_rows_of_local_ones(kind: type, folder: str, 
     assert len(rows_in(catalog, "remote")) == len(VALUES[folder])
     with pytest.raises(SourceError, match=r"Give the folder alone"):
         sp.Csv(f"{bucket}/{folder}/shard.00000.{folder.partition('-')[0]}*").import_units()
+
+
+def test_a_file_that_is_called_like_a_shard_is_read_where_no_index_can_be_looked_at(
+    tmp_path: Path, s3_endpoint: str
+) -> None:
+    """A bucket that does not tell its names answers 403 for what is not there."""
+    uri = f"s3://{stores.new_bucket(s3_endpoint)}"
+    with fault_proxy(s3_endpoint) as proxy:
+        use_storage("denied", prefix=uri, **stores.options(proxy.address))
+        store, key = store_of(f"{uri}/a/shard.00000.csv")
+        store.put(key, b"id,s\n1,x\n")
+        proxy.set(denied="index.json")
+        catalog = sp.connect(str(tmp_path / "catalog"))
+        catalog.register("a", sp.Csv(f"{uri}/a/shard.00000.csv"), identity="id")
+        assert catalog.table("a").to_arrow()["s"].to_pylist() == ["x"]
+        use_storage("denied", prefix=uri)
