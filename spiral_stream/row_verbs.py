@@ -15,7 +15,7 @@ from spiral_stream.expr import Alias, Col, Expr, col, lit
 from spiral_stream.plan import combining, extents, maps, nodes, splits
 from spiral_stream.plan.checks import column_list, need_name, need_new_names
 from spiral_stream.plan.fingerprint import fingerprint
-from spiral_stream.plan.kept import SampleKept
+from spiral_stream.plan.kept import SampleKept, need_seen
 from spiral_stream.plan.makers import natural_identity
 from spiral_stream.plan.profiles import Profile, renewed
 from spiral_stream.sources.source import FormerProfile
@@ -239,7 +239,9 @@ class RowVerbs:
                     f".cache({given}) before sample"
                 )
                 raise PlanError(msg)
-            return self._with(SampleKept(self.node))
+            kept = SampleKept(self.node)
+            need_seen(kept)
+            return self._with(kept)
         return self._with(nodes.Cache(self.node, tuple((name, renewed(profile)) for name, profile in profiles.items())))
 
 

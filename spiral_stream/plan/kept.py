@@ -9,6 +9,7 @@ from typing import ClassVar, final
 
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import Expr
+from spiral_stream.plan.code import blind_spots
 from spiral_stream.plan.extents import Extends
 from spiral_stream.plan.maps import (
     PART,
@@ -54,6 +55,24 @@ class SampleKept(Simple, Sampled):
             msg = (
                 "cache: no function comes before it. After sample it keeps the values of functions: .map(f, ...).cache(). "
                 "Payload is kept by .cache(column=profile) before sample"
+            )
+            raise PlanError(msg)
+
+
+def need_seen(kept: SampleKept) -> None:
+    """Refuse to keep values of code that finds what it uses at run time: the values would outlive a change of it.
+
+    Raises:
+        PlanError: names the function, what is not seen, and the ways out.
+    """
+    for step, _ in _impure(kept.source):
+        function = function_of(step)
+        found = [] if function is None or function.version is not None else blind_spots(function.function)
+        if function is not None and found:
+            msg = (
+                f"cache: {_described(step)} uses {', '.join(found[:3])}, which a reading of its code does not follow: its values "
+                "are kept, and a change there would not make them again. Name what it uses (an import, a dict of functions), "
+                f'or give {_described(step)} version="1" and raise it whenever results change'
             )
             raise PlanError(msg)
 

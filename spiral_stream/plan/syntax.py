@@ -20,6 +20,7 @@ from typing import Any, Final
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Definition = Function | ast.ClassDef
 Chain = tuple[str, ...]  # the attributes behind a name: ("random", "default_rng") of np.random.default_rng
+Use = tuple[str, Chain]  # a name, and what is read from it
 _SILENT: Final = {"annotation", "returns", "ctx", "kind", "simple", "type_comment", "type_params"}
 
 
@@ -105,7 +106,7 @@ def free_names(tree: Definition, more: Iterable[str]) -> dict[str, list[Chain]]:
         scope.decorator_list = []
     table = symtable.symtable(ast.unparse(scope), "<definition>", "exec")
     chains: dict[str, set[Chain]] = {}
-    for name, chain in _chains(scope):
+    for name, chain in uses(scope):
         chains.setdefault(name, set()).add(chain)
     return {name: sorted(chains.get(name, {()})) for name in {*_globals(table), *more}}
 
@@ -118,7 +119,8 @@ def _globals(table: symtable.SymbolTable) -> Iterator[str]:
         yield from _globals(child)
 
 
-def _chains(node: ast.AST) -> Iterator[tuple[str, Chain]]:
+def uses(node: ast.AST) -> Iterator[Use]:
+    """Yield the names in a piece of source, each with the attributes read from it."""
     attributes: Chain = ()
     inner = node
     while isinstance(inner, ast.Attribute):
@@ -127,7 +129,13 @@ def _chains(node: ast.AST) -> Iterator[tuple[str, Chain]]:
         yield inner.id, attributes
     else:
         for child in ast.iter_child_nodes(inner):
-            yield from _chains(child)
+            yield from uses(child)
+
+
+def is_within(function: types.FunctionType, tree: ast.ClassDef, file: str | None) -> bool:
+    """Whether a function was written inside a class statement of a file."""
+    code = function.__code__
+    return code.co_filename == file and tree.lineno <= code.co_firstlineno <= (tree.end_lineno or 0)
 
 
 @functools.lru_cache(maxsize=64)

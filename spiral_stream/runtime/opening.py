@@ -34,6 +34,7 @@ from spiral_stream.runtime.bad_samples import Refusals, RefusalTally
 from spiral_stream.runtime.formation_index import name_plan, verify_index
 from spiral_stream.runtime.formed_batches import FormedBatches
 from spiral_stream.runtime.forming import Forming
+from spiral_stream.runtime.kept_again import check_kept
 from spiral_stream.runtime.known_chapters import Known
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import CountedBatches, Numbering
@@ -92,6 +93,7 @@ class Opening:
         self._tally = RefusalTally()
         self.records = StateRecords(catalog.root)
         self._named: tuple[tuple[str, str], ...] | None = None
+        self._checked: Stages | None = None  # whose kept values were compared
         self._held: list[Reading] = []  # so that nobody removes what the runtime keeps of the plan
 
     @property
@@ -127,6 +129,16 @@ class Opening:
             every = self._numbering(stages, reader)
             self._read = (reader, SkippingBatches(every, self.skips, stages) if self.skips else every)
         return self._read
+
+    def check_kept(self, run_seed: int) -> None:
+        """Compare a few kept values with what their functions give now, once for what is open.
+
+        Raises:
+            CacheError: they differ.
+        """
+        if self._checked is not self.stages:
+            check_kept(self.stages, run_seed)
+            self._checked = self.stages
 
     @property
     def edits(self) -> str:
@@ -370,7 +382,7 @@ class Opening:
         if self._lowered is not None and self._lowered[0] == os.getpid():
             left = [] if self._read is None else self._read[0].close(timeout_s)
             self._lowered[1].close()
-        self._lowered = self._read = self._known = None
+        self._lowered = self._read = self._known = self._checked = None
         self._held = []
         warn_left_alone("close", left, timeout_s)
 

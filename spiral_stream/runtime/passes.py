@@ -119,6 +119,8 @@ class Passes:
             self._threads.processes = workers
             opening, bound, devices = now()
             reader, numbering = opening.read(bound.run_seed)
+            if bound.rank == worker == 0:  # one process looks for all
+                opening.check_kept(bound.run_seed)
             numbering = promised(numbering, bound)
             numbering.need_known(bound, workers, self._place.drawn())
             steps = self._place.begin(numbering, bound)
@@ -164,6 +166,7 @@ class Passes:
             IndexError: the epoch has no such batch.
         """
         opening, bound, devices = now()
+        opening.check_kept(bound.run_seed)
         builder = self._builder(opening, bound, 1, delivery, devices, numbering)
         with Workers(opening.read(bound.run_seed)[0].threads, "spiral-batch") as pool:
             done = builder.begin(epoch, range(number, number + 1), pool).result()
