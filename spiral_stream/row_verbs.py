@@ -51,6 +51,7 @@ class RowVerbs:
         *predicates: Expr | Callable[..., Any],
         columns: Sequence[str] = (),
         batched: bool = True,
+        version: str | None = None,
         workers: int | None = None,
     ) -> Self:
         """Keep the rows for which every predicate is true. After `sample`, a predicate may be a Python function.
@@ -59,6 +60,7 @@ class RowVerbs:
             *predicates: expressions over columns; after `sample` also functions that return booleans.
             columns: the columns that a function takes, in order.
             batched: whether a function takes Arrow arrays; else it takes the values of one sample at a time.
+            version: as for `map`.
             workers: as for `map`.
 
         Raises:
@@ -68,12 +70,17 @@ class RowVerbs:
             >>> relation.filter((col("width") >= 256) & ~col("label_id").is_null())
         """
         node = self.node
+        if version is not None and all(isinstance(each, Expr) for each in predicates):
+            msg = f"filter: version={shown(version)} stands for the code of a function, and no predicate is one. Leave it out"
+            raise PlanError(msg)
         for predicate in predicates:
             if isinstance(node, nodes.Sampled):
                 test = (
                     predicate
                     if isinstance(predicate, Expr)
-                    else Function(predicate, column_list("filter", columns), pa.bool_(), batched, workers=workers)
+                    else Function(
+                        predicate, column_list("filter", columns), pa.bool_(), batched, False, version, workers=workers
+                    )
                 )
                 node = maps.SampleFilter(node, test)
             else:

@@ -1,4 +1,4 @@
-"""What reading the source of a function or class does not tell: what was set on it afterwards, and what finds its names at run time.
+"""What reading the source of a function or class does not tell: what was set on it afterwards, what finds its names at run time.
 
 Two questions for `plan.code`. `set_on` lists the attributes that a value holds and that its definition does not explain: a
 method put in place of another one, an attribute of a function, a field of a frozen value that its class does not
@@ -88,40 +88,58 @@ def set_on_class(cls: type, tree: ast.ClassDef, reached: set[str]) -> dict[str, 
     bound: dict[str, str] = {}
     for name, kind in _bound(tree):
         bound[_mangled(name, cls)] = kind if bound.get(_mangled(name, cls), kind) == kind else OTHER
-    literals = {_mangled(name, cls): value for name, value in _literals(tree) if name.startswith("__")}
-    out = {}
+    hidden = {_mangled(name, cls): value for name, value in _literals(tree) if name.startswith("__")}
+    out: dict[str, Any] = {}
     for name, value in sorted(vars(cls).items()):
-        if name == VERSION_ATTRIBUTE:
-            continue
         functions = functions_of(value)
         if functions:
             explained = all(_explains(cls, tree, bound.get(name), name, each, reached) for each in functions)
-            for each in functions if explained else ():
-                out |= {f"{name}.{attribute}": held for attribute, held in set_on(each).items()}
-                if _moved_defaults(each, tree):
-                    out[f"@defaults of {name}"] = (each.__defaults__, each.__kwdefaults__)
-        elif name in bound:
-            nested = isinstance(value, type) and bound[name] == CLASS
-            moved = nested and value.__qualname__ != f"{cls.__qualname__}.{name}"
-            hidden = name in literals and not _is_dunder(name) and repr(literals[name]) != repr([value])
-            explained = not (moved or hidden or bound[name] == DEF)
-            if explained and hasattr(type(value), "__get__") and is_users(top_level(type(value).__module__)):
-                state = {attribute: held for attribute, held in (getattr(value, "__dict__", None) or {}).items() if attribute not in OF_WRAPS}
-                out |= {f"@state of {name}.{attribute}": held for attribute, held in sorted(state.items())}
         else:
-            explained = _is_dunder(name) or _is_bookkeeping(cls, name, value)
-        if not explained:
-            out[name] = value
-    for name, value in sorted(vars(cls).items()):
+            explained = _explains_value(cls, bound.get(name), name, value, hidden)
+        if name != VERSION_ATTRIBUTE:
+            out |= _inside(name, value, functions, tree) if explained else {name: value}
         if isinstance(value, functools.singledispatchmethod):
-            file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-            for kind, _, function in registered(value.dispatcher):
-                if isinstance(function, types.FunctionType) and not syntax.is_within(function, tree, file):
-                    out[f"{name} of {kind}"] = function
+            out |= {f"{name} of {kind}": each for kind, each in _registered_afterwards(cls, tree, value)}
     if declared := _declared(cls):
         out["@fields"] = declared
     gone = {name for name, kind in bound.items() if kind == DEF and name not in vars(cls)}
     return out | dict.fromkeys(sorted(gone))
+
+
+def _explains_value(cls: type, kind: str | None, name: str, value: Any, hidden: Mapping[str, list[Any]]) -> bool:
+    """Whether a class statement says that this value, no function, stands under this name."""
+    if kind is None:
+        return _is_dunder(name) or _is_bookkeeping(cls, name, value)
+    if kind == CLASS:
+        return not isinstance(value, type) or value.__qualname__ == f"{cls.__qualname__}.{name}"
+    private = name in hidden and not _is_dunder(name)  # which `plan.code` does not find under its name in the source
+    return kind != DEF and not (private and repr(hidden[name]) != repr([value]))
+
+
+def _inside(name: str, value: Any, functions: list[types.FunctionType], tree: ast.ClassDef) -> dict[str, Any]:
+    """What was set on the methods of a class, and on descriptors of the user's own."""
+    out: dict[str, Any] = {}
+    for each in functions:
+        out |= {f"{name}.{attribute}": held for attribute, held in set_on(each).items()}
+        if _moved_defaults(each, tree):
+            out[f"@defaults of {name}"] = (each.__defaults__, each.__kwdefaults__)
+    if not functions and hasattr(type(value), "__get__") and is_users(top_level(type(value).__module__)):
+        state = getattr(value, "__dict__", None) or {}
+        out |= {f"@state of {name}.{attribute}": state[attribute] for attribute in sorted(state.keys() - OF_WRAPS)}
+    return out
+
+
+def _registered_afterwards(
+    cls: type, tree: ast.ClassDef, method: "functools.singledispatchmethod[Any]"
+) -> Iterator[tuple[str, Any]]:
+    file = _file_of(cls)
+    for kind, _, function in registered(method.dispatcher):
+        if isinstance(function, types.FunctionType) and not syntax.is_within(function, tree, file):
+            yield kind, function
+
+
+def _file_of(cls: type) -> str | None:
+    return getattr(sys.modules.get(cls.__module__), "__file__", None)
 
 
 def set_on_value(value: Any) -> dict[str, Any]:
@@ -211,7 +229,11 @@ def _patched(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, types.ModuleType):
         if is_users(top_level(value.__name__)):
             return []
-        return [(f"{value.__name__}.{name}", each) for name, each in sorted(vars(value).items()) if _is_put(each, value.__name__)]
+        return [
+            (f"{value.__name__}.{name}", each)
+            for name, each in sorted(vars(value).items())
+            if _is_put(each, value.__name__)
+        ]
     if isinstance(value, type):
         return [
             (f"{cls.__module__}.{cls.__qualname__}.{name}", each)
@@ -255,9 +277,9 @@ def blind_spots(tree: syntax.Definition, scope: Mapping[str, Any], bound: Contai
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             name = node.func.id
             builtin = name not in scope and name not in bound
-            if builtin and (name in _BLIND_NAMES or (name in _BLIND_WITHOUT_ARGUMENTS and not node.args)):
-                if not (name == "__import__" and _is_external(node)):
-                    out.append(f"{name}(...)")
+            blind = name in _BLIND_NAMES or (name in _BLIND_WITHOUT_ARGUMENTS and not node.args)
+            if builtin and blind and not (name == "__import__" and _is_external(node)):
+                out.append(f"{name}(...)")
         elif isinstance(node, ast.Constant) and node.value in _BLIND_ATTRIBUTES:
             out.append(repr(node.value))
     return sorted(set(out))
@@ -311,7 +333,7 @@ def _explains(
         return _is_dunder(name) or _is_bookkeeping(cls, name, function)
     if kind is None:
         return not ours and (_is_dunder(name) or _is_bookkeeping(cls, name, function))
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    file = _file_of(cls)
     if syntax.is_within(function, tree, file):
         return kind == OTHER or _mangled(function.__code__.co_name, cls) == name
     if kind == DEF:
@@ -336,9 +358,14 @@ def _declared(cls: type) -> list[tuple[str, str]]:
             kind = "KEYWORD"
         if name in vars(cls).get("__annotations__", {}) and kind != ("CLASSVAR" if name.isupper() else "FIELD"):
             out.append((name, kind))
-    if not isinstance(cls, enum.EnumType) and not is_users(top_level(type(cls).__module__)) and type(cls) not in (type, abc.ABCMeta):
-        if type(cls).__module__ not in ("typing", "typing_extensions"):  # a metaclass that may read types, as pydantic's does
-            out += [(name, str(each)) for name, each in sorted(vars(cls).get("__annotations__", {}).items())]
+    metaclass = type(cls)
+    known = metaclass in (type, abc.ABCMeta) or top_level(metaclass.__module__) in (
+        "enum",
+        "typing",
+        "typing_extensions",
+    )
+    if not known and not is_users(top_level(metaclass.__module__)):  # it may read types, as pydantic's does
+        out += [(name, str(each)) for name, each in sorted(vars(cls).get("__annotations__", {}).items())]
     return out
 
 
@@ -356,17 +383,21 @@ def _moved_defaults(function: types.FunctionType, tree: ast.ClassDef) -> bool:
     if len(nodes) != 1:
         return False
     given, have = nodes[0].args, function.__defaults__ or ()
-    pairs = list(zip(given.defaults, have, strict=False)) if len(given.defaults) == len(have) else [(None, have)]
-    for each, node in zip(given.kwonlyargs, given.kw_defaults, strict=True):
-        if node is not None:
-            pairs.append((node, (function.__kwdefaults__ or {}).get(each.arg)))
-    for node, value in pairs:
-        try:
-            if node is None or repr(ast.literal_eval(node)) != repr(value):
-                return True
-        except ValueError:
-            continue
-    return False
+    if len(given.defaults) != len(have):
+        return True
+    named = function.__kwdefaults__ or {}
+    pairs = [*zip(given.defaults, have, strict=True)]
+    pairs += [
+        (node, named.get(each.arg)) for each, node in zip(given.kwonlyargs, given.kw_defaults, strict=True) if node
+    ]
+    return any(_is_other_literal(node, value) for node, value in pairs)
+
+
+def _is_other_literal(node: ast.expr, value: Any) -> bool:
+    try:
+        return repr(ast.literal_eval(node)) != repr(value)
+    except ValueError:  # no literal: what it rests on counts by its name
+        return False
 
 
 def _bound(tree: ast.ClassDef) -> Iterator[tuple[str, str]]:
@@ -412,7 +443,11 @@ def _is_bookkeeping(cls: type, name: str, value: Any) -> bool:
         return True
     if name in ("_is_protocol", "_is_runtime_protocol"):
         return True
-    bases = [each for each in cls.__mro__[1:] if each not in (object, typing.Generic) and not is_users(top_level(each.__module__))]
+    bases = [
+        each
+        for each in cls.__mro__[1:]
+        if each not in (object, typing.Generic) and not is_users(top_level(each.__module__))
+    ]
     return any(name in vars(each) for each in bases)
 
 

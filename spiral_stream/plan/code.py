@@ -118,7 +118,9 @@ class _Walk:
         self._at = ("plan", "the value itself")
         self._in_set = False
         self.blind: list[str] = []  # what it cannot see, in words
-        self._carriers: list[tuple[str, dict[str, Any], bool]] = []  # attributes that no definition explains, by who has them
+        self._carriers: list[
+            tuple[str, dict[str, Any], bool]
+        ] = []  # attributes that no definition explains, by who has them
         self._carrying: set[int] = set()
         self._read_names: set[str] = set()
         self._computes_names = False
@@ -129,7 +131,9 @@ class _Walk:
         later: dict[str, Any] = {}
         while True:
             for label, found in self._pending[len(definitions) :]:
-                definitions[label] = self._class(found, label) if isinstance(found, type) else self._function(found, label)
+                definitions[label] = (
+                    self._class(found, label) if isinstance(found, type) else self._function(found, label)
+                )
             before = len(later)
             self._add_later(later)
             if len(definitions) == len(self._pending) and len(later) == before:
@@ -143,7 +147,9 @@ class _Walk:
         for label, attributes, is_class in list(self._carriers):
             for name, value in attributes.items():
                 key = f"{label}.{name}"
-                called = is_class and (name.startswith("@") or afterwards.functions_of(value))  # by whoever has the class
+                called = is_class and (
+                    name.startswith("@") or afterwards.functions_of(value)
+                )  # by whoever has the class
                 if key in later or not (called or self._may_read(name)):
                     continue
                 later[key] = self._tried(value)
@@ -199,7 +205,7 @@ class _Walk:
         self._open.discard(id(value))
         return out
 
-    def _object(self, value: Any) -> Any:  # noqa: C901, PLR0911  one case a kind of value
+    def _object(self, value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  one case a kind of value
         """Code, and values that know their class."""
         if _states_version(value):
             return self._versioned(value)
@@ -267,7 +273,7 @@ class _Walk:
 
     def _given(self, value: Any) -> list[Any]:
         """What a decorator from elsewhere was given beside the function: own values in its call, what was registered with it."""
-        out = []
+        out: list[Any] = []
         registered = afterwards.registered(value)
         if registered:
             out.append(["registered", *([name, *self._all([kind, found])] for name, kind, found in registered)])

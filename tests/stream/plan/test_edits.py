@@ -52,8 +52,10 @@ FEATURES: dict[str, tuple[str, str]] = {
     "a lambda in a dict": ("T@I = {'a': lambda x: x + @V}", "T@I['a'](x)"),
     "a partial": ("h@I = functools.partial(operator.add, @V)", "h@I(x)"),
     "a decorator of its own": (
-        "def by@I(n):\n    def deco(f):\n        def g(x): return f(x) + n\n        return g\n    return deco\n"
-        "@by@I(@V)\ndef h@I(x): return x",
+        (
+            "def by@I(n):\n    def deco(f):\n        def g(x): return f(x) + n\n        return g\n    return deco\n"
+            "@by@I(@V)\ndef h@I(x): return x"
+        ),
         "h@I(x)",
     ),
     "a decorator from elsewhere with a value of its own": (
@@ -70,18 +72,24 @@ FEATURES: dict[str, tuple[str, str]] = {
         "h@I(x)",
     ),
     "update_wrapper on an own class: its call": (
-        "class D@I:\n    def __init__(self, f):\n        self.f = f\n        functools.update_wrapper(self, f)\n"
-        "    def __call__(self, x): return self.f(x) + @V\n@D@I\ndef h@I(x): return x",
+        (
+            "class D@I:\n    def __init__(self, f):\n        self.f = f\n        functools.update_wrapper(self, f)\n"
+            "    def __call__(self, x): return self.f(x) + @V\n@D@I\ndef h@I(x): return x"
+        ),
         "h@I(x)",
     ),
     "update_wrapper on an own class: its state": (
-        "class D@I:\n    def __init__(self, f):\n        self.n = @V\n        functools.update_wrapper(self, f)\n"
-        "    def __call__(self, x): return self.__wrapped__(x) + self.n\n@D@I\ndef h@I(x): return x",
+        (
+            "class D@I:\n    def __init__(self, f):\n        self.n = @V\n        functools.update_wrapper(self, f)\n"
+            "    def __call__(self, x): return self.__wrapped__(x) + self.n\n@D@I\ndef h@I(x): return x"
+        ),
         "h@I(x)",
     ),
     "update_wrapper on an own class: state set afterwards": (
-        "class D@I:\n    def __init__(self, f):\n        functools.update_wrapper(self, f)\n"
-        "    def __call__(self, x): return self.__wrapped__(x) + self.n\n@D@I\ndef h@I(x): return x\nh@I.n = @V",
+        (
+            "class D@I:\n    def __init__(self, f):\n        functools.update_wrapper(self, f)\n"
+            "    def __call__(self, x): return self.__wrapped__(x) + self.n\n@D@I\ndef h@I(x): return x\nh@I.n = @V"
+        ),
         "h@I(x)",
     ),
     "singledispatch": (
@@ -93,13 +101,17 @@ FEATURES: dict[str, tuple[str, str]] = {
         "h@I(x)",
     ),
     "singledispatchmethod": (
-        "class A@I:\n    @functools.singledispatchmethod\n    def f(self, x): return x\n"
-        "    @f.register\n    def _(self, x: int): return x + @V",
+        (
+            "class A@I:\n    @functools.singledispatchmethod\n    def f(self, x): return x\n"
+            "    @f.register\n    def _(self, x: int): return x + @V"
+        ),
         "A@I().f(x)",
     ),
     "singledispatchmethod, registered afterwards": (
-        "class A@I:\n    @functools.singledispatchmethod\n    def f(self, x): return x\n"
-        "def _n@I(self, x): return x + @V\nA@I.f.register(int, _n@I)",
+        (
+            "class A@I:\n    @functools.singledispatchmethod\n    def f(self, x): return x\n"
+            "def _n@I(self, x): return x + @V\nA@I.f.register(int, _n@I)"
+        ),
         "A@I().f(x)",
     ),
     "a method": ("class A@I:\n    def f(self, x): return x + @V", "A@I().f(x)"),
@@ -169,12 +181,14 @@ FEATURES: dict[str, tuple[str, str]] = {
         "x + K@I.n",
     ),
     "a ClassVar that holds a function": (
-        "@dataclass(frozen=True)\nclass A@I:\n    a: int = 1\n    n: typing.ClassVar[typing.Any] = staticmethod(abs)\n"
-        "A@I.n = staticmethod(lambda x: x + @V)\nK@I = A@I()",
+        (
+            "@dataclass(frozen=True)\nclass A@I:\n    a: int = 1\n    n: typing.ClassVar[typing.Any] = staticmethod(abs)\n"
+            "A@I.n = staticmethod(lambda x: x + @V)\nK@I = A@I()"
+        ),
         "K@I.n(x)",
     ),
     "a field that became a ClassVar": (
-        "@dataclass(frozen=True)\nclass A@I:\n    a: " + "int" + " = 1\n    b: (int, typing.ClassVar[int])[@V % 2] = 7\n    c: int = 3\n",
+        "@dataclass(frozen=True)\nclass A@I:\n    a: int = 1\n    b: (int, typing.ClassVar[int])[@V % 2] = 7\n    c: int = 3\n",
         "x + A@I(*range(10, 10 + len(A@I.__match_args__))).c",
     ),
     "a field of a frozen value": ("@dataclass(frozen=True)\nclass A@I:\n    n: int\nK@I = A@I(@V)", "x + K@I.n"),
@@ -183,13 +197,19 @@ FEATURES: dict[str, tuple[str, str]] = {
         "x + K@I.n",
     ),
     "what __post_init__ sets": (
-        "@dataclass(frozen=True)\nclass A@I:\n    a: int = @V\n    def __post_init__(self): object.__setattr__(self, 'n', self.a)\n"
-        "K@I = A@I()",
+        (
+            "@dataclass(frozen=True)\nclass A@I:\n    a: int = @V\n    def __post_init__(self):\n"
+            "        object.__setattr__(self, 'n', self.a)\n"
+            "K@I = A@I()"
+        ),
         "x + K@I.n",
     ),
     "what __post_init__ sets, changed afterwards": (
-        "@dataclass(frozen=True)\nclass A@I:\n    a: int = 1\n    def __post_init__(self): object.__setattr__(self, 'n', self.a)\n"
-        "K@I = A@I()\nobject.__setattr__(K@I, 'n', @V)",
+        (
+            "@dataclass(frozen=True)\nclass A@I:\n    a: int = 1\n    def __post_init__(self):\n"
+            "        object.__setattr__(self, 'n', self.a)\n"
+            "K@I = A@I()\nobject.__setattr__(K@I, 'n', @V)"
+        ),
         "x + K@I.n",
     ),
     "a default factory": (
@@ -258,11 +278,16 @@ FEATURES: dict[str, tuple[str, str]] = {
     "a global that a function sets": ("C@I = @V\ndef h@I(x):\n    global C@I\n    return x + C@I", "h@I(x)"),
     "an import inside": ("C@I = @V", "(lambda x: x + here@I(x))(x)"),
     "total_ordering": (
-        "@functools.total_ordering\nclass A@I:\n    def __init__(self, n): self.n = n\n"
-        "    def __eq__(self, o): return self.n == o\n    def __lt__(self, o): return self.n < o * @V",
+        (
+            "@functools.total_ordering\nclass A@I:\n    def __init__(self, n): self.n = n\n"
+            "    def __eq__(self, o): return self.n == o\n    def __lt__(self, o): return self.n < o * @V"
+        ),
         "x + (A@I(x * 5) >= x)",
     ),
-    "a class in a function": ("def m@I(n):\n    class A:\n        def f(self): return n\n    return A\nA@I = m@I(@V)", "x + A@I().f()"),
+    "a class in a function": (
+        "def m@I(n):\n    class A:\n        def f(self): return n\n    return A\nA@I = m@I(@V)",
+        "x + A@I().f()",
+    ),
     "recursion": ("def h@I(x, k=3): return x + @V if not k else h@I(x, k - 1)", "h@I(x)"),
     "slots": ("class A@I:\n    __slots__ = ('n',)\n    def __init__(self): self.n = @V", "x + A@I().n"),
     "a descriptor": (
@@ -279,12 +304,17 @@ FEATURES: dict[str, tuple[str, str]] = {
         "A@I().f(x)",
     ),
     "a cached property of a class in a function": (
-        "def m@I(n):\n    class A:\n        @functools.cached_property\n        def f(self): return n\n    return A\nA@I = m@I(@V)",
+        (
+            "def m@I(n):\n    class A:\n        @functools.cached_property\n        def f(self): return n\n"
+            "    return A\nA@I = m@I(@V)"
+        ),
         "x + A@I().f",
     ),
     "a descriptor set afterwards": (
-        "class D@I:\n    def __init__(self, n): self.n = n\n    def __get__(self, a, b): return self.n\n"
-        "class A@I:\n    n = D@I(0)\nA@I.n = D@I(@V)",
+        (
+            "class D@I:\n    def __init__(self, n): self.n = n\n    def __get__(self, a, b): return self.n\n"
+            "class A@I:\n    n = D@I(0)\nA@I.n = D@I(@V)"
+        ),
         "x + A@I.n",
     ),
     "the state of a descriptor": (
@@ -292,14 +322,19 @@ FEATURES: dict[str, tuple[str, str]] = {
         "x + A@I.n",
     ),
     "an annotation that is read": ("def h@I(x: '@V'): return x", "x + int(h@I.__annotations__['x'])"),
-    "a hint that is read": ("def h@I(x: typing.Literal[@V]): return x", "x + typing.get_args(typing.get_type_hints(h@I)['x'])[0]"),
+    "a hint that is read": (
+        "def h@I(x: typing.Literal[@V]): return x",
+        "x + typing.get_args(typing.get_type_hints(h@I)['x'])[0]",
+    ),
     "a docstring that is read": ("def h@I(x):\n    '@V'\n    return x", "x + int(h@I.__doc__)"),
     "a tuple of class attributes": ("class A@I:\n    m, n = 1, @V", "x + A@I.n"),
     "a list of a class that grows": ("class A@I:\n    n = []\nA@I.n += [0] * @V", "x + len(A@I.n)"),
     "a module's own getattr": ("D@I = @V\ndef __getattr__(name): return D@I", "x + __getattr__('n')"),
     "a class as a decorator of methods": (
-        "class D@I:\n    def __init__(self, f): self.f = f\n    def __get__(self, a, b): return functools.partial(self, a)\n"
-        "    def __call__(self, a, x): return self.f(a, x) + @V\nclass A@I:\n    @D@I\n    def f(self, x): return x",
+        (
+            "class D@I:\n    def __init__(self, f): self.f = f\n    def __get__(self, a, b): return functools.partial(self, a)\n"
+            "    def __call__(self, a, x): return self.f(a, x) + @V\nclass A@I:\n    @D@I\n    def f(self, x): return x"
+        ),
         "A@I().f(x)",
     ),
     "a method of a base set afterwards": (
