@@ -1,10 +1,11 @@
 """What a plan says of samples whose payload cannot be read: stop, leave them out, or let another stand in.
 
 A sample is *refused* when reading it repeats a `DataError`: a bad image, clip or text, a null where none may be, a
-row that a cache build refused. What becomes of it stays inside its own batch: ``"skip"`` delivers the batch without it,
-``"substitute"`` puts a copy of the next sample of the batch that can be read in its place, cyclically. So batches stay a
-pure function of plan, data and place. Faults of storage are no property of a sample and always raise, as do a user's
-functions.
+row that a cache build refused, a row for which a user's function raises (`transforms.python.is_of_the_row`). What becomes
+of it stays inside its own batch: ``"skip"`` delivers the batch without it, ``"substitute"`` puts a copy of the next sample
+of the batch that can be read in its place, cyclically. A batch of which nothing is left is delivered as the next one that
+has something. So batches stay a pure function of plan, data and place. Faults of storage are no property of a sample and
+always raise.
 """
 
 from typing import Any, Final, Literal, get_args
@@ -44,7 +45,12 @@ def check_on_error(on_error: object, budget: object, formation: Formation | None
             msg = f'collate: error_budget={shown(budget)} with on_error="raise", which stops at the first. Add on_error="skip"'
             raise PlanError(msg)
         return
-    found = why_never(formation, source)
+    found = why_never(source)
+    if on_error == "substitute" and isinstance(formation, Packed):
+        found = (
+            'with Packed, whose rows hold pieces of several samples: none can take another\'s place. Use on_error="skip", which '
+            "leaves its places empty"
+        )
     if found:
         msg = (
             f'collate: on_error="{on_error}" {found}, or on_error="raise" with the bad rows filtered out before sample'
@@ -52,17 +58,14 @@ def check_on_error(on_error: object, budget: object, formation: Formation | None
         raise PlanError(msg)
 
 
-def why_never(formation: Formation | None, source: Any) -> str:
+def why_never(source: Any) -> str:
     """Why no sample of this plan can be taken out of its batch alone, and what else to use; "" if one can."""
-    if isinstance(formation, Packed):
-        return "with Packed, whose rows hold pieces of several samples. Use WindowedBucket, or batch_size alone"
-    node, flattened = source, False
+    node = source
     while node is not None:  # from the last map back to the relations
-        if node.VERB == "assemble":
-            return "after assemble, whose samples are made of several. Leave assemble out"
-        if node.VERB == "tokenize" and flattened:
-            return "with flat_map after Tokenize, which would make samples of a text that cannot be read. Tokenize after it"
-        flattened |= node.VERB == "flat_map"
+        if node.VERB == "assemble" and node.function.batched:
+            return (
+                "after assemble, whose push sees many samples at once. Give assemble batched=False: then push gets one"
+            )
         below = node.inputs()
         node = below[0] if below else None
     return ""

@@ -27,6 +27,7 @@ from spiral_stream.plan.maps import (
 from spiral_stream.plan.nodes import Sampled
 
 MASK: Final = "\0keeps"  # what a kept filter answered; no column begins with NUL
+REFUSED: Final = "\0refused"  # why a kept map refuses a sample
 LISTS: Final = "\0lists"  # what a kept flat_map gave
 _LENGTH: Final = "\0len "  # before the name of a list column whose lengths stand for it; no column begins with NUL
 
@@ -61,7 +62,7 @@ class Made:
 @final
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why map ``at`` cannot tokenize a sample, as a column of text; null where it can."""
+    """Why map ``at`` cannot be made for a sample, as a column of text; null where it can."""
 
     at: int
 

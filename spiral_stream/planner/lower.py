@@ -155,7 +155,7 @@ def lower(
         fields=tuple(fields),
         tokens=tuple(tokens),
         derived=tuple(derived.found.values()),
-        values=kept_values(collate.source, streams, place),
+        values=kept_values(collate, streams, place),
         warnings=tuple(s.base.manifest.shard_note for s in streams if s.base.manifest.shard_note),
     )
     for doubt in doubts(stages, rebase.epoch if rebase else 0):

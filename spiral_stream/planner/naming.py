@@ -194,7 +194,7 @@ def _named(plan: nodes.Deliver, catalog: Registry, root: Path) -> NamedByPlan:
         frozenset(name for name in derived if name is not None),
         frozenset(json.dumps(encode_value(profile), sort_keys=True) for profile in [Original(), *caches]),
         frozenset(each.digest for each in walk(plan) if isinstance(each, SampleTokens)),
-        frozenset(each.steps for each in boundaries(need(plan, nodes.Collate).source)),
+        frozenset(each.steps for each in boundaries(need(plan, nodes.Collate))),
     )
 
 

@@ -32,7 +32,7 @@ from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap,
 from spiral_stream.plan.mix import STREAM_ID
 from spiral_stream.plan.tree import spine, walk
 from spiral_stream.planner.late_columns import place_of
-from spiral_stream.planner.lineage import LISTS, MASK, Key, Lengths, Lineage, Made, Stored
+from spiral_stream.planner.lineage import LISTS, MASK, REFUSED, Key, Lengths, Lineage, Made, Stored
 from spiral_stream.planner.streams import StreamStage, split
 from spiral_stream.planner.surviving import Workplace, derived_name, read_by
 from spiral_stream.sampling.epoch import Places
@@ -62,12 +62,13 @@ class Boundary:
     filters: tuple[int, ...]
 
 
-def boundaries(collated: nodes.Node) -> list[Boundary]:
+def boundaries(collate: nodes.Collate) -> list[Boundary]:
     """Return what each `.cache()` after `sample` keeps, in order.
 
     Args:
-        collated: the node that batches are collated of.
+        collate: the plan's. If it goes on after bad samples, why a function refuses a row is kept too.
     """
+    collated, tolerant = collate.source, collate.on_error != "raise"
     steps = [
         each
         for each in list(spine(collated))[::-1]
@@ -78,17 +79,19 @@ def boundaries(collated: nodes.Node) -> list[Boundary]:
     out, begin, seen = [], 0, 0
     for each in steps[1:]:
         if isinstance(each, SampleKept):
-            out.append(_boundary(maps, lineage, begin, seen))
+            out.append(_boundary(maps, lineage, begin, seen, tolerant=tolerant))
             begin = seen
         else:
             seen += 1
     return out
 
 
-def _boundary(maps: Sequence[nodes.Sampled], lineage: Lineage, begin: int, end: int) -> Boundary:
-    outputs = tuple(each for at in range(begin, end) for each in _outputs(maps[at], at, lineage))
+def _boundary(maps: Sequence[nodes.Sampled], lineage: Lineage, begin: int, end: int, *, tolerant: bool) -> Boundary:
+    found = [list(_outputs(maps[at], at, lineage)) for at in range(begin, end)]
+    why = [[(Made(REFUSED, at), pa.utf8())] if tolerant and own else [] for at, own in enumerate(found, begin)]
+    outputs = tuple(each for pair in zip(found, why, strict=True) for own in pair for each in own)
     filters = tuple(at for at in range(end) if _leaves_out(maps, lineage, at))
-    keys: list[Key] = [key for key, _ in outputs if key.name not in (MASK, LISTS)]
+    keys: list[Key] = [key for key, _ in outputs if key.name not in (MASK, LISTS, REFUSED)]
     for at in range(end):
         step = maps[at]
         if isinstance(step, SampleFilter) and (at in filters or (Made(MASK, at), pa.bool_()) in outputs):
@@ -255,9 +258,9 @@ class KeptValues:
         return out
 
 
-def kept_values(collated: nodes.Node, streams: Sequence[StreamStage], place: Workplace) -> tuple[KeptValues, ...]:
+def kept_values(collate: nodes.Collate, streams: Sequence[StreamStage], place: Workplace) -> tuple[KeptValues, ...]:
     """Open the values that a plan keeps, boundary by boundary."""
     return tuple(
         KeptValues(each, streams, [values_of(each, stream, place) for stream in streams], place.root)
-        for each in boundaries(collated)
+        for each in boundaries(collate)
     )

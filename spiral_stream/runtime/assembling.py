@@ -11,7 +11,7 @@ from spiral_stream.errors import DataError, PlanError
 from spiral_stream.plan.context import Context
 from spiral_stream.plan.maps import SampleAssembly
 from spiral_stream.sources.views import no_rows
-from spiral_stream.transforms.python import Function
+from spiral_stream.transforms.python import Function, is_of_the_row
 
 
 def called(function: Function) -> str:
@@ -41,12 +41,33 @@ def assembler(step: SampleAssembly, context: Context) -> Any:
     return made
 
 
-def pushed(step: SampleAssembly, made: Any, samples: pa.Table) -> pa.Table:
-    """Return what an assembler makes of some more samples."""
+def pushed(step: SampleAssembly, made: Any, samples: pa.Table, refused: dict[int, str] | None = None) -> pa.Table:
+    """Return what an assembler makes of some more samples.
+
+    Args:
+        step: the map.
+        made: the assembler.
+        samples: the samples.
+        refused: if given, samples in it are not pushed; those that it fails on, one at a time, are added with the reason.
+    """
     if step.function.batched:
         return _assembled(step, made.push, samples)
-    rows = samples.to_pylist()
-    return _assembled(step, lambda: [out for row in rows for out in made.push(row) or ()])
+    rows = list(enumerate(samples.to_pylist()))
+
+    def push() -> list[Any]:
+        out = []
+        for at, row in rows:
+            if refused is not None and at in refused:
+                continue
+            try:
+                out += list(made.push(row) or ())
+            except Exception as error:
+                if refused is None or isinstance(error, PlanError) or not is_of_the_row(error):
+                    raise
+                refused[at] = f"assemble ({step.function.name}): push failed: {type(error).__name__}: {error}"
+        return out
+
+    return _assembled(step, push)
 
 
 def finished(step: SampleAssembly, made: Any) -> pa.Table:

@@ -7,7 +7,7 @@ They are counted and written to the quarantine once per batch.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NoReturn, final
@@ -16,10 +16,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.batching.packing import Packed
 from spiral_stream.errors import DataError, SourceError, renumbered, shown
 from spiral_stream.plan.bad_samples import allowed, budget_text, why_never
-from spiral_stream.plan.maps import SampleTokens
-from spiral_stream.plan.nodes import Collate
+from spiral_stream.plan.kept import function_of
+from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleRecords
+from spiral_stream.plan.nodes import Collate, Sampled
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.lineage import Refusal
 from spiral_stream.planner.payload import own_payload
@@ -27,12 +29,13 @@ from spiral_stream.planner.physical import ClipStage, ImageStage, Stages, TokenS
 from spiral_stream.runtime.blame import blaming, identities, identity_table, read_identity
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.quarantine import PART, Quarantine, renamed
-from spiral_stream.runtime.samples import Samples
+from spiral_stream.runtime.samples import Lost, Samples
 from spiral_stream.semantic import PATH, is_list, semantic_of
 from spiral_stream.threads import doing
 
 Int64 = NDArray[np.int64]
 _SHOWN: Final = 3  # refused samples that a message names
+STAND_INS: Final = 8  # batches that are asked for something to deliver, where nothing is left of one
 _EPOCHS: Final = 4  # epochs whose counts are remembered: the current one, and those that random access visits
 
 # B rows of a batch as planned
@@ -69,12 +72,22 @@ class Refusals:
         collate = need(stages.plan, Collate)
         self.stages, self.metrics, self.quarantine, self.tally = stages, metrics, quarantine, tally
         self.policy = collate.on_error
-        self.skippable = not why_never(collate.formation, collate.source)
+        self.skippable = not why_never(collate.source)
+        self.packed = isinstance(collate.formation, Packed)
         self.budget = budget_text(collate.error_budget)
         self.allowed = allowed(collate.error_budget, stages.epochs.total)
         self.order = {name: at for at, name in enumerate(stages.field_names)}
 
-    def of(self, epoch: int, numbers: Sequence[int], samples: Samples, counts: Sequence[int]) -> "BatchRefusals":
+    def of(
+        self,
+        epoch: int,
+        numbers: Sequence[int],
+        samples: Samples,
+        counts: Sequence[int],
+        lost: Sequence[tuple[Lost, ...]] = (),
+        *,
+        strict: bool = False,
+    ) -> "BatchRefusals":
         """Begin a batch.
 
         Args:
@@ -82,8 +95,10 @@ class Refusals:
             numbers: the numbers of the batches that are delivered as one.
             samples: the samples of these batches, in order.
             counts: how many samples each batch has.
+            lost: of each batch what it counts beside its samples.
+            strict: let the errors pass, whatever the plan says.
         """
-        return BatchRefusals(self, epoch, numbers, samples, counts)
+        return BatchRefusals(self, epoch, numbers, samples, counts, lost, strict=strict)
 
 
 @final
@@ -101,12 +116,22 @@ class BatchRefusals:
     """The refused samples of one batch. `attempt` may be called by several threads at a time."""
 
     def __init__(
-        self, policy: Refusals, epoch: int, numbers: Sequence[int], samples: Samples, counts: Sequence[int]
+        self,
+        policy: Refusals,
+        epoch: int,
+        numbers: Sequence[int],
+        samples: Samples,
+        counts: Sequence[int],
+        lost: Sequence[tuple[Lost, ...]],
+        *,
+        strict: bool,
     ) -> None:
         self._policy, self._stages = policy, policy.stages
         self._epoch, self._numbers, self._counts = epoch, numbers, counts
         self._samples = samples
-        self._tolerant = policy.policy != "raise"
+        self._tolerant = policy.policy != "raise" and not strict
+        self._lost = lost if any(lost) else ()
+        self._beside: set[int] = set()  # further pieces of refused samples, which leave with the first
         self._found: dict[int, _Refusal] = {}
         self._unread: list[int] = []  # rows known to be refused before any work began, ascending
         self._lock = threading.Lock()
@@ -117,14 +142,12 @@ class BatchRefusals:
         return np.cumsum([0, *self._counts])
 
     def know_unread(self) -> None:
-        """Refuse the samples whose text could not be read, before work on the batch begins."""
+        """Refuse the samples for which a map could not be made, before work on the batch begins."""
         for key, column in self._samples.columns.items():
             if isinstance(key, Refusal):
-                step = self._stages.maps[key.at]
-                assert isinstance(step, SampleTokens)
                 assert isinstance(column, pa.Array)
                 for row in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)).tolist():
-                    self._refuse(row, step.name, column[row].as_py())
+                    self._refuse(row, _named_map(self._stages.maps[key.at]), column[row].as_py())
         self._unread = sorted(self._found)
 
     def attempt(
@@ -177,6 +200,11 @@ class BatchRefusals:
         borders = [first - 1, *out.tolist(), last]
         return [(before + 1, at) for before, at in pairwise(borders) if at > before + 1][::-1]
 
+    def refuse_piece(self, row: int, pieces: Iterable[int], error: DataError) -> None:
+        """Refuse a sample of packed rows, with its other pieces in the batch."""
+        self._refuse(row, "", str(error.__cause__ or error))
+        self._beside |= set(pieces) - {row}
+
     def _refuse(self, row: int, field: str, reason: str) -> None:
         made = _Refusal(self._policy.order.get(field, -1), field, reason)
         with self._lock:
@@ -185,30 +213,45 @@ class BatchRefusals:
     def good(self) -> Int64:
         """Return the rows that are not refused so far, ascending."""
         with self._lock:
-            return np.delete(np.arange(int(self._bounds[-1])), sorted(self._found))
+            return np.delete(np.arange(int(self._bounds[-1])), sorted(self._found.keys() | self._beside))
 
     # ---- the batch is delivered
 
-    def settled(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the batch's fields without its refused samples, or with other samples in their place.
-
-        Refused samples are counted, and written to the quarantine.
+    def record(self) -> None:
+        """Count the refused samples, and write them to the quarantine.
 
         Raises:
-            DataError: no sample of a batch can be read, or the error budget is used up; the message says the ways out.
+            DataError: the error budget is used up; the message says the ways out.
         """
-        if not self._found:
-            return fields
-        rows = np.array(sorted(self._found))
+        if not self._found and not self._lost:
+            return
+        rows = np.array(sorted(self._found), dtype=np.int64)
+        more = [sum(len(each.samples) for each in some) for some in self._lost] or [0] * len(self._numbers)
         counts = {
-            number: int(np.count_nonzero((rows >= a) & (rows < b)))
-            for number, (a, b) in zip(self._numbers, pairwise(self._bounds.tolist()), strict=True)
+            number: int(np.count_nonzero((rows >= a) & (rows < b))) + beside
+            for number, (a, b), beside in zip(self._numbers, pairwise(self._bounds.tolist()), more, strict=True)
         }
         self._record(rows, {number: count for number, count in counts.items() if count})
-        good = self.good()
-        for (number, count), (a, b) in zip(counts.items(), pairwise(self._bounds.tolist()), strict=True):
-            if 0 < count == b - a:
-                self._refuse_batch(number, count, int(a))
+
+    def counted(self, planned: int) -> int:
+        """Return how many samples of a batch of so many the metrics count as delivered."""
+        return planned - len(self._found) if self._policy.policy == "skip" else planned
+
+    def emptied(self) -> list[int]:
+        """Return the batches of which no sample is left, by their place among those that are delivered as one."""
+        if not self._found:
+            return []
+        left = np.diff(np.searchsorted(self.good(), self._bounds))
+        return [at for at, count in enumerate(self._counts) if count and not left[at]]
+
+    def remaining(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the batch's fields without its refused samples, or with other samples in their place.
+
+        Of packed rows they were left out before the fields were filled.
+        """
+        if not self._found or self._policy.packed:
+            return fields
+        rows, good = np.array(sorted(self._found)), self.good()
         if self._policy.policy == "skip":
             return {name: _compacted(value, good) for name, value in fields.items()}
         stand_ins = self._next_good(rows, good)
@@ -230,30 +273,65 @@ class BatchRefusals:
         policy = self._policy
         done = "skipped" if policy.policy == "skip" else "substituted"
         fewer = len(rows) if policy.policy == "skip" else 0
-        policy.metrics.add(refused=len(rows), **{done: len(rows)}, samples=-fewer)
+        beside = sum(counts.values()) - len(rows)
+        policy.metrics.add(refused=len(rows) + beside, **{done: len(rows)}, samples=-fewer)
+        if beside:  # no sample of a batch was made of them, so none stands in for them
+            policy.metrics.add(skipped=beside)
         new, total = policy.tally.add(self._epoch, counts)
         refused = self._samples.take(rows)
         read_identity(self._stages, refused)
         if new:
             policy.quarantine.append(self._table(refused, rows))
+            for table in self._lost_tables():
+                policy.quarantine.append(table)
         if total > policy.allowed:
             self._refuse_epoch(refused, rows, total)
 
     def _table(self, refused: Samples, rows: Int64) -> pa.Table:
-        stages = self._stages
         found = [self._found[row] for row in rows.tolist()]
         batch = np.searchsorted(self._bounds, rows, side="right") - 1
-        relations, shards, references = self._origins(refused, [each.field for each in found])
+        numbers, places = np.asarray(self._numbers)[batch], rows - self._bounds[batch]
+        fields, reasons = [each.field for each in found], [each.reason for each in found]
+        made = any(isinstance(step, SampleAssembly) for step in self._stages.maps)  # of several, which lie nowhere
+        return self._rows_of(
+            refused, numbers, places, fields, reasons, None if made else self._origins(refused, fields)
+        )
+
+    def _lost_tables(self) -> Iterator[pa.Table]:
+        """The samples that became no sample of a batch; their rows are numbered from -1 down."""
+        for number, some in zip(self._numbers, self._lost, strict=False):
+            first = 0
+            for each in some:
+                count = len(each.samples)
+                places = -1 - first - np.arange(count)
+                first += count
+                fields = [each.field] * count
+                origins = self._origins(each.samples, fields)
+                yield self._rows_of(each.samples, np.full(count, number), places, fields, each.reasons, origins)
+
+    def _rows_of(
+        self,
+        refused: Samples,
+        numbers: Int64,
+        rows: Int64,
+        fields: Sequence[str],
+        reasons: Sequence[str],
+        origins: tuple[list[str], list[str], list[str | None]] | None,
+    ) -> pa.Table:
+        """Rows of the quarantine."""
+        stages = self._stages
+        nowhere = pa.nulls(len(rows), pa.utf8())
+        relations, shards, references = origins or (nowhere, nowhere, nowhere)
         streams = pa.array([stream.name or None for stream in stages.streams], pa.utf8())
         identity = identity_table(stages, refused)
         ours = {
             PART: refused.parts,
             "stream": streams.take(pa.array(refused.places.streams)),
             "epoch": np.full(len(rows), self._epoch),
-            "batch": np.asarray(self._numbers)[batch],
-            "row": (rows - self._bounds[batch]).astype(np.int32),
-            "field": [each.field for each in found],
-            "reason": [each.reason for each in found],
+            "batch": numbers,
+            "row": rows.astype(np.int32),
+            "field": list(fields),
+            "reason": list(reasons),
             "relation": relations,
             "shard": shards,
             "reference": references,
@@ -283,12 +361,18 @@ class BatchRefusals:
 
     # ---- errors
 
-    def _refuse_batch(self, number: int, count: int, row: int) -> NoReturn:
-        found = self._found[row]
+    def refuse_batch(self, at: int) -> NoReturn:
+        """Refuse a batch of which nothing is left, where no other one can take its place.
+
+        Raises:
+            DataError: says the ways out.
+        """
+        number, count, found = self._numbers[at], self._counts[at], self._found[int(self._bounds[at])]
         none = "its only sample cannot" if count == 1 else f"none of its {count:,} samples can"
         msg = (
             f'collate: batch {number:,} of epoch {self._epoch}: {none} be read, so on_error="{self._policy.policy}" leaves '
-            f"nothing; the first: {found.field}: {found.reason}. stream.quarantine() lists them: mend them, or leave them "
+            f"nothing, nor has one of the {STAND_INS} batches beside it a sample that can; the first: "
+            f"{found.field}: {found.reason}. stream.quarantine() lists them: mend them, or leave them "
             "out with .filter(...) before sample"
         )
         raise DataError(msg)
@@ -297,6 +381,7 @@ class BatchRefusals:
         found = [self._found[row] for row in rows.tolist()][-_SHOWN:]
         last = identities(self._stages, refused.take(np.arange(len(refused))[-_SHOWN:]))
         named = "; ".join(f"{shown(who)} ({each.field}: {each.reason})" for who, each in zip(last, found, strict=True))
+        named = named or next(f"{each.field}: {each.reasons[-1]}" for some in self._lost for each in some)
         policy, name = self._policy, self._stages.identity[0]
         msg = (
             f"collate: {total:,} samples of epoch {self._epoch} could not be read, more than the {policy.allowed:,} that "
@@ -305,6 +390,15 @@ class BatchRefusals:
             f'.filter(~col("{name}").is_in([...])), or raise error_budget in collate and load the last state: it fits'
         )
         raise DataError(msg)
+
+
+def _named_map(step: Sampled) -> str:
+    """What the quarantine calls a map: the column that it makes, or its function."""
+    function = function_of(step)
+    if isinstance(step, SampleFilter | SampleAssembly | SampleRecords):
+        assert function is not None
+        return function.name
+    return str(getattr(step, "name"))  # noqa: B009  of all others
 
 
 def _compacted(value: Any, good: Int64) -> Any:

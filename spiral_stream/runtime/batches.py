@@ -4,11 +4,11 @@ Membership and small columns are settled at once. Fields that are costly to deco
 consecutive rows. The pieces run in parallel, and each writes straight into its part of the batch's slot.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, islice, pairwise, takewhile
 from math import prod
 from typing import Any, Final, final
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from spiral_stream.batching.formation import Packing
 from spiral_stream.batching.padding_width import padded
 from spiral_stream.derived.gather import KeptColumn
+from spiral_stream.errors import DataError
 from spiral_stream.fields.boxes import Following
 from spiral_stream.fields.padded_rows import PaddedRows
 from spiral_stream.fields.ragged import Ragged
@@ -26,7 +27,7 @@ from spiral_stream.integrity.blocks import sound
 from spiral_stream.planner.lineage import Key, Stored
 from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SoundStage, Stages
 from spiral_stream.runtime.ahead import only_fetched, pieces, submitted
-from spiral_stream.runtime.bad_samples import Refusals
+from spiral_stream.runtime.bad_samples import STAND_INS, BatchRefusals, Refusals
 from spiral_stream.runtime.batch_size import OBJECT_BYTES, batch_bytes, object_bytes, room
 from spiral_stream.runtime.blame import blaming
 from spiral_stream.runtime.buffers import Slots
@@ -52,6 +53,15 @@ from spiral_stream.seeding import view_keys
 from spiral_stream.sources.asked import names_objects
 from spiral_stream.threads import doing
 from spiral_stream.transforms.chain import MaskProgram, Program
+
+
+class _Emptied(Exception):  # noqa: N818  it is caught where it was asked for
+    """Nothing is left of some batches, by their place among those that are delivered as one."""
+
+    def __init__(self, places: list[int]) -> None:
+        super().__init__(places)
+        self.places = places
+
 
 PIECE_ROWS: Final = 64  # rows that a task fetches and decodes: 6 MB of JPEGs, 60 ms of work; with 32, 4 % more calls
 
@@ -79,6 +89,7 @@ class BatchBuilder:
         self._merge = merge
         self._slots = slots
         self._refusals = refusals
+        self._sparing = refusals.packed and refusals.policy != "raise"
         self._images = {stage.name: ImageField(stage, metrics) for stage in stages.images if stage.listed is None}
         self._lists = {stage.name: ImageListField(stage, metrics) for stage in stages.images if stage.listed}
         self._clips = {stage.name: ClipField(stage, metrics) for stage in stages.clips}
@@ -119,18 +130,120 @@ class BatchBuilder:
         with sound(found.begun):
             return self._begin(epoch, found, pool)
 
-    def _begin(self, epoch: int, found: FoundBatch, pool: Executor) -> Pending:
-        numbers, drawn, counts, samples = found.numbers, found.drawn, found.counts, found.drawn.samples
+    def _begin(self, epoch: int, found: FoundBatch, pool: Executor, *, quiet: bool = False) -> Pending:
+        samples = found.drawn.samples
         if not len(samples):
-            raise all_skipped(epoch, self._numbering.skips.number(epoch, numbers[0]))
-        later = self._in_pieces and bool(self._reader.lineage.missing(self._keys, samples.columns))
+            raise all_skipped(epoch, self._numbering.skips.number(epoch, found.numbers[0]))
+        later = (
+            self._in_pieces and bool(self._reader.lineage.missing(self._keys, samples.columns)) and not self._sparing
+        )
         if self._keys and not later:
-            with blaming(self._stages, samples):
+            with blaming(self._stages, samples, skippable=self._refusals.skippable):
                 self._reader.need(epoch, samples, self._keys)
-        named = [self._numbering.skips.number(epoch, number) for number in numbers]
-        refusals = self._refusals.of(epoch, named, samples, counts)
+        refusals = self._refusing(epoch, found)
         if not later:
             refusals.know_unread()
+        begin = self._begin_packed if self._sparing else self._filled
+        return begin(epoch, found, refusals, pool, partial(self._settled, epoch, found, refusals, quiet), later=later)
+
+    def _refusing(self, epoch: int, found: FoundBatch, *, strict: bool = False) -> BatchRefusals:
+        named = [self._numbering.skips.number(epoch, number) for number in found.numbers]
+        return self._refusals.of(epoch, named, found.drawn.samples, found.counts, found.lost, strict=strict)
+
+    def _begin_packed(
+        self,
+        epoch: int,
+        found: FoundBatch,
+        refusals: BatchRefusals,
+        pool: Executor,
+        settled: Callable[[dict[str, Any]], Batch],
+        *,
+        later: bool = False,
+    ) -> Pending:
+        """Fill packed rows without the samples that are refused, again and again until none is: their places stay empty."""
+        good = refusals.good()
+        if not len(good):
+            return Pending(lambda: settled({}), [], {}, 0, found.begun)
+        left = found if len(good) == len(found.drawn.samples) else found.part(good)
+
+        def mended(error: DataError) -> Pending | None:
+            if error.place is None:
+                return None
+            row = int(good[error.place])
+            refusals.refuse_piece(row, self._pieces_of(found, row), error)
+            return self._begin_packed(epoch, found, refusals, Here(), settled)
+
+        try:
+            pending = self._filled(epoch, left, self._refusing(epoch, left, strict=True), pool, settled, later=later)
+        except DataError as error:
+            again = mended(error)
+            if again is None:
+                raise
+            return again
+        pending.mend = mended
+        return pending
+
+    @staticmethod
+    def _pieces_of(found: FoundBatch, row: int) -> list[int]:
+        """The pieces in the same batch of the sample that a piece is of."""
+        borders, numbers = np.cumsum([0, *found.counts]), found.drawn.membership.samples
+        at = int(np.searchsorted(borders, row, side="right")) - 1
+        first, last = int(borders[at]), int(borders[at + 1])
+        return (first + np.flatnonzero(numbers[first:last] == numbers[row])).tolist()
+
+    def _settled(
+        self, epoch: int, found: FoundBatch, refusals: BatchRefusals, quiet: bool, fields: dict[str, Any]
+    ) -> Batch:
+        """The batch without what is refused; one of which nothing is left is what a batch beside it is."""
+        if not quiet:
+            refusals.record()
+        emptied = refusals.emptied()
+        if emptied and quiet:
+            raise _Emptied(emptied)
+        if emptied:
+            return self._stood_in(epoch, found, refusals, emptied)
+        return Batch(found.numbers, refusals.remaining(fields), sample_count(found.drawn))
+
+    def _stood_in(self, epoch: int, found: FoundBatch, refusals: BatchRefusals, emptied: list[int]) -> Batch:
+        """The batches with others in place of those of which nothing is left."""
+        chosen, first = list(found.numbers), emptied[0]
+        others = {at: self._beside(epoch, number) for at, number in enumerate(found.numbers)}
+        while True:
+            for at in emptied:
+                number = next(others[at], None)
+                if number is None:
+                    refusals.refuse_batch(first)
+                chosen[at] = number
+            instead = self._looking_up.instead(epoch, found.numbers, chosen)
+            emptied = [at for at, count in enumerate(instead.counts) if not count]  # the run skips all of it
+            if emptied:
+                continue
+            try:
+                batch = self._begin(epoch, instead, Here(), quiet=True).result()
+            except _Emptied as again:
+                emptied = again.places
+                continue
+            rows, planned = next(iter(batch.fields.values())), sample_count(found.drawn)
+            delivered = sample_count(instead.drawn) if self._sparing else len(rows)
+            return replace(batch, samples=delivered + planned - refusals.counted(planned))
+
+    def _beside(self, epoch: int, number: int) -> Iterator[int]:
+        """The batches that may be delivered in place of one: those after it, then those before it."""
+        after = takewhile(lambda each: self._numbering.exists(epoch, each), range(number + 1, number + 1 + STAND_INS))
+        before = (each for each in range(number - 1, -1, -1) if self._numbering.exists(epoch, each))
+        return islice(chain(after, before), STAND_INS)
+
+    def _filled(
+        self,
+        epoch: int,
+        found: FoundBatch,
+        refusals: BatchRefusals,
+        pool: Executor,
+        settled: Callable[[dict[str, Any]], Batch],
+        *,
+        later: bool,
+    ) -> Pending:
+        drawn, samples = found.drawn, found.drawn.samples
         fields: dict[str, Any] = dict.fromkeys(self._names)
         keys = self._reader.random_keys(epoch, samples) if self._draws else np.zeros(len(samples), dtype=np.uint64)
         following = BatchFollowers(self._followers, len(samples), keys)
@@ -142,14 +255,13 @@ class BatchBuilder:
             self._fill_columns(draft, found.tokens)
         if not later or not self._followers.fields:
             self._fill_pixels(draft)
-        count = sample_count(drawn)
 
         def finish() -> Batch:
             following.finish(fields, refusals)
-            return Batch(numbers, refusals.settled(fields), count)
+            return settled(fields)
 
         listed = (lambda: draft.listed) if later else draft.listed
-        return Pending(finish, draft.parts, fields, listed, found.begun, count)
+        return Pending(finish, draft.parts, fields, listed, found.begun, sample_count(drawn))
 
     def _fill_pixels(self, draft: Draft) -> None:
         for stage in self._pixels:
@@ -176,7 +288,8 @@ class BatchBuilder:
             if self._followers.fields:  # which have to be known before an image is read
                 self._fill_pixels(draft)
 
-        return Deferred(self._reader, self._stages, epoch, draft.samples, self._keys, fill, self._piece_rows)
+        skippable, rows = self._refusals.skippable, self._piece_rows
+        return Deferred(self._reader, self._stages, epoch, draft.samples, self._keys, fill, rows, skippable=skippable)
 
     # ---- fields that are gathered from kept columns
 

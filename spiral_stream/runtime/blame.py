@@ -73,15 +73,19 @@ class blaming:  # noqa: N801  read as a word: ``with blaming(stages, samples):``
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if not isinstance(error, SourceError):
             return
+        place = None
         if isinstance(error.samples, Samples):
             one = error.samples.take(np.array([0]))
         elif self._samples is not None and error.row is not None:
-            one = self._samples.take(np.array([self._start + error.row]))
+            place = self._start + error.row
+            one = self._samples.take(np.array([place]))
         else:
             return
         read_identity(self._stages, one)
         values = identity_table(self._stages, one).to_pylist()[0]
-        raise _named(self._stages, values, error, skippable=self._skippable) from error
+        named = _named(self._stages, values, error, skippable=self._skippable)
+        named.place = place
+        raise named from error
 
 
 def _named(stages: Stages, values: dict[str, Any], error: SourceError, *, skippable: bool) -> SourceError:

@@ -22,7 +22,7 @@ from spiral_stream.runtime.blame import blaming
 from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.held_samples import HeldSamples
 from spiral_stream.runtime.membership import assemblers, remembering_sample, through
-from spiral_stream.runtime.samples import Samples
+from spiral_stream.runtime.samples import Lost, Samples
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
 
@@ -36,6 +36,7 @@ class Drawn:
 
     samples: Samples
     membership: Membership
+    lost: tuple[Lost, ...] = ()  # what an assembler could not be given since the batch before it
 
 
 @final
@@ -50,6 +51,7 @@ class Chapter:
         self._assemblers = assemblers(forming.reader, self._context())
         self._former: Former = forming.formation.former(self._setting())
         self.batches: list[Membership] = []
+        self._lost: dict[int, list[Lost]] = {}  # by the number of the batch that counts them
         self._short: list[Membership] = []  # batches that `DropPartial` leaves out
         self._samples = HeldSamples()
         self._counted = (0, 0, 0)  # samples dropped, truncated and alone that the metrics have counted
@@ -114,13 +116,17 @@ class Chapter:
         final = self._at + take >= self.end
         positions = np.arange(self._at, self._at + take, dtype=np.uint64)
         places = forming.stages.epochs.places(self._epoch, positions)
-        with blaming(forming.stages):
-            samples, filtered = through(reader, self._epoch, Samples.at(places), self._assemblers, final=final)
+        with blaming(forming.stages, skippable=forming.skippable):
+            samples, filtered, lost = through(reader, self._epoch, Samples.at(places), self._assemblers, final=final)
             with remembering_sample(samples):
                 reader.need(self._epoch, samples, forming.wanted)
         self._at += take
         self.complete = final
+        self._lost.setdefault(len(self.batches), []).extend(lost)
         self._admit(samples, positions, final=final)
+        gone = sum(len(each.samples) for at, some in self._lost.items() if at >= len(self.batches) for each in some)
+        if final and gone:  # after the last batch, as what the tail rule leaves out
+            reader.metrics.add(dropped=gone)
         tally = self._former.tally
         now = (tally.dropped, tally.truncated, tally.alone)
         dropped, truncated, alone = (after - before for before, after in zip(self._counted, now, strict=True))
@@ -190,7 +196,9 @@ class Chapter:
         self._release(self.batches[self.drawn : indices[-1] + 1])
         self.drawn = indices[-1] + 1
         self.sound = True
-        return [Drawn(own, batch) for own, batch in zip(samples.cut([len(b.samples) for b in some]), some, strict=True)]
+        lost = [tuple(self._lost.get(index, ())) for index in indices]
+        cut = samples.cut([len(batch.samples) for batch in some])
+        return [Drawn(*each) for each in zip(cut, some, lost, strict=True)]
 
     def _release(self, batches: list[Membership]) -> None:
         """Let go of samples that no batch after these delivers."""

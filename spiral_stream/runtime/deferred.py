@@ -38,6 +38,7 @@ class Deferred:
         keys: the columns.
         fill: called once they are there, by the thread that made the last of them.
         piece: how many samples at a time.
+        skippable: whether ``on_error="skip"`` would let the plan go on without a sample that fails.
     """
 
     def __init__(
@@ -49,9 +50,11 @@ class Deferred:
         keys: Sequence[Key],
         fill: Callable[[], None],
         piece: int = PIECE_SAMPLES,
+        *,
+        skippable: bool,
     ) -> None:
         self._reader, self._stages, self._epoch = reader, stages, epoch
-        self._samples, self._keys, self._fill = samples, keys, fill
+        self._samples, self._keys, self._fill, self._skippable = samples, keys, fill, skippable
         self._begins = range(0, len(samples), piece)
         self._done: dict[int, Samples] = {}
         self._lock = threading.Lock()
@@ -62,7 +65,7 @@ class Deferred:
 
     def _piece(self, begin: int) -> None:
         own = self._samples.take(np.arange(begin, min(begin + self._begins.step, len(self._samples))))
-        with blaming(self._stages, own):
+        with blaming(self._stages, own, skippable=self._skippable):
             self._reader.need(self._epoch, own, self._keys)
         with self._lock:
             self._done[begin] = own

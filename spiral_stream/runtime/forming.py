@@ -10,6 +10,7 @@ from typing import final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream import expr
@@ -19,6 +20,7 @@ from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.padding_width import common_multiple
 from spiral_stream.errors import BindError, DataError, PlanError
 from spiral_stream.expr import Expr
+from spiral_stream.plan.bad_samples import why_never
 from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.composed import is_scarce
 from spiral_stream.plan.image_lists import list_columns
@@ -43,6 +45,7 @@ class Forming:
         collate = need(stages.plan, Collate)
         self.stages, self.reader, self.formation = stages, reader, formation
         self.batch_size = collate.batch_size
+        self.skippable = not why_never(collate.source)  # whether `on_error` could leave a bad sample to its batch
         self.source = collate.source
         self.keys = [expr.parse(text) for text in formation.key_texts]
         self.costs = clip_costs(collate.fields)  # the same for every sample: the plan fixes a clip's size
@@ -248,7 +251,7 @@ class Forming:
 
     def _declared(self, samples: Samples, length: Expr) -> Int64:
         """The lengths that a column of the relation states."""
-        values = self.reader.value(samples, length, self.source, self.reader.end)
+        values = self._readable(samples, self.reader.value(samples, length, self.source, self.reader.end), length)
         if values.null_count:
             msg = (
                 f"collate: length={self.formation.length!r} is null for {values.null_count:,} of {len(values):,} samples of a "
@@ -261,8 +264,16 @@ class Forming:
             raise DataError(msg, row=int(found.argmin()))
         return found
 
+    def _readable(self, samples: Samples, values: pa.Array, expr: Expr) -> pa.Array:
+        """Values of an expression with 0 for the samples that are refused; their batch counts them."""
+        if not values.null_count:
+            return values
+        keys = self.reader.lineage.expression_keys(expr, self.reader.end)
+        refused = pa.array(self.reader.refused(samples, keys))
+        return pc.if_else(refused, pa.scalar(0).cast(values.type), values)
+
     def _key_values(self, samples: Samples, text: str, key: Expr) -> NDArray[np.float64] | Int64:
-        values = self.reader.value(samples, key, self.source, self.reader.end)
+        values = self._readable(samples, self.reader.value(samples, key, self.source, self.reader.end), key)
         if values.null_count:
             msg = (
                 f"collate: bucket key {text!r} is null for {values.null_count:,} of {len(values):,} samples of a window. "

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import DataError, StreamError
+from spiral_stream.errors import SourceError, StreamError
 from spiral_stream.threads import Stopped, doing, starting_processes, take_interrupts, told_to_stop
 from spiral_stream.transforms.python import Function
 
@@ -155,7 +155,7 @@ class FunctionProcesses:
         with self._change:
             self._idle.append(process)
             self._change.notify()
-        if isinstance(found, DataError):
+        if isinstance(found, SourceError):
             raise found
         return found
 
@@ -262,12 +262,12 @@ def _answered(function: Function, data: bytes) -> Any:
     keys = table.column(_KEYS).to_numpy()
     try:
         values = function.run(table, keys)
-    except DataError as error:
+    except SourceError as error:
         return b"E" + _pickled(error)
     return _packed(pa.table([values], schema=pa.schema([pa.field(_VALUES, values.type)])))
 
 
-def _pickled(error: DataError) -> bytes:
+def _pickled(error: SourceError) -> bytes:
     """The error alone: what caused it may be of a class that only this process has."""
-    out = DataError(str(error), row=error.row)
+    out = type(error)(str(error), row=error.row)
     return pickle.dumps(out)

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final, final
 
+import numpy as np
+
 from spiral_stream.fields.ragged import FEW_BYTES, Ragged
 from spiral_stream.integrity.blocks import moment, sound
 from spiral_stream.plan.maps import SampleTokens
@@ -32,8 +34,8 @@ from spiral_stream.runtime.chapters import Drawn
 from spiral_stream.runtime.gathering import Gathering
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
-from spiral_stream.runtime.placing import joined
-from spiral_stream.runtime.samples import Int64, SampleReader, Samples
+from spiral_stream.runtime.placing import joined, part_of
+from spiral_stream.runtime.samples import Int64, Lost, SampleReader, Samples
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
 
@@ -56,6 +58,16 @@ class FoundBatch:
     tokens: Mapping[str, Ragged] = field(default_factory=dict)  # kept token columns
     looked_up: bool = False
     read: bool = False  # whether its columns were read with those of a batch before it
+    lost: Sequence[tuple[Lost, ...]] = ()  # of each batch
+
+    def part(self, left: Int64) -> "FoundBatch":
+        """Return the same batches with some of their samples."""
+        borders = np.cumsum([0, *self.counts])
+        counts = np.diff(np.searchsorted(left, borders)).tolist()
+        at = None if self.at is None else (self.at[0][left], self.at[1][left])
+        tokens = {name: values.take(left) for name, values in self.tokens.items()}
+        drawn = Drawn(self.drawn.samples.take(left), part_of(self.drawn.membership, left))
+        return FoundBatch(self.numbers, drawn, counts, self.begun, at, tokens, self.looked_up, self.read, self.lost)
 
 
 @final
@@ -134,6 +146,21 @@ class LookingUp:
             if sum(column.nbytes for column in part.columns.values()) * len(together) > AHEAD_BYTES:
                 self._rows = 1
 
+    def instead(self, epoch: int, numbers: range, chosen: Sequence[int]) -> FoundBatch:
+        """Return other batches in place of some. It may be called while another thread asks for batches.
+
+        Args:
+            epoch: the epoch.
+            numbers: the batches.
+            chosen: which batch is taken for each.
+        """
+        begun = moment()
+        own = [self._numbering.draw(epoch, number) for number in chosen]
+        found = FoundBatch(numbers, joined(own), [len(one.samples) for one in own], begun, lost=[()] * len(own))
+        with sound(begun):
+            self._locate([found])
+        return found
+
     def _found(self, epoch: int, steps: Sequence[range]) -> deque[FoundBatch]:
         begun = moment()
         with self._metrics.timed("plan_s"), sound(begun):
@@ -158,7 +185,7 @@ class LookingUp:
             drawn = iter(self._numbering.draw_several(epoch, [number for numbers in steps for number in numbers]))
         each = [[next(drawn) for _ in numbers] for numbers in steps]
         return [
-            FoundBatch(numbers, joined(own), [len(one.samples) for one in own], begun)
+            FoundBatch(numbers, joined(own), [len(one.samples) for one in own], begun, lost=[one.lost for one in own])
             for numbers, own in zip(steps, each, strict=True)
         ]
 

@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, SourceError
 from spiral_stream.expr import Expr
 from spiral_stream.plan.context import Context
-from spiral_stream.plan.maps import PART, SampleAssembly, SampleFilter, SampleFlatMap
+from spiral_stream.plan.kept import function_of
+from spiral_stream.plan.maps import PART, SampleAssembly, SampleFilter, SampleFlatMap, SampleTokens
 from spiral_stream.plan.nodes import Sampled
-from spiral_stream.planner.lineage import LISTS, MASK, Key, Made
+from spiral_stream.planner.lineage import LISTS, MASK, REFUSED, Key, Made, identity_keys
 from spiral_stream.runtime.assembling import assembler, called, finished, pushed
-from spiral_stream.runtime.samples import Int64, SampleReader, Samples, as_lists, lengths_of, names_of
+from spiral_stream.runtime.samples import Int64, Lost, SampleReader, Samples, as_lists, lengths_of, names_of
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sources.views import no_rows
 from spiral_stream.threads import doing
@@ -37,8 +39,11 @@ def assemblers(reader: SampleReader, context: Context) -> dict[int, Any]:
 
 def through(
     reader: SampleReader, epoch: int, samples: Samples, assemblers: Mapping[int, Any], *, final: bool
-) -> tuple[Samples, int]:
-    """Run every filter, flat_map and assemble. Returns the samples after them, and how many were filtered out.
+) -> tuple[Samples, int, list[Lost]]:
+    """Run every filter, flat_map and assemble.
+
+    Returns:
+        the samples after them, how many were filtered out, and those that an assembler could not be given.
 
     Args:
         reader: computes columns.
@@ -47,7 +52,7 @@ def through(
         assemblers: the chapter's, from `assemblers`.
         final: whether this is the chapter's last window.
     """
-    dropped = 0
+    dropped, lost = 0, list[Lost]()
     for at, step in enumerate(reader.stages.maps):
         if isinstance(step, SampleFilter):
             with remembering_sample(samples):
@@ -59,8 +64,8 @@ def through(
                 samples = _fanned(reader, epoch, samples, step, at)
         elif isinstance(step, SampleAssembly):
             with remembering_sample(samples):
-                samples = _assembled(reader, epoch, samples, step, at, assemblers[at], final=final)
-    return samples, dropped
+                samples = _assembled(reader, epoch, samples, step, at, assemblers[at], lost, final=final)
+    return samples, dropped, lost
 
 
 def _passing(reader: SampleReader, epoch: int, samples: Samples, step: SampleFilter, at: int) -> Int64:
@@ -75,7 +80,7 @@ def _passing(reader: SampleReader, epoch: int, samples: Samples, step: SampleFil
     else:
         mask = reader.called(epoch, samples, step, at)
     passed = mask.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
-    return np.flatnonzero(passed | reader.refused(samples, keys))  # refused ones stay: their batch counts them
+    return np.flatnonzero(passed | reader.refused_by(samples, keys, at))  # refused ones stay: their batch counts them
 
 
 def rows_through(
@@ -95,7 +100,7 @@ def rows_through(
     for at in range(upto):
         step = reader.stages.maps[at]
         own = [key for key in outputs if key.at == at]
-        asked: list[Key] = [key for key in own if key.name not in (MASK, LISTS)]
+        asked: list[Key] = [key for key in own if key.name not in (MASK, LISTS, REFUSED)]
         if isinstance(step, SampleFilter | SampleFlatMap) and (own or at in left_out):
             asked += (
                 reader.lineage.test_keys(step, at) if isinstance(step, SampleFilter) else _list_keys(reader, step, at)
@@ -103,6 +108,9 @@ def rows_through(
         with remembering_sample(samples):
             reader.need(0, samples, asked)
             for key in own:
+                if key.name == REFUSED:  # the last of its map
+                    found[key] = _spread(reader.reasons(samples, _inputs(reader, step, at), at), alive, len(rows))
+                    continue
                 if key not in samples.columns:
                     samples.columns.update(reader.made(0, samples, key))
                 found[key] = _spread(as_lists(samples.columns[key]), alive, len(rows))
@@ -117,11 +125,23 @@ def _leaving(reader: SampleReader, samples: Samples, step: Sampled, at: int) -> 
     if isinstance(step, SampleFilter):
         mask = samples.columns.get(Made(MASK, at))
         if isinstance(mask, pa.Array):
-            return np.flatnonzero(mask.fill_null(fill_value=False).to_numpy(zero_copy_only=False))
+            passed = mask.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+            return np.flatnonzero(passed | reader.refused_by(samples, reader.lineage.test_keys(step, at), at))
         return _passing(reader, 0, samples, step, at)
     assert isinstance(step, SampleFlatMap), step
     lists = samples.columns.get(Made(LISTS, at))
-    return np.flatnonzero(lengths_of(reader.called(0, samples, step, at) if lists is None else lists))
+    counts = lengths_of(reader.called(0, samples, step, at) if lists is None else lists)
+    return np.flatnonzero((counts > 0) | reader.refused_by(samples, _list_keys(reader, step, at), at))
+
+
+def _inputs(reader: SampleReader, step: Sampled, at: int) -> Sequence[Key]:
+    """What a map reads."""
+    if isinstance(step, SampleFilter):
+        return reader.lineage.test_keys(step, at)
+    if isinstance(step, SampleTokens):
+        return reader.lineage.keys(step.transform.columns, at)
+    function = function_of(step)
+    return [] if function is None else reader.lineage.keys(function.columns, at)
 
 
 def _list_keys(reader: SampleReader, step: SampleFlatMap, at: int) -> list[Key]:
@@ -131,15 +151,35 @@ def _list_keys(reader: SampleReader, step: SampleFlatMap, at: int) -> list[Key]:
 
 
 def _assembled(
-    reader: SampleReader, epoch: int, samples: Samples, step: SampleAssembly, at: int, made_by: Any, *, final: bool
+    reader: SampleReader,
+    epoch: int,
+    samples: Samples,
+    step: SampleAssembly,
+    at: int,
+    made_by: Any,
+    lost: list[Lost],
+    *,
+    final: bool,
 ) -> Samples:
     names = step.function.columns
     keys = reader.lineage.keys(names, at)
     reader.need(epoch, samples, keys)
+    why: dict[int, str] | None = None
+    if reader.tolerant:  # of samples that cannot be pushed
+        texts = reader.reasons(samples, keys, at).to_pylist()
+        why = {row: text for row, text in enumerate(texts) if text is not None}
     given = pa.table([as_lists(samples.columns[key]) for key in keys], names=list(names))
     with reader.metrics.calling(names_of(reader.stages.maps)[at]), doing(called(step.function)):
-        made = [pushed(step, made_by, given)] if len(samples) else []
+        made = [pushed(step, made_by, given, why)] if len(samples) else []
         made += [finished(step, made_by)] if final else []
+    if why:
+        rows = sorted(why)
+        bad = samples.take(np.array(rows))
+        before = reader.need_identity(epoch, bad, at)
+        bad.columns.update(
+            {key: bad.columns[own] for key, own in zip(identity_keys(reader.stages), before, strict=True)}
+        )
+        lost.append(Lost(bad, [why[row] for row in rows], step.function.name))
     table = pa.concat_tables([no_rows(step.schema()), *made])
     count = len(table)
     nowhere = np.zeros(count, dtype=np.uint64)
@@ -149,10 +189,13 @@ def _assembled(
 
 
 def _fanned(reader: SampleReader, epoch: int, samples: Samples, step: SampleFlatMap, at: int) -> Samples:
-    reader.need(epoch, samples, _list_keys(reader, step, at))
+    keys = _list_keys(reader, step, at)
+    reader.need(epoch, samples, keys)
     found = samples.columns.pop(Made(LISTS, at), None)
     lists: pa.Array = reader.called(epoch, samples, step, at) if found is None else as_lists(found)
+    refused = reader.refused_by(samples, keys, at)
     counts = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+    counts[refused] = 1  # a part that its batch counts
     if counts.size and counts.max() > step.fan_out:
         row = int(counts.argmax())
         msg = (
@@ -165,9 +208,18 @@ def _fanned(reader: SampleReader, epoch: int, samples: Samples, step: SampleFlat
     out = samples.take(parents)
     again = out.parts + parts.astype(np.int64) * reader.lineage.fan_out(at + 1)
     made = Samples(out.places, again, out.origins, out.columns)
-    made.columns[Made(step.name, at)] = lists.flatten()
+    made.columns[Made(step.name, at)] = _parts(lists, refused, parents)
     made.columns[Made(PART, at)] = pa.array(parts)
     return made
+
+
+def _parts(lists: pa.Array, refused: NDArray[np.bool_], parents: Int64) -> pa.Array:
+    """The items of lists, one for each part; null for that of a refused sample."""
+    if not refused.any():
+        return lists.flatten()
+    empty = refused[parents]
+    kept = lists.take(pa.array(np.flatnonzero(~refused))).flatten()
+    return kept.take(pa.array(np.cumsum(~empty) - 1, mask=empty))
 
 
 def _spread(values: pa.Array, alive: Int64, count: int) -> pa.Array:

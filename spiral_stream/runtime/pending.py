@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from spiral_stream.errors import DataError
 from spiral_stream.integrity.blocks import sound
 
 
@@ -46,6 +47,7 @@ class Pending:
         self._begun, self.samples = begun, samples
         self._settled = False  # once it is True, nothing is counted again: it is asked six times per batch
         self._bytes = 0
+        self.mend: Callable[[DataError], Pending | None] | None = None  # makes it again without the sample of an error
 
     @property
     def settled(self) -> bool:
@@ -90,9 +92,15 @@ class Pending:
         Raises:
             DamageError: a mapped file was truncated while the batch was read.
         """
-        with sound(self._begun):
-            for part in self._parts:
-                part.result()
+        try:
+            with sound(self._begun):
+                for part in self._parts:
+                    part.result()
+        except DataError as error:
+            again = None if self.mend is None else self.mend(error)
+            if again is None:
+                raise
+            return again.result()
         return self._finish()
 
     def cancel(self) -> None:

@@ -1,6 +1,7 @@
 """Where the samples of a batch lie in it: several batches joined to one, and sequences placed in rows."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -37,6 +38,16 @@ def joined(drawn: Sequence[Drawn]) -> Drawn:
     width = max(part.width for part in parts)
     samples = Samples.concat([each.samples for each in drawn])
     return Drawn(samples, Membership(numbers, int(rows[-1]), width, lengths, packing))
+
+
+def part_of(membership: Membership, left: Int64) -> Membership:
+    """Return a batch with some of its samples, in the same shape as far as that goes."""
+    lengths = None if membership.lengths is None else membership.lengths[left]
+    packing = membership.packing
+    if packing is None:
+        return replace(membership, samples=membership.samples[left], rows=len(left), lengths=lengths)
+    pieces = Packing(packing.rows[left], packing.starts[left], packing.offsets[left], packing.lengths[left])
+    return replace(membership, samples=membership.samples[left], lengths=lengths, packing=pieces)
 
 
 def place(

@@ -12,6 +12,7 @@ from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream import seeding
@@ -33,6 +34,7 @@ from spiral_stream.plan.mix import STREAM_ID
 from spiral_stream.plan.nodes import Collate, Sample, Sampled
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.lineage import (
+    REFUSED,
     Key,
     Lengths,
     Lineage,
@@ -113,6 +115,16 @@ class Samples:
         parts = np.concatenate([each.parts for each in some])
         origins = np.concatenate([each.origins for each in some])
         return cls(Places.concat([each.places for each in some]), parts, origins, columns)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Lost:
+    """Samples that became no sample of a batch, because a map before it refused them, and why; a batch counts them."""
+
+    samples: Samples
+    reasons: Sequence[str]
+    field: str
 
 
 @final
@@ -239,15 +251,20 @@ class SampleReader:
         kept = self.kept_by.get(key)
         if kept is not None:
             with self.metrics.timed("fetch_s"):
-                return {key: kept.read(key, samples.places, ragged=isinstance(step, SampleTokens))}
+                found: dict[Key, pa.Array | Ragged] = {}
+                found[key] = kept.read(key, samples.places, ragged=isinstance(step, SampleTokens))
+                why = Made(REFUSED, at)
+                if self._tolerant and why in self.kept_by:
+                    found[Refusal(at)] = as_lists(kept.read(why, samples.places, ragged=False))
+            return found
         if isinstance(step, SampleTokens):
             return self._tokenized(samples, step, at)
         if isinstance(step, SampleColumns):
             value = step.exprs[step.names.index(name)]
             return {key: self.value(samples, value, step.source, at).cast(step.schema().field(name).type)}
         if isinstance(step, SampleRecords):
-            found = self.called(epoch, samples, step, at)
-            return {Made(each, at): found.field(each) for each in step.names}
+            records = self.called(epoch, samples, step, at)
+            return {Made(each, at): records.field(each) for each in step.names}
         assert isinstance(step, SampleMap | SampleFlatMap | SampleFilter), step
         return {key: self.called(epoch, samples, step, at)}
 
@@ -264,7 +281,30 @@ class SampleReader:
             keys = seeding.combine(self.random_keys(epoch, samples, at), named)
         with self.metrics.calling(self._named[at]), doing(called(function)):
             table = pa.table(columns, names=[*function.columns])
-            return self._calling.run(at, function, table, keys, self.refused(samples, inputs))
+            if not self._tolerant:
+                return self._calling.run(at, function, table, keys, self.refused(samples, inputs))
+            failed: dict[int, str] = {}
+            values = self._calling.run(at, function, table, keys, self.refused(samples, inputs), failed)
+        samples.columns[Refusal(at)] = reasons(failed, len(samples))
+        return values
+
+    @property
+    def tolerant(self) -> bool:
+        """Whether samples for which a function fails are left to their batch."""
+        return self._tolerant
+
+    def refused_by(self, samples: Samples, keys: Iterable[Key], at: int) -> NDArray[np.bool_]:
+        """Return which samples a map refuses, or what it reads: shape [S], bool. The map has been made."""
+        out = self.refused(samples, keys)
+        own = samples.columns.get(Refusal(at)) if self._tolerant else None
+        return out if own is None else out | as_lists(own).is_valid().to_numpy(zero_copy_only=False)
+
+    def reasons(self, samples: Samples, keys: Iterable[Key], at: int) -> pa.Array:
+        """Return why a map, or what it reads, refuses each sample, as text: null where nothing does."""
+        made = {key.at for key in self.lineage.rests_on(keys) if isinstance(key, Made)}
+        found = [samples.columns.get(Refusal(each)) for each in (at, *sorted(made - {at}))]
+        texts = [as_lists(each) for each in found if each is not None]
+        return pc.coalesce(*texts) if texts else pa.nulls(len(samples), pa.utf8())
 
     def refused(self, samples: Samples, keys: Iterable[Key]) -> NDArray[np.bool_]:
         """Return which samples cannot be read, because a text that one of these columns rests on cannot: shape [S], bool."""

@@ -6,14 +6,13 @@ count becomes the number of a batch. A batch is formed with all of its samples. 
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.batching.formation import Membership, Packing
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import ResumeError, StreamError, shown
 from spiral_stream.plan.nodes import Node, Sample
@@ -25,6 +24,7 @@ from spiral_stream.planner.skip_record import SkippedSample, Skips, Value
 from spiral_stream.runtime.chapters import Drawn
 from spiral_stream.runtime.known_chapters import Known
 from spiral_stream.runtime.numbering import CountLimits, Drawable, Numbering
+from spiral_stream.runtime.placing import part_of
 from spiral_stream.runtime.row_lookup import found_rows
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import LARGEST, UInt64
@@ -121,7 +121,7 @@ class SkippingBatches(OfEvery):
         left = np.flatnonzero(~self._skipped(drawn.samples.places, epoch, number))
         if len(left) == len(drawn.samples):
             return drawn
-        return Drawn(drawn.samples.take(left), _part(drawn.membership, left))
+        return Drawn(drawn.samples.take(left), part_of(drawn.membership, left), drawn.lost)
 
     def _skipped(self, places: Places, epoch: int, number: int) -> NDArray[np.bool_]:
         """Which samples of a batch are skipped: shape [S]."""
@@ -177,16 +177,6 @@ def _rows(stages: Stages, sample: SkippedSample) -> tuple[int, UInt64]:
         return found_rows(stages, named, "resume")
     except KeyError:  # gone since, at a rebase; it is skipped again when it comes back
         return 0, np.empty(0, dtype=np.uint64)
-
-
-def _part(membership: Membership, left: Int64) -> Membership:
-    """Return a batch with some of its samples, in the same shape as far as that goes."""
-    lengths = None if membership.lengths is None else membership.lengths[left]
-    packing = membership.packing
-    if packing is None:
-        return replace(membership, samples=membership.samples[left], rows=len(left), lengths=lengths)
-    pieces = Packing(packing.rows[left], packing.starts[left], packing.offsets[left], packing.lengths[left])
-    return replace(membership, samples=membership.samples[left], lengths=lengths, packing=pieces)
 
 
 def need_epochs(plan: Node) -> None:

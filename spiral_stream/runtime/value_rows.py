@@ -17,7 +17,7 @@ from spiral_stream.derived.executors import builders_in_force
 from spiral_stream.expr import Expr
 from spiral_stream.plan.maps import SampleFilter, SampleFlatMap
 from spiral_stream.planner.build import CacheStatus
-from spiral_stream.planner.lineage import Made
+from spiral_stream.planner.lineage import REFUSED, Made
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.values import KeptValues
 from spiral_stream.runtime.blame import blaming
@@ -133,7 +133,9 @@ def value_statuses(stages: Stages) -> list[CacheStatus]:
             have, need, size = kept.built(at)
             out.append(
                 CacheStatus(
-                    field=", ".join(dict.fromkeys(_field(stages, key) for key, _ in kept.boundary.outputs)),
+                    field=", ".join(
+                        dict.fromkeys(_field(stages, key) for key, _ in kept.boundary.outputs if key.name != REFUSED)
+                    ),
                     relation=stream.base.entry.name,
                     column=", ".join(kept.boundary.stored),
                     form=f"values of {_names(kept)}",

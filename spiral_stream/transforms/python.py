@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import DataError, PlanError, shown
+from spiral_stream.errors import DataError, PlanError, SourceError, SpiralError, shown
 from spiral_stream.transforms.returned import column_of, columns_of, need_rows
 
 
@@ -93,18 +93,26 @@ class Function:
         try:
             return self.function(*given, keys) if self.random else self.function(*given)
         except Exception as error:
-            msg = f"{self._who}: failed on {len(keys):,} samples: {type(error).__name__}: {error}"
-            raise DataError(msg, row=self._failing(given, keys)) from error
+            if not is_of_the_row(error):
+                raise self._fault(error) from error
+            row, own = self._failing(given, keys)
+            if own is None:
+                msg = f"{self._who}: failed on {len(keys):,} samples: {type(error).__name__}: {error}"
+                raise DataError(msg) from error
+            if not is_of_the_row(own):
+                raise self._fault(own, row) from own
+            msg = f"{self._who}: failed: {type(own).__name__}: {own}"
+            raise DataError(msg, row=row) from own
 
-    def _failing(self, given: list[Any], keys: NDArray[np.uint64]) -> int | None:
-        """Return the first sample that fails by itself: one call per sample, after a failure only."""
+    def _failing(self, given: list[Any], keys: NDArray[np.uint64]) -> tuple[int | None, Exception | None]:
+        """Return the first sample that fails by itself, and its error: one call per sample, after a failure only."""
         for row in range(len(keys)):
             one = [each.slice(row, 1) for each in given]
             try:
                 self.function(*one, keys[row : row + 1]) if self.random else self.function(*one)
-            except Exception:  # noqa: BLE001  the caller raises, with the row found here
-                return row
-        return None
+            except Exception as error:  # noqa: BLE001  the caller raises it
+                return row, error
+        return None, None
 
     def _singly(self, columns: list[list[Any]], keys: NDArray[np.uint64]) -> list[Any]:
         out = []
@@ -113,6 +121,30 @@ class Function:
             try:
                 out.append(self.function(*values, *drawn))
             except Exception as error:
+                if not is_of_the_row(error):
+                    raise self._fault(error, row) from error
                 msg = f"{self._who}: failed: {type(error).__name__}: {error}"
                 raise DataError(msg, row=row) from error
         return out
+
+    def _fault(self, error: Exception, row: int | None = None) -> SourceError:
+        """A fault of storage or memory that the function met: no property of the sample."""
+        return SourceError(f"{self._who}: failed: {type(error).__name__}: {error}", row=row)
+
+
+def is_of_the_row(error: Exception) -> bool:
+    """Whether what a function raised may be a property of its row, so that `on_error` may leave the row out.
+
+    Memory that is used up, a fault of storage or network, and our own errors are none. An `OSError` without a number is
+    what Pillow raises of a bad image.
+    """
+    kind = type(error)
+    if isinstance(error, MemoryError) or kind.__name__ == "OutOfMemoryError":
+        return False
+    if isinstance(error, SpiralError):
+        return isinstance(error, DataError)
+    if isinstance(error, OSError):
+        whose = kind.__module__.split(".")[0]
+        lost = isinstance(error, ConnectionError | TimeoutError)
+        return error.errno is None and not lost and whose in ("builtins", "PIL")
+    return True

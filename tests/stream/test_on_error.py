@@ -2,6 +2,7 @@
 
 import multiprocessing
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -400,12 +401,38 @@ def test_the_default_budget_is_a_hundredth_and_at_least_one(own: sp.Catalog) -> 
 
 
 @pytest.mark.parametrize("policy", ["skip", "substitute"])
-def test_a_batch_of_which_nothing_is_left_is_refused(own: sp.Catalog, policy: str) -> None:
-    own.register("bad", sp.Arrow(image_table(dict.fromkeys(range(8), b"x"))), semantic={"image_ref": "image/jpeg-ref"})
+@pytest.mark.parametrize("merge", [1, 2, 3])
+def test_a_batch_of_which_nothing_is_left_is_delivered_as_the_next_one(
+    own: sp.Catalog, policy: str, merge: int
+) -> None:
+    own.register("whole", sp.Arrow(image_table({})), semantic={"image_ref": "image/jpeg-ref"})
+    options: dict[str, Any] = {"order": sp.Sequential(), "batch_size": 4, "last": sp.KeepPartial}
+    with image_plan(own.table("whole"), **options).to_numpy() as stream:
+        rows = [int(each[-2:]) for batch in stream for each in batch["sample_id"]]
+    bad = {rows[at]: b"x" for at in (*range(4), *range(20, 28), 57, 58, 59)}
+    own.register("bad", sp.Arrow(image_table(bad)), semantic={"image_ref": "image/jpeg-ref"})
+    plan = image_plan(own.table("bad"), on_error=policy, error_budget=1.0, **options)
+    with plan.to_numpy().bind(merge=merge) as stream:
+        ids = [[rows.index(int(each[-2:])) for each in batch["sample_id"]] for batch in stream]
+        metrics, found = stream.metrics(), stream.quarantine()
+    firsts = (4, 4, 8, 12, 16, 28, 28, 28, 32, 36, 40, 44, 48, 52)
+    single = [[*range(first, first + 4)] for first in firsts] + [[56] if policy == "skip" else [56] * 4]
+    whole = len(single) // merge * merge
+    assert ids[: whole // merge] == [[*chain(*single[at : at + merge])] for at in range(0, whole, merge)]
+    assert metrics["refused"] == len(found) == len(bad)
+    assert metrics["samples"] == sum(map(len, ids))
+
+
+@pytest.mark.parametrize("policy", ["skip", "substitute"])
+def test_a_batch_of_which_nothing_is_left_is_refused_where_none_beside_it_has_anything(
+    own: sp.Catalog, policy: str
+) -> None:
+    own.register("bad", sp.Arrow(image_table(dict.fromkeys(range(60), b"x"))), semantic={"image_ref": "image/jpeg-ref"})
     for size, none in ((4, "none of its 4 samples can be read"), (1, "its only sample cannot be read")):
         plan = image_plan(own.table("bad"), sp.Sequential(), batch_size=size, on_error=policy, error_budget=1.0)
         message = (
-            rf'epoch 0: {none}, so on_error="{policy}" leaves nothing; the first: image: jpeg: .*stream\.quarantine\(\)'
+            rf'epoch 0: {none}, so on_error="{policy}" leaves nothing, nor has one of the 8 batches beside it a sample that '
+            r"can; the first: image: jpeg: .*stream\.quarantine\(\)"
         )
         with plan.to_numpy() as stream:
             with pytest.raises(sp.DataError, match=message):
