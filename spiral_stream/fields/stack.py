@@ -33,9 +33,9 @@ class Stack(Field):
     | fixed-size lists in each other, Arrow's fixed-shape tensors | ``[B, K, L, ...]`` | the column's, or ``dtype`` |
     | arrays of one shape in MDS, ``Array2D`` and its like of Hugging Face | ``[B, K, L, ...]`` | the column's, or ``dtype`` |
     | timestamps | ``[B]`` | int64, in the column's unit |
-    | images | ``[B, 3, H, W]`` | uint8, or ``dtype`` |
-    | lists of images | ``[B, N, 3, H, W]`` | uint8, or ``dtype`` |
-    | clips | ``[B, T, 3, H, W]`` | uint8, or ``dtype`` |
+    | images | ``[B, 3, H, W]`` | uint8, float32 behind `Normalize`, or ``dtype`` |
+    | lists of images | ``[B, N, 3, H, W]`` | uint8, float32 behind `Normalize`, or ``dtype`` |
+    | clips | ``[B, T, 3, H, W]`` | uint8, float32 behind `Normalize`, or ``dtype`` |
     | sound | ``[B, C, T]`` | float32, or bfloat16; full scale is 1 |
     | masks of one channel | ``[B, H, W]`` | uint8 (of 16 bits: int32), or ``dtype`` |
 
@@ -52,7 +52,8 @@ class Stack(Field):
         transforms: image transforms in order, for a decoded column: those of this package, any of
             ``torchvision.transforms.v2``, and functions of a uint8 [H, W, 3] array (and of a NumPy generator that belongs to
             the sample). They run after the shorthands below.
-        dtype: NumPy name of the result, or ``"bfloat16"``; None keeps the column's type (uint8 for images and clips).
+        dtype: NumPy name of the result, or ``"bfloat16"``; None keeps the column's type (for images and clips
+            uint8, behind `Normalize` float32).
         layout: ``"nchw"`` (default) or ``"nhwc"`` for images, also those of lists, ``"ntchw"`` (default) or ``"nthwc"`` for
             clips, ``"nhw"`` (default), ``"nchw"`` or ``"nhwc"`` for masks of one channel.
         device: where the field is delivered; None leaves it on the host.

@@ -13,7 +13,7 @@ from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
 from spiral_stream.host_dtypes import host_dtype
-from spiral_stream.transforms.chain import ImageChain, as_steps, compile_chain
+from spiral_stream.transforms.chain import ImageChain, as_steps, compile_chain, pixel_dtype
 from spiral_stream.transforms.crop_and_resize import CenterCrop, ImageTransform, RandomCrop, Resize
 from spiral_stream.transforms.image import ImageProgram
 
@@ -60,7 +60,7 @@ def clip_parts(field: Stack) -> tuple[FrameSelection, ImageProgram | ImageChain]
         msg = f"clips: layout {layout!r} is unknown; known are {', '.join(LAYOUTS)}"
         raise PlanError(msg)
     chain = as_steps((*shorthands(field), *field.transforms))
-    program = compile_chain(chain, dtype=field.dtype or "uint8", layout=LAYOUTS[layout])
+    program = compile_chain(chain, dtype=pixel_dtype(field.dtype, chain), layout=LAYOUTS[layout])
     if program.output_shape is None:
         msg = "clips of one batch need one size. Add crop=224, or transforms=[Resize((height, width))]"
         raise PlanError(msg)

@@ -26,7 +26,7 @@ from spiral_stream.plan.clips import clip_parts, limits_of, shorthands
 from spiral_stream.plan.image_lists import is_image_list, is_list_mask, list_length
 from spiral_stream.plan.sounds import is_sound, sound_selection
 from spiral_stream.semantic import AUDIO_REF, BYTES_REF, H264_REF, JPEG_REF, is_list, semantic_of
-from spiral_stream.transforms.chain import MaskProgram, Program, as_steps, compile_chain, compile_mask
+from spiral_stream.transforms.chain import MaskProgram, Program, as_steps, compile_chain, compile_mask, pixel_dtype
 
 
 def is_decoded(field: Field) -> bool:
@@ -50,7 +50,7 @@ def image_parts(field: Stack) -> tuple[Decoder, Program]:
         reader = MaskDecoder(field.mode or "RGB")
         program: Program = _mask_program(field, reader, chain)
     else:
-        program = compile_chain(chain, dtype=field.dtype or "uint8", layout=field.layout or "nchw")
+        program = compile_chain(chain, dtype=pixel_dtype(field.dtype, chain), layout=field.layout or "nchw")
     found = Oriented(reader) if field.orient else reader
     return found.within(limits_of(field, found.limits)), program
 

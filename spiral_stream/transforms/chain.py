@@ -18,7 +18,7 @@ from spiral_stream.transforms import function_step, nearest, torchvision_step
 from spiral_stream.transforms.color import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
 from spiral_stream.transforms.crop_and_resize import TRANSFORMS, ImageTransform, Normalize
 from spiral_stream.transforms.erasing import RandomErasing
-from spiral_stream.transforms.image import DTYPES, LAYOUTS, Float32, ImageProgram, UInt64, compile_image
+from spiral_stream.transforms.image import DTYPES, LAYOUTS, Float32, ImageProgram, UInt64, compile_image, no_transform
 from spiral_stream.transforms.pixel_transform import Pixels, PixelTransform
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.rand_augment import RandAugment
@@ -248,6 +248,11 @@ def as_steps(transforms: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(out)
 
 
+def pixel_dtype(given: str | None, transforms: Sequence[Any]) -> str:
+    """Return the dtype of a chain's pixels: what is asked for, else uint8, or float32 behind `Normalize`."""
+    return given or ("float32" if any(isinstance(each, Normalize) for each in transforms) else DTYPES[0])
+
+
 def compile_chain(transforms: Sequence[Step], *, dtype: str, layout: str) -> ImageProgram | ImageChain:
     """Check a chain of transforms of images, and compile it.
 
@@ -261,12 +266,8 @@ def compile_chain(transforms: Sequence[Step], *, dtype: str, layout: str) -> Ima
     """
     for step in transforms:
         if not isinstance(step, ImageTransform | PixelTransform | Function | Normalize):
-            known = ", ".join([*TRANSFORMS, *PIXEL_TRANSFORMS])
-            msg = (
-                f"images: {shown(step)} is not an image transform; known are {known}, transforms of torchvision.transforms.v2 "
-                "and functions of a uint8 [H, W, 3] array"
-            )
-            raise PlanError(msg)
+            more = "; a transform of torchvision.transforms.v2; or a function of a uint8 [H, W, 3] array"
+            raise no_transform(step, {**TRANSFORMS, **PIXEL_TRANSFORMS}, more)
     if not any(isinstance(each, PixelTransform | Function) for each in transforms):
         return compile_image(transforms, dtype=dtype, layout=layout)  # type: ignore[arg-type]  # no function is among them
     runs = _runs(transforms)

@@ -285,7 +285,7 @@ class RandomCrop(ImageTransform):
 class Normalize(Transform):
     """Compute ``(x - mean) / std`` per channel, of pixels scaled to [0, 1]. The last step of a chain.
 
-    It needs ``dtype="float16"`` or ``"float32"`` on the field.
+    The field is float32, unless it says ``dtype="float16"`` or ``"bfloat16"``.
 
     Args:
         mean: three numbers, for red, green and blue.

@@ -5,7 +5,7 @@ integer window, a flip, and a table of 256 entries per channel. ``_pixels.c`` do
 images. Pixels equal torchvision's uint8 tensor path bit for bit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast, final
 
@@ -304,12 +304,29 @@ def compile_image(transforms: Sequence[Transform], *, dtype: str, layout: str) -
             _check_fusable(steps, step)
             steps.append(step)
         else:
-            msg = f"images: {shown(step)} is not an image transform; known are {', '.join(TRANSFORMS)}"
-            raise PlanError(msg)
+            raise no_transform(step, TRANSFORMS, "")
     if normalize is not None and dtype == "uint8":
         msg = "images: Normalize has no place in uint8. Ask for dtype float16, bfloat16 or float32, or drop Normalize"
         raise PlanError(msg)
     return ImageProgram(tuple(steps), normalize, dtype, layout)
+
+
+def no_transform(step: object, known: Mapping[str, type], more: str) -> PlanError:
+    """Return the error for what is no step of a chain: a class or a name in place of a transform, or something else.
+
+    Args:
+        step: what was given.
+        known: the transforms by name.
+        more: what else a chain takes, for the message.
+    """
+    named = known.get(step) if isinstance(step, str) else None
+    if named is None and isinstance(step, type) and step in known.values():
+        named = step
+    if named is not None:
+        given = "the name of a transform" if isinstance(step, str) else "a class"
+        return PlanError(f"images: {shown(step)} is {given}; a chain takes transforms. Give {named.__name__}(...)")
+    names = ", ".join(each.__name__ for each in known.values())
+    return PlanError(f"images: {shown(step)} is not an image transform. Give one of {names}, with its arguments{more}")
 
 
 def _check_fusable(before: Sequence[ImageTransform], step: ImageTransform) -> None:

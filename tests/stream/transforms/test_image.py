@@ -281,7 +281,9 @@ def test_a_target_that_does_not_fit_is_refused(out):
         ([], {"layout": "chwn"}, "known are nchw, nhwc"),
         ([Resize(4), RandomResizedCrop(4)], {}, "Keep one"),
         ([RandomHorizontalFlip(), Resize(4)], {}, "Put RandomHorizontalFlip after Resize"),
-        (["resize"], {}, "'resize' is not an image transform; known are random_resized_crop"),
+        (["resize"], {}, r"'resize' is the name of a transform; a chain takes transforms. Give Resize\(\.\.\.\)"),
+        ([Resize], {}, r"Resize'> is a class; a chain takes transforms. Give Resize\(\.\.\.\)"),
+        (["rotate"], {}, "'rotate' is not an image transform. Give one of RandomResizedCrop, .*, with its arguments"),
     ],
 )
 def test_illegal_chains_are_refused_with_the_way_out(steps, options, way_out):
@@ -294,3 +296,30 @@ def test_what_draws_says_so():
     assert compile_image([Resize(4), Normalize(MEAN, STD)], dtype="float16", layout="nchw").deterministic
     assert RandomHorizontalFlip(0).deterministic
     assert not RandomHorizontalFlip().deterministic
+
+
+def test_normalize_without_a_dtype_means_float32(tmp_path):
+    import pyarrow as pa
+    import simplejpeg
+
+    import spiral_stream as sp
+
+    jpegs = [simplejpeg.encode_jpeg(np.full((24, 24, 3), 9 * row, np.uint8)) for row in range(6)]
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    table = pa.table({"id": range(6), "image": pa.array(jpegs, pa.large_binary())})
+    catalog.register("d", sp.Arrow(table), identity="id", semantic={"image": "image/jpeg-ref"})
+
+    def pixels(*transforms, **options):
+        field = sp.Stack("image", decode="jpeg", transforms=[sp.CenterCrop(16), *transforms], **options)
+        plan = catalog.table("d").sample(order=sp.Sequential()).collate(batch_size=6, fields={"image": field})
+        with plan.to_numpy() as stream:
+            return next(iter(stream))["image"].copy()
+
+    for more in ([], [sp.ColorJitter(brightness=0.4)]):
+        plain = pixels(*more, sp.Normalize(MEAN, STD))
+        assert plain.dtype == np.float32
+        assert np.array_equal(plain, pixels(*more, sp.Normalize(MEAN, STD), dtype="float32"))
+    assert pixels().dtype == np.uint8
+    assert pixels(sp.Normalize(MEAN, STD), dtype="float16").dtype == np.float16
+    with pytest.raises(PlanError, match="Normalize has no place in uint8"):
+        pixels(sp.Normalize(MEAN, STD), dtype="uint8")

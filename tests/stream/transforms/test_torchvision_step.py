@@ -135,8 +135,8 @@ class Dropped(torch.nn.Module):
         (v2.RandomIoUCrop(), "chooses its crop by the boxes.*RandomResizedCrop"),
         (Mine(), "is no transform of torchvision.transforms.v2"),
         (Dropped(), "0 parameters without a default|cannot be read"),
-        (sp.RandomHorizontalFlip, "is not an image transform"),
-        ("flip", "is not an image transform; known are random_resized_crop.*color_jitter"),
+        (sp.RandomHorizontalFlip, r"is a class; a chain takes transforms. Give RandomHorizontalFlip\(\.\.\.\)"),
+        ("flip", "is not an image transform. Give one of RandomResizedCrop.*ColorJitter"),
     ],
 )
 def test_what_cannot_stand_in_a_chain_is_refused(transform, says):
