@@ -1,8 +1,9 @@
-"""Write the folders of this directory: run with Mosaic's streaming 0.13.0, in a Python of its own.
+"""Write the folders of this directory: run with Mosaic's streaming 0.13.0 and Pillow, in a Python of its own.
 
     python write.py
 
 ``values.json`` says what Mosaic's own readers read from them, written by Python's json (with NaN and Infinity).
+Its modules of formats, compression and hashing are enough: the files here were made with an empty module for torch.
 """
 
 import json
