@@ -39,7 +39,9 @@ SLOTS: Final[Mapping[str, np.dtype[Any]]] = MappingProxyType(
     }
 )
 _TEXT_BYTES: Final = 64  # of a value whose type has no width; chunks of shards are cut by it
+LONGEST_TEXT: Final = 1024  # bytes of a text that is kept of a column with many; a longer one is no label
 VERSION: Final = 2  # since the sum is kept
+_TEXT_VERSION: Final = 3  # since long texts are not kept
 
 
 @final
@@ -72,7 +74,12 @@ class ColumnFacts(Derivation):
         return max(1, self.kind.bit_width // 8) if is_word(self.kind) else _TEXT_BYTES
 
     def facts(self) -> dict[str, object]:
-        return {"column": self.name, "type": str(self.kind), "values": self.most, "version": VERSION}
+        return {
+            "column": self.name,
+            "type": str(self.kind),
+            "values": self.most,
+            "version": VERSION if is_word(self.kind) else _TEXT_VERSION,
+        }
 
     def piece(self, shard: ShardRows) -> Piece:
         column = shard.table.column(0)
@@ -121,7 +128,8 @@ class ColumnFacts(Derivation):
         least = [
             b"" if value is None else str(value).encode() for value in (least["min"].as_py(), least["max"].as_py())
         ]
-        at = self._kept(counts)
+        firsts = rows[begins].astype(np.int64)
+        at = self._kept(counts, ends[firsts + 1] - ends[firsts])
         kept = array.take(pa.array(rows[begins[at]]))
         offsets = np.frombuffer(kept.buffers()[1] or bytes(8), np.int64)[: len(kept) + 1]
         data = np.frombuffer(b"".join([*least, kept.buffers()[2] or b""]), np.uint8)
@@ -136,11 +144,15 @@ class ColumnFacts(Derivation):
         total = pc.sum(column.cast(pa.float64())).as_py() if pa.types.is_decimal(self.kind) else None
         return Piece(arrays, self._summary(nulls, 0, len(begins), size, total or 0.0, whole=len(kept) == len(begins)))
 
-    def _kept(self, counts: NDArray[np.int64]) -> Any:
-        """Places of the values that are kept: all of them, or those with most rows that occur more than once."""
-        if len(counts) <= self.most:
+    def _kept(self, counts: NDArray[np.int64], sizes: NDArray[np.int64] | None = None) -> Any:
+        """Places of the values that are kept: all of them, or those with most rows that occur more than once.
+
+        Of texts that are long together, whose bytes are ``sizes``, all would be a copy of the column.
+        """
+        short = sizes is None or int(sizes.sum()) <= _TEXT_BYTES * self.most
+        if len(counts) <= self.most and short:
             return slice(None)
-        often = np.flatnonzero(counts > 1)
+        often = np.flatnonzero(counts > 1) if sizes is None else np.flatnonzero((counts > 1) & (sizes <= LONGEST_TEXT))
         return np.sort(often[np.argsort(-counts[often], kind="stable")[:MOST]])
 
     def _summary(self, nulls: int, nans: int, distinct: int, size: int, total: float, *, whole: bool) -> dict[str, int]:

@@ -6,15 +6,18 @@ and limit. The result is row addresses (and, for joins whose columns are used la
 the other side's row addresses): no payload is read.
 """
 
+import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, final
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spiral_stream.errors import SpiralWarning
 from spiral_stream.expr import Col, Expr
 from spiral_stream.plan import combining, nodes
 from spiral_stream.plan.tree import spine
@@ -38,6 +41,9 @@ from spiral_stream.sources.source import ROW
 from spiral_stream.sources.views import no_rows, without_dictionaries
 
 Int64 = NDArray[np.int64]
+_COMPARES: Final = re.compile(r"[<>]|\bbetween\b", re.IGNORECASE)  # by order
+_ASKS: Final = re.compile(r"\bisnan\b", re.IGNORECASE)
+_NAMED: Final = 5  # columns that a message names
 
 
 class Base(Fetchable, Protocol):
@@ -122,13 +128,35 @@ def collect(node: nodes.Node, open_relation: Open) -> pa.Table:
     elif isinstance(node, combining.Union):
         found = pa.concat_tables([collect(part, open_relation).cast(node.schema()) for part in node.parts])
     elif isinstance(node, nodes.Sql):
-        found = run_sql(node.text, {name: _all_rows(open_relation(name)) for name in node.relations})
+        tables = {name: _all_rows(open_relation(name)) for name in node.relations}
+        _warn_of_nan(node, tables)
+        found = run_sql(node.text, tables)
     else:
         rows = _over(node, open_relation)
         rows.run()
         chosen = rows.chosen(ascending=False)
         found = chosen.columns().fetch(np.arange(chosen.total(), dtype=np.uint64), node.schema().names)
     return found.cast(node.schema())
+
+
+def _warn_of_nan(node: nodes.Sql, tables: Mapping[str, pa.Table]) -> None:
+    """Say which columns hold NaN, if the text compares by order: there it is the largest number, with ``col`` it is none."""
+    if not _COMPARES.search(node.text) or _ASKS.search(node.text):
+        return
+    read = set(node.floats)
+    held = [
+        f"{name}.{column}"
+        for name, table in tables.items()
+        for column in table.column_names
+        if f"{name}.{column}" in read and pc.any(pc.is_nan(table.column(column))).as_py()
+    ]
+    if held:
+        warnings.warn(
+            f"sql: {', '.join(held[:_NAMED])} holds NaN, which is the largest number in SQL text, so that x >= 0.5 keeps it and "
+            "col(x) >= 0.5 does not. Leave it out with AND NOT isnan(x), or filter after sql(...)",
+            SpiralWarning,
+            stacklevel=2,
+        )
 
 
 def _all_rows(base: Base) -> pa.Table:

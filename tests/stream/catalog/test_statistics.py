@@ -311,6 +311,26 @@ def test_a_column_of_many_values_has_no_histogram(catalog: Registry, monkeypatch
     assert set(found.histograms["column"].to_pylist()) == {"few"}
 
 
+@pytest.mark.parametrize(("each", "kept"), [(4_000, False), (40, True)])
+def test_long_texts_are_measured_and_not_kept(tmp_path: Path, each: int, kept: bool) -> None:
+    """79 MB of texts made 161 MB of statistics."""
+    texts = [f"{row:05d}" + "long text " * (each // 10) for row in range(1_000)]
+    table = pa.table({"sample_id": range(1_000), "text": texts, "lang": ["en", "de"] * 500})
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    catalog.register("texts", sp.Arrow(table), identity="sample_id")
+    before = size_of(tmp_path)
+    measured = catalog.measure("texts")
+    columns = {row["column"]: row for row in measured.columns.to_pylist()}
+
+    assert measured.marks == {"text": "known" if kept else "unknown", "lang": "known"}
+    assert columns["text"]["nulls"] == 0
+    assert size_of(tmp_path) - before < 500_000
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def test_statistics_are_kept_under_their_data_version(catalog: Registry) -> None:
     entry = register(catalog, n=[1, 2])
     assert load_statistics(entry) is None

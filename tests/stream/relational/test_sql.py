@@ -319,6 +319,26 @@ def test_relations_that_differ_only_in_case_are_told_apart_by_their_exact_names(
         run_sql("SELECT * FROM Vision.T", {"vision.T": tables["T"], "vision.t": tables["t"]})
 
 
+@pytest.mark.parametrize(
+    ("text", "warns"),
+    [
+        ("SELECT sample_id FROM plain WHERE v >= 0.5", True),
+        ("SELECT sample_id FROM plain WHERE v BETWEEN 0.5 AND 7", True),
+        ("SELECT sample_id FROM plain WHERE v >= 0.5 AND NOT isnan(v)", False),
+        ("SELECT sample_id, v FROM plain", False),
+        ("SELECT sample_id FROM plain WHERE sample_id > 3", False),
+    ],
+)
+def test_a_query_that_compares_a_column_with_nan_warns(catalog: sp.Catalog, text: str, warns: bool) -> None:
+    relation = catalog.sql(text)
+    if warns:
+        with pytest.warns(sp.SpiralWarning, match=r"plain\.v holds NaN.*Leave it out with AND NOT isnan"):
+            relation.to_arrow()
+    else:
+        relation.to_arrow()
+
+
+@pytest.mark.filterwarnings("ignore:sql. plain.v holds NaN")
 def test_explain_says_what_nan_is_in_sql_text(catalog: sp.Catalog) -> None:
     read = catalog.sql("SELECT sample_id FROM plain WHERE v >= 0.5")
     kept = {"sql": read.to_arrow()["sample_id"].to_pylist()}
