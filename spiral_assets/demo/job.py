@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import threading
 import uuid
 import warnings
@@ -21,6 +22,7 @@ from spiral_assets.demo.killer import Killer
 from spiral_assets.demo.proof import Proof, prove
 
 CONSOLE: Final = Console(highlight=False)
+_NOT_RUN: Final = re.compile(r"Dependencies for step .*Not executing|Skipping step ", re.DOTALL)
 
 
 @final
@@ -65,8 +67,27 @@ def run_job(name: str, root: Path, config: Mapping[str, Any]) -> Outcome | None:
         )
     if not job.success:
         CONSOLE.print("[red]the job failed[/red]; its log is above, and in `make ui`")
+        for reason in failures(job):
+            CONSOLE.print(reason, markup=False, soft_wrap=True)
         return None
     return Outcome(job, json.loads((folder / "result.json").read_text()), killer.killed, folder / "ledger.jsonl")
+
+
+def failures(job: dg.ExecuteInProcessResult) -> list[str]:
+    """Say why a job failed: what each failed check found, and the first cause of each step that failed otherwise."""
+    wrong = [each for each in job.get_asset_check_evaluations() if not each.passed and each.blocking]
+    found = [
+        f"{each.asset_key.to_user_string()}: check {each.check_name} failed: {each.description or 'it gives no reason'}"
+        for each in wrong
+    ]
+    for event in job.all_events:
+        error = event.step_failure_data.error if event.is_step_failure else None
+        if error is None or error.cls_name == "DagsterAssetCheckFailedError":
+            continue  # a step that did not run, or one of the checks above
+        while error.cause is not None:
+            error = error.cause
+        found.append(f"{(event.step_key or '').replace('__', '/')}: {error.message.strip()}")
+    return found
 
 
 def summary(outcome: Outcome, proof: Proof) -> Table:
@@ -128,6 +149,8 @@ class _Brief(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         about: dict[str, Any] = getattr(record, "dagster_meta", {})
+        if _NOT_RUN.match(str(about.get("orig_message") or record.getMessage())):
+            return  # what failed is told at the end; what waited for it is no news
         step = str(about.get("step_key") or "").replace("__", "/")
         CONSOLE.print(f"{datetime.now(UTC):%H:%M:%S} {step}", style="dim", end="  ")
         CONSOLE.print(about.get("orig_message") or record.getMessage(), markup=False, soft_wrap=True)

@@ -20,6 +20,7 @@ from spiral_stream.catalog.again import differences, some
 from spiral_stream.catalog.database import Database, trying
 from spiral_stream.catalog.declaration import Declaration, complete, shard_column
 from spiral_stream.catalog.entry import Changes, Entry
+from spiral_stream.catalog.first_look import refused_videos
 from spiral_stream.catalog.holding import Hold, holding, unheld
 from spiral_stream.catalog.identity import check_columns
 from spiral_stream.catalog.import_files import changed_files
@@ -234,6 +235,8 @@ class Relations:
                     f"register {name!r}: {reader.left_out}", SpiralWarning, stacklevel=4
                 )  # of whoever registers
             schema, shard = declared.applied(name, reader.schema)
+            if (refused := refused_videos(reader, schema)) is not None:
+                warnings.warn(f"register {name!r}: {refused}", SpiralWarning, stacklevel=4)
             identity = declared.identity
             manifest, found = shards_of(name, source, reader, identity, shard, before, report, self._root)
             _refuse_repeats(found, declared.unique, schema)

@@ -42,7 +42,7 @@ _CODES: Final = re.compile(r"0x[0-9a-fA-F]+")  # bytes of the file in libjpeg's 
 @final
 @dataclass(frozen=True)
 class JpegDecoder(Decoder):
-    """``decode="jpeg"``: baseline and progressive JPEG.
+    """``decode="jpeg"``: baseline and progressive JPEG; images of other formats go through Pillow.
 
     Gray becomes three equal channels. CMYK and YCCK go through Pillow, without a colour profile. Data that end early,
     and everything else that libjpeg-turbo warns about, raise `DataError`. The warnings matter: of 121 JPEGs with three
@@ -186,14 +186,16 @@ def _jpeg_header(view: memoryview, most_pixels: int) -> tuple[int, int, str] | N
     decodes all of them and tells the two cases apart.
 
     Raises:
-        DataError: the data is not a JPEG, or claims more than ``most_pixels``.
+        DataError: the data is no image, or claims more than ``most_pixels``.
     """
     head = bytes(view[:16])
     if not head.startswith(_START):
-        kind = _kind_of(head)  # nothing else of the bytes is shown: a reference may name any file
-        starts = f"start with the {kind} signature" if kind else f"({view.nbytes:,} bytes) start with something else"
-        way = f'Write decode="image", which reads {kind}' if kind else "Check the column or the file"
-        msg = f"jpeg: the data {starts}, not JPEG's ff d8 ff. {way}"
+        if _kind_of(head) is not None:  # a folder of images may have some of other formats
+            return None
+        msg = (  # nothing of the bytes is shown: a reference may name any file
+            f"jpeg: the data ({view.nbytes:,} bytes) start with something else, not JPEG's ff d8 ff or the signature of another "
+            "image format. Check the column or the file"
+        )
         raise DataError(msg)
     try:
         height, width, colors, _ = simplejpeg.decode_jpeg_header(view)

@@ -94,6 +94,24 @@ def _probed(file: ProbedFile | HeaderFile, size: int, name: str, stamp: int) -> 
     )
 
 
+def codec_of(read: Read, size: int, name: str) -> str:
+    """Return the codec of a file's first video stream by its header; "" where it has none, or cannot be read.
+
+    Args:
+        read: as `probe.probe` takes it.
+        size: bytes of the file.
+        name: of the file.
+    """
+    file = ProbedFile(read, size, name)
+    try:
+        kind = _container(file, name)  # others are no films here, and may be lists of files
+        with av.open(file, format=kind, metadata_errors="replace", options=_BOUNDED) as container:
+            pictures = [each for each in container.streams.video if not int(each.disposition) & STILL]
+            return _codec(pictures[0]) if pictures else ""
+    except (DataError, av.FFmpegError, MemoryError, OverflowError, ValueError):
+        return ""
+
+
 def _container(file: ProbedFile | HeaderFile, name: str) -> str:
     """Return the demuxer for a file's first bytes.
 

@@ -37,8 +37,11 @@ def png() -> bytes:
 BAD_BYTES: dict[str, tuple[bytes | None, str]] = {
     "a JPEG that lost its second half": (photo()[: len(photo()) // 2], r"ends before its pixels|is damaged"),
     "a JPEG that lost all but its start": (photo()[:100], r"JPEG of 100 bytes is damaged"),
-    "a PNG": (png(), r"start with the PNG signature, not JPEG's ff d8 ff. Write decode=\"image\", which reads PNG"),
-    "text": (b"<html>404</html>", r"16 bytes.*not JPEG's ff d8 ff. Check the column or the file"),
+    "half a PNG": (png()[:60], r"the PNG of 60 bytes is damaged or cannot be shown"),
+    "text": (
+        b"<html>404</html>",
+        r"16 bytes.*not JPEG's ff d8 ff or the signature of another image format. Check the column",
+    ),
     "no bytes": (b"", r"the value is empty \(0 bytes\)"),
     "a null": (None, r"the reference is null. Filter the row out"),
 }

@@ -20,7 +20,10 @@ from spiral_stream.testing import check_elastic, check_resume, same
 from tests.fixtures.examples import few
 from tests.fixtures.videos import Made, corrupt, truncate, write_sound, write_video
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore:register .* will be refused:spiral_stream.SpiralWarning"),
+]
 
 START, DURATION = 500, 1_000
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from PIL import Image
 
 import spiral_stream as spiral
 from spiral_assets.corpora.images import write_image_relation
@@ -69,6 +70,22 @@ def test_class_folders_get_labels_a_split_a_cache_and_streams(place: Place, fold
     assert not mixed.passed
     assert "label_id: distance of" in (mixed.description or "")
     assert (mixed.description or "").count(". ")  # and what to do about it
+
+
+def test_images_of_other_formats_are_read_without_being_told(place: Place, folder: Path) -> None:
+    for form, path in zip(("PNG", "BMP", "WEBP"), sorted(folder.glob("*/*.jpg")), strict=False):
+        Image.open(path).save(path.with_suffix(f".{form.lower()}"), form)
+        path.unlink()
+    result = place.run(OWN, "stats/vision/own_images/shard_stats", *PREPARED)
+
+    assert result.success
+    assert evaluations(result)["references_resolve"].passed
+    catalog = spiral.connect(str(place.root / "catalog"))
+    with plans.training(catalog, own_images.RELATION, "vision.own_splits").to_numpy() as stream:
+        assert sum(len(batch["label"]) for batch in stream) > 0
+    assert (
+        metadata(result, "caches/own_images_decoded")["dagster/row_count"] == metadata(result, OWN)["dagster/row_count"]
+    )
 
 
 def test_a_file_that_vanished_fails_the_references_and_says_so(place: Place, folder: Path) -> None:

@@ -81,16 +81,11 @@ def test_unusual_chroma_subsampling_is_decoded():
 
 
 @pytest.mark.parametrize("kind", ["PNG", "GIF", "BMP", "TIFF", "WEBP"])
-def test_other_formats_are_for_the_image_decoder(kind):
+def test_other_formats_are_read_by_either_decoder(kind):
     data = encoded(kind, **({"lossless": True} if kind == "WEBP" else {}))
-    name = "WebP" if kind == "WEBP" else kind
 
-    with pytest.raises(
-        DataError, match=rf'start with the {name} signature, .*. Write decode="image", which reads {name}'
-    ):
-        JPEG.decode(data)
-    with pytest.raises(DataError, match=f'Write decode="image", which reads {name}'):
-        JPEG.size(data)
+    assert np.array_equal(JPEG.decode(data), ANY.decode(data))
+    assert JPEG.size(data) == ANY.size(data)
     assert ANY.decode(data).shape == (75, 100, 3)
     assert ANY.size(data) == (75, 100)
     if kind != "GIF":

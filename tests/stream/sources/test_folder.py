@@ -10,6 +10,7 @@ from spiral_stream.errors import SourceError, SpiralWarning
 from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.reference import resolve
+from tests.fixtures.videos import Made, write_video
 
 FILES = {"dog/2.jpg": b"d2", "cat/b/1.JPEG": b"c1!", "cat/a.png": b"c0", "dog/1.jpg": b"d", "cat/notes.txt": b"-"}
 
@@ -162,3 +163,22 @@ def test_videos_say_what_they_leave_out_too(tmp_path: Path) -> None:
         (tmp_path / "run" / name).write_bytes(b"x")
     with VideoFolder(str(tmp_path)).open() as reader:
         assert "leaves 2 files out: 2 .json; it reads .mp4" in reader.left_out
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_films_of_a_codec_that_is_refused_are_told_when_a_folder_is_registered(
+    tmp_path: Path, *, several: bool
+) -> None:
+    (tmp_path / "films" / "a").mkdir(parents=True)
+    for at, codec in enumerate(["libx264", "mpeg4", "mpeg4", "mjpeg"] if several else ["libx264"]):
+        formed = {"pix_fmt": "yuvj420p"} if codec == "mjpeg" else {}
+        write_video(tmp_path / "films" / "a" / f"{at}.mov", Made(frames=6, codec=codec, b_frames=0, **formed))
+    catalog = spiral.connect(str(tmp_path / "catalog"))
+    source = spiral.VideoFolder(str(tmp_path / "films"))
+    if not several:
+        catalog.register("films", source, identity="sample_id")
+        return
+    with pytest.warns(
+        spiral.SpiralWarning, match=r"of 4 videos 2 are mpeg4, 1 is mjpeg, which will be refused.* Re-encode them"
+    ):
+        catalog.register("films", source, identity="sample_id")
