@@ -25,10 +25,10 @@ demo ui: export DAGSTER_DISABLE_TELEMETRY := 1
 # A Dagster home of your own that has no settings yet gets the demo's, whose pools and retries its jobs rely on.
 HOME_READY = @mkdir -p "$$DAGSTER_HOME" && { test -e "$$DAGSTER_HOME/dagster.yaml" || cp dagster_home/dagster.yaml "$$DAGSTER_HOME"; }
 
-.PHONY: help install demo test test-all test-gpu coverage check bench bench-mosaic ui docs clean
+.PHONY: help install demo test test-all test-anywhere test-gpu coverage check bench bench-mosaic ui docs clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 15
 
 install: $(READY)  ## make .venv with everything in it
 
@@ -40,7 +40,10 @@ test: $(READY)  ## run the tests that CI runs, a file a process, as many at a ti
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-all: $(READY)  ## run the slow tests too, with more examples of each law
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n auto --dist loadfile -m "not gpu"
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n auto --dist loadfile --timeout 7200 -m "not gpu"
+
+test-anywhere: $(READY)  ## run tests under conditions of other machines (CONDITION=umask-077; WHOLE=1 runs the whole suite under each)
+	VENV=$(VENV) $(BIN)/python .ci/anywhere $(CONDITION) $(if $(WHOLE),--whole)
 
 test-gpu: $(READY)  ## run the tests of the path to a GPU, on a machine that has one
 	$(BIN)/python -m pytest -n 0 -m gpu tests/gpu

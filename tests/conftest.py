@@ -2,10 +2,14 @@
 
 import gc
 import os
+import random
 import shutil
 import sys
 import tempfile
+import threading
+import traceback
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,6 +36,8 @@ LONG = (
 )  # they begin first, so that no core waits for one at the end
 
 
+LONGER_S = {"slow": 1_800, "e2e": 600}  # by marker: deadlines of tests that have no `timeout` marker
+
 NODE = pytest.StashKey[str]()  # where remote bytes are kept
 
 
@@ -57,6 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.fsync = os.fstat  # type: ignore[assignment]
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         os.environ.pop(name, None)
+    for name in ("no_proxy", "NO_PROXY"):  # the servers of tests are on this machine
+        os.environ[name] = ",".join(filter(None, ["127.0.0.1", "localhost", os.environ.get(name)]))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -69,6 +77,13 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for name, deadline_s in LONGER_S.items():
+            if item.get_closest_marker("timeout") is None and item.get_closest_marker(name) is not None:
+                item.add_marker(pytest.mark.timeout(deadline_s))
+    if seed := os.environ.get("TESTS_IN_ORDER_OF"):
+        random.Random(seed).shuffle(items)
+        return
     items.sort(key=lambda item: next((at for at, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG)))
 
 
@@ -94,6 +109,18 @@ def no_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         av, "open", lambda *at, **how: refused() if "w" in (*at[1:2], how.get("mode")) else opened(*at, **how)
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    """Show all threads of a test that ran past its deadline: pytest-timeout prints them where xdist shows nothing."""
+    report = yield
+    if call.excinfo is not None and str(call.excinfo.value).startswith("Timeout (>"):
+        names = {each.ident: each.name for each in threading.enumerate()}
+        for ident, frame in sys._current_frames().items():
+            stack = "".join(traceback.format_stack(frame))
+            report.sections.append((f"thread {names.get(ident, ident)} at the deadline", stack))
+    return report
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -202,11 +202,16 @@ class CacheStore:
         if not self._exists():
             return None
         held = share(self.folder / READERS)
-        used(self.folder)
-        if self._pid != os.getpid():  # a thread of the parent may hold a lock of what was inherited
-            self._shards, self._pid = OpenShards(), os.getpid()
-        self._shards.forget_changed()
-        return CacheReader(self._dataset(), self._data, self._shards, held, self.shared.fetch)
+        try:
+            used(self.folder)
+            if self._pid != os.getpid():  # a thread of the parent may hold a lock of what was inherited
+                self._shards, self._pid = OpenShards(), os.getpid()
+            self._shards.forget_changed()
+            return CacheReader(self._dataset(), self._data, self._shards, held, self.shared.fetch)
+        except BaseException:
+            if held is not None:
+                held.release()  # the error may be in a cycle with this frame, until somebody collects garbage
+            raise
 
     def mend(self) -> list[str]:
         """Drop what is known to be damaged, so that the next build makes it again; a warning names each.

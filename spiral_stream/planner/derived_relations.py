@@ -181,7 +181,8 @@ class _Work:
                     with publish(folder) as draft:
                         (draft / FACTS).write_text(json.dumps(self._make(draft)))
 
-        found = mended(folder, lambda: self._read(held), make)
+        with held.or_released():
+            found = mended(folder, lambda: self._read(held), make)
         used(folder)
         return found
 
@@ -196,8 +197,10 @@ class _Work:
         """
         if not self.folder.exists():
             raise self._lost("is not kept", self.folder)
+        held = reading(self.place.root, self.folder.name)
         try:
-            return self._read(reading(self.place.root, self.folder.name), verified=verified)
+            with held.or_released():
+                return self._read(held, verified=verified)
         except DamageError as error:
             found = str(error).removesuffix(seal.MENDED).rstrip()
             raise self._lost("is damaged", found) from error

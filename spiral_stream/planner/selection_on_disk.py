@@ -300,7 +300,8 @@ def select(node: nodes.Node, base: OpenRelation, place: Workplace) -> Selected:
     folder = selection_folder(node, place.root, place.versions)
     held = reading(place.root, folder.name)
     used(folder)
-    rows, meta = find_rows(node, base, place, folder)
+    with held.or_released():
+        rows, meta = find_rows(node, base, place, folder)
     return Selected(base, rows, meta, folder, place, held)
 
 

@@ -396,6 +396,7 @@ had = iter(opened("wide", sp.Stack("sample_id")))
 for _ in range(1_000): next(had)  # all there are
 import gc, warnings
 warnings.filterwarnings("ignore", message="(?i)lance.* fork")
+warnings.filterwarnings("ignore", message=".*use of fork", category=DeprecationWarning)  # since CPython 3.12
 if (child := os.fork()) == 0:  # it drops what it never started; LanceDB itself hangs at a child's ordinary exit
     del runs, Holder.run
     gc.collect()

@@ -283,6 +283,7 @@ def test_a_catalog_that_may_only_be_read_is_read_and_not_changed(open_to_all: Pa
     home.mkdir()
     home.chmod(0o777)
     pq.write_table(rows().table, tmp_path / "t.parquet")
+    (tmp_path / "t.parquet").chmod(0o644)  # whatever the umask
     catalog = sp.connect(str(tmp_path / "catalog"))
     catalog.register("t", sp.Parquet(str(tmp_path / "t.parquet")))
     plan = catalog.table("t").sample(identity="sample_id", order=sp.Sequential(), epoch=0)
