@@ -8,13 +8,14 @@ they learn where it moved.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import context, sharedctypes
+from multiprocessing import context
 from typing import Any, final
 
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import StreamError
 from spiral_stream.planner.bind import Bound, epoch_number
 from spiral_stream.runtime.numbering import Numbering
+from spiral_stream.runtime.shared_array import shared_array
 from spiral_stream.runtime.steps import Steps, entered, need_inside
 
 # indices of the shared array, and its size
@@ -46,7 +47,7 @@ class Place:
         self._pinned = pinned
         self._pass_from: Cursor | None = None  # where the last pass in this process began
         self._ended = False  # whether the last pass had all batches of this rank, and other ranks had one more
-        self._shared: Any = sharedctypes.RawArray("q", _SHARED)
+        self._shared: Any = shared_array(_SHARED)
         self.seen = 0  # the last move of the main process that this worker followed
         self._edits = 0  # times that the main process, as this worker knows it, changed what the run delivers
         self._free = [True]  # taken while a pass begins
@@ -237,5 +238,5 @@ class Place:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self._shared is None:
-            self._shared, self.seen = sharedctypes.RawArray("q", _SHARED), 0
+            self._shared, self.seen = shared_array(_SHARED), 0
             self._shared[_EDITS] = self._edits
