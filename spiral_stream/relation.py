@@ -221,9 +221,9 @@ class Relation(RowVerbs):
                 neighbours.
             composition: how the streams of a mixture share a batch: ``StratifiedByStream("stream_id")`` or ``OneStream()``.
             last: what happens to a short last batch: ``DropPartial``, ``KeepPartial`` or ``PadPartial``.
-            on_error: what happens to a sample whose payload cannot be read. ``"raise"`` stops the stream, ``"skip"``
-                delivers the batch without it, ``"substitute"`` puts a copy of the next good sample of the batch in its
-                place. `PreparedStream.quarantine` lists these samples.
+            on_error: what happens to a sample whose payload cannot be read, or for which a function raises. ``"raise"`` stops
+                the stream, ``"skip"`` delivers the batch without it, ``"substitute"`` puts a copy of the next good sample of
+                the batch in its place. `PreparedStream.quarantine` lists these samples.
             error_budget: the most such samples per epoch that a process accepts: a count, or a fraction of the epoch's
                 samples (0.01 if None).
 
