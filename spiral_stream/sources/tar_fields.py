@@ -49,6 +49,20 @@ def kind_of(name: str) -> MemberKind:
     return _KINDS.get(name.rpartition(".")[2], MemberKind.BYTES)
 
 
+def is_name(field: str) -> bool:
+    """Whether a field names its sample, by a number or by a text: ``.id``."""
+    return field.rpartition(".")[2] == "id"
+
+
+def whole_number(text: str) -> int | None:
+    """Return the whole number that a text writes; None where it writes none, or one that int64 does not hold."""
+    try:
+        found = int(text)
+    except ValueError:
+        return None
+    return found if -_INT64 <= found < _INT64 else None
+
+
 def column_name(name: str) -> str:
     """Return the column of a field."""
     return name.replace(".", "_")

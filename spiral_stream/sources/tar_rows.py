@@ -21,9 +21,11 @@ from spiral_stream.sources.tar_fields import (
     FieldPlace,
     MemberKind,
     column_name,
+    is_name,
     kind_of,
     parsed,
     payload_field,
+    whole_number,
 )
 from spiral_stream.sources.tar_groups import Group, RowError, groups
 from spiral_stream.storage.store import Facts
@@ -86,7 +88,8 @@ class _Taker:
         if is_payload and not self._inline:
             return () if place is None else (Value(place, kind, (self._file.uri, member.start, member.size)),)
         found = self._bytes(member)
-        value = found if is_payload else parsed(kind, f"member {shown(member.name)}", found)
+        read_as = MemberKind.TEXT if kind is MemberKind.NUMBER and is_name(name) else kind  # the column decides
+        value = found if is_payload else parsed(read_as, f"member {shown(member.name)}", found)
         if kind is MemberKind.JSON and isinstance(value, dict):
             return self._of_keys(derived, place, value)
         return () if place is None else (Value(place, kind, value),)
@@ -264,6 +267,14 @@ class FoundFields:
 
     def _add(self, name: str, value: Value) -> None:
         kind, have = self.kinds.get(name, (value.kind, pa.null()))
+        if value.kind is MemberKind.NUMBER and isinstance(value.value, str):  # the name of a sample, or its number
+            if kind in _NUMBERS and whole_number(value.value) is None:
+                self.kinds[name] = MemberKind.TEXT, pa.null()
+                return
+            kind = value.kind if kind is MemberKind.TEXT else kind
+            self.kinds.setdefault(name, (kind, pa.null()))
+            if kind is value.kind:
+                return
         if kind is not value.kind:
             raise MixedTypesError(name, kind.value, value.kind.value)
         added = type_of(value.value, name) if kind is MemberKind.JSON else pa.null()
@@ -302,6 +313,10 @@ def _batch(rows: Sequence[FoundRow], schema: pa.Schema, refused: Refused) -> pa.
             arrays.append(pa.array([group.key for group, _ in rows], pa.utf8()))
             continue
         values = [None if (value := row.get(each.name)) is None else value.value for _, row in rows]
+        if each.type == pa.int64():
+            for at, value in enumerate(values):  # 0.1 us per row; tars of named samples have texts here
+                if isinstance(value, str) and (number := whole_number(value)) is not None:
+                    values[at] = number
         array, bad = (
             payload_column(each.name, values, each.type)
             if _is_payload(each)

@@ -395,3 +395,18 @@ def test_the_laws_of_sources_hold(tmp_path: Path) -> None:
     changed = [{"__key__": each["__key__"], "txt": "e"} for each in samples(5, 1)]
     source = WebDataset(paths, sidecars={"depth": ("/images/", "/depth/")})
     check_source(source, lambda: written(tmp_path / "depth" / "1.tar", changed))
+
+
+def test_a_member_id_that_holds_text_is_text_and_one_that_holds_numbers_is_a_number(tmp_path: Path) -> None:
+    texts = members(tmp_path / "a.tar", [("0.id", b"0012"), ("0.txt", b"x"), ("1.id", b"n01440764_1"), ("2.id", b"7")])
+    assert rows(WebDataset(str(texts)))["id"].to_pylist() == ["0012", "n01440764_1", "7"]
+    numbers = members(tmp_path / "b.tar", [("0.id", b"12"), ("1.id", b" 7\n"), ("2.sample.id", b"-3")])
+    found = rows(WebDataset(str(numbers)))
+    assert found["id"].to_pylist() == [12, 7, None]
+    assert found["sample_id"].to_pylist() == [None, None, -3]
+    assert found.schema.field("id").type == pa.int64()
+    late = members(
+        tmp_path / "c.tar", [(f"{at:06d}.id", b"x" if at == 29_999 else str(at).encode()) for at in range(30_000)]
+    )
+    with pytest.raises(SourceError, match=r"029999.*id"):
+        rows(WebDataset(str(late)))
