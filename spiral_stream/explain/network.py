@@ -24,7 +24,7 @@ from spiral_stream.storage.node_default import node_cache
 from spiral_stream.storage.objects import IN_FLIGHT
 
 _LAID_OUT: Final = "the epoch's positions"
-_WITHIN: Final = 10  # %; 40 runs differed by up to 4 % (docs/decisions/0049)
+_WITHIN: Final = 10  # %; 52 runs differed by up to 4 % (docs/decisions/0049)
 _CONNECT: Final = 2  # round trips before the first request: TCP, and TLS
 
 
