@@ -19,6 +19,7 @@ from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.declared import columns, declared, need_kept_names
 from spiral_stream.sources.halves import Record, sound
 from spiral_stream.sources.imports import RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
+from spiral_stream.sources.json_arrays import is_lines, json_blocks
 from spiral_stream.sources.json_types import (
     LARGE,
     MixedTypesError,
@@ -35,7 +36,7 @@ from spiral_stream.sources.mosaic_folders import is_shard, lines_units, shards_s
 from spiral_stream.sources.pieces import pieces
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar_references import TarLinks, need_references, tars_key, with_references, with_texts
-from spiral_stream.sources.text_blocks import Block, blocks, is_plain, with_compressed
+from spiral_stream.sources.text_blocks import Block, with_compressed
 
 SUFFIXES: Final = with_compressed(".jsonl", ".ndjson", ".json")
 SAMPLE_FILES: Final = 16  # that the columns are taken from, spread over all
@@ -51,6 +52,8 @@ _GIVE: Final = 'Give the columns: schema={"name": "type", ...}'
 @dataclass(frozen=True, slots=True)
 class Jsonl(ImportedSource):
     """Files of JSON lines: ``.jsonl``, ``.ndjson`` or ``.json``, each also ``.gz`` or ``.zst``.
+
+    A ``.json`` file may be one array of objects instead; then its objects are counted as lines.
 
     A big file that is not compressed is read in parts, by as many workers as there are.
 
@@ -105,7 +108,7 @@ class Jsonl(ImportedSource):
         ]
 
     def import_pieces(self, files: Sequence[ImportUnit]) -> Sequence[ImportUnit]:
-        return files if is_shard(files[0]) else pieces(files, parted=is_plain)
+        return files if is_shard(files[0]) else pieces(files, parted=is_lines)
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         if is_shard(units[0]):
@@ -135,7 +138,7 @@ class Jsonl(ImportedSource):
     def _texts(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.Table]:
         """The rows of a file with references as texts."""
         lines = _Lines(schema, refused, known_only=self.schema is None)
-        for block in blocks(unit, refused):
+        for block in json_blocks(unit, refused):
             yield from lines.tables(block)
 
 
@@ -269,7 +272,7 @@ def _schema_of(units: Sequence[ImportUnit], on_error: str) -> pa.Schema:
 
 def _first_lines(unit: ImportUnit, refused: Refused, room: int) -> Iterator[tuple[int, bytes]]:
     """The first lines of a file that are not blank, with their numbers: some ``room`` bytes."""
-    for block in blocks(unit, refused, room):
+    for block in json_blocks(unit, refused, room):
         for number, line in enumerate(block.data.split(b"\n"), start=block.line):
             if line.strip(_BLANK):
                 yield number, line

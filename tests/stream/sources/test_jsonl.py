@@ -12,13 +12,14 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
 from spiral_stream.sources import jsonl
 from spiral_stream.sources.imports import ImportUnit, Refused
+from spiral_stream.sources.json_arrays import json_blocks
 from spiral_stream.sources.jsonl import Jsonl
 from spiral_stream.sources.text_blocks import Block
 from tests.fixtures.imports import left_out, rows_of
@@ -231,7 +232,7 @@ def test_files_without_columns_ask_for_them(tmp_path: Path, text: str) -> None:
 
 
 def test_one_json_array_says_what_a_line_would_be(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text('[\n{"a": 1},\n{"a": 2}\n]\n')
+    (tmp_path / "a.jsonl").write_text('[\n{"a": 1},\n{"a": 2}\n]\n')
     with pytest.raises(SourceError, match=r"line 1: .*one JSON array: write one object per line"):
         rows_of(Jsonl(tmp_path))
 
@@ -308,3 +309,42 @@ def test_memory_holds_a_few_blocks_of_a_large_file(tmp_path: Path) -> None:
 
     assert rows == 200_000
     assert more < 60, "MiB of 200"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@given(
+    values=st.lists(
+        st.fixed_dictionaries(
+            {"text": st.text(max_size=30), "n": st.integers(-(2**53), 2**53), "x": st.lists(st.text(max_size=5))}
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+    indent=st.sampled_from([None, 0, 2]),
+    ascii_only=st.booleans(),
+    ending=st.sampled_from(["", ".gz"]),
+    size=st.sampled_from([7, 64, 1 << 20]),
+)
+def test_a_file_of_one_array_gives_the_rows_of_its_lines(
+    values: list[Any], indent: int | None, ending: str, size: int, tmp_path: Path, *, ascii_only: bool
+) -> None:
+    schema = {"text": "string", "n": "int64", "x": ("list", "string")}
+    written = json.dumps(values, indent=indent, ensure_ascii=ascii_only).encode()
+    place = tmp_path / f"array.json{ending}"
+    place.write_bytes(gzip.compress(written) if ending else written)
+    source = Jsonl(str(place), schema=schema)
+    assert rows_of(source).to_pylist() == values
+    [unit] = source.import_units()
+    found = [
+        json.loads(line)
+        for block in json_blocks(unit, Refused(unit, "raise"), size)
+        for line in block.data.splitlines()
+    ]
+    assert found == values
+
+
+@pytest.mark.parametrize("text", ['[{"a": 1}', '[{"a": 1} {"a": 2}]', '[{"a": 1},]', '[{"a": 1}] x', '[{"a": tru}]'])
+def test_a_damaged_array_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(SourceError, match=r"its JSON array is damaged after \d objects.* write one object per line"):
+        rows_of(Jsonl(str(tmp_path / "a.json")))
