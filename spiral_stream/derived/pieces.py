@@ -5,7 +5,7 @@ first touched, so resident memory grows with shards (a few words each) and never
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -170,7 +170,12 @@ class Pieces:
         Raises:
             DamageError: a block is not what was written; the part is taken out of the roster.
         """
-        verify_rows(addresses, sizes, self._damaged)
+        verify_rows(addresses, sizes, self.damaged)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether `map_all` was called, so that addresses are looked up in a table."""
+        return bool(self._absolute)
 
     def files(self) -> Iterator[Path]:
         """Yield every file next to the roster that these pieces need, and that is here if it lies on a store too."""
@@ -207,8 +212,57 @@ class Pieces:
             self._mapped[part] = mapped
             self._bases[part] = mapped.address
 
-    def _damaged(self, path: Path, found: str) -> DamageError:
+    def damaged(self, path: Path, found: str) -> DamageError:
+        """Take a part out of the roster, if it is one of these; returns the error."""
         for facts in self._parts:
             if self._file.part_path(facts) == path:
                 self._file.drop(facts)
+        return seal.damaged(path, found)
+
+
+@final
+class PiecesTogether:
+    """The pieces of one column of several relations, end to end: shards of the second follow those of the first. Thread-safe.
+
+    Args:
+        each: the pieces of each relation, all of them mapped.
+    """
+
+    def __init__(self, each: Sequence[Pieces]) -> None:
+        self._each = tuple(each)
+        self.summary = {name: np.concatenate([own.summary[name] for own in each]) for name in each[0].summary}
+        self._whole: dict[str, UInt64] = {}
+        self._owners: tuple[Any, ...] = ()
+
+    @property
+    def owners(self) -> tuple[Any, ...]:
+        """What keeps the mapped memory alive."""
+        if not self._owners:
+            self._owners = tuple(owner for own in self._each for owner in own.owners)
+        return self._owners
+
+    def addresses(self, slot: str, shards: Int64) -> UInt64:
+        """Where the array of each of these shards begins; see `Pieces`."""
+        return self._table(slot)[shards]
+
+    def places(self, slot: str, shards: Int64, offsets: UInt64, width: int) -> UInt64:
+        """Where items lie; see `Pieces`."""
+        out = np.empty(len(shards), np.uint64)
+        _gather.addresses(self._table(slot), shards, offsets, width, out)
+        return out
+
+    def verify(self, addresses: UInt64, sizes: Int64) -> None:
+        """Verify what is read; see `Pieces`."""
+        verify_rows(addresses, sizes, self._damaged)
+
+    def _table(self, slot: str) -> UInt64:
+        """Shape [S]: where the array of every shard begins."""
+        if slot not in self._whole:
+            every = [(own, np.arange(len(own.counts[slot]))) for own in self._each]
+            self._whole[slot] = np.concatenate([own.addresses(slot, shards) for own, shards in every])
+        return self._whole[slot]
+
+    def _damaged(self, path: Path, found: str) -> DamageError:
+        for own in self._each:
+            own.damaged(path, found)
         return seal.damaged(path, found)

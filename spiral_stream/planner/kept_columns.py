@@ -47,19 +47,24 @@ _LOOKED_AT: Final = 256  # rows, to tell how long texts and lists are
 _RUNS: Final = 4  # in which they lie in a large relation
 
 
+Rosters = dict[Path, tuple[tuple[int, ...], Roster]]  # by their files, as they were when they were read
+
+
 @final
 class KeptRelation:
     """An open relation some of whose columns are kept. Thread-safe once `keep` was called."""
 
-    def __init__(self, relation: OpenRelation, root: Path) -> None:
+    def __init__(self, relation: OpenRelation, root: Path, rosters: Rosters | None = None) -> None:
         """Wrap a relation; nothing is kept yet.
 
         Args:
             relation: it is closed by its owner.
             root: of derived data.
+            rosters: those that were read for other relations; equal columns of all relations have one roster.
         """
         self.relation, self.schema = relation, relation.schema
-        self._root = root
+        self._root, self._rosters = root, {} if rosters is None else rosters
+        self._keys = keys_of(relation.manifest.content_keys)
         self._starts = relation.manifest.starts
         self._kept: dict[str, KeptColumn | MappedColumn] = {
             name: MappedColumn(relation, name) for name in relation.in_place
@@ -206,12 +211,11 @@ class KeptRelation:
 
         ``built`` has rosters that were read already, with a piece for every shard.
         """
-        keys = keys_of(self.relation.manifest.content_keys)
         for left in reversed(range(_ATTEMPTS)):
             missing = [column for column in columns if column not in built]
             made = build(self.relation, missing, self._root, builders, report, unasked=unasked) if missing else []
             rosters = {**built, **dict(zip(missing, made, strict=True))}
-            found = [Pieces(RosterFile(self._root, column), rosters[column], keys) for column in columns]
+            found = [Pieces(RosterFile(self._root, column), rosters[column], self._keys) for column in columns]
             built = {}
             try:
                 for each in found:
@@ -241,10 +245,14 @@ class KeptRelation:
     def _built(self, column: Column) -> Roster | None:
         """The roster of a column that has a piece for every shard."""
         file = RosterFile(self._root, column)
-        keys = keys_of(self.relation.manifest.content_keys)
-        meet(file, keys)
-        roster = load(file) if file.path.exists() else None
-        return roster if roster is not None and bool((roster.find(keys) >= 0).all()) else None
+        meet(file, self._keys)
+        stamp = file.stamp()
+        if stamp is None:
+            return None
+        known = self._rosters.get(file.path)
+        if known is None or known[0] != stamp:  # it has a row for every relation, so it is read once for all of them
+            known = self._rosters[file.path] = stamp, load(file)
+        return known[1] if bool((known[1].find(self._keys) >= 0).all()) else None
 
     def _narrow(self, columns: Sequence[Column]) -> set[Column]:
         """Those that are made without being asked for."""

@@ -52,7 +52,7 @@ from spiral_stream.plan.sounds import is_sound, sound_selection
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
 from spiral_stream.planner.composed import doubts
 from spiral_stream.planner.derived_relations import DerivedRelations
-from spiral_stream.planner.kept_columns import KeptRelation
+from spiral_stream.planner.kept_columns import KeptRelation, Rosters
 from spiral_stream.planner.kept_plans import cache_root, keep_plan
 from spiral_stream.planner.meaning import chat_encoder
 from spiral_stream.planner.payload import Payload, own_payload, payload_of
@@ -116,7 +116,8 @@ def lower(
     opened = cache(
         lambda name: OpenRelation(entries[name])
     )  # streams of a mixture share relations; derived ones come later
-    place = Workplace(root, opened, versions, cache(lambda name: KeptRelation(opened(name), root)))
+    rosters: Rosters = {}
+    place = Workplace(root, opened, versions, cache(lambda name: KeptRelation(opened(name), root, rosters)))
     derived = DerivedRelations(place, entries, versions)
     plans = [(name, derived.resolved(node, sample.identity)) for name, node in per_stream(sample.source)]
     streams = tuple(_stream(name, node, sample, place) for name, node in plans)

@@ -72,6 +72,11 @@ class Selection:
         self._lock = threading.Lock()
 
     @property
+    def is_whole(self) -> bool:
+        """Whether every row survives, so that a surviving row is its ordinal."""
+        return self._all
+
+    @property
     def total(self) -> int:
         """Surviving rows."""
         return int(self._firsts[-1])

@@ -45,6 +45,7 @@ from spiral_stream.planner.lineage import (
     length_column,
     with_lengths,
 )
+from spiral_stream.planner.mixed_columns import MixedColumns
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.streams import read, split
 from spiral_stream.runtime.assembling import called
@@ -165,6 +166,8 @@ class SampleReader:
         self._ragged = self.lineage.sequences_only(stages)
         length = None if stages.formation is None else stages.formation.length
         self._declared = None if length is None else DeclaredLengths(stages, self.lineage, length)
+        self._mixed = MixedColumns(stages.streams) if len(stages.streams) > 1 else None
+        self._relations = ", ".join(dict.fromkeys(stream.base.entry.name for stream in stages.streams))
         stored = need(stages.plan, Sample).schema().names
         self._kept = {
             name for name in stored if name != STREAM_ID and all(name in s.selected.kept for s in stages.streams)
@@ -233,9 +236,11 @@ class SampleReader:
     def _read(self, samples: Samples, names: Sequence[str]) -> dict[str, pa.Array]:
         """Fetch columns of the relational part. Those that the selection does not hold count as read from the source."""
         streams = self.stages.streams
-        relations = ", ".join(dict.fromkeys(stream.base.entry.name for stream in streams))
-        with self.metrics.timed("fetch_s"), doing(f"reading column {', '.join(names)} of relation {relations}"):
-            found = read(streams, samples.places, names, self._ragged)
+        with self.metrics.timed("fetch_s"), doing(f"reading column {', '.join(names)} of relation {self._relations}"):
+            found = self._mixed.read(samples.places, names, self._ragged) if self._mixed is not None else {}
+            rest = [name for name in names if name not in found]
+            if rest:
+                found |= read(streams, samples.places, rest, self._ragged)
         columns: dict[str, Any] = {name: _one_array(column) for name, column in found.items()}
         late = [name for name in names if name != STREAM_ID and name not in self._kept]
         if late:

@@ -154,8 +154,11 @@ class ParquetReader(Reader):
         self._known, self.trusting = known, known is not None
         self._root, self._names = root, list(names)
         if known is None:
-            with Workers(thread_share().waiting(FOOTER_THREADS), "spiral-footer") as pool:
-                files = list(pool.map(self._file, range(len(self._names))))
+            if len(self._names) == 1:  # a thread takes longer to start
+                files = [self._file(0)]
+            else:
+                with Workers(thread_share().waiting(FOOTER_THREADS), "spiral-footer") as pool:
+                    files = list(pool.map(self._file, range(len(self._names))))
             self.schema = _common_schema(files)
             rows = np.array([file.footer.num_rows for file in files], dtype=np.uint64)
         else:
