@@ -26,7 +26,7 @@ from spiral_stream.plan.tree import need
 from spiral_stream.planner.lineage import Stored
 from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SoundStage
 from spiral_stream.planner.streams import StreamStage
-from spiral_stream.runtime.batch_size import OBJECT_BYTES
+from spiral_stream.runtime.batch_size import OBJECT_BYTES, fixed_bytes
 
 _RUNNING = "the running stream's metrics()['peak_batch_bytes'] counts them"
 
@@ -139,7 +139,7 @@ def _samples(subject: Subject) -> int | None:
 def _value_bytes(subject: Subject, column: str) -> float | str:
     """Mean bytes of a column's values as Python objects; or where to learn them."""
     kind = need(subject.stages.plan, Collate).source.schema().field(column).type
-    fixed = _fixed_bytes(kind)
+    fixed = fixed_bytes(kind)
     if fixed is not None:
         return fixed
     if not isinstance(subject.reader.lineage.key(column, subject.reader.end), Stored):
@@ -151,20 +151,6 @@ def _value_bytes(subject: Subject, column: str) -> float | str:
             return mean
         total, rows = total + mean * stream.selected.total, rows + stream.selected.total
     return total / max(1, rows)
-
-
-def _fixed_bytes(kind: pa.DataType) -> float | None:
-    """Bytes per value for types whose values all have one size."""
-    if pa.types.is_fixed_size_list(kind):
-        inner = _fixed_bytes(kind.value_type)
-        return None if inner is None else OBJECT_BYTES + kind.list_size * inner
-    if pa.types.is_struct(kind):
-        parts = [_fixed_bytes(each.type) for each in kind]
-        return None if None in parts else OBJECT_BYTES + sum(part for part in parts if part is not None)
-    try:
-        return float(OBJECT_BYTES + kind.bit_width / 8)
-    except ValueError:  # of no fixed width
-        return None
 
 
 def _mean_bytes(stream: StreamStage, column: str, kind: pa.DataType) -> float | str:

@@ -1,5 +1,6 @@
 """How many bytes a batch takes, and how much room its slots have."""
 
+import sys
 from typing import Final
 
 import numpy as np
@@ -11,9 +12,10 @@ from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.physical import UNKNOWN_IMAGES, Stages
 
-# What a Python value takes in addition to its bytes: 48 bytes for bytes and str, 24 for int, and 8 for its place in a
-# list.
-OBJECT_BYTES: Final = 56
+_PLACE: Final = 8  # of a value in a list
+OBJECT_BYTES: Final = 48 + _PLACE  # of a text, or of bytes, beside their own bytes
+_LIST_BYTES: Final = 72 + _PLACE  # beside the places of its items; two of them are spare
+_OTHER_BYTES: Final = 48  # of a time; a date takes less, and a decimal more
 
 
 def object_bytes(values: pa.Array) -> int:
@@ -23,10 +25,48 @@ def object_bytes(values: pa.Array) -> int:
     """
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return OBJECT_BYTES * len(values) + object_bytes(values.flatten())
+        return _LIST_BYTES * len(values) + object_bytes(values.flatten())
     if pa.types.is_struct(kind):
-        return OBJECT_BYTES * len(values) + sum(map(object_bytes, values.flatten()))
-    return OBJECT_BYTES * len(values) + int(values.nbytes)
+        return _dict_bytes(kind) * len(values) + sum(map(object_bytes, values.flatten()))
+    each = number_bytes(kind)
+    return OBJECT_BYTES * len(values) + int(values.nbytes) if each is None else each * len(values)
+
+
+def number_bytes(kind: pa.DataType) -> int | None:
+    """Return the bytes of one number, time or boolean as a Python object; None of what is as long as its value."""
+    if pa.types.is_integer(kind):
+        return 32 + _PLACE  # 28 below 2**30
+    if pa.types.is_floating(kind):
+        return 24 + _PLACE
+    if pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return _PLACE
+    return None if _is_sized(kind) else _OTHER_BYTES + _PLACE
+
+
+def _is_sized(kind: pa.DataType) -> bool:
+    """Whether values are as long as they are: texts, bytes, and what is encoded."""
+    try:
+        return kind.bit_width <= 0 or pa.types.is_fixed_size_binary(kind) or pa.types.is_dictionary(kind)
+    except ValueError:  # of no fixed width
+        return True
+
+
+def fixed_bytes(kind: pa.DataType) -> int | None:
+    """Return the bytes of a value as a Python object, for types whose values all have one size; else None."""
+    if pa.types.is_fixed_size_list(kind):
+        inner = fixed_bytes(kind.value_type)
+        return None if inner is None else _LIST_BYTES + kind.list_size * inner
+    if pa.types.is_struct(kind):
+        parts = [fixed_bytes(each.type) for each in kind]
+        return None if None in parts else _dict_bytes(kind) + sum(part for part in parts if part is not None)
+    if pa.types.is_fixed_size_binary(kind):
+        return int(OBJECT_BYTES + kind.byte_width)
+    return number_bytes(kind)
+
+
+def _dict_bytes(kind: pa.DataType) -> int:
+    """Bytes of a dict with as many keys, which all values share, in a list; its values take the places of a list there."""
+    return sys.getsizeof(dict.fromkeys(map(str, range(kind.num_fields)))) + _PLACE - _PLACE * kind.num_fields
 
 
 def room(stages: Stages, rows: int, merge: int) -> int:
