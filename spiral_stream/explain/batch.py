@@ -300,7 +300,7 @@ def _histogram(first: FirstBatches) -> list[dict[str, Any]]:
             "T": f"{low + at * step:,}"
             if step == multiple
             else f"{low + at * step:,} - {low + (at + 1) * step - multiple:,}",
-            "batches": Figure(int(count), "batches", source=_source(first)),
+            "batches": Figure(int(count), "batches", _mark(first), source=_source(first)),
             "": "#" * -(-int(count) * _BAR // int(counts.max())),
         }
         for at, count in enumerate(counts)

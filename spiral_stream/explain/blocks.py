@@ -12,14 +12,23 @@ import numpy as np
 
 from spiral_stream.errors import SpiralError
 from spiral_stream.explain.figure import RATIO, Figure, Phrase, marked, phrase
-from spiral_stream.explain.mixing import groups_of, label_of, labels_in, met, met_at_random, warn_of_labels
+from spiral_stream.explain.mixing import (
+    Groups,
+    groups_of,
+    label_of,
+    labels_in,
+    met,
+    met_at_random,
+    same_shard,
+    warn_of_labels,
+)
 from spiral_stream.explain.sizes import batch_size
 from spiral_stream.explain.subject import Subject
+from spiral_stream.planner.streams import StreamStage
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.shard_mixing import Choice, randomness
 
 BLOCK: Final = "shuffle_block_size"
-_ROWS: Final = 65_536
 
 
 def block_rows(subject: Subject, order: ShardAwareShuffle, k: int, meeting: int) -> list[dict[str, Any]]:
@@ -31,7 +40,7 @@ def block_rows(subject: Subject, order: ShardAwareShuffle, k: int, meeting: int)
         k: the stream.
         meeting: rows of the stream that may share a batch.
     """
-    stream = subject.stages.streams[k]
+    stream, groups = subject.stages.streams[k], groups_of(subject, k)
     number, whole = subject.pass_of(k)
     choices: Any = randomness(stream.population, order, meeting, number)["choices"]
     label, row_bytes = label_of(subject, stream), _row_bytes(subject)
@@ -39,10 +48,13 @@ def block_rows(subject: Subject, order: ShardAwareShuffle, k: int, meeting: int)
     out = []
     for each in choices:
         held, mark = min(each["block_rows"], stream.selected.total), marked(each["exact"] and whole)
+        sized, same = _resized(order, each), Figure(each["same_shard"], RATIO, mark, source=source)
+        if subject.stages.mixed and sized is not None:  # a mixture spreads the samples of a stream over slices
+            same = Figure(same_shard(stream, sized, groups), RATIO, "estimated", source=groups.source)
         row = {
             BLOCK: _block(each),
             "shards/block": Figure(each["shards_per_block"], "shards", mark, source=source),
-            "P(same shard)": Figure(each["same_shard"], RATIO, mark, source=source),
+            "P(same shard)": same,
             "run length": Figure(each["run_length"], "rows", mark, source=source),
             "rows buffered": Figure(held, "rows"),
             "block bytes": "unknown"
@@ -50,9 +62,7 @@ def block_rows(subject: Subject, order: ShardAwareShuffle, k: int, meeting: int)
             else Figure(round(held * row_bytes), "bytes", "estimated", source="bytes of a sample"),
         }
         if label is not None:
-            row[f"{label}/batch"] = _labels(
-                subject, k, replace_block(order, each), meeting, label, warns=each["chosen"]
-            )
+            row[f"{label}/batch"] = _labels(subject, stream, sized, groups, label, warns=each["chosen"])
         out.append(row)
     return out
 
@@ -63,8 +73,8 @@ def _block(choice: Choice) -> Phrase:
     return phrase(template, rows=Figure(choice["block_rows"], "rows"))
 
 
-def replace_block(order: ShardAwareShuffle, choice: Choice) -> ShardAwareShuffle | None:
-    """Return the order with another block size; None for one that it does not take."""
+def _resized(order: ShardAwareShuffle, choice: Choice) -> ShardAwareShuffle | None:
+    """The order with another block size; None for one that it does not take."""
     try:
         return replace(order, shuffle_block_size=choice["block_rows"])
     except SpiralError:
@@ -81,19 +91,21 @@ def _row_bytes(subject: Subject) -> float | None:
 
 
 def _labels(
-    subject: Subject, k: int, order: ShardAwareShuffle | None, meeting: int, label: str, *, warns: bool
+    subject: Subject,
+    stream: StreamStage,
+    order: ShardAwareShuffle | None,
+    groups: Groups,
+    label: str,
+    *,
+    warns: bool,
 ) -> Figure | str:
     """Mean number of distinct labels in batches of the epoch."""
-    stream = subject.stages.streams[k]
-    if meeting > _ROWS or order is None:
-        return "unknown"
-    groups = groups_of(subject, k, meeting)
-    if not groups.passes.size:
+    if order is None or not groups.count:
         return "unknown"
     rows = groups.rows(lambda number: order.arrange(stream.population, number))
     codes = labels_in(stream, rows, label)
-    found = met(codes).values
+    found = met(codes, groups).values
     if warns:
-        counts = np.bincount(codes.ravel()).astype(np.float64)
-        warn_of_labels(subject, order, stream, label, found, met_at_random(counts, rows.shape[1]).values)
-    return Figure(found, "values", groups.mark, source=f"{len(rows):,} batches of the epoch")
+        counts, size = np.bincount(codes).astype(np.float64), round(len(rows) / groups.count)
+        warn_of_labels(subject, order, stream, label, found, met_at_random(counts, size).values)
+    return Figure(found, "values", groups.mark, source=groups.source)

@@ -80,10 +80,10 @@ def _meeting(subject: Subject, share: float = 1.0) -> int:
 
 def _mixing(subject: Subject, k: int, share: float = 1.0) -> list[dict[str, Any]]:
     """How well the rows of one stream mix, at several block sizes if the order has blocks."""
-    order, meeting = subject.stages.order, _meeting(subject, share)
+    order = subject.stages.order
     if isinstance(order, ShardAwareShuffle):
-        return block_rows(subject, order, k, meeting)
-    return mixing_rows(subject, k, meeting)
+        return block_rows(subject, order, k, _meeting(subject, share))
+    return mixing_rows(subject, k)
 
 
 def _streams(subject: Subject) -> list[dict[str, Any]]:

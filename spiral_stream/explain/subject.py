@@ -9,7 +9,10 @@ from functools import cached_property
 from typing import Any, Final, final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from spiral_stream.batching import tail
+from spiral_stream.batching.lanes import Lanes
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.explain.formed import FirstBatches, first_batches
 from spiral_stream.expr import kind_of
@@ -25,6 +28,7 @@ from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.samples import SampleReader
 from spiral_stream.semantic import semantic_of
 
+MEETING_ROWS: Final = 65_536  # looked at, to tell what meets in a batch
 STOPS: Final = 0  # the stream fails, or delivers nothing
 COSTS: Final = 1  # what makes training slow or bad
 
@@ -115,6 +119,27 @@ class Subject:
         passes, _ = epochs.extent.back(epoch, np.zeros(1, dtype=np.uint64), size)
         return int(passes[0]), False
 
+    @cached_property
+    def meeting(self) -> tuple[NDArray[np.uint64], bool]:
+        """Positions of the epoch that may share a batch, shape [G, M], and whether these are all batches.
+
+        Up to 65,536 positions, of whole batches that are delivered, or of whole windows; evenly spaced where there are more.
+        """
+        stages, group = self.stages, self.bound.world_size * self.bound.merge
+        batches = stages.batches_of(self.bound.epoch)
+        if stages.formation is not None:
+            return _windows(batches.lanes, stages.formation.window_size), False
+        count = min(tail.end(batches.last, batches.formed, group), batches.formed)
+        chosen = _spaced(min(count, batches.total // batches.batch_size), batches.batch_size)
+        none = np.empty((0, batches.batch_size), dtype=np.uint64)
+        found = np.stack([batches.positions(each) for each in chosen.tolist()]) if len(chosen) else none
+        return found, len(chosen) == count and batches.total == stages.epochs.total
+
+    @cached_property
+    def meeting_uses(self) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
+        """Stream and use of each of these positions, where streams are mixed."""
+        return self.stages.epochs.uses(self.bound.epoch, self.meeting[0].ravel())
+
     def coverage(self, fingerprints: Iterable[str]) -> tuple[int, int]:
         """Return how many rows the caches of one field hold, and how many are read; one cache per stream."""
         keys = [(fingerprint, k) for k, fingerprint in enumerate(fingerprints)]
@@ -142,3 +167,17 @@ def payload_columns(stream: StreamStage) -> set[str]:
     """Return the columns of a stream that hold bytes or references to bytes."""
     fields = [*stream.base.schema, *stream.node.schema()]
     return {each.name for each in fields if semantic_of(each) or kind_of(each.type) == "binary"}
+
+
+def _windows(lanes: Lanes, window: int) -> NDArray[np.uint64]:
+    """The positions of whole windows; shape [G, M]."""
+    size = max(1, min(window, lanes.total // lanes.count))
+    begins = [np.arange(lanes.begin(k), lanes.begin(k + 1) - size + 1, size) for k in range(lanes.count)]
+    starts = np.concatenate(begins).astype(np.uint64)
+    return np.add.outer(starts[_spaced(len(starts), size)], np.arange(size, dtype=np.uint64))
+
+
+def _spaced(count: int, rows: int) -> NDArray[np.int64]:
+    """Numbers of groups: all of them, or some that are evenly spaced."""
+    most = max(1, MEETING_ROWS // max(1, rows))
+    return np.arange(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64)

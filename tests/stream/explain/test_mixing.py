@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
+from spiral_stream.explain import subject
 from tests.fixtures.drawn_streams import ORDERS
 from tests.fixtures.examples import few
 from tests.stream.explain.words import in_words
@@ -154,9 +155,7 @@ def test_blocks_are_those_of_the_epoch_that_is_explained(
 
 
 def test_labels_of_some_batches_are_an_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spiral_stream.explain import mixing
-
-    monkeypatch.setattr(mixing, "_ROWS", 96)
+    monkeypatch.setattr(subject, "MEETING_ROWS", 96)
     catalog = sp.connect(tmp_path)
     table = pa.table({"id": range(960), "label": [i % 7 for i in range(960)]})
     catalog.register("rows", sp.Arrow(table), identity="id")
@@ -165,4 +164,4 @@ def test_labels_of_some_batches_are_an_estimate(tmp_path: Path, monkeypatch: pyt
         with catalog.table("rows").sample(order=order).collate(batch_size=24, fields=fields).to_numpy() as stream:
             row = stream.explain().to_dict()["sample"]["randomness"][0]
         assert row["label/batch"]["mark"] == "estimated"
-        assert row["label/batch"]["source"] == "4 batches of the epoch"
+        assert row["label/batch"]["source"] == "4 of the epoch's batches or windows"

@@ -23,7 +23,7 @@ def _in_words(value: Any) -> Any:
 
 
 def figures(facts: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Every figure in the JSON of an explanation, with the names that lead to it; rows of tables go by their first cell."""
+    """Every figure in the JSON of an explanation, with the names that lead to it; rows of tables go by their first cells."""
     if isinstance(facts, dict) and set(facts) == {"value", "unit", "mark", "operands", "source"}:
         yield path, facts
     elif isinstance(facts, dict) and set(facts) == {"text", "figures"}:
@@ -34,7 +34,11 @@ def figures(facts: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
             yield from figures(each, (*path, name))
     elif isinstance(facts, list):
         for each in facts:
-            head = next(iter(each.values())) if isinstance(each, dict) else ""
-            yield from figures(
-                each, (*path, head["text"].strip() if isinstance(head, dict) and "text" in head else str(head))
-            )
+            yield from figures(each, (*path, _cells(each)))
+
+
+def _cells(row: Any) -> str:
+    """The words in the first two cells of a row."""
+    cells = list(row.values())[:2] if isinstance(row, dict) else []
+    words = [cell["text"] if isinstance(cell, dict) and "text" in cell else cell for cell in cells]
+    return ", ".join(word.strip() for word in words if isinstance(word, str))
