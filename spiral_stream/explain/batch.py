@@ -12,7 +12,7 @@ from spiral_stream.batching.tail import DropPartial, PadPartial
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.explain.costs import clip_batches, sample_costs
 from spiral_stream.explain.figure import RATIO, Figure, Mark, Phrase, marked, phrase, ratio
-from spiral_stream.explain.formed import FirstBatches
+from spiral_stream.explain.formed import FirstBatches, begins
 from spiral_stream.explain.outline import budget_of
 from spiral_stream.explain.subject import STOPS, Subject
 from spiral_stream.plan.bad_samples import allowed, budget_text
@@ -123,9 +123,7 @@ def _counts(subject: Subject, numbering: FormedBatches, first: FirstBatches) -> 
         count, mark = numbering.total(bound.epoch) if exact else len(first.batches), _EXACT
         out["batches an epoch"] = Figure(count, "batches", source="counted chapters" if exact else _source(first))
     else:
-        delivered = max(1, first.joined - first.waiting)  # dropped samples included
-        count = round(len(first.batches) / delivered * first.joined * total / max(1, first.positions))
-        mark = _ESTIMATED
+        count, mark = first.estimated(total), _ESTIMATED
         out["batches an epoch"] = phrase(
             "{batches:m} ({chapters} chapters not formed yet)",
             batches=Figure(count, "batches", mark, source=_source(first)),
@@ -135,9 +133,9 @@ def _counts(subject: Subject, numbering: FormedBatches, first: FirstBatches) -> 
     out["steps of this rank"] = Figure(steps, "steps", mark, source=_source(first))
     if count and not steps:
         subject.warnings.add(f"this rank gets no batch: {count:,} batches do not make a step of all ranks", STOPS)
-    filtered = first.positions - first.joined
+    filtered, of = (first.filtered, total) if first.whole else (first.positions - first.joined, first.positions)
     if filtered:
-        out["filtered after sample"] = ratio(filtered, first.positions, _mark(first), _source(first))
+        out["filtered after sample"] = ratio(filtered, of, _mark(first), _source(first))
     return out
 
 
@@ -256,11 +254,11 @@ def _most_pieces(rows: Int64) -> int:
 
 def _composition(subject: Subject, first: FirstBatches) -> dict[str, Any]:
     """Each stream's share in the batches seen, and how far a batch is from its target at most."""
-    streams, names = first.streams, [stream.name for stream in subject.stages.streams]
+    names = [stream.name for stream in subject.stages.streams]
     shares = first.setting.shares
     assert shares is not None
-    own = [np.unique(batch.samples[_begins(batch.packing)]) for batch in first.batches]
-    counts_JK = np.array([np.bincount(streams[each], minlength=len(names)) for each in own])
+    own = [each[begins(batch)] for batch, each in zip(first.batches, first.streams, strict=True)]
+    counts_JK = np.array([np.bincount(each, minlength=len(names)) for each in own])
     sizes = counts_JK.sum(axis=1, keepdims=True)
     apart = np.abs(counts_JK - sizes * shares)
     running = np.abs(np.cumsum(counts_JK, axis=0) - np.cumsum(sizes, axis=0) * shares)
@@ -282,11 +280,6 @@ def _composition(subject: Subject, first: FirstBatches) -> dict[str, Any]:
             for k, name in enumerate(names)
         ]
     }
-
-
-def _begins(packing: Any) -> Any:
-    """Which entries begin a sample: all of them without a packing."""
-    return slice(None) if packing is None else packing.offsets == 0
 
 
 def _histogram(first: FirstBatches) -> list[dict[str, Any]]:

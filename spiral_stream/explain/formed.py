@@ -1,11 +1,15 @@
 """What the batches of an epoch look like: its first windows, formed as the run would form them.
 
-The plan's formation is wrapped in one that passes every window on and records windows and batches. Only lengths and small
-columns are read; if batches depend on anything else, the answer says what would have to be built first. Cost: about 10 ms
-per window of 8,192 samples, for eight windows.
+Batches are drawn as the run numbers them, from all lanes, apart from those of the run. What they are compared with (the same
+samples in their order) needs the windows too: for the first chapter, the plan's formation is wrapped in one that passes every
+window on and records it. Only lengths and small columns are read; if batches depend on anything else, the answer says what
+would have to be built first. Cost: about 10 ms per window of 8,192 samples, for eight windows that are recorded and 64 of
+which batches are drawn.
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, final
 
 import numpy as np
@@ -31,7 +35,10 @@ from spiral_stream.runtime.chapters import Chapter
 from spiral_stream.runtime.formed_batches import FormedBatches
 from spiral_stream.runtime.forming import Forming
 
-_SAMPLES: Final = 1 << 16  # formed at least, if the chapter has as many
+_SAMPLES: Final = 1 << 16  # in windows that are recorded, if the chapter has as many
+_DRAWN: Final = (
+    1 << 19
+)  # in batches that are drawn: a chapter of common size, whose last batches are not like its first
 
 # S samples, J batches, K streams
 
@@ -103,31 +110,33 @@ class _Watching(Formation):
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class FirstBatches:
-    """The first J batches of an epoch, in lane 0."""
+    """The first J batches of an epoch, and the windows of its first chapter in lane 0."""
 
     formation: Formation
-    setting: Setting
-    windows: list[Window]
+    setting: Setting  # of the first chapter
+    windows: list[Window]  # of the first chapter
+    formed: list[Membership]  # of these windows
+    positions: int  # of the epoch, that the windows took
     batches: list[Membership]
+    streams: list[NDArray[np.int32]]  # of each batch: the stream of each sample; with packing, of each piece
     tally: OversizeTally
-    positions: int  # positions of the epoch that the windows took
-    whole: bool  # whether that is the whole epoch
-
-    @property
-    def streams(self) -> NDArray[np.int32]:
-        """The stream of each sample of the windows, in the order of sample numbers; shape [S]."""
-        return np.concatenate([np.empty(0, dtype=np.int32), *(window.streams for window in self.windows)])
+    filtered: int  # samples that filters left out
+    whole: bool  # whether these are all batches of the epoch
 
     @property
     def joined(self) -> int:
-        """Samples of the windows, S, including those that wait."""
+        """Samples of the windows."""
         return sum(len(window.samples) for window in self.windows)
 
     @property
-    def waiting(self) -> int:
-        """Samples of the windows that are in none of the J batches."""
-        held = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *(batch.samples for batch in self.batches)]))
-        return self.joined - self.tally.dropped - len(held)
+    def samples(self) -> Int64:
+        """Samples that begin in each batch; shape [J]."""
+        return np.array([np.count_nonzero(begins(batch)) for batch in self.batches], dtype=np.int64)
+
+    def estimated(self, total: int) -> int:
+        """Return about how many batches ``total`` positions make."""
+        kept = max(0, self.joined - self.tally.dropped) / max(1, self.positions)
+        return round(total * kept / max(1.0, float(self.samples.mean()))) if self.batches else 0
 
     @property
     def rows(self) -> Int64:
@@ -179,6 +188,11 @@ def _held(window: Window, limits: BatchLimits) -> Int64:
     return lengths[~too_large(cut_down, limits)]
 
 
+def begins(batch: Membership) -> NDArray[np.bool_]:
+    """Return which entries of a batch begin a sample: all of them without a packing."""
+    return np.ones(len(batch.samples), dtype=np.bool_) if batch.packing is None else batch.packing.offsets == 0
+
+
 def first_batches(
     forming: Forming, numbering: FormedBatches, epoch: int, payload: frozenset[str]
 ) -> FirstBatches | str:
@@ -202,13 +216,30 @@ def first_batches(
         (seen,) = watching.seen
         while not chapter.complete and seen.joined < _SAMPLES:
             chapter.has(len(chapter.batches))
+        taken = seen.setting.size if chapter.complete else seen.joined + forming.reader.metrics.filtered - before
+        drawn = _drawn(forming, epoch)
     except (DataError, PlanError) as error:
         return f"unknown: the epoch's first samples cannot be formed: {error}"
-    taken = seen.setting.size if chapter.complete else seen.joined + forming.reader.metrics.filtered - before
-    whole = chapter.complete and taken == forming.stages.epochs.total
-    return FirstBatches(
-        forming.formation, seen.setting, seen.windows, seen.batches, seen.former.tally, taken, whole=whole
-    )
+    return FirstBatches(forming.formation, seen.setting, seen.windows, seen.batches, taken, *drawn)
+
+
+def _drawn(forming: Forming, epoch: int) -> tuple[list[Membership], list[NDArray[np.int32]], OversizeTally, int, bool]:
+    """Draw the first batches: memberships, streams, what was above the budget or filtered, and whether these are all."""
+    metrics, names = forming.reader.metrics, ("dropped", "truncated", "alone", "filtered")
+    before = [getattr(metrics, name) for name in names]
+    batches: list[Membership] = []
+    streams: list[NDArray[np.int32]] = []
+    with TemporaryDirectory() as folder:  # of an index that nobody else reads
+        every = FormedBatches(Forming(forming.stages, forming.reader, forming.formation), Path(folder))
+        held = 0
+        while held < _DRAWN and every.exists(epoch, len(batches)):
+            drawn = every.draw(epoch, len(batches))
+            batches.append(drawn.membership)
+            streams.append(drawn.samples.places.streams)
+            held += len(drawn.samples)
+        whole = held < _DRAWN or not every.exists(epoch, len(batches))
+    counts = [getattr(metrics, name) - was for name, was in zip(names, before, strict=True)]
+    return batches, streams, OversizeTally(*counts[:3]), counts[3], whole
 
 
 def _unknown(forming: Forming, numbering: FormedBatches, epoch: int, payload: frozenset[str]) -> str | None:

@@ -46,7 +46,7 @@ def number_bytes(kind: pa.DataType) -> int | None:
 def _is_sized(kind: pa.DataType) -> bool:
     """Whether values are as long as they are: texts, bytes, and what is encoded."""
     try:
-        return kind.bit_width <= 0 or pa.types.is_fixed_size_binary(kind) or pa.types.is_dictionary(kind)
+        return bool(kind.bit_width <= 0) or pa.types.is_fixed_size_binary(kind) or pa.types.is_dictionary(kind)
     except ValueError:  # of no fixed width
         return True
 
@@ -55,7 +55,7 @@ def fixed_bytes(kind: pa.DataType) -> int | None:
     """Return the bytes of a value as a Python object, for types whose values all have one size; else None."""
     if pa.types.is_fixed_size_list(kind):
         inner = fixed_bytes(kind.value_type)
-        return None if inner is None else _LIST_BYTES + kind.list_size * inner
+        return None if inner is None else _LIST_BYTES + int(kind.list_size) * inner
     if pa.types.is_struct(kind):
         parts = [fixed_bytes(each.type) for each in kind]
         return None if None in parts else _dict_bytes(kind) + sum(part for part in parts if part is not None)

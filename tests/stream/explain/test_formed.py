@@ -36,7 +36,7 @@ def test_the_first_batches_are_those_that_a_run_delivers(catalog: sp.Catalog) ->
         first = first_of(one)
         assert isinstance(first, FirstBatches)
         assert first.whole
-        assert (first.positions, first.joined, first.waiting) == (900, 900, 0)
+        assert (first.positions, first.joined, first.filtered) == (900, 900, 0)
         assert len(first.batches) == one.count()
         for number, batch in enumerate(first.batches):
             drawn = one.numbering.draw(0, number).membership
@@ -50,7 +50,7 @@ def test_figures_are_one_number_per_batch(catalog: sp.Catalog, names: str) -> No
         first = first_of(one)
         assert isinstance(first, FirstBatches)
         assert getattr(first, names).shape == (len(first.batches),)
-        assert first.streams.shape == (first.joined,)
+        assert sum(map(len, first.streams)) == first.samples.sum() == 900
 
 
 def test_twice_as_many_windows_take_about_twice_as_many_steps(
@@ -60,6 +60,7 @@ def test_twice_as_many_windows_take_about_twice_as_many_steps(
 
     def steps(samples: int) -> int:
         monkeypatch.setattr(formed, "_SAMPLES", samples)
+        monkeypatch.setattr(formed, "_DRAWN", samples)
         calls = 0
 
         def count(frame: object, event: str, argument: object) -> None:

@@ -24,6 +24,7 @@ from hypothesis import Phase, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
+from spiral_stream.explain import formed
 from tests.fixtures.drawn_streams import SIZES, Drawn, catalogs, plans
 from tests.fixtures.examples import few
 from tests.fixtures.texts import SMALL_PLANS, documents
@@ -63,6 +64,7 @@ class Ran:
     delivered: int  # batches of all ranks together
     elapsed_s: float
     read_to_explain: int  # bytes
+    whole: bool  # whether EXPLAIN formed all batches
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -72,13 +74,21 @@ class Ran:
     @cached_property
     def ids(self) -> list[list[str]]:
         """Identities, batch by batch; of packed rows each sample once."""
-        return [list(dict.fromkeys(_flat(batch["sample_id"]))) for batch in self.batches]
+        each = [_flat(batch["sample_id"]) for batch in self.batches]
+        return [list(dict.fromkeys(own)) for own in each] if self.packed else each
+
+    @property
+    def packed(self) -> bool:
+        """Whether rows hold pieces of samples, so that batches do not say how many samples they have."""
+        return isinstance(self.drawn.formation, sp.Packed)
 
     @cached_property
     def streams(self) -> list[list[str]]:
         """The stream of each sample, batch by batch."""
         if not self.drawn.mixed:
             return [[""] * len(each) for each in self.ids]
+        if not self.packed:
+            return [_flat(batch["stream_id"]) for batch in self.batches]
         pairs = [dict(zip(_flat(b["sample_id"]), _flat(b["stream_id"]), strict=True)) for b in self.batches]
         return [[pair[name] for name in own] for pair, own in zip(pairs, self.ids, strict=True)]
 
@@ -151,8 +161,9 @@ class Ran:
             own = [[self.shard(s, i) for s, i in part if s == stream] for part in parts]
         else:
             begins = [self.length * lane // self.drawn.lanes for lane in range(self.drawn.lanes + 1)]
-            starts = [at for a, b in pairwise(begins) for at in range(a, b, self.meeting)]
-            own = [[shard for s, shard in self.order[at : at + self.meeting] if s == stream] for at in starts]
+            size = max(1, min(self.meeting, self.length // self.drawn.lanes))
+            starts = [at for a, b in pairwise(begins) for at in range(a, b - size + 1, size)]
+            own = [[shard for s, shard in self.order[at : at + size] if s == stream] for at in starts]
         return [each for each in own if each]
 
     def shard(self, stream: str, identity: str) -> int:
@@ -198,8 +209,10 @@ class Ran:
             held, eligible = held + len(kept.get(self.drawn.source, [])), eligible + len(rows)
         return held / max(1, eligible)
 
-    def apart(self, stream: str, *, running: bool) -> float:
+    def apart(self, stream: str, *, running: bool) -> float | None:
         """How far batches, or all batches up to one, are from a stream's share."""
+        if self.packed:
+            return None
         counts, sizes = (
             np.array([own.count(stream) for own in self.streams]),
             np.array([len(own) for own in self.streams]),
@@ -226,8 +239,7 @@ class Ran:
     @property
     def came(self) -> int | None:
         """Samples that batches hold, each as often as it comes; None of packed rows, which may hold parts of a sample."""
-        packed = isinstance(self.drawn.formation, sp.Packed)
-        return None if packed else sum(len(_flat(batch["sample_id"])) for batch in self.batches)
+        return None if self.packed else sum(len(_flat(batch["sample_id"])) for batch in self.batches)
 
     @property
     def once_at_least(self) -> int:
@@ -286,9 +298,9 @@ class Ran:
         total = int(rows.sum())
         return float((rows * (rows - 1)).sum() / (total * (total - 1))) if total > 1 else 0.0
 
-    def share(self, stream: str) -> float:
+    def share(self, stream: str) -> float | None:
         """Of the samples that the loop got."""
-        return sum(own.count(stream) for own in self.streams) / max(1, self.samples)
+        return None if self.packed else sum(own.count(stream) for own in self.streams) / max(1, self.samples)
 
     def array_bytes(self) -> int:
         """Of the largest batch."""
@@ -357,8 +369,8 @@ STEP = r"relation > steps > ((?P<stream>[\w/]+), )?(?P<step>(scan|filter).*) > "
 SHARDS_OF = r"sample > (streams > (?P<s>[\w/]+), [^>]*(> [^>]*)?> )?shards with rows > "
 CHOSEN = r"sample > (randomness|streams) > ((?P<s>[\w/]+), )?-> .* > "
 RANDOM = r"sample > (randomness|streams) > ((?P<s>[\w/]+), )?at random > "
-STREAM = r"mix > streams > (?P<s>[\w/]+)(, [^>]*)? > "
-WIDE = within(0.6, 1.0)  # of a few small batches, from some of them
+STREAM = r"mix > streams > (?P<s>[\w/]+)(, [\d.%]+ -> [\d.%]+)? > "
+WIDE = within(0.8, 6)  # of a few small batches, from some of them: an epoch's last are not like its first
 MEASURES: list[Measure] = [
     Measure(
         r"relation > (streams > [\w/]+, (?P<name>\w+) > )?source > shards", lambda ran, m: ran.stored_in(m["name"])
@@ -402,7 +414,7 @@ MEASURES: list[Measure] = [
     Measure(CHOSEN + "rows that meet", lambda ran, m: ran.meets(m["s"] or ""), WIDE),
     Measure(RANDOM + "rows that meet", lambda ran, m: ran.meets(m["s"] or ""), WIDE),
     Measure(RANDOM + r"P\(same shard\)", lambda ran, m: ran.at_random(m["s"] or ""), within(1e-6)),
-    Measure(RANDOM + "shards/batch", lambda ran, m: met_at_random(ran, m["s"] or ""), within(0.3)),
+    Measure(RANDOM + "shards/batch", lambda ran, m: met_at_random(ran, m["s"] or ""), within(0.3, 1.0)),
     Measure(r"skew > counted > rows of (?P<name>\w+)", lambda ran, m: SIZES[m["name"]]),
     Measure(r"skew > counted > kept", lambda ran, _: sum(len(ran.eligible(s)) for s in ran.names)),
     Measure(r"batch > global batches an epoch", lambda ran, _: ran.delivered),
@@ -425,12 +437,12 @@ MEASURES: list[Measure] = [
     Measure(r"batch > B > min", lambda ran, _: ran.rows.min(), WIDE),
     Measure(r"batch > B > median", lambda ran, _: np.median(ran.rows), WIDE),
     Measure(r"batch > B > max", lambda ran, _: ran.rows.max(), WIDE),
-    Measure(r"batch > T > p50", lambda ran, _: np.quantile(ran.widths, 0.5, method="lower"), within(0.5, 8)),
-    Measure(r"batch > T > p95", lambda ran, _: np.quantile(ran.widths, 0.95, method="lower"), within(0.5, 8)),
-    Measure(r"batch > T > max", lambda ran, _: ran.widths.max(), within(0.5, 8)),
+    Measure(r"batch > T > p50", lambda ran, _: np.quantile(ran.widths, 0.5, method="lower"), within(0.8, 16)),
+    Measure(r"batch > T > p95", lambda ran, _: np.quantile(ran.widths, 0.95, method="lower"), within(0.8, 16)),
+    Measure(r"batch > T > max", lambda ran, _: ran.widths.max(), within(0.8, 16)),
     Measure(r"batch > tokens a batch > median", lambda ran, _: np.median(ran.tokens), within(0.6, 20)),
     Measure(r"batch > budget fill > share", lambda ran, _: ran.fill, within(0.3, 0.15)),
-    Measure(r"batch > padding > share", lambda ran, _: 1 - ran.tokens.sum() / ran.places, within(0.3, 0.15)),
+    Measure(r"batch > padding > share", lambda ran, _: 1 - ran.tokens.sum() / ran.places, within(0.3, 0.25)),
     Measure(r"batch > utilisation > share", lambda ran, _: ran.tokens.sum() / ran.places, within(0.3, 0.15)),
     Measure(r"batch > segments a row > mean", lambda ran, _: ran.segments.mean(), within(0.3, 1)),
     Measure(r"batch > segments a row > max", lambda ran, _: ran.segments.max(), within(0.5, 2)),
@@ -452,7 +464,9 @@ MEASURES: list[Measure] = [
         lambda ran, m: ran.apart(m["s"], running=True),
         within(1.0, 6),
     ),
-    Measure(r"batch > widths > (?P<low>\d+)( - (?P<high>\d+))? > batches", lambda ran, m: ran.bar(m), within(0.5, 5)),
+    Measure(
+        r"batch > widths > (?P<low>\d+)( - (?P<high>\d+))? > batches", lambda ran, m: ran.bar(m) if ran.whole else None
+    ),
     Measure(
         r"materialize > fields > (?P<field>ids|mask|segments), .* > out/sample > bytes",
         lambda ran, m: ran.batches[0][m["field"]].itemsize,
@@ -485,23 +499,31 @@ MEASURED: list[Measure] = [
     Measure(r"deliver > left out or cut > filtered", lambda ran, _: 0 if ran.drawn.kept is None else None),
     Measure(r"deliver > left out or cut > (dropped|truncated|alone)", lambda *_: 0, at_least),
 ]
-ELSEWHERE: dict[str, str] = {  # what another plan would measure: the test that makes that plan
-    STREAM + "(samples by tokens)": "test_mix.py::test_what_proportions_by_tokens_would_give_is_what_they_give",
-    STREAM + "target > (begin|end)": "test_mix.py::test_a_schedule_shows_its_points_and_where_the_epoch_goes",
-    r"sample > (randomness|streams) > (?!.*(-> |at random)).*": "test_mixing.py::test_blocks_are_those_of_the_epoch_that_is_explained",
-    r"batch > padding without buckets > share": "test_batch.py::test_sorting_is_compared_with_the_same_samples_in_order",
-    r"deliver > bytes a batch( > arrays)?|deliver > host memory bound > bytes": "test_sizes.py::test_a_batch_is_as_large_as_said",
-    r"skew > (columns|values|shares|time).*": "test_shares.py::test_which_values_dominate_and_how_far_that_moves_is_what_the_rows_say",
+MIX, MIXING, BATCH, SIZES_OF, SHARES = (f"test_{room}.py" for room in ("mix", "mixing", "batch", "sizes", "shares"))
+ELSEWHERE: dict[str, tuple[str, str]] = {  # what another plan would measure: the test that makes that plan
+    STREAM + "samples by tokens": (MIX, "test_what_proportions_by_tokens_would_give_is_what_they_give"),
+    STREAM + "target > (begin|end)": (MIX, "test_a_schedule_shows_its_points_and_where_the_epoch_goes"),
+    r"sample > (randomness|streams) > (?!.*(-> |at random)).*": (
+        MIXING,
+        "test_blocks_are_those_of_the_epoch_that_is_explained",
+    ),
+    r"batch > padding without buckets > share": (BATCH, "test_sorting_is_compared_with_the_same_samples_in_order"),
+    r"deliver > (bytes a batch( > arrays)?|host memory bound > bytes)": (SIZES_OF, "test_a_batch_is_as_large_as_said"),
+    r"skew > (columns|values|shares) > .*": (SHARES, "test_shares_are_those_of_the_rows_that_the_plan_keeps"),
+    r"skew > time > .*": (SHARES, "test_what_follows_ingest_time_is_told_from_what_does_not"),
 }
 
 
 # ---- the law
 
 
-def run(drawn: Drawn, of: Mapping[str, sp.Catalog], epoch: int, place: tuple[int, int]) -> tuple[list[str], int]:
+def run(
+    drawn: Drawn, of: Mapping[str, sp.Catalog], epoch: int, place: tuple[int, int], seen: int = formed._DRAWN
+) -> tuple[list[str], int]:
     """Explain a plan, run it, and explain what was measured: what is wrong, and how many figures were compared."""
     rank, world = place
-    with drawn.make(of, epoch=epoch) as stream:
+    with drawn.make(of, epoch=epoch) as stream, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formed, "_DRAWN", seen)
         stream.bind(rank=rank, world_size=world)
         state = len(json.dumps(stream.state_dict()))
         explained = stream.explain().to_dict()
@@ -514,7 +536,9 @@ def run(drawn: Drawn, of: Mapping[str, sp.Catalog], epoch: int, place: tuple[int
         metrics, after = stream.metrics(), stream.explain(analyze=True).to_dict()
         elapsed_s = perf_counter() - begun
         delivered = sum(len(stream.bind(epoch=epoch, rank=each, world_size=world)) for each in range(world))
-        ran = Ran(drawn, stream, batches, counted, steps, state, metrics, epoch, delivered, elapsed_s, read)
+        ran = Ran(
+            drawn, stream, batches, counted, steps, state, metrics, epoch, delivered, elapsed_s, read, seen > 1_000
+        )
         return check(ran, explained, after)
 
 
@@ -549,18 +573,21 @@ def check(ran: Ran, explained: Any, after: Any) -> tuple[list[str], int]:
 
 
 @few(12, 300, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
-@given(drawn=plans(), epoch=st.integers(0, 3), place=st.sampled_from([(0, 1), (0, 1), (0, 2), (1, 2), (2, 3)]))
+@given(
+    drawn=plans(),
+    epoch=st.integers(0, 3),
+    place=st.sampled_from([(0, 1), (0, 1), (0, 2), (1, 2), (2, 3)]),
+    seen=st.sampled_from([1 << 19, 1 << 19, 60]),  # samples that EXPLAIN forms
+)
 def test_every_figure_of_a_drawn_plan_is_what_a_run_measures(
-    of: dict[str, sp.Catalog], drawn: Drawn, epoch: int, place: tuple[int, int]
+    of: dict[str, sp.Catalog], drawn: Drawn, epoch: int, place: tuple[int, int], seen: int
 ) -> None:
-    wrong, compared = run(drawn, of, epoch, place if drawn.counted else (0, 1))
+    wrong, compared = run(drawn, of, epoch, place if drawn.counted else (0, 1), seen)
 
     assert not wrong, "\n".join(wrong)
     assert compared > 15
 
 
-@pytest.mark.parametrize("test", sorted(set(ELSEWHERE.values())))
-def test_what_is_measured_elsewhere_is_measured_there(test: str) -> None:
-    room, _, name = test.partition("::")
-
-    assert f"def {name}(" in (Path(__file__).parent / room).read_text()
+@pytest.mark.parametrize(("room", "test"), sorted(set(ELSEWHERE.values())))
+def test_what_is_measured_elsewhere_is_measured_there(room: str, test: str) -> None:
+    assert f"def {test}(" in (Path(__file__).parent / room).read_text()

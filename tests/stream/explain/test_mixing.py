@@ -142,9 +142,15 @@ def test_blocks_are_those_of_the_epoch_that_is_explained(
     kept = catalog.table("sorted").filter(sp.col("quality") > 0.23)  # shards of unequal size, so that epochs differ
     with stream_of(kept, order, batch_size, last=sp.KeepPartial) as stream:
         sample = stream.bind(epoch=epoch).explain().to_dict()["sample"]
-        (row,) = [each for each in sample["randomness"] if each["shuffle_block_size"]["text"].startswith("->")]
+        rows = {each["shuffle_block_size"]["figures"]["rows"]["value"]: each for each in sample["randomness"]}
+        row = rows[block]
         same, _, labels = measured(stream)
         ids = np.array([int(one.split("-")[1]) for batch in stream.bind(epoch=epoch) for one in batch["id"]])
+    for other in rows:
+        with stream_of(kept, sp.ShardAwareShuffle(5, shuffle_block_size=other), batch_size, last=sp.KeepPartial) as one:
+            same_then, _, labels_then = measured(one.bind(epoch=epoch))
+        assert rows[other]["P(same shard)"]["value"] == pytest.approx(same_then, abs=0.08)
+        assert rows[other]["label/batch"]["value"] == pytest.approx(labels_then, abs=0.45)
     shards = ids * SHARDS // ROWS
     blocks = [np.unique(shards[at : at + block]) for at in range(0, len(shards), block)]
 

@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.runtime.batch_size import OBJECT_BYTES
+from tests.fixtures.examples import few
 from tests.fixtures.streams import plan
 from tests.stream.explain.words import in_words
 
@@ -96,3 +99,30 @@ def test_a_running_stream_tells_its_largest_batch(catalog: sp.Catalog, caches: P
     each = BATCH * (OBJECT_BYTES + 1_000) + 4 * BATCH  # and offsets
     assert found["largest batch"].startswith(f"! {each:,} bytes, batches ahead ")
     assert "0 payload bytes" not in found["read"]
+
+
+@few(6, 40)
+@given(
+    columns=st.lists(st.sampled_from(["number", "box", "point", "sample_id"]), min_size=1, max_size=4, unique=True),
+    size=st.integers(1, ROWS),
+    prefetch=st.integers(1, 4),
+)
+def test_a_batch_is_as_large_as_said(catalog: sp.Catalog, columns: list[str], size: int, prefetch: int) -> None:
+    fields: dict[str, Any] = {f"as_{name}": sp.List(name) for name in columns} | {"n": sp.Stack("number")}
+    sampled = catalog.table("rows").sample(order=sp.Sequential())
+    with sampled.collate(batch_size=size, fields=fields).to_numpy(prefetch=prefetch) as stream:
+        found = stream.explain().to_dict()["deliver"]
+        batch = next(iter(stream))
+        peak = stream.metrics()["peak_queue_bytes"]
+    said = found["bytes a batch"]["figures"]
+    held = sum(8 + _held(each) for name in columns for each in batch[f"as_{name}"])
+
+    assert said["arrays"]["value"] == batch["n"].nbytes
+    assert held * 0.8 <= said["lists"]["value"] <= held * 1.35 + 64
+    assert found["host memory bound"]["figures"]["bytes"]["value"] >= peak * 0.98
+
+
+def _held(value: Any) -> int:
+    """Bytes of a value in Python, with what is in it."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sys.getsizeof(value) + sum(map(_held, inner))
