@@ -149,7 +149,8 @@ class Looking:
         """
         bound, threads = replace(self._bound(), epoch=self._place.drawn()), self._threads.working()
         facts = bound, self.devices(), threads, self.metrics() if analyze else None
-        size = self._open().state_bytes(Cursor(self.epoch), bound.run_seed, bound.epoch)
+        begin = Cursor(self.epoch).enter(bound.world_size, bound.merge)
+        size = self._open().state_bytes(begin, bound.run_seed, bound.epoch)
         more = self.numbering, self.catalog, size
         return explain_stream(self.stages, *facts, *more, network, self._threads.read_batch_size)
 

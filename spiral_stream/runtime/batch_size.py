@@ -66,7 +66,8 @@ def fixed_bytes(kind: pa.DataType) -> int | None:
 
 def _dict_bytes(kind: pa.DataType) -> int:
     """Bytes of a dict with as many keys, which all values share, in a list; its values take the places of a list there."""
-    return sys.getsizeof(dict.fromkeys(map(str, range(kind.num_fields)))) + _PLACE - _PLACE * kind.num_fields
+    keys = int(kind.num_fields)
+    return sys.getsizeof(dict.fromkeys(map(str, range(keys)))) + _PLACE - _PLACE * keys
 
 
 def room(stages: Stages, rows: int, merge: int) -> int:
