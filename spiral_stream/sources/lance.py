@@ -111,14 +111,15 @@ class LanceReader(Reader):
         self._known, self._origin = known, source.origin
         self._root, self._local = source.uri, not is_remote(source.uri)
         self.remote, self.node_kept = not self._local, self._local  # Lance has a client of its own
-        with self._called():
+        with self._called():  # Lance panics at a manifest whose types are damaged
+            self._stored: pa.Schema = self._dataset.schema
             counts = [each.count_rows() for each in self._fragments] if known is None else known.rows
         self._rows = np.asarray(counts, dtype=np.uint64)
         self._starts = np.concatenate([[0], np.cumsum(self._rows)]).astype(np.uint64)
         self._deleted: dict[int, NDArray[np.uint64]] = {}
         self._lock = threading.Lock()
-        self._blobs = tuple(field.name for field in self._dataset.schema if is_blob(field))
-        self.schema = plain(pa.schema([as_read(field) for field in self._dataset.schema]))
+        self._blobs = tuple(field.name for field in self._stored if is_blob(field))
+        self.schema = plain(pa.schema([as_read(field) for field in self._stored]))
         if known is None and (wrong := [name for name in self.schema.names if unreadable(name)]):
             named = f"a column is called {shown(wrong[0])}"
             msg = f"{self._place}: {named}, which Lance cannot read by its name. Rename it, or drop it"
@@ -154,17 +155,18 @@ class LanceReader(Reader):
         return ids[units], units
 
     def units(self) -> Sequence[Unit]:
-        facts = repr([(field.name, str(field.type), field.nullable) for field in plain(self._dataset.schema)])
-        return [
-            Unit(
-                name=f"fragment-{fragment.fragment_id:08d}",
-                rows=int(rows),
-                size_bytes=self._size_bytes(fragment),
-                content_key=_fragment_key(fragment, facts, self._origin),
-                groups=_pieces(int(rows)),
-            )
-            for fragment, rows in zip(self._fragments, self._rows, strict=True)
-        ]
+        facts = repr([(field.name, str(field.type), field.nullable) for field in plain(self._stored)])
+        with self._called():
+            return [
+                Unit(
+                    name=f"fragment-{fragment.fragment_id:08d}",
+                    rows=int(rows),
+                    size_bytes=self._size_bytes(fragment),
+                    content_key=_fragment_key(fragment, facts, self._origin),
+                    groups=_pieces(int(rows)),
+                )
+                for fragment, rows in zip(self._fragments, self._rows, strict=True)
+            ]
 
     def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
         wanted = range(len(self._rows)) if units is None else units
@@ -174,7 +176,7 @@ class LanceReader(Reader):
         import pyarrow.compute as pc
 
         for name in self._blobs if not self.allow_outside else ():
-            if "lance.blob" not in str(self._dataset.schema.field(name).type):
+            if "lance.blob" not in str(self._stored.field(name).type):
                 continue  # the older form has no files of others
             with self._called():
                 scanner = self._dataset.scanner(columns=[name], blob_handling="blobs_descriptions")

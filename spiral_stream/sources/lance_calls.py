@@ -1,15 +1,20 @@
 """Calls of Lance: its failures become our errors, and what its own client asks of a store is counted."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.storage.option_values import need_values
+from spiral_stream.storage.patience import Patience
 from spiral_stream.storage.profiles import options_of, redacted
 from spiral_stream.storage.traffic import count
 from spiral_stream.storage.uri import is_object
+
+_LIMITS: Final = frozenset(("timeout", "request_timeout", "read_timeout"))  # options that limit a request
+_USUAL_S: Final = 30  # of a request, by its client's default
+_ASKED: Final = 4  # times that Lance asks for a range: ``download_retry_count`` is 3
 
 
 def lance_options(uri: str) -> dict[str, str] | None:
@@ -20,7 +25,20 @@ def lance_options(uri: str) -> dict[str, str] | None:
     """
     options = options_of(uri) if is_object(uri) else {}
     need_values(uri, options)
+    if is_object(uri) and not options.keys() & _LIMITS:
+        options = {**options, "timeout": f"{_seconds(options)}s"}
     return options or None
+
+
+def _seconds(options: Mapping[str, str]) -> int:
+    """Return how long one request of Lance may take: it asks four times, and all of them end by the deadline of the options.
+
+    A store that sends a byte a second answers, so no other limit of its client holds.
+    """
+    deadline_s = Patience().timeout_s
+    with suppress(ValueError):  # who opens the store names it
+        deadline_s = float(options.get("client_retry_timeout", deadline_s))
+    return max(1, min(_USUAL_S, round(deadline_s / _ASKED)))
 
 
 @contextmanager

@@ -189,3 +189,23 @@ def test_a_list_of_datasets_is_refused_with_the_way_out() -> None:
             SourceError, match=r"a source is one. Register each under a name of its own, and lay.*union"
         ):
             Lance(several)  # type: ignore[arg-type]  # what is refused
+
+
+def test_a_manifest_whose_types_are_damaged_is_named(tmp_path: Path) -> None:
+    """Lance panics there, with an exception that ``except Exception`` does not catch."""
+    place = tmp_path / "rows.lance"
+    lance.write_dataset(pa.table({"sample_id": range(30), "text": ["t"] * 30, "v": [1.0] * 30}), str(place))
+    (manifest,) = (place / "_versions").glob("*.manifest")
+    whole = manifest.read_bytes()
+    refused = 0
+    for place_of_name in (found.start() for found in re.finditer(rb"string|double|int64", whole)):
+        for offset in range(5):
+            damaged = bytearray(whole)
+            damaged[place_of_name + offset] ^= 1 << (offset % 8)
+            manifest.write_bytes(damaged)
+            try:
+                with Lance(str(place)).open() as reader:
+                    reader.units()
+            except SourceError:
+                refused += 1
+    assert refused >= 10

@@ -1,5 +1,7 @@
 """What a URI names, which options it has, and how long its store is waited for."""
 
+import re
+import secrets
 import threading
 import time
 import warnings
@@ -97,7 +99,7 @@ def test_options_that_lance_alone_knows_and_others_reach_it(bucket: str, monkeyp
         use_storage("more", prefix=f"{bucket}/a.lance", **{option: "2"})
         with sp.Lance(f"{bucket}/a.lance").open() as reader:
             assert reader.fetch(np.array([0], np.uint64), ["a"]).to_pydict() == {"a": [1]}
-        assert given[-1] == options_of(bucket) | {option: "2"}
+        assert given[-1] == options_of(bucket) | {option: "2", "timeout": "1s"}  # a fourth of client_retry_timeout
     use_storage("more", prefix=f"{bucket}/a.lance", download_retry_count="2")
     assert store_of(f"{bucket}/a.lance/none")[0].put("of-lance", b"1") is not None
     use_storage("more", prefix=bucket)
@@ -180,6 +182,33 @@ def test_a_store_that_never_answers_is_named_in_time(
         sp.connect(str(tmp_path / "catalog")).register("rows", sp.Lance("s3://silent/rows.lance"))
     assert time.monotonic() - begun < 20
     use_storage("silent", prefix="s3://silent")
+
+
+def test_a_store_that_answers_a_byte_a_second_is_named_in_time(s3_endpoint: str, tmp_path: Path) -> None:
+    """Lance gives up by the deadline of the options too, where it is opened and where its rows are read."""
+
+    def seconds(does: Callable[[], object]) -> float:
+        begun = time.monotonic()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with pytest.raises(SourceError, match=re.escape(root)):
+                does()
+        return time.monotonic() - begun
+
+    root, catalog = f"s3://{stores.new_bucket(s3_endpoint)}", sp.connect(str(tmp_path / "catalog"))
+    table = pa.table({"sample_id": range(100), "text": [secrets.token_hex(5_000) for _ in range(100)]})
+    with fault_proxy(s3_endpoint) as proxy:
+        use_storage("dripping", prefix=root, **stores.options(proxy.address) | {"client_retry_timeout": "4"})
+        lance.write_dataset(table, f"{root}/rows.lance", storage_options=options_of(root))
+        catalog.register("rows", sp.Lance(f"{root}/rows.lance"))
+        plan = catalog.table("rows").sample(order=sp.Sequential())
+        with plan.collate(batch_size=10, fields={"text": sp.List("text")}).to_numpy() as stream:
+            assert len(stream) == 10
+            proxy.set(drip=True)
+            read_s = seconds(lambda: stream.batch(5))
+        opened_s = seconds(lambda: catalog.register("again", sp.Lance(f"{root}/rows.lance")))
+    use_storage("dripping", prefix=root)
+    assert max(read_s, opened_s) < 60  # 120 and 182 with the usual 30 s for each of four tries
 
 
 def test_the_wait_begins_anew_with_each_answer(monkeypatch: pytest.MonkeyPatch) -> None:
