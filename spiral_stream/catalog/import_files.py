@@ -19,10 +19,10 @@ from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.verify import digest_of_file
 from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.integrity.publish import publish_file
+from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.integrity.seal import table
 from spiral_stream.sources.imported import BYTES, ImportedRows, Snapshot
 from spiral_stream.sources.imports import ImportedSource, ImportUnit
-from spiral_stream.sources.paths import open_file
 from spiral_stream.sources.source import content_key
 from spiral_stream.threads import Workers, thread_share
 

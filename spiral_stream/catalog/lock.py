@@ -4,13 +4,10 @@ The kernel releases the lock when its holder dies, so nothing is left behind but
 file. The holder's name in it is for people: whoever waits too long reads it out.
 """
 
-import errno
 import fcntl
 import os
-import random
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -18,10 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from spiral_stream.errors import CatalogError, cut
+from spiral_stream.integrity.locks import Waiting
 
 DEADLINE_S: Final = 60.0  # writers hold it for some milliseconds; copying rows from memory takes seconds
-_PAUSE_S: Final = 0.01
-_NO_LOCKS: Final = frozenset((errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS))
 
 
 @contextmanager
@@ -56,25 +52,25 @@ def locked(path: Path, what: str, deadline_s: float | None = None) -> Iterator[N
 
 
 def _wait(handle: int, path: Path, what: str, deadline_s: float) -> None:
-    until = time.monotonic() + deadline_s
+    waiting = Waiting(path, deadline_s)
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno in _NO_LOCKS:
-                return
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR):
-                raise
-            if time.monotonic() > until:
+            try:
+                if waiting.after(error):
+                    continue
+            except TimeoutError:
                 holder = cut(path.read_text(errors="replace")) or "another process"
                 msg = (
                     f"{what}: locked for {deadline_s:g} s by {holder}. Wait for it and try again, "
                     f"or end that process if it hangs (the lock goes with it; file {path})"
                 )
                 raise CatalogError(msg) from error
-            time.sleep(_PAUSE_S * (0.5 + random.random()))  # noqa: S311  so that those who wait do not ask in step
-        else:
-            return
+            except OSError as refused:
+                msg = f"{what}: {path}: {refused.strerror}"
+                raise CatalogError(msg) from error
+        return
 
 
 def _program() -> str:

@@ -29,11 +29,11 @@ from spiral_stream.catalog.row_identity import is_made
 from spiral_stream.catalog.shared_relations import bring_file_of, publish_file_of
 from spiral_stream.catalog.verify import Digest, digest_of_file
 from spiral_stream.errors import CatalogError, SourceError
+from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.folder import ClassFolder
 from spiral_stream.sources.imported import ImportedRows
 from spiral_stream.sources.numbers import Collected, Numbers
 from spiral_stream.sources.parquet import Parquet
-from spiral_stream.sources.paths import open_file
 from spiral_stream.sources.pins import SUFFIX, Pin
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.source import ROW, Reader, Source

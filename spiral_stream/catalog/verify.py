@@ -23,8 +23,8 @@ from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.pinning import own_name, reference_columns, references_of
 from spiral_stream.catalog.shared_relations import bring_file_of, publish_file_of
 from spiral_stream.errors import CatalogError, SourceError, cut
+from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.numbers import Collected, Numbers
-from spiral_stream.sources.paths import open_file
 from spiral_stream.sources.reach import Reach
 from spiral_stream.storage.opening import store_of
 from spiral_stream.threads import Workers, thread_share

@@ -7,19 +7,58 @@ waiting, by whoever wants to remove something from it. Where a file system has n
 import errno
 import fcntl
 import os
+import random
 import struct
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, final
 
-from spiral_stream.errors import CacheError
+from spiral_stream.errors import CacheError, SpiralWarning
 
 DEADLINE_S: Final = 120.0  # those who are alone remove files, and nothing else
+TELL_AFTER_S: Final = 10.0  # of waiting for a lock, then a warning says for which
 _PAUSE_S: Final = 0.01
 FLOCK: Final = struct.Struct("hhqqi4x")  # of Linux on 64 bits: type, whence, start, length, pid
 NO_LOCKS: Final = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
+_OTHERS_HOLD_IT: Final = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EINTR}
+
+
+@final
+class Waiting:
+    """A wait for a lock: it ends by a deadline, and says after a while that it goes on.
+
+    Args:
+        path: of the lock.
+        deadline_s: of the wait.
+    """
+
+    def __init__(self, path: Path, deadline_s: float) -> None:
+        self._path, self._begun, self._deadline_s, self._told = path, time.monotonic(), deadline_s, False
+
+    def after(self, error: OSError) -> bool:
+        """Wait a moment after a lock was not given; False where the file system has no locks.
+
+        Raises:
+            TimeoutError: the deadline has passed.
+            OSError: the lock was refused for another reason than that others hold it; names the lock.
+        """
+        if error.errno in NO_LOCKS:
+            return False
+        if error.errno not in _OTHERS_HOLD_IT:
+            why = f"the file system refuses a lock: {error.strerror or error}. Allow locks there, or use another folder"
+            raise OSError(error.errno, why, str(self._path)) from error
+        waited = time.monotonic() - self._begun
+        if waited > self._deadline_s:
+            raise TimeoutError(error.errno, f"locked by others for {self._deadline_s:g} s", str(self._path)) from error
+        if waited > TELL_AFTER_S and not self._told:
+            self._told = True
+            said = f"{self._path} is locked by another process for {waited:.0f} s; waiting up to {self._deadline_s:g} s"
+            warnings.warn(f"{said}. `fuser {self._path}` names it", SpiralWarning, stacklevel=3)
+        time.sleep(_PAUSE_S * (0.5 + random.random()))  # noqa: S311  so that those who wait do not ask in step
+        return True
 
 
 def lock_bytes(handle: int, kind: int, first: int, count: int) -> None:
@@ -106,6 +145,7 @@ def enter(folder: Path) -> Held:
     Raises:
         OSError: it cannot be made or opened.
     """
+    waiting, busy = Waiting(folder, DEADLINE_S), BlockingIOError(errno.EWOULDBLOCK, "others hold it")
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -118,7 +158,7 @@ def enter(folder: Path) -> Held:
             raise
         if held is not None and held.is_at(folder):
             return held
-        time.sleep(_PAUSE_S)
+        waiting.after(busy)
 
 
 def leave(folder: Path, remove: Callable[[Path], object]) -> None:
@@ -139,25 +179,28 @@ def share(file: Path, deadline_s: float = DEADLINE_S) -> Held | None:
         CacheError: somebody is alone with it for longer than the deadline.
         OSError: no descriptors are left.
     """
-    until = time.monotonic() + deadline_s
     try:
         handle = os.open(file, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno in {errno.EMFILE, errno.ENFILE}:
             raise
         return None
-    held = Held(handle)
+    held, waiting = Held(handle), Waiting(file, deadline_s)
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno in NO_LOCKS:
-                held.release()
-                return None
-            if time.monotonic() > until:
+            try:
+                if waiting.after(error):
+                    continue
+            except TimeoutError:
                 msg = f"cache: {file} is locked by a process that removes files, for {deadline_s:g} s. End it (`fuser {file}`)"
                 raise CacheError(msg) from error
-            time.sleep(_PAUSE_S)
+            except OSError as refused:
+                msg = f"cache: {file}: {refused.strerror}"
+                raise CacheError(msg) from error
+            held.release()
+            return None
         else:
             return held
 

@@ -19,8 +19,8 @@ from spiral_stream.dialects.offsets import unsliced_table
 from spiral_stream.errors import DamageError, SourceError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.integrity.blocks import Mapped, moment, need_sound
+from spiral_stream.integrity.regular_files import need_file
 from spiral_stream.sources.held_files import HeldFiles
-from spiral_stream.sources.paths import need_file
 from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.source import ROW, Known, Reader, Unit, content_key, without_columns
 from spiral_stream.sources.views import no_rows, plain, plain_column, same_items

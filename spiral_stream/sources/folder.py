@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
+from spiral_stream.integrity.regular_files import need_file
 from spiral_stream.semantic import H264_REF, JPEG_REF, with_semantic
 from spiral_stream.sources.added import need_origin
 from spiral_stream.sources.imports import FILE, INDEX
 from spiral_stream.sources.memory import MemoryReader
-from spiral_stream.sources.paths import absolute, need_file, not_found
+from spiral_stream.sources.paths import absolute, not_found
 from spiral_stream.sources.pins import Pin
 from spiral_stream.sources.remote_folder import grouped, listed_below, pin_of_object, shown_files
 from spiral_stream.sources.source import Reader, Source, Unit, content_key

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.integrity.regular_files import need_file
 from spiral_stream.sources.braces import expanded
 from spiral_stream.sources.imports import ImportUnit
-from spiral_stream.sources.paths import absolute, is_remote, need_file, not_found, outside_allowed
+from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.remote_listing import FoundObject, common_prefix, confirmed, objects_of
 from spiral_stream.sources.source import content_key
 from spiral_stream.storage.uri import is_object

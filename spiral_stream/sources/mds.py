@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import DamageError, SourceError, cut, shown
 from spiral_stream.integrity.blocks import Mapped, moment, need_sound
+from spiral_stream.integrity.regular_files import need_file
 from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.mds_columns import MdsColumns, described, found_columns
 from spiral_stream.sources.mds_encodings import need_dtype
@@ -23,7 +24,7 @@ from spiral_stream.sources.mds_lines import LineSamples
 from spiral_stream.sources.mds_objects import FoundShard, found_shards, object_shards
 from spiral_stream.sources.mds_samples import MdsSamples
 from spiral_stream.sources.mds_values import CHECKED, INLINE, REFERENCE
-from spiral_stream.sources.paths import absolute, is_remote, need_file, not_found
+from spiral_stream.sources.paths import absolute, is_remote, not_found
 from spiral_stream.sources.remote_bytes import object_bytes
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar_fields import Columns, need_columns

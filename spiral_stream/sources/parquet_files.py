@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, SpiralError, cut
-from spiral_stream.sources.paths import open_file
+from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.remote_file import Part, RemoteFile, look, read_parts
 from spiral_stream.sources.source import SCAN_ROWS, content_key
 from spiral_stream.sources.views import plain

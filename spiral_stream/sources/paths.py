@@ -1,10 +1,8 @@
 """Which place a path or URI means, how a file is opened, and what to say when nothing is there."""
 
 import difflib
-import errno
 import os
 import re
-import stat
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -15,13 +13,6 @@ from spiral_stream.storage.uri import is_object, place_of
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 _STORES: Final = frozenset(("gcs", "adl", "r2", "oss", "cos", "hf", "hdfs"))
-_KINDS: Final = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
 
 
 def is_remote(uri: str) -> bool:
@@ -97,38 +88,6 @@ def outside_allowed(base: str | None, asked: bool | None) -> bool:
         msg = f"allow_outside={shown(asked)}. Give True or False"
         raise SourceError(msg)
     return base is None if asked is None else asked
-
-
-def need_file(path: str, facts: os.stat_result) -> None:
-    """Refuse what is no regular file: a FIFO waits for its writer, and a device may never end.
-
-    Raises:
-        OSError: says what it is.
-    """
-    if not stat.S_ISREG(facts.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(facts.st_mode), "no regular file")
-        raise OSError(errno.EINVAL, f"it is {kind}, not a file", path)
-
-
-def open_file(path: str) -> tuple[int, os.stat_result]:
-    """Open a regular file for reading: its descriptor, and what ``fstat`` says of it.
-
-    Looked at before it is opened, since opening a device may do something; and after, since another may have taken
-    its place. Never waits, not even for the writer of a FIFO.
-
-    Raises:
-        OSError: it cannot be opened, or is no regular file.
-        ValueError: the path holds a NUL.
-    """
-    need_file(path, os.stat(path))  # noqa: PTH116
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        facts = os.fstat(handle)
-        need_file(path, facts)
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle, facts
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import final
 
 from spiral_stream.errors import DataError, SourceError, cut
-from spiral_stream.sources.paths import is_remote, local_path, need_file, open_file, remote_fault
+from spiral_stream.integrity.regular_files import need_file, open_file
+from spiral_stream.sources.paths import is_remote, local_path, remote_fault
 from spiral_stream.sources.pins import FileFacts, ObjectFacts, Pinned
 from spiral_stream.storage.faults import AwayError
 from spiral_stream.storage.opening import store_of

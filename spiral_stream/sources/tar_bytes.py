@@ -9,7 +9,7 @@ from typing import IO, Any, Final, Self, final
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.sources.paths import open_file
+from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.remote_file import WindowedObject, look, open_object
 from spiral_stream.storage.store import Facts
 from spiral_stream.storage.uri import is_object

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut
+from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.imports import ROW_BYTES, ImportUnit, Refused
-from spiral_stream.sources.paths import open_file
 from spiral_stream.sources.remote_file import open_object
 from spiral_stream.storage.uri import is_object
 

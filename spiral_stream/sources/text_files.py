@@ -9,9 +9,10 @@ from typing import ClassVar, Final, final
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.imports import FILE, RAISE, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.listing import file_units
-from spiral_stream.sources.paths import absolute, is_remote, not_found, open_file
+from spiral_stream.sources.paths import absolute, is_remote, not_found
 from spiral_stream.sources.pieces import joined
 from spiral_stream.sources.remote_folder import listed_below
 from spiral_stream.sources.remote_listing import matcher

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.sources.paths import open_file
+from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.remote_bytes import object_bytes
 from spiral_stream.sources.remote_file import RemoteFile, look, read_parts
 from spiral_stream.storage.store import Facts

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.extras import need
+from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.added import need_origin, with_added
 from spiral_stream.sources.held_files import HeldFiles
 from spiral_stream.sources.listing import Paths, common_folder, listed, set_given_paths
-from spiral_stream.sources.paths import open_file
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.remote_file import RemoteBytes, look, read_parts
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns

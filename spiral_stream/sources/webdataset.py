@@ -13,9 +13,9 @@ from typing import ClassVar, Final, cast, final
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.integrity.regular_files import need_file
 from spiral_stream.sources.imports import RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.listing import Paths, absolute_paths, common_folder, listed_units
-from spiral_stream.sources.paths import need_file
 from spiral_stream.sources.remote_file import look_all
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar_bytes import COMPRESSED, PLAIN, is_compressed

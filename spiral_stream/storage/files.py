@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import final
 
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.integrity.locks import unlock
+from spiral_stream.integrity.locks import DEADLINE_S, Waiting, unlock
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.store import Buffer, Facts, Get, Got, Store
@@ -157,9 +157,15 @@ def exactly(handle: int, count: int, offset: int) -> bytes:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    handle, waiting = os.open(folder, os.O_RDONLY | os.O_CLOEXEC), Waiting(folder, DEADLINE_S)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if waiting.after(error):
+                    continue
+            break
         yield
     finally:
         unlock(handle, os.getpid())

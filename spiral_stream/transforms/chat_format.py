@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from spiral_stream.errors import PlanError, SourceError
+from spiral_stream.integrity.regular_files import regular_bytes
 from spiral_stream.transforms.chat import ChatTemplate
 from spiral_stream.transforms.jinja import names_read
 
@@ -109,7 +110,7 @@ def _facts(template: Any, special: Mapping[str, str]) -> dict[str, Any]:
 
 def _read(file: str) -> str:
     try:
-        return Path(file).expanduser().read_text("utf-8")
+        return regular_bytes(Path(file).expanduser()).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         msg = (

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError, SourceError
 from spiral_stream.extras import need
+from spiral_stream.integrity.regular_files import regular_bytes
 from spiral_stream.transforms.byte_pairs import twin_of
 from spiral_stream.transforms.proof import Core, Proof, apart_pattern, proof_beside, prove
 from spiral_stream.transforms.splitting import SEPARATOR, pattern_of
@@ -184,7 +185,7 @@ def read_tokenizer(path: str | os.PathLike[str] | bytes) -> bytes:
         SourceError: it cannot be read.
     """
     try:
-        return Path(os.fsdecode(path)).read_bytes()
+        return regular_bytes(Path(os.fsdecode(path)))
     except OSError as error:
         where = os.fsdecode(path)
         msg = f"tokenizer {where}: {error.strerror or error}. Give the path of a tokenizer.json, or register it again"

@@ -1,5 +1,6 @@
 """A lock has one holder at a time, tells who it is, and goes with its holder."""
 
+import errno
 import fcntl
 import os
 import socket
@@ -63,7 +64,7 @@ def test_the_lock_goes_with_a_holder_that_is_killed(tmp_path: Path) -> None:
 
 def test_a_file_system_without_locks_lets_everybody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(_handle: int, _how: int) -> None:
-        raise OSError(lock.errno.ENOLCK, "No locks available")
+        raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", none)
     with lock.locked(tmp_path / "lock", "one"), lock.locked(tmp_path / "lock", "two", 0.0):

@@ -14,8 +14,8 @@ import spiral_stream as sp
 from spiral_stream.catalog import verify as room
 from spiral_stream.catalog.verify import verify
 from spiral_stream.errors import CatalogError
+from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.semantic import JPEG_REF
-from spiral_stream.sources.paths import open_file
 from tests.fixtures.examples import few
 
 FILES = 5

@@ -1,5 +1,7 @@
 """Many share a folder, one has it alone, and a lock ends with its holder."""
 
+import errno
+import fcntl
 import gc
 import os
 import signal
@@ -9,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from spiral_stream.catalog.lock import locked
 from spiral_stream.derived.readers import reading, unread
-from spiral_stream.errors import CacheError
+from spiral_stream.errors import CacheError, SpiralError, SpiralWarning
+from spiral_stream.integrity import locks
 from spiral_stream.integrity.locks import alone, lock, share
 
 
@@ -101,3 +105,55 @@ def test_a_child_that_closes_its_copy_leaves_its_parents_lock_alone(tmp_path: Pa
     assert lock(file, alone=False) is None
     held.release()
     assert lock(file, alone=False) is not None
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Let the kernel answer every lock like this."""
+
+    def flock(_handle: int, how: int) -> None:
+        if how != fcntl.LOCK_UN:
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EIO])
+def test_a_lock_that_is_refused_is_blamed_on_nobody(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused(monkeypatch, number)
+    for takes in (
+        lambda: locks.share(tmp_path / "readers"),
+        lambda: locked(tmp_path / "lock", "catalog c").__enter__(),
+    ):
+        with pytest.raises(
+            SpiralError, match=f"the file system refuses a lock: {os.strerror(number)}. Allow locks there"
+        ):
+            takes()
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOLCK, errno.ENOTSUP])
+def test_where_there_are_no_locks_nobody_waits(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused(monkeypatch, number)
+    assert locks.share(tmp_path / "readers") is None
+    with locked(tmp_path / "lock", "catalog c"):
+        assert (tmp_path / "lock").exists()
+    locks.enter(tmp_path / "folder").release()
+
+
+def test_who_waits_for_a_lock_says_so_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "TELL_AFTER_S", 0.05)
+    monkeypatch.setattr(locks, "DEADLINE_S", 0.3)
+    refused(monkeypatch, errno.EAGAIN)
+    waits = {
+        "share": lambda: locks.share(tmp_path / "readers", 0.3),
+        "locked": lambda: locked(tmp_path / "lock", "catalog c", 0.3).__enter__(),
+        "enter": lambda: locks.enter(tmp_path / "folder"),
+    }
+    for name, wait in waits.items():
+        with (
+            pytest.warns(SpiralWarning, match=r"is locked by another process for .* waiting up to 0.3 s"),
+            pytest.raises((SpiralError, TimeoutError), match=r"0\.3 s"),
+        ):
+            wait()
+        assert name
