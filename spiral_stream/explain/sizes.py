@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.tail import KeepPartial
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.catalog.statistics import KNOWN, load_statistics
 from spiral_stream.explain.figure import Figure, Phrase, marked
@@ -97,7 +98,7 @@ def _arrays(subject: Subject) -> Size:
         if stages.sequences:
             names = ", ".join(stage.name for stage in stages.sequences)
             unknown.append(f"{names} (as wide as the longest sample of each batch; {_RUNNING})")
-        return Size(sample * stages.batches.batch_size * merge, unknown=unknown)
+        return Size(sample * _fixed_samples(subject), unknown=unknown)
     if isinstance(formation, Packed):
         return Size(formation.max_tokens * stages.batches.batch_size * token * merge, "at most ", unknown=unknown)
     if budget is not None and budget.max_tokens is not None and budget.count == "padded":
@@ -125,11 +126,20 @@ def _item_bytes(spec: FieldSpec) -> int | None:
 # ---- lists
 
 
+def _fixed_samples(subject: Subject) -> int:
+    """Samples of a step's batch of fixed size; a short epoch has no more than it has."""
+    stages = subject.stages
+    size = stages.batches.batch_size * subject.bound.merge
+    return (
+        min(size, stages.epochs.length(subject.bound.epoch)) if isinstance(stages.batches.last, KeepPartial) else size
+    )
+
+
 def _samples(subject: Subject) -> int | None:
     """Samples of a step's batch: counted, or those of the largest of the first batches."""
     stages, merge = subject.stages, subject.bound.merge
     if stages.formation is None:
-        return stages.batches.batch_size * merge
+        return _fixed_samples(subject)
     first = subject.first
     if isinstance(first, str) or not first.batches:
         return None

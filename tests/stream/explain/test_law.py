@@ -242,6 +242,12 @@ class Ran:
         return None if self.packed else sum(len(_flat(batch["sample_id"])) for batch in self.batches)
 
     @property
+    def undelivered(self) -> int | None:
+        """Samples that `DropPartial` leaves out of the epoch; None where something else may."""
+        other = self.packed or self.drawn.kept is not None or self.drawn.last is not sp.DropPartial
+        return None if other else self.length - self.samples
+
+    @property
     def once_at_least(self) -> int:
         """Samples whose tokens were asked for: those of the loop, but for what batches repeat."""
         return len({each for own in self.ids for each in own})
@@ -422,6 +428,23 @@ MEASURES: list[Measure] = [
     Measure(r"batch > rows dropped an epoch > rows", lambda ran, _: ran.length - ran.once),
     Measure(r"batch > rows dropped an epoch > share", lambda ran, _: (ran.length - ran.once) / ran.length),
     Measure(r"batch > last > most", lambda ran, _: abs(ran.counted - ran.delivered), at_least, bound=True),
+    Measure(
+        r"batch > (chapters leave|(samples|rows) dropped at the end) > most",
+        lambda ran, _: None if ran.undelivered is None else ran.undelivered / ran.drawn.lanes,
+        at_least,
+        bound=True,
+    ),
+    Measure(
+        r"batch > chapters leave > again",
+        lambda ran, _: ran.drawn.lanes * (1 + ran.length // 512),
+        at_most,
+        bound=True,
+    ),
+    Measure(r"batch > (samples|rows) dropped at the end > rows", lambda ran, _: ran.undelivered),
+    Measure(
+        r"batch > (samples|rows) dropped at the end > share",
+        lambda ran, _: None if ran.undelivered is None else ran.undelivered / ran.length,
+    ),
     Measure(r"batch > formation > window", lambda ran, _: ran.meeting),
     Measure(r"batch > seen for this > samples", lambda ran, _: ran.length),
     Measure(r"batch > seen for this > seen", lambda ran, _: ran.length, at_most, bound=True),
