@@ -101,7 +101,7 @@ def _alike(subject: Subject, first: FirstBatches, costs: dict[str, int], mark: M
     cost_S = _decode_cost(first)
     if cost_S is None:
         return {"decode cost": f"unknown: the keys {', '.join(formation.key_texts)} are no sizes above 0"}
-    batches, sizes = [batch.samples for batch in first.formed], [batch.rows for batch in first.formed]
+    batches = [batch.samples for batch in first.formed]
     if not batches:
         return {"decode cost": "unknown: the first chapter forms no batch"}
     seen = np.sort(np.concatenate(batches))
@@ -109,7 +109,7 @@ def _alike(subject: Subject, first: FirstBatches, costs: dict[str, int], mark: M
     total = float(((cost_S[seen] - 1) ** 2).sum())
     if total == 0:
         return {"decode cost": "every sample costs the same"}
-    rows = [_row("with buckets", _Spread(cost_S, np.concatenate(batches), np.array(sizes)), total, mark, subject)]
+    rows = [_bucketed(first, mark, subject)]
     order, cuts = _cut(first, costs, seen)
     rows.append(_row("the same samples in order", _Spread(cost_S, order, cuts), total, mark, subject))
     if len(formation.keys) > 1:
@@ -117,6 +117,14 @@ def _alike(subject: Subject, first: FirstBatches, costs: dict[str, int], mark: M
         rows.append(_row("sorted by the product as one key", _Spread(cost_S, order, cuts), total, "estimated", subject))
     product = " x ".join(text if text.isidentifier() else f"({text})" for text in formation.key_texts)
     return {"a sample's decode cost": f"{product}, in units of its mean", "decode cost": rows}
+
+
+def _bucketed(first: FirstBatches, mark: Mark, subject: Subject) -> dict[str, Any]:
+    """The batches that a run makes."""
+    cost = np.concatenate([np.prod([key.astype(np.float64) for key in keys], axis=0) for keys in first.keys])
+    cost = cost / cost.mean()
+    spread = _Spread(cost, np.arange(len(cost)), first.rows)
+    return _row("with buckets", spread, float(((cost - 1) ** 2).sum()), mark, subject)
 
 
 class _Spread:

@@ -10,7 +10,7 @@ which batches are drawn.
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,6 +119,7 @@ class FirstBatches:
     positions: int  # of the epoch, that the windows took
     batches: list[Membership]
     streams: list[NDArray[np.int32]]  # of each batch: the stream of each sample; with packing, of each piece
+    keys: list[tuple[NDArray[Any], ...]]  # of each batch of clips: the bucket keys of its samples
     tally: OversizeTally
     filtered: int  # samples that filters left out
     whole: bool  # whether these are all batches of the epoch
@@ -223,12 +224,15 @@ def first_batches(
     return FirstBatches(forming.formation, seen.setting, seen.windows, seen.batches, taken, *drawn)
 
 
-def _drawn(forming: Forming, epoch: int) -> tuple[list[Membership], list[NDArray[np.int32]], OversizeTally, int, bool]:
-    """Draw the first batches: memberships, streams, what was above the budget or filtered, and whether these are all."""
+def _drawn(
+    forming: Forming, epoch: int
+) -> tuple[list[Membership], list[NDArray[np.int32]], list[tuple[NDArray[Any], ...]], OversizeTally, int, bool]:
+    """Draw the first batches: memberships, streams, keys, what was above the budget or filtered, whether these are all."""
     metrics, names = forming.reader.metrics, ("dropped", "truncated", "alone", "filtered")
     before = [getattr(metrics, name) for name in names]
     batches: list[Membership] = []
     streams: list[NDArray[np.int32]] = []
+    keys: list[tuple[NDArray[Any], ...]] = []
     with TemporaryDirectory() as folder:  # of an index that nobody else reads
         every = FormedBatches(Forming(forming.stages, forming.reader, forming.formation), Path(folder))
         held = 0
@@ -237,9 +241,12 @@ def _drawn(forming: Forming, epoch: int) -> tuple[list[Membership], list[NDArray
             batches.append(drawn.membership)
             streams.append(drawn.samples.places.streams)
             held += len(drawn.samples)
+            if forming.stages.clips and forming.formation.key_texts:
+                forming.reader.need(epoch, drawn.samples, forming.wanted)
+                keys.append(forming.window(drawn.samples, 0).keys)
         whole = held < _DRAWN or not every.exists(epoch, len(batches))
     counts = [getattr(metrics, name) - was for name, was in zip(names, before, strict=True)]
-    return batches, streams, OversizeTally(*counts[:3]), counts[3], whole
+    return batches, streams, keys, OversizeTally(*counts[:3]), counts[3], whole
 
 
 def _unknown(forming: Forming, numbering: FormedBatches, epoch: int, payload: frozenset[str]) -> str | None:
