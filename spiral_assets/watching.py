@@ -10,26 +10,22 @@ downstream is rebuilt.
 
 import hashlib
 import json
-import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from glob import glob
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 import dagster as dg
 
 from spiral_assets import conventions
+from spiral_assets.looks import LOOK_TAG, MANIFEST_TAG, look
 from spiral_assets.resources import CatalogResource
-from spiral_assets.sources import Declared, expanded, made, place_of
+from spiral_assets.sources import Declared
 
 if TYPE_CHECKING:
     import spiral_stream as spiral
 
-LOOK_TAG: Final = "spiral/look"  # of a registration: the digest of its source's files, before they were read
-MANIFEST_TAG: Final = "spiral/manifest"  # of a registration: the shard table that the catalog had after it
 LONGEST_S: Final = 3_600  # between two requests for the same state of a source
 _DIGITS: Final = 32
 RUN_KEY: Final = "dagster/run_key"  # tag by which Dagster names the request of a run
@@ -82,59 +78,6 @@ def watch_sensor(name: str, relations: Sequence[Watched], *, every_s: int, runni
         return dg.SensorResult(run_requests=[dg.RunRequest(run_key=key, asset_selection=keys)], cursor=after.cursor())
 
     return watch
-
-
-def look(source: Declared, catalog: "spiral.Catalog") -> str:
-    """Return a digest of names, sizes and times of a source's files, or of its units' content keys.
-
-    Args:
-        source: where the rows are.
-        catalog: that a function of the source gets.
-
-    Raises:
-        Failure: there is no file below its path.
-    """
-    place = place_of(source)
-    if place is None or "://" in expanded(place):
-        with made(source, catalog).open() as reader:
-            facts: list[tuple[object, ...]] = [(unit.name, unit.content_key) for unit in reader.units()]
-    else:
-        facts = list(_files(expanded(place)))
-    if not facts:
-        msg = f"source: there is no file at {place or source}. Put its files there, or correct its path"
-        raise dg.Failure(msg)
-    state = hashlib.blake2b(digest_size=_DIGITS // 2)
-    for each in facts:
-        state.update(repr(each).encode())
-    return state.hexdigest()
-
-
-def before_reading(source: Declared, catalog: "spiral.Catalog", *, watched: bool) -> str | None:
-    """Look at a source that is about to be registered; None for one that no sensor looks at and that is no local path.
-
-    Args:
-        source: where the rows are.
-        catalog: that a function of the source gets.
-        watched: whether a sensor looks at it, whatever that costs.
-    """
-    place = place_of(source)
-    if not watched and (place is None or "://" in expanded(place)):
-        return None
-    try:
-        return look(source, catalog)
-    except Exception:  # noqa: BLE001  registering it says what is wrong, and says it better
-        return None
-
-
-def tags(catalog: "spiral.Catalog", name: str, seen: str | None) -> dict[str, str]:
-    """Return what a registration records of itself for the sensor.
-
-    Args:
-        catalog: that has the relation.
-        name: of the relation.
-        seen: the look at its source before it was read, if there was one.
-    """
-    return {} if seen is None else {LOOK_TAG: seen, MANIFEST_TAG: catalog.entry(name).manifest_name}
 
 
 def _looks(relations: Sequence[Watched], catalog: "spiral.Catalog") -> tuple[dict[str, str], dict[str, str]]:
@@ -208,18 +151,3 @@ class _Asked:
             times = last["times"] + 1 if last is not None and last["look"] == now else 1
             asked[name] = {"look": now, "key": key, "at": time.time(), "times": times}
         return key, _Asked(self.serial + 1, {**self.of_relation, **asked})
-
-
-def _files(place: str) -> Iterator[tuple[str, int, int]]:
-    """Yield path, bytes and time of each file below a path, sorted; the path may be a pattern."""
-    path = os.path.expanduser(place)  # noqa: PTH111  a pattern is no path
-    roots = sorted(glob(path)) if any(sign in path for sign in "*?[") else [path]  # noqa: PTH207
-    for root in roots:
-        if Path(root).is_file():
-            facts = Path(root).stat()
-            yield root, facts.st_size, facts.st_mtime_ns
-        for folder, below, names in os.walk(root):
-            below.sort()
-            for name in sorted(names):
-                facts = (Path(folder) / name).stat()
-                yield f"{folder}/{name}", facts.st_size, facts.st_mtime_ns

@@ -6,7 +6,7 @@ from typing import Any, Final, final
 
 import dagster as dg
 
-from spiral_assets import automation, conventions, pages, relation_checks, watching
+from spiral_assets import automation, conventions, looks, pages, relation_checks
 from spiral_assets.assets.measure import Check, own_check
 from spiral_assets.checks import (
     identity_check,
@@ -170,9 +170,9 @@ def _relation(
     )
     def relation(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         opened = catalog.open()
-        seen = watching.before_reading(source, opened, watched=watched)
+        seen = looks.before_reading(source, opened, watched=watched)
         register(opened, registration, source)
-        tags = watching.tags(opened, registration.name, seen)
+        tags = looks.tags(opened, registration.name, seen)
         return page(context, opened, registration.name, registration.descriptions, tags=tags)
 
     return relation

@@ -153,7 +153,11 @@ class Named:
     mesh_dim_names = ("dp",)
 
 
-@pytest.mark.parametrize("foreign", [Named(), object(), {"dp": 2}, "dp", 3, np.zeros((2, 2)), [("dp", 2)]], ids=str)
+@pytest.mark.parametrize(
+    "foreign",
+    [Named(), object(), {"dp": 2}, "dp", 3, np.zeros((2, 2)), [("dp", 2)]],
+    ids=lambda each: type(each).__name__,
+)
 @pytest.mark.parametrize("dp_dims", [None, ("dp",)])
 def test_what_is_no_mesh_of_torch_is_named(foreign: Any, dp_dims: Any) -> None:
     with pytest.raises(

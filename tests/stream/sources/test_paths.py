@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.errors import SourceError
+from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.paths import (
     absolute,
     is_remote,
     local_folder,
     local_path,
     not_found,
-    open_file,
     outside_allowed,
     remote_fault,
 )
