@@ -235,7 +235,7 @@ class Relation(RowVerbs):
         """
         fields = with_steps(fields)
         node = with_decoded(self.node, fields)
-        formed = settled(node, formation, composition)
+        formed = settled(node, formation, composition, batch_size)
         values = (batch_size, as_tail(last), tuple(fields.items()), formed, on_error, error_budget)
         return self._with(nodes.Collate(node, *values))
 

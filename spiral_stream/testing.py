@@ -185,7 +185,7 @@ def check_formation(policy: Formation, chapter: ChapterSamples, setting: Setting
     """*cover*, *bounded* and *pure*: form a chapter as the runtime does, and check what no formation may break.
 
     Each sample is in exactly one batch, or was dropped and counted; of a packed chapter, each token is. No batch is above
-    the budget or the batch size. Never do more than ``policy.window_size`` samples wait. The tail rules may drop
+    the budget or the batch size. The pool always takes a sample, and never more than a window. The tail rules may drop
     (`DropPartial`) or repeat (`PadPartial`) samples. Forming the chapter again gives the same batches.
 
     Args:

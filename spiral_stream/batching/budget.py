@@ -89,7 +89,6 @@ class BatchLimits:
     max_tokens: int | None
     padded: bool
     additive: tuple[int, ...]  # A
-    even: bool = True  # whether a chapter's last two batches are made equal
 
     @property
     def only_counts(self) -> bool:
@@ -132,7 +131,7 @@ def limits_of(budget: BatchBudget | None, setting: Setting) -> BatchLimits:
         if setting.batch_size is None:
             msg = "collate: batch_size is None and there is no budget. Give batch_size, or budget=BatchBudget(max_tokens=...)"
             raise PlanError(msg)
-        return BatchLimits(setting.multiple, setting.batch_size, None, padded=True, additive=(), even=setting.even)
+        return BatchLimits(setting.multiple, setting.batch_size, None, padded=True, additive=())
     padded = budget.count == "padded"
     if budget.max_tokens is not None and padded and budget.max_tokens < setting.multiple:
         msg = (

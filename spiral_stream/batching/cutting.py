@@ -78,10 +78,9 @@ def even_end(ends: Int64, lengths: Int64 | None, costs: tuple[Int64, ...], limit
         limits: as for `cut`.
 
     Returns:
-        shape [J + 1], int64; ``ends`` if the last batch is full, if it is the only one, or if the limits ask for no
-        equal batches.
+        shape [J + 1], int64; ``ends`` if the last batch is full or if it is the only one.
     """
-    if not limits.even or len(ends) < 3 or is_full(int(ends[-2]), int(ends[-1]), lengths, costs, limits):  # noqa: PLR2004  two batches
+    if len(ends) < 3 or is_full(int(ends[-2]), int(ends[-1]), lengths, costs, limits):  # noqa: PLR2004  two batches
         return ends
     part = slice(int(ends[-3]), int(ends[-1]))
     size = part.stop - part.start

@@ -33,6 +33,7 @@ class Window:
     keys: tuple[NDArray[Any], ...] = ()  # [S] per bucket key: its values, numbers
     costs: tuple[Int64, ...] = ()  # [S] per additive limit of the budget: what each sample costs
     shares: NDArray[np.float64] | None = None  # [K] target shares from here on; None: unchanged
+    offsets: Int64 | None = None  # [S] tokens of each sample that rows before hold already; None: none
 
 
 @final
@@ -48,8 +49,8 @@ class Setting:
     ahead: NDArray[np.float64] | None = (
         None  # [K] samples that each stream is ahead of its share at the chapter's start
     )
-    even: bool = True  # whether the chapter's last two batches are made equal; else the last one is short
-    last: Tail | None = None  # the tail rule, for formations that keep to it in every chapter
+    ends: bool = True  # whether nothing may wait after the final window; else what fills no batch does (`Former.left`)
+    last: Tail | None = None  # the tail rule, for formations that keep to it themselves
     scarce: bool = (
         False  # whether the window may be too small for shares (`stratified.is_sure`): then the pool may fill up
     )
@@ -88,6 +89,18 @@ class OversizeTally:
     first: Int64 = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # numbers of the dropped samples
 
 
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Left:
+    """What fills no batch of a chapter: N samples, or parts of samples, in the order in which they joined."""
+
+    samples: (
+        Int64  # [N] numbers in the chapter, ascending; a sample of which several parts are left occurs once for each
+    )
+    offsets: Int64 | None = None  # [N] first token of each part; None: samples are never cut
+    lengths: Int64 | None = None  # [N] tokens of each part
+
+
 class Former(ABC):
     """Forms the batches of one chapter, window by window. Not thread-safe."""
 
@@ -105,11 +118,16 @@ class Former(ABC):
         Args:
             window: the next ``min(room, samples left in the chapter)`` samples, without those that a filter refused;
                 it may be empty.
-            final: whether the chapter ends here; then every sample left in the pool is returned too.
+            final: whether the chapter ends here; then every sample left in the pool is returned too, or only whole batches
+                of them unless the setting ``ends``.
 
         Raises:
             DataError: a sample is above the budget and the policy is ``raise``; ``sample`` is its number in the chapter.
         """
+
+    def left(self) -> Left:
+        """Return what waits: after the final window, what fills no batch. Formations that `leaves` need it."""
+        return Left(np.empty(0, dtype=np.int64))
 
 
 class Formation(ABC):
@@ -136,8 +154,18 @@ class Formation(ABC):
 
     @property
     def counts_samples(self) -> bool:
-        """Whether every batch has the plan's number of rows, so that only a chapter's last one may be short."""
+        """Whether every batch has the plan's number of rows. Then only the epoch's last batches may be short."""
         return True
+
+    @property
+    def leaves(self) -> bool:
+        """Whether what fills no batch of a chapter waits for the lane's end; then its formers keep to `Setting.ends`."""
+        return False
+
+    @property
+    def cuts_samples(self) -> bool:
+        """Whether a batch may hold a part of a sample."""
+        return False
 
     def most_tokens(self, batch_size: int) -> int | None:
         """Return the most tokens that a batch may hold; None if their number has no limit.

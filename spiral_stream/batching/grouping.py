@@ -23,6 +23,7 @@ class Pool:
     """S samples that are in no batch yet, sorted by key, then by their number in the chapter."""
 
     streams: NDArray[np.int32]  # [S]
+    samples: Int64  # [S] their numbers
     lengths: Int64 | None  # [S]
     costs: tuple[Int64, ...]  # [S] per additive limit
 
@@ -37,11 +38,15 @@ class Grouping(ABC):
         Args:
             pool: samples that each keep to the limits on their own.
             patience: how many samples may wait for the next window.
-            final: whether this is the last window, so that no sample may wait.
+            final: whether this is the last window, so that no sample may wait. Where samples are counted the pool is then
+                whole batches, and a grouping that `leaves` lets what fills none wait.
 
         Returns:
             for each batch, indices into the pool, ascending. Samples in no batch wait.
         """
+
+    leaves: bool = False  # whether it decides itself what waits after the last window; else the last to join do
+    settles: bool = False  # whether it makes the epoch's short batches itself
 
     def turn(self, shares: NDArray[np.float64]) -> None:  # noqa: B027  only a composition keeps to shares
         """Aim at these shares from here on; shape [K]."""

@@ -5,9 +5,10 @@ their stream and then merged: the next unit is the one that would be finished fi
 (weighted fair queueing, Demers, Keshav and Shenker 1989), so a stream is off its target by about a unit. Samples that do
 not fill a unit wait. Cost: 3 us per stream, 20 us per stream that has a batch, and 10 us per batch.
 
-Without a budget, every unit has exactly ``batches`` batches, so steps of that many batches hold one stream from the first
-chapter to the last (version 2). Samples that a stream has left at a chapter's end make a last unit of short batches of
-equal size; `DropPartial` leaves it out, and `PadPartial` fills it with samples of the same stream.
+Without a budget, every unit has exactly ``batches`` batches of ``batch_size`` samples, so steps of that many batches hold
+one stream from the first chapter to the last. What a stream has left at a chapter's end waits for the lane's end, and what
+it has left there for the epoch's: there it makes a last unit of short batches of equal size. `DropPartial` leaves it out,
+and `PadPartial` fills it with samples of the same stream.
 """
 
 import heapq
@@ -23,22 +24,48 @@ from spiral_stream.batching.emission import emission_order
 from spiral_stream.batching.formation import Int64, Setting
 from spiral_stream.batching.grouping import Grouping, Pool, targets
 from spiral_stream.batching.tail import DropPartial, PadPartial
+from spiral_stream.errors import PlanError
 
 # S samples, K streams
+
+
+def least_window(streams: int, batches: int, batch_size: int) -> int:
+    """Return the smallest window in which some stream always has a whole unit: ``batches`` batches of counted samples."""
+    return streams * (batches * batch_size - 1) + 1
+
+
+def need_room(window_size: int, streams: int, batches: int, batch_size: int) -> None:
+    """Refuse a window in which every stream may wait for more samples while none has a whole unit.
+
+    Raises:
+        PlanError: says the smallest window that has room.
+    """
+    least = least_window(streams, batches, batch_size)
+    if window_size < least:
+        steps = f"steps of {batches:,} batches" if batches > 1 else "batches"
+        msg = (
+            f"collate: OneStream with window_size={window_size:,}: {streams:,} streams may wait with {least - 1:,} samples for "
+            f"whole {steps} of {batch_size:,}, so that none can be made. Give formation=WindowedBucket(window_size={least:,}) or "
+            "more, a smaller batch_size, or a budget"
+        )
+        raise PlanError(msg)
 
 
 @final
 class OneStreamGrouping(Grouping):
     """Every batch, and every unit of batches, holds one stream."""
 
-    def __init__(self, composition: OneStream, limits: BatchLimits, setting: Setting, cost_group: int) -> None:
+    def __init__(
+        self, composition: OneStream, limits: BatchLimits, setting: Setting, cost_group: int, window_size: int
+    ) -> None:
         self._shares, self._counts = targets(composition, setting)  # floats: they begin with what each stream was ahead
         self._unit = composition.batches
         self._limits = limits
-        self._last = setting.last
-        self._rows = (
-            composition.batches * (limits.batch_size or 0) if limits.only_counts and composition.batches > 1 else 0
-        )
+        self._last, self._ends = setting.last, setting.ends
+        self._rows = composition.batches * (limits.batch_size or 0) if limits.only_counts else 0
+        self.leaves = self.settles = bool(self._rows)
+        if self._rows:
+            need_room(window_size, len(self._shares), composition.batches, limits.batch_size or 1)
         self._key = setting.key
         self._group = max(1, cost_group // composition.batches)
         self._window = -1
@@ -51,19 +78,22 @@ class OneStreamGrouping(Grouping):
         order = np.argsort(pool.streams, kind="stable")
         sizes = np.bincount(pool.streams, minlength=len(self._shares))
         members = np.split(order, np.cumsum(sizes)[:-1])
+        if final and self._rows and not self._ends:  # the last of each stream to join wait, whatever their keys
+            members = [self._whole(pool, mine) for mine in members]
+            sizes = np.array([len(mine) for mine in members])
         cuttable = np.ones(len(sizes), dtype=np.bool_) if final else self._cuttable(pool, order, sizes)
-        if final and self._rows and isinstance(self._last, PadPartial):
+        if final and self._rows and self._ends and isinstance(self._last, PadPartial):
             members = [self._padded(mine) for mine in members]
             sizes = np.array([len(mine) for mine in members])
         none = np.zeros(1, dtype=np.int64)
         runs = [self._runs(pool, mine, final=final) if cuttable[k] else none for k, mine in enumerate(members)]
         left = sizes - np.array([int(ends[-1]) for ends in runs])
         for k in np.argsort(-left, kind="stable"):  # the stream nearest to a whole batch goes first
-            if int(left.sum()) <= patience:
+            if self._rows or int(left.sum()) <= patience:  # counted samples wait: the window has room (`least_window`)
                 break
-            runs[k], left[k] = self._runs(pool, members[k], final=True, forced=True), 0
+            runs[k], left[k] = self._runs(pool, members[k], final=True), 0
         units = self._merged([self._units(ends, k) for k, ends in enumerate(runs)])
-        if self._rows:
+        if self._rows and final and self._ends:
             units = _aligned(units, self._unit)
         return [members[k][start:stop] for k, unit in units for start, stop in unit]
 
@@ -85,11 +115,15 @@ class OneStreamGrouping(Grouping):
         """A stream's samples, with some repeated to complete its last unit."""
         return np.concatenate((members, np.resize(members, -len(members) % self._rows))) if len(members) else members
 
-    def _runs(self, pool: Pool, members: Int64, *, final: bool, forced: bool = False) -> Int64:
+    def _whole(self, pool: Pool, members: Int64) -> Int64:
+        """Those of a stream's samples, first come, that fill whole units."""
+        joined = np.argsort(pool.samples[members], kind="stable")
+        return members[np.sort(joined[: len(members) // self._rows * self._rows])]
+
+    def _runs(self, pool: Pool, members: Int64, *, final: bool) -> Int64:
         """Ends of the batches of one stream: of whole units, or of all its samples at the end or if the pool is full."""
         if final and self._rows:
-            drops = isinstance(self._last, DropPartial) and not forced
-            return _counted(len(members), self._unit, self._rows, drops=drops)
+            return _counted(len(members), self._unit, self._rows, drops=isinstance(self._last, DropPartial))
         lengths = None if pool.lengths is None else pool.lengths[members]
         costs = tuple(cost[members] for cost in pool.costs)
         ends = cut(len(members), lengths, costs, self._limits)

@@ -11,7 +11,7 @@ Cost: about 0.1 us per sample in windows of 8,192, plus 3 us per batch.
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Literal, Self, final
+from typing import ClassVar, Final, Literal, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from spiral_stream.batching.formation import (
     Formation,
     Former,
     Int64,
+    Left,
     Membership,
     OversizeTally,
     Packing,
@@ -40,6 +41,7 @@ STRATEGIES: Final = ("best_fit", "first_fit", "concat_and_split")
 OVERSIZE: Final = ("raise", "truncate", "drop", "split")
 MAX_TOKENS: Final = 2**24 - 1  # what the kernel's bitmap of free places covers
 MAX_WINDOW: Final = 2**22  # sums of lengths stay exact
+_GROWTH: Final = 8  # a pool that fills no batch grows by an eighth, so that it is not packed again for a few samples
 
 
 @final
@@ -48,12 +50,12 @@ class Packed(Formation):
     """Rows of exactly ``max_tokens`` places, each shared by samples that do not overlap; ``batch_size`` rows per batch.
 
     Every sample is delivered once. A sample without tokens is a piece of length 0 in a row that can take another segment;
-    its ``start`` may be ``max_tokens``. A batch has fewer than ``batch_size`` rows only at a chapter's end, or if a whole
-    pool of samples did not fill that many.
+    its ``start`` may be ``max_tokens``. Only the last batch of an epoch has fewer than ``batch_size`` rows.
 
-    Some samples, always fewer than ``window_size``, wait for the next window. They are those of the emptiest rows (at
+    Some samples wait for the next window, and at a chapter's end for the lane's. They are those of the emptiest rows (at
     least one row, at most ``batch_size``), which later samples may still fill. With ``concat_and_split`` they are those
-    of the last rows that do not make up a batch, and of the last row if it is not full.
+    of the last rows that do not make up a batch, and of the last row if it is not full. They are fewer than
+    ``window_size``, unless so many samples do not fill a batch: then the pool grows until it does.
 
     Args:
         max_tokens: width T of a row.
@@ -73,6 +75,7 @@ class Packed(Formation):
         PlanError: a parameter is of another type, or out of range.
     """
 
+    VERSION: ClassVar[int] = 2
     max_tokens: int
     strategy: Strategy = "best_fit"
     max_segments: int | None = None
@@ -109,6 +112,14 @@ class Packed(Formation):
     @property
     def needs_lengths(self) -> bool:
         return True
+
+    @property
+    def leaves(self) -> bool:
+        return True
+
+    @property
+    def cuts_samples(self) -> bool:
+        return self.oversize == "split"
 
     def most_tokens(self, batch_size: int) -> int:
         return self.max_tokens * batch_size
@@ -175,6 +186,7 @@ class PackedFormer(Former):
         self.tally = OversizeTally()
         self._policy = policy
         self._batch_rows = setting.batch_size or 1
+        self._ends = setting.ends
         self._key = setting.key
         self._pool = _Pool(*(np.empty(0, dtype=np.int64) for _ in range(3)))
         self._waiting = 0
@@ -182,23 +194,24 @@ class PackedFormer(Former):
 
     @property
     def room(self) -> int:
-        return self._policy.window_size - self._waiting
+        size = self._policy.window_size
+        return min(size, max(size - self._waiting, self._waiting // _GROWTH, 1))
 
     def form(self, window: Window, *, final: bool) -> list[Membership]:
         pool = self._joined(window)
         packed = (_cut if self._policy.concatenates else _fit)(pool, self._policy)
         order = self._order(packed)
-        for count in self._counts(packed, final=final):
-            waits = np.ones(packed.count, dtype=np.bool_)
-            waits[order[:count]] = False
-            left = _left(pool, packed, waits[packed.rows])
-            self._waiting = int(np.count_nonzero(np.diff(left.samples, prepend=-1)))
-            if self.room > 0:
-                break
-        self._pool = left
+        count = self._count(packed, final=final)
+        waits = np.ones(packed.count, dtype=np.bool_)
+        waits[order[:count]] = False
+        self._pool = _left(pool, packed, waits[packed.rows])
+        self._waiting = int(np.count_nonzero(np.diff(self._pool.samples, prepend=-1)))
         emitted = order[:count] if self._policy.concatenates else self._shuffled(order[:count])
         self._windows += 1
         return self._batches(pool, packed, emitted)
+
+    def left(self) -> Left:
+        return Left(self._pool.samples, self._pool.offsets, self._pool.lengths)
 
     def _joined(self, window: Window) -> _Pool:
         """The samples that waited and those of the window; none is longer than a row unless rows cut samples."""
@@ -207,6 +220,10 @@ class PackedFormer(Former):
             raise PlanError(msg)
         samples = np.asarray(window.samples, dtype=np.int64)
         offsets, lengths = np.zeros_like(samples), np.asarray(window.lengths, dtype=np.int64)
+        if (
+            window.offsets is not None
+        ):  # rows before hold the rest; a part is never longer than a row where rows cut none
+            offsets = np.asarray(window.offsets, dtype=np.int64)
         width = self._policy.max_tokens
         too_long = lengths > width
         if not self._policy.concatenates and too_long.any():
@@ -222,6 +239,12 @@ class PackedFormer(Former):
             else:
                 samples, offsets, lengths = _split(samples, lengths, width)
         old = (self._pool.samples, self._pool.offsets, self._pool.lengths)
+        if len(samples) + len(old[0]) > MAX_WINDOW:
+            msg = (
+                f"Packed: {len(samples) + len(old[0]):,} samples do not fill a batch of {self._batch_rows:,} rows of {width:,}. "
+                "Lower batch_size or max_tokens"
+            )
+            raise DataError(msg)
         return _Pool(*(np.concatenate(pair) for pair in zip(old, (samples, offsets, lengths), strict=True)))
 
     def _order(self, packed: _PackedRows) -> Int64:
@@ -231,17 +254,16 @@ class PackedFormer(Former):
         used = np.bincount(packed.rows, weights=packed.lengths, minlength=packed.count)
         return np.argsort(-used, kind="stable")
 
-    def _counts(self, packed: _PackedRows, *, final: bool) -> tuple[int, ...]:
-        """How many rows to emit: numbers to try in turn, until one leaves room in the pool."""
-        if final:
-            return (packed.count,)
-        whole = self._batch_rows
-        if not self._policy.concatenates:
-            return (max(packed.count - 1, 0) // whole * whole, packed.count)  # the emptiest row always waits
-        last = packed.rows == packed.count - 1
-        full = int(packed.lengths[last].sum()) == self._policy.max_tokens
-        closed = packed.count - (not full and int(np.count_nonzero(last)) != self._policy.max_segments)
-        return (max(closed, 0) // whole * whole, max(closed, 0), packed.count)
+    def _count(self, packed: _PackedRows, *, final: bool) -> int:
+        """How many rows to emit: whole batches of them, or all at the end."""
+        if final and self._ends:
+            return packed.count
+        closed = packed.count - (not final)  # the emptiest row always waits for the next window
+        if self._policy.concatenates and packed.count:
+            last = packed.rows == packed.count - 1
+            full = int(packed.lengths[last].sum()) == self._policy.max_tokens
+            closed = packed.count - (not full and int(np.count_nonzero(last)) != self._policy.max_segments)
+        return max(closed, 0) // self._batch_rows * self._batch_rows
 
     def _shuffled(self, rows: Int64) -> Int64:
         """Rows in a keyed order, so that those of long samples do not come first."""

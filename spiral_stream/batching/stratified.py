@@ -13,9 +13,9 @@ after the other, and everything is dealt anew.
 The input is a shuffle (`sampling.slices`), so a stream may come late, and the others wait for it in the pool;
 `smallest_window` says how many. In a smaller window the pool may be full before the stream comes. Then one batch goes
 without it, and its samples are dealt first when they come, so it is never further behind than its supply (version 2;
-only for windows that `is_sure` does not vouch for). Cost, of a window of 8,192 in three streams: 2 ms, and 30 us per
-batch. With many streams a window holds few samples of each, so quantiles are coarse and batches pad more: give a larger
-window.
+only for windows that `is_sure` does not vouch for). Where samples are counted, that batch is a whole one, as all are.
+Cost, of a window of 8,192 in three streams: 2 ms, and 30 us per batch. With many streams a window holds few samples of
+each, so quantiles are coarse and batches pad more: give a larger window.
 """
 
 from dataclasses import dataclass
@@ -132,7 +132,8 @@ class StratifiedGrouping(Grouping):
         self._shares, self._ahead_at_start = targets(composition, setting)
         self._counts = np.zeros(len(self._shares), dtype=np.int64)
         self._limits = limits
-        self._scarce = setting.scarce
+        self._scarce, self._counted = setting.scarce, limits.only_counts
+        self.leaves = self._counted
         self._key = setting.key
         self._group = cost_group
         self._window = -1
@@ -153,7 +154,7 @@ class StratifiedGrouping(Grouping):
             line = Line(self._shares, self._ahead(), ranked.supply)
             reach = ranked.reach(line)
             tried = []
-            for hold in (True, False):
+            for hold in (True,) if self._counted else (True, False):
                 tried.append(self._formed(ranked, line, reach, hold=hold, even=False))
                 if size - sum(map(len, tried[-1])) <= patience:
                     return self._accounted(pool, tried[-1])
@@ -166,15 +167,29 @@ class StratifiedGrouping(Grouping):
         if not final or np.abs(ahead).max(initial=0.0) >= _FOLLOWS or (ranked.supply + ahead).min(initial=0.0) < 0:
             ahead = np.zeros(len(self._shares))
         own = Line((ranked.supply + ahead) / max(1, size), ahead, ranked.supply)  # from where it stands to all of it
-        batches = self._formed(ranked, own, size, hold=False, even=True)
+        batches = self._whole(pool, own) if self._counted else self._formed(ranked, own, size, hold=False, even=True)
         self._counts[:] = 0
         self._ahead_at_start[:] = 0.0
         return batches
 
+    def _whole(self, pool: Pool, line: Line) -> list[Int64]:
+        """Batches of counted samples of a whole pool; of each stream, the last to join fill none and wait."""
+        rows = self._limits.batch_size or 1
+        sizes = np.full(len(pool.streams) // rows, rows, dtype=np.int64)
+        given = deal(sizes, line).sum(axis=0).astype(np.int64)
+        joined = np.lexsort((pool.samples, pool.streams))
+        nth = np.arange(len(joined)) - (np.cumsum(line.supply) - line.supply)[pool.streams[joined]]
+        mine = np.sort(joined[nth < given[pool.streams[joined]]])
+        lengths = None if pool.lengths is None else pool.lengths[mine]
+        part = Pool(pool.streams[mine], pool.samples[mine], lengths, tuple(cost[mine] for cost in pool.costs))
+        ranked = _Ranked(part, len(self._shares))
+        own = Line(line.slopes, line.leads, ranked.supply)
+        return [mine[batch] for batch in self._formed(ranked, own, len(mine), hold=False, even=False)]
+
     def _due(self, crowded: int) -> int:
         """How many samples go without a late stream: one batch if samples are counted, else those that crowd the pool."""
         limits = self._limits
-        return limits.batch_size if limits.only_counts and limits.batch_size is not None else max(1, crowded)
+        return limits.batch_size if self._counted and limits.batch_size is not None else max(1, crowded)
 
     def _ahead(self) -> Float64:
         ahead: Float64 = self._ahead_at_start + self._counts - self._shares * int(self._counts.sum())

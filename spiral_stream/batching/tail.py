@@ -32,8 +32,8 @@ class Tail(ABC):  # noqa: B024  a closed family of rules
 class DropPartial(Tail):
     """Drop the short batch, then the batches that do not fill a step of all ranks.
 
-    If the formation counts samples (no budget, or packing), a chapter's last batch may be short; under a budget no batch
-    is. With ``OneStream(batches=n)``, samples of a stream that do not fill n batches at a chapter's end are dropped.
+    Only the epoch's last batch may be short; under a budget none is. With ``OneStream(batches=n)`` and no budget, samples
+    of a stream that do not fill n batches at the epoch's end are dropped.
     """
 
 
@@ -48,8 +48,8 @@ class KeepPartial(Tail):
 class PadPartial(Tail):
     """Fill the short batch, and the last step, with samples from the epoch's start.
 
-    Batches of a formation stay as they are, with one exception: ``OneStream(batches=n)`` without a budget fills the samples
-    that a stream has left at a chapter's end up to n batches, with samples of the same stream.
+    Where a formation decides who shares a batch, the short batch is filled with rows of the epoch's first one. ``OneStream``
+    without a budget fills what each stream has left at the epoch's end with samples of the same stream.
     """
 
 

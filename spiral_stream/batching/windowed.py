@@ -1,7 +1,8 @@
 """Which samples of a window share a batch: samples of similar size, as many as the budget allows.
 
 A window's samples join the pool of waiting samples. The pool is sorted by the keys (ties by position) and cut into runs
-that keep to every limit; the last run waits unless no further sample can join it. At a chapter's end nothing waits, and
+that keep to every limit; the last run waits unless no further sample can join it. At a chapter's end, the last samples
+that fill no batch wait for the lane's end, if batches are counted (docs/decisions/0058); under a budget nothing waits, and
 the last two runs are cut again evenly. A composition groups the sorted pool in its own way.
 
 Cost: about 1 ms for a window of 8,192 samples, and 8 us per batch.
@@ -31,6 +32,7 @@ from spiral_stream.batching.formation import (
     Formation,
     Former,
     Int64,
+    Left,
     Membership,
     OversizeTally,
     Setting,
@@ -42,9 +44,10 @@ from spiral_stream.batching.one_stream import OneStreamGrouping
 from spiral_stream.batching.stratified import StratifiedGrouping
 from spiral_stream.errors import PlanError, shown
 
+WINDOW: Final = 8192
 MAX_WINDOW: Final = 2**22
 MAX_GROUP: Final = 2**20
-_PATIENCE: Final = 8  # 1 / 8 of the window is kept free for the next, so that a pool is not sorted for a few samples
+_PATIENCE: Final = 8  # under a budget, 1 / 8 of the window is kept free, so that a pool is not sorted for a few samples
 
 # S samples of a window or pool
 
@@ -92,7 +95,8 @@ class WindowedBucket(Formation):
     """
 
     VERSION: ClassVar[int] = 1
-    window_size: int = 8192
+    COUNTED: ClassVar[int] = 3  # without a budget: what a chapter cannot fill waits for the lane's end
+    window_size: int = WINDOW
     keys: Sequence[BucketKey] = ()
     budget: BatchBudget | None = None
     cost_group: int = 8
@@ -123,9 +127,8 @@ class WindowedBucket(Formation):
 
     @property
     def version(self) -> int:
-        """The version of the batches it forms: 2 with ``OneStream(batches=n)``, n above 1, and no budget; else 1."""
-        several = isinstance(self.composition, OneStream) and self.composition.batches > 1
-        return 2 if several and self.budget is None else self.VERSION
+        """The version of the batches it forms: 3 where samples are counted, 1 under a budget."""
+        return self.COUNTED if self.budget is None else self.VERSION
 
     @property
     def needs_lengths(self) -> bool:
@@ -141,6 +144,10 @@ class WindowedBucket(Formation):
 
     @property
     def counts_samples(self) -> bool:
+        return self.budget is None
+
+    @property
+    def leaves(self) -> bool:
         return self.budget is None
 
     def most_tokens(self, batch_size: int) -> int | None:
@@ -173,13 +180,13 @@ class WindowedBucket(Formation):
                 f"least window_size={setting.batch_size}, and better many times that"
             )
             raise PlanError(msg)
-        return WindowedFormer(self, limits, self._grouping(limits, setting))
+        return WindowedFormer(self, limits, self._grouping(limits, setting), ends=setting.ends)
 
     def _grouping(self, limits: BatchLimits, setting: Setting) -> Grouping:
         if isinstance(self.composition, StratifiedByStream):
             return StratifiedGrouping(self.composition, limits, setting, self._group)
         if isinstance(self.composition, OneStream):
-            return OneStreamGrouping(self.composition, limits, setting, self._group)
+            return OneStreamGrouping(self.composition, limits, setting, self._group, self.window_size)
         return _SortedRuns(limits, setting, self._group)
 
     @property
@@ -202,7 +209,8 @@ class _SortedRuns(Grouping):
         self._window += 1
         ends = cut(len(pool.streams), pool.lengths, pool.costs, self._limits)
         if final:
-            ends = even_end(ends, pool.lengths, pool.costs, self._limits)
+            if not self._limits.only_counts:
+                ends = even_end(ends, pool.lengths, pool.costs, self._limits)
         elif len(ends) > 1:
             start, stop = (int(end) for end in ends[-2:])
             if stop - start <= patience and not is_full(start, stop, pool.lengths, pool.costs, self._limits):
@@ -215,11 +223,15 @@ class _SortedRuns(Grouping):
 class WindowedFormer(Former):
     """Forms the batches of one chapter from its windows."""
 
-    def __init__(self, policy: WindowedBucket, limits: BatchLimits, grouping: Grouping) -> None:
+    def __init__(self, policy: WindowedBucket, limits: BatchLimits, grouping: Grouping, *, ends: bool) -> None:
         self.tally = OversizeTally()
         self._policy = policy
         self._limits = limits
         self._grouping = grouping
+        self._counted = limits.batch_size if policy.budget is None and not grouping.leaves else None
+        self._rest_is_short = ends and policy.budget is None and not grouping.settles
+        free = 1 if policy.budget is None else max(1, policy.window_size // _PATIENCE)
+        self._patience = policy.window_size - free
         self._waiting: Window | None = None
 
     @property
@@ -232,23 +244,35 @@ class WindowedFormer(Former):
             self._grouping.turn(window.shares)
         fitting, alone = self._admitted(window)
         pool = fitting if self._waiting is None else _joined(self._waiting, fitting)
-        order = np.lexsort((pool.samples, *reversed(pool.keys)))
+        late = _taken(pool, np.empty(0, dtype=np.int64))
+        if final and self._counted is not None:  # the last to join wait, whatever their keys
+            whole = len(pool.samples) // self._counted * self._counted
+            joined = np.argsort(pool.samples, kind="stable")
+            pool, late = _taken(pool, np.sort(joined[:whole])), _taken(pool, np.sort(joined[whole:]))
+        order = _by_keys(pool)
         ranked = Pool(
             pool.streams[order],
+            pool.samples[order],
             None if pool.lengths is None else pool.lengths[order],
             tuple(c[order] for c in pool.costs),
         )
-        patience = self._policy.window_size - max(1, self._policy.window_size // _PATIENCE)
-        batches = self._grouping.group(ranked, patience, final=final)
+        batches = self._grouping.group(ranked, self._patience, final=final)
         waits = np.ones(len(order), dtype=np.bool_)
         for ranks in batches:
             waits[ranks] = False
-        self._waiting = _taken(pool, np.sort(order[waits]))
+        self._waiting = _joined(_taken(pool, np.sort(order[waits])), late)
         formed = [self._membership(pool, order[ranks]) for ranks in batches]
         formed += [self._membership(alone, np.array([i])) for i in range(len(alone.samples))]
         if len(alone.samples) and not self._policy.keys and self._policy.composition is None:
             formed.sort(key=lambda batch: int(batch.samples[0]))
+        if final and self._rest_is_short and len(self._waiting.samples):
+            formed.append(self._membership(self._waiting, _by_keys(self._waiting)))
+            self._waiting = None
         return formed
+
+    def left(self) -> Left:
+        waiting = np.empty(0, dtype=np.int64) if self._waiting is None else self._waiting.samples
+        return Left(np.sort(waiting))
 
     def _admitted(self, window: Window) -> tuple[Window, Window]:
         """The samples that may share batches, and those that get a batch of their own; counts them in the tally."""
@@ -284,6 +308,11 @@ class WindowedFormer(Former):
             return Membership(samples, len(samples))
         lengths = pool.lengths[members]
         return Membership(samples, len(samples), int(self._limits.widths(lengths.max())), lengths)
+
+
+def _by_keys(pool: Window) -> Int64:
+    """The order of the keys, ties by position; shape [S]."""
+    return np.lexsort((pool.samples, *reversed(pool.keys)))
 
 
 def _taken(window: Window, index: Int64) -> Window:

@@ -95,6 +95,8 @@ def _formed(subject: Subject) -> dict[str, Any]:
     for doubt in doubts(subject.stages, subject.bound.epoch):
         subject.warnings.add(doubt.removeprefix("collate: "))
     out["last"] = _tail(subject)
+    if forming.leaves:
+        out |= _left(subject, numbering)
     first = subject.first
     if isinstance(first, str):
         out["batches"] = first
@@ -102,6 +104,29 @@ def _formed(subject: Subject) -> dict[str, Any]:
             subject.warnings.add(first.removeprefix("unknown: "), STOPS)
         return out
     return {**out, **_counts(subject, numbering, first), **_shapes(subject, first)}
+
+
+def _left(subject: Subject, numbering: FormedBatches) -> dict[str, Any]:
+    """What chapters cannot fill, where it goes, and what `DropPartial` leaves out of it at the epoch's end."""
+    forming = numbering.forming
+    unit = "rows" if isinstance(forming.formation, Packed) else "samples"
+    most = Figure(forming.most_left, unit)
+    out: dict[str, Any] = {"chapters leave": "nothing: they begin at whole batches"}
+    if not forming.arithmetic:
+        again = Figure(numbering.not_indexed(subject.bound.epoch), "chapters")
+        out["chapters leave"] = phrase(
+            f"at most {{most}} {unit} each, delivered at the lane's end; a run that resumes without their index forms {{again}} "
+            "chapters again for that",
+            most=most,
+            again=again,
+        )
+    if isinstance(subject.stages.batches.last, DropPartial):
+        total = subject.stages.epochs.length(subject.bound.epoch)
+        out[f"{unit} dropped at the end"] = phrase(f"at most {{most}} {unit}", most=most)
+        if forming.arithmetic:
+            count = numbering.total(subject.bound.epoch)
+            out[f"{unit} dropped at the end"] = _dropped(total - count * forming.rows, total)
+    return out
 
 
 def _tail(subject: Subject) -> Phrase | str:
@@ -127,7 +152,7 @@ def _counts(subject: Subject, numbering: FormedBatches, first: FirstBatches) -> 
         out["batches an epoch"] = phrase(
             "{batches:m} ({chapters} chapters not formed yet)",
             batches=Figure(count, "batches", mark, source=_source(first)),
-            chapters=Figure(numbering.unknown(bound.epoch), "chapters"),
+            chapters=Figure(numbering.uncounted(bound.epoch), "chapters"),
         )
     steps = tail.steps(subject.stages.batches.last, count, bound.world_size, bound.merge, bound.place)
     out["steps of this rank"] = Figure(steps, "steps", mark, source=_source(first))

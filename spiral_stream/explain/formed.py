@@ -22,6 +22,7 @@ from spiral_stream.batching.formation import (
     Formation,
     Former,
     Int64,
+    Left,
     Membership,
     OversizeTally,
     Setting,
@@ -76,6 +77,9 @@ class _Watched(Former):
         formed = self._seen.former.form(window, final=final)
         self._seen.batches += formed
         return formed
+
+    def left(self) -> Left:
+        return self._seen.former.left()
 
 
 @final
@@ -213,7 +217,9 @@ def first_batches(
         return unknown
     watching, before = _Watching(forming.formation), forming.reader.metrics.filtered
     try:
-        chapter = Chapter(Forming(forming.stages, forming.reader, watching), epoch, 0, 0)
+        watched = Forming(forming.stages, forming.reader, forming.formation)
+        watched.former = watching.former
+        chapter = Chapter(watched, epoch, 0, 0)
         (seen,) = watching.seen
         while not chapter.complete and seen.joined < _SAMPLES:
             chapter.has(len(chapter.batches))

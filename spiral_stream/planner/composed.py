@@ -6,7 +6,6 @@ from typing import Final
 import numpy as np
 
 from spiral_stream.batching.composition import OneStream, StratifiedByStream
-from spiral_stream.batching.formation import CHAPTER_WINDOWS
 from spiral_stream.batching.stratified import Float64, smallest_window
 from spiral_stream.batching.tail import KeepPartial, PadPartial
 from spiral_stream.batching.windowed import WindowedBucket
@@ -39,29 +38,18 @@ def doubts(stages: Stages, epoch: int) -> Iterator[str]:
                 f"Give window_size of at least {least:,}"
             )
     elif isinstance(composition, OneStream) and composition.batches > 1 and batch_size is not None:
-        yield from _of_units(stages, formation, composition.batches * batch_size, mixture.quotas(epoch) / mixture.total)
+        yield from _of_units(stages, composition.batches * batch_size, mixture.quotas(epoch) / mixture.total)
 
 
-def _of_units(stages: Stages, formation: WindowedBucket, rows: int, shares: Float64) -> Iterator[str]:
+def _of_units(stages: Stages, rows: int, shares: Float64) -> Iterator[str]:
     """Doubts about counted batches that take several batches in a row from one stream: ``rows`` samples per unit."""
-    window = formation.window_size
-    waits = len(shares) * (rows - 1)
-    free = max(1, window // 8)
-    if waits > window - free:
-        yield (
-            f"collate: OneStream with window_size={window:,}: {len(shares):,} streams may wait with {waits:,} samples for whole "
-            f"steps of {rows:,}, so that batches are short in mid-epoch. Give window_size of at least {-(-waits * 8 // 7) + 1:,}"
-        )
-    last, chapter = (
-        stages.batches.last,
-        min(window * CHAPTER_WINDOWS, stages.epochs.total // stages.batches.lanes.count),
-    )
-    few = np.flatnonzero(shares * chapter < rows).tolist()
+    last, total = stages.batches.last, stages.epochs.total
+    few = np.flatnonzero(shares * total < rows).tolist()
     if few and not isinstance(last, KeepPartial):
-        named = ", ".join(f"{stages.streams[k].name} (about {shares[k] * chapter:,.0f})" for k in few[:_NAMED])
+        named = ", ".join(f"{stages.streams[k].name} (about {shares[k] * total:,.0f})" for k in few[:_NAMED])
         more = f" and {len(few) - _NAMED:,} more" if len(few) > _NAMED else ""
         does = "fills it with repeated ones" if isinstance(last, PadPartial) else "drops them all"
         yield (
-            f"collate: OneStream: in a chapter of {chapter:,} samples {named}{more} have fewer than a step's {rows:,}, and "
+            f"collate: OneStream: in an epoch of {total:,} samples {named}{more} have fewer than a step's {rows:,}, and "
             f"{type(last).__name__} {does}. Give last=KeepPartial, fewer batches in a row or a smaller batch_size"
         )

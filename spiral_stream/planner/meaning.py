@@ -2,13 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from spiral_stream.batching.composition import StratifiedByStream
+from spiral_stream.batching.composition import OneStream, StratifiedByStream
 from spiral_stream.batching.formation import Composition, Formation
-from spiral_stream.batching.windowed import WindowedBucket
+from spiral_stream.batching.one_stream import least_window, need_room
+from spiral_stream.batching.windowed import MAX_WINDOW, WINDOW, WindowedBucket
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleTokens
-from spiral_stream.plan.mix import STREAM_ID, Mix
+from spiral_stream.plan.mix import STREAM_ID, Mix, per_stream
 from spiral_stream.plan.nodes import Node
 from spiral_stream.plan.tree import find, need, spine
 from spiral_stream.transforms.chat import ChatTemplate
@@ -48,7 +49,9 @@ def tokenized(node: Node, named: Named, catalog: Registry) -> SampleTokens:
     return SampleTokens(node, tokenize, named.names[0], encoder.digest, encoder.dtype.itemsize)
 
 
-def settled(node: Node, formation: Formation | None, composition: Composition | None) -> Formation | None:
+def settled(
+    node: Node, formation: Formation | None, composition: Composition | None, batch_size: int | None
+) -> Formation | None:
     """Return the formation of a `collate`, with its composition; None where batches are arithmetic.
 
     Raises:
@@ -77,9 +80,25 @@ def settled(node: Node, formation: Formation | None, composition: Composition | 
             msg = f"collate: StratifiedByStream({composition.column!r}); a mixture's streams are in {STREAM_ID!r}"
             raise PlanError(msg)
     changes = any(isinstance(each, SampleFilter | SampleFlatMap | SampleAssembly) for each in spine(node))
+    least = _least_window(node, formation, composition, batch_size if isinstance(batch_size, int) else 1)
     if formation is None and (composition is not None or changes):
-        formation = WindowedBucket(keys=())
+        formation = WindowedBucket(min(max(WINDOW, least), MAX_WINDOW), keys=())
     return formation if formation is None or composition is None else formation.with_composition(composition)
+
+
+def _least_window(node: Node, formation: Formation | None, composition: Composition | None, batch_size: int) -> int:
+    """The smallest window in which a counted batch can be made.
+
+    Raises:
+        PlanError: the formation's is smaller, with `OneStream`.
+    """
+    rows = max(1, batch_size)
+    if not isinstance(composition, OneStream):
+        return rows
+    streams = len(per_stream(need(node, Mix)))
+    if isinstance(formation, WindowedBucket) and formation.budget is None:
+        need_room(formation.window_size, streams, composition.batches, rows)
+    return least_window(streams, composition.batches, rows)
 
 
 def chat_encoder(chat: ChatTemplate, catalog: Registry, *, masked: bool) -> "ChatEncoder":

@@ -11,7 +11,7 @@ from spiral_stream.derived.executors import Builders, Threads
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.runtime.chapters import Chapter
-from spiral_stream.runtime.counting import Counting, Work
+from spiral_stream.runtime.counting import Counted, Counting, Work
 from spiral_stream.runtime.formed_batches import FormedBatches
 from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.metrics import Metrics
@@ -69,13 +69,13 @@ def _together(batches: FormedBatches, epoch: int, pool: Builders, work: Work, gi
     chapters = batches.chapters
     with chapters.lock:
         known, total = chapters.known_of(epoch), chapters.lanes_of(epoch).total
-        missing = chapters.missing_of(epoch)
+        missing = [at for at in chapters.missing_of(epoch) if at[0] != known.end and at[1] < known.of_positions(at[0])]
 
     def tell() -> None:
-        report(max(0, total - known.unknown * batches.forming.span), total)
+        report(max(0, total - known.uncounted * batches.forming.span), total)
 
     Counting(known, epoch, chapters.lock, tell).run(pool, work, given, missing)
-    return known.total
+    return batches.total(epoch)  # forms what those chapters left
 
 
 def as_rows(report: Callable[[Progress], None] | None) -> Report | None:
@@ -88,13 +88,14 @@ def _threads(forming: Forming) -> Callable[[], Builders]:
     return lambda: Threads(1 if forming.calls_functions else _THREADS)
 
 
-def count_here(forming: Forming, epoch: int, lane: int, chapter: int) -> int:
-    """Return how many batches a chapter has."""
-    return Chapter(forming, epoch, lane, chapter).finish()
+def count_here(forming: Forming, epoch: int, lane: int, chapter: int) -> Counted:
+    """Return how many batches a chapter has, and what it could not fill."""
+    formed = Chapter(forming, epoch, lane, chapter)
+    return formed.finish(), formed.rest() if forming.leaves else None
 
 
-def count_elsewhere(given: bytes, epoch: int, lane: int, chapter: int) -> int:
-    """Return how many batches a chapter has, in another process.
+def count_elsewhere(given: bytes, epoch: int, lane: int, chapter: int) -> Counted:
+    """Return how many batches a chapter has, and what it could not fill, in another process.
 
     Args:
         given: what `Opening.given` returned, pickled.

@@ -13,6 +13,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager
 from typing import Any, Final, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from spiral_stream.derived.claims import Claims
 from spiral_stream.derived.executors import Builders
 from spiral_stream.integrity.faults import failed
@@ -24,7 +27,8 @@ _PAUSES_S: Final = (0.02, 0.5)  # first and longest, between two looks at what o
 _LOOK_EVERY_S: Final = 1.0
 
 At = tuple[int, int]  # lane, chapter
-Work = Callable[..., int]  # given, epoch, lane, chapter -> how many batches it has
+Counted = tuple[int, NDArray[np.int64] | None]  # how many batches a chapter has, and what it could not fill
+Work = Callable[..., Counted]  # given, epoch, lane, chapter -> what it has
 
 
 @final
@@ -66,7 +70,7 @@ class Counting:
 
     def _pass(self, todo: deque[At], claims: Claims, pool: Builders, work: Work, given: Any) -> deque[At]:
         """Count every chapter that nobody else has; return the others."""
-        working: dict[Future[int], At] = {}
+        working: dict[Future[Counted], At] = {}
         elsewhere = deque[At]()
         try:
             while todo or working:
@@ -122,9 +126,9 @@ class Counting:
         claims.give_back(_name(self._epoch, at))
         return True
 
-    def _enter(self, at: At, batches: int, claims: Claims) -> None:
+    def _enter(self, at: At, counted: Counted, claims: Claims) -> None:
         with self._lock:
-            self._known.enter(*at, batches)
+            self._known.enter(*at, *counted)
         claims.give_back(_name(self._epoch, at))
         self._report()
 

@@ -2,7 +2,9 @@
 
 Batches are numbered by taking one of each lane in turn (docs/decisions/0024, `batching.lanes`), and the k-th batch of a
 lane is found through the number of batches in each chapter before it. `known_chapters` holds what is known of these
-numbers; chapters in between are formed, from the nearest known beginning on.
+numbers; chapters in between are formed, from the nearest known beginning on. The last chapter of a lane is made of what
+its others could not fill. The batches of what the lanes could not fill come last (docs/decisions/0058). Where counted
+samples pass no filter, all of this is arithmetic.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream import threads
-from spiral_stream.batching.tail import PadPartial
+from spiral_stream.batching.tail import PadPartial, batches
 from spiral_stream.errors import CacheError, ResumeError
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.planner.bind import Bound
@@ -92,6 +94,11 @@ class FormedBatches(Numbering):
             return self._find(epoch, number) is not None
 
     def total(self, epoch: int) -> int:
+        if self.forming.arithmetic:
+            lanes = self.chapters.lanes_of(epoch)
+            totals = [self.forming.batches_of(epoch, lane) for lane in range(lanes.count)]
+            rest = lanes.total - sum(totals) * self.forming.rows
+            return sum(totals) + batches(self.last, rest, self.forming.rows)
         with self.chapters.request(f"count of epoch {epoch}"):
             self.chapters.count(epoch, self.chapters.missing_of(epoch))
             return self.chapters.known_of(epoch).total
@@ -101,18 +108,39 @@ class FormedBatches(Numbering):
         return None if self.forming.unknown() else FormedAhead(self.forming)
 
     def unknown(self, epoch: int) -> int:
+        if self.forming.arithmetic:
+            return 0
         with self.chapters.lock:
             return self.chapters.known_of(epoch).unknown
+
+    def uncounted(self, epoch: int) -> int:
+        """Return how many chapters of the epoch are not counted, apart from those made of what others left."""
+        with self.chapters.lock:
+            return self.chapters.known_of(epoch).uncounted
+
+    def not_indexed(self, epoch: int) -> int:
+        """Return how many chapters a run that begins now, in mid-epoch, would form again for what they left."""
+        if not self.forming.leaves or self.forming.arithmetic:
+            return 0
+        with self.chapters.lock:
+            return self.chapters.known_of(epoch).rests_unknown
 
     def ready(self, epoch: int, number: int) -> int:
         if self._lanes.count > 1:  # whose batches take turns
             return 0
         with self.chapters.lock:
-            at, first = self.chapters.known_of(epoch).walk(0, number)
-            chapter = self.chapters.open.get((epoch, 0, at))
-            if chapter is None or not chapter.sound or number - first < chapter.drawn:
+            found = self._holder(epoch, number)
+            chapter = None if found is None else self.chapters.open.get((epoch, 0, found[0]))
+            if found is None or chapter is None or not chapter.sound or found[1] < chapter.drawn:
                 return 0
-            return max(0, first + len(chapter.batches) - number)
+            return max(0, len(chapter.batches) - found[1])
+
+    def _holder(self, epoch: int, number: int) -> tuple[int, int] | None:
+        """In one lane: the chapter of a batch, and its number there, as far as that is known; None past the end."""
+        if self.forming.arithmetic:
+            return self.forming.holder_of(epoch, 0, number)
+        at, first = self.chapters.known_of(epoch).walk(0, number)
+        return at, number - first
 
     def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
         wanted, out = [batch_number(number) for number in numbers], list[Drawn]()
@@ -151,12 +179,25 @@ class FormedBatches(Numbering):
 
     def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
         with self.chapters.request(f"batch {number:,} of epoch {epoch}"):
-            found = self._find_in_lane(epoch, 0, number)
+            found = self._find(epoch, number)
+            end = self.chapters.lanes_of(epoch).total
             if found is None:
-                return np.empty(0, dtype=np.uint64), self.chapters.lanes_of(epoch).total
-            chapter = Chapter(self.forming.for_counting(), epoch, 0, found.chapter)
+                return np.empty(0, dtype=np.uint64), end
+            chapter = self.chapters.apart(epoch, found.lane, found.chapter)
             chapter.finish()
-            return chapter.positions_from(found.batch), chapter.end
+            owed = [chapter.positions_from(found.batch)]
+            if found.lane != 0 or found.chapter == self.chapters.known_of(epoch).of_positions(0):
+                return owed[0], end  # at the lane's end or the epoch's: all that is owed lies there
+            owed += self.chapters.waiting(epoch, found.chapter)
+            behind, lent = (
+                self.forming.begin(epoch, 0, found.chapter + 1),
+                self.forming.lent(epoch, 0, found.chapter + 1),
+            )
+            if len(lent):  # delivered already, though they lie behind the chapter
+                end = int(lent[-1]) + 1
+                owed.append(np.setdiff1d(np.arange(behind, end, dtype=np.uint64), lent))
+                behind = end
+            return np.unique(np.concatenate(owed)), behind
 
     def find(self, epoch: int, stream: int, row: int) -> Iterator[int]:
         positions = np.sort(np.asarray(self.forming.stages.epochs.positions(epoch, stream, row), dtype=np.int64))
@@ -174,33 +215,55 @@ class FormedBatches(Numbering):
             stream: the stream.
             row: the row.
         """
-        seen = -1
+        seen, lane, left = -1, 0, False
         for position in positions.tolist():
             lane, number = self.forming.chapter_of(epoch, position)
             if number > seen:
                 seen = number
-                yield from self._holding_in(epoch, lane, number, stream, row)
+                found, leaves = self._holding_in(epoch, lane, number, stream, row)
+                left |= leaves
+                yield from found
+        known = self.chapters.known_of(epoch)
+        for at in ((lane, known.of_positions(lane)), (known.end, 0)) if known.end is not None and left else ():
+            if left and at[0] is not None:
+                found, left = self._holding_in(epoch, at[0], at[1], stream, row)
+                yield from found
 
-    def _holding_in(self, epoch: int, lane: int, number: int, stream: int, row: int) -> list[int]:
-        """The batches of one chapter that hold a row, ascending."""
+    def _holding_in(self, epoch: int, lane: int, number: int, stream: int, row: int) -> tuple[list[int], bool]:
+        """The batches of one chapter that hold a row, ascending, and whether a sample of it waits there."""
+        known = self.chapters.known_of(epoch)
         with self.chapters.request(f"the place of a row in epoch {epoch}"):
-            self.limits.need_row_near(epoch, number)
-            known = self.chapters.known_of(epoch)
-            chapter = Chapter(self.forming.for_counting(), epoch, lane, number)
-            known.enter(lane, number, chapter.finish())
-            found = chapter.holding(stream, row)
+            own = lane != known.end and number < known.of_positions(lane)
+            if not self.forming.arithmetic:
+                self.limits.need_row_near(
+                    epoch, number if own else max(map(known.of_positions, range(self._lanes.count)))
+                )
+            chapter = self.chapters.apart(epoch, lane, number)
+            chapter.finish()
+            found, leaves = chapter.holding(stream, row), chapter.leaves(stream, row)
+            if self.forming.arithmetic:
+                need_sound()
+                return [self._number_of(epoch, lane, number, index) for index in found], leaves
+            self.chapters.enter(epoch, chapter)
             if found:
                 self.chapters.count(epoch, self.chapters.missing(epoch, lane, number))
             need_sound()
-            return [self._number(epoch, lane, known.before(lane, number) + index) for index in found]
+            return [self._number_of(epoch, lane, number, index) for index in found], leaves
+
+    def _number_of(self, epoch: int, lane: int, chapter: int, index: int) -> int:
+        """The epoch's number of a batch of a chapter; the chapters before it in its lane are counted."""
+        known = self.chapters.known_of(epoch)
+        if lane == known.end:
+            return sum(self._totals(epoch)) + index
+        first = self.forming.first_of(epoch, lane, chapter) if self.forming.arithmetic else known.before(lane, chapter)
+        return self._number(epoch, lane, first + index)
 
     def need_known(self, bound: Bound, workers: int, epoch: int) -> None:
         if self._lanes.count % (bound.world_size * workers * bound.merge) == 0:  # each forms lanes of its own
             if bound.steps is not None:
                 return
-            with self.chapters.lock:
-                if not self.chapters.known_of(epoch).unknown:
-                    return
+            if not self.unknown(epoch):
+                return
         self.forming.need_known(bound.world_size, workers)
 
     # ---- finding a batch
@@ -221,7 +284,9 @@ class FormedBatches(Numbering):
             return same_round[lane]
         turn = None if len(same_round) == 1 else self._lanes.turn(number, self._totals(epoch))
         if turn is None:
-            return None
+            return (
+                None if known.end is None else self._find_in_lane(epoch, known.end, number - sum(self._totals(epoch)))
+            )
         found = self._find_in_lane(epoch, *turn)
         if found is None:
             msg = (
@@ -234,6 +299,9 @@ class FormedBatches(Numbering):
     def _find_in_lane(self, epoch: int, lane: int, k: int) -> _Found | None:
         """Find the k-th batch of a lane; None if the lane has fewer."""
         known = self.chapters.known_of(epoch)
+        if self.forming.arithmetic and lane != known.end:
+            holder = self.forming.holder_of(epoch, lane, k)
+            return None if holder is None else _Found(lane, *holder)
         while True:
             number, first = known.walk(lane, k)
             if number >= known.in_lane(lane):
@@ -252,7 +320,10 @@ class FormedBatches(Numbering):
     def _totals(self, epoch: int) -> list[int]:
         """Batches of each lane."""
         known = self.chapters.known_of(epoch)
+        if known.totals is None and self.forming.arithmetic:
+            known.totals = [self.forming.batches_of(epoch, lane) for lane in range(self._lanes.count)]
         if known.totals is None:
-            self.chapters.count(epoch, self.chapters.missing_of(epoch))
+            lanes = [at for at in self.chapters.missing_of(epoch) if at[0] != known.end]
+            self.chapters.count(epoch, lanes)
             known.totals = [known.before(lane, known.in_lane(lane)) for lane in range(self._lanes.count)]
         return known.totals

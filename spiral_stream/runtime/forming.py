@@ -1,4 +1,7 @@
-"""What the chapters of a stream share: the formation, what it looks at, and where chapters begin.
+"""What the chapters of a stream share: the formation, what it looks at, and which positions a chapter has.
+
+Where batches have a fixed number of samples, what a chapter cannot fill waits for the lane's end (docs/decisions/0058).
+Chapters then begin at whole batches, as far as arithmetic knows how many samples there are, so nothing waits.
 
 A formation decides on arrays: lengths, bucket keys, costs. `Forming` knows which columns and maps these come from, reads
 nothing itself, and says which of them no cache holds, for then every process has to compute them before it knows which
@@ -6,7 +9,9 @@ samples share a batch.
 """
 
 from collections.abc import Collection, Sequence
-from typing import final
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, final
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +19,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream import expr
-from spiral_stream.batching import tail
+from spiral_stream.batching.composition import OneStream, StratifiedByStream
 from spiral_stream.batching.formation import CHAPTER_WINDOWS, Formation, Window
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.padding_width import common_multiple
+from spiral_stream.batching.stratified import Float64, Line, deal
+from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.errors import BindError, DataError, PlanError
 from spiral_stream.expr import Expr
 from spiral_stream.plan.bad_samples import why_never
@@ -32,9 +39,38 @@ from spiral_stream.planner.build import is_built
 from spiral_stream.planner.lineage import LISTS, MASK, Key, Lengths, Made, Refusal, identity_keys
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.samples import SampleReader, Samples, lengths_of
+from spiral_stream.sampling.order import UInt64
 from spiral_stream.transforms.python import Function
 
 Int64 = NDArray[np.int64]
+_CHANGES: Final = SampleFilter | SampleFlatMap | SampleAssembly
+_FIRSTS: Final = 64  # chapters whose first batches are kept
+_LENT: Final = 8  # chapters whose borrowed positions are kept
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ChapterPositions:
+    """The positions of a chapter, in order: some at its start, a range, and some behind it."""
+
+    head: UInt64
+    run: range
+    behind: UInt64
+
+    def __len__(self) -> int:
+        return len(self.head) + len(self.run) + len(self.behind)
+
+    def take(self, first: int, last: int) -> UInt64:
+        """Return the positions at places [first, last)."""
+        lead, body = len(self.head), len(self.head) + len(self.run)
+        inside = self.run[max(0, first - lead) : max(0, last - lead)]
+        return np.concatenate(
+            (
+                self.head[first:last],
+                np.arange(inside.start, inside.stop, dtype=np.uint64),
+                self.behind[max(0, first - body) : max(0, last - body)],
+            )
+        )
 
 
 @final
@@ -70,8 +106,21 @@ class Forming:
         self._used = lineage.rests_on([*later, *wanted])
         self._uncached: list[str] | None = None
         self._counting: Forming | None = None
-        self.only_whole = formation.counts_samples and tail.drops_short(collate.last)
         self.scarce = is_scarce(collate)
+        composition = formation.composition if isinstance(formation, WindowedBucket) else None
+        changes = any(isinstance(step, _CHANGES) for step in stages.maps)
+        self.assembles = any(isinstance(step, SampleAssembly) for step in stages.maps)
+        self.leaves = formation.leaves  # whether what a chapter cannot fill waits for the lane's end
+        self._plain = self.leaves and isinstance(formation, WindowedBucket) and not isinstance(composition, OneStream)
+        self.arithmetic = (
+            self._plain and not changes
+        )  # whether chapters are whole batches, so that counts are arithmetic
+        self._lends = self.arithmetic and isinstance(composition, StratifiedByStream)
+        first = ["chapter", "number"] if self.assembles else ["position", "part"][: 1 + (self.fan_out > 1)]
+        self.rest_columns = (*first, *(("offset", "length") if formation.cuts_samples else ()))
+        self.former = formation.former  # makes the former of a chapter
+        self._lent_to = lru_cache(_LENT)(self._lent)
+        self._firsts = lru_cache(_FIRSTS)(self.first_of)  # a slice border costs 0.1 ms, and every batch asks for some
         mix = find(collate, Mix)
         self.moves = mix is not None and bool(mix.schedule)  # whether a schedule moves the streams' shares
 
@@ -81,14 +130,76 @@ class Forming:
             self._counting = Forming(self.stages, self.reader.for_counting(), self.formation)
         return self._counting
 
+    # ---- which positions a chapter has
+
     def begin(self, epoch: int, lane: int, chapter: int) -> int:
-        """Return the position of the epoch at which a chapter begins; of the one after the last, the lane's end."""
+        """Return the position of the epoch at which a chapter begins; of the one after the last, the lane's end.
+
+        With a mixture it is a slice border; `lent` says which positions after it belong to the chapter before.
+        """
         epochs, lanes = self.stages.epochs, self.stages.batches_of(epoch).lanes
         end = lanes.begin(lane + 1)
         position = lanes.begin(lane) + chapter * self.span
-        if chapter == 0 or position >= end or epochs.mixture is None:
+        if chapter == 0 or position >= end:
             return min(position, end)
-        return min(epochs.mixture.border(epoch, position), end)
+        if epochs.mixture is not None:
+            position = epochs.mixture.border(epoch, position)
+        if self.arithmetic and not self._lends:
+            position += -(position - lanes.begin(lane)) % self.rows
+        return min(position, end)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a whole batch."""
+        return self.batch_size or 1
+
+    def lent(self, epoch: int, lane: int, chapter: int) -> UInt64:
+        """Return the positions after a chapter's border that complete the last batch of the chapter before; ascending.
+
+        A stream lends the samples of it that come next, as many as its share calls for (`stratified.deal`). So every stream
+        is within a sample of its share after that batch too.
+        """
+        return self._lent_to(epoch, lane, chapter) if self._lends and chapter else np.empty(0, dtype=np.uint64)
+
+    def _lent(self, epoch: int, lane: int, chapter: int) -> UInt64:
+        mixture, lanes = self.stages.epochs.mixture, self.stages.batches_of(epoch).lanes
+        assert mixture is not None
+        begin, end = self.begin(epoch, lane, chapter), lanes.begin(lane + 1)
+        lacks = -(begin - lanes.begin(lane)) % self.rows
+        stop = begin if begin >= end or not lacks else mixture.border(epoch, min(begin + lacks, mixture.total))
+        if stop > end or begin + lacks > end:  # the lane ends in mid-slice: its last chapter has the rest
+            return np.arange(begin, end, dtype=np.uint64)
+        positions = np.arange(begin, stop, dtype=np.uint64)
+        if not len(positions):
+            return positions
+        streams, uses = mixture.split(epoch, positions)
+        shares = mixture.shares(epoch, begin)
+        supply = np.bincount(streams, minlength=len(shares)).astype(np.int64)
+        (counts,) = deal(np.array([lacks]), Line(shares, mixture.ahead(epoch, begin), supply))
+        nth = (uses - mixture.used(epoch, begin)[streams]).astype(np.int64)
+        lent: UInt64 = positions[nth < counts[streams]]
+        return lent
+
+    def positions(self, epoch: int, lane: int, chapter: int) -> ChapterPositions:
+        """Return the positions of a chapter, in order."""
+        begin, end = self.begin(epoch, lane, chapter), self.begin(epoch, lane, chapter + 1)
+        before, behind = self.lent(epoch, lane, chapter), self.lent(epoch, lane, chapter + 1)
+        rest = min(max(begin, int(before[-1]) + 1), end) if len(before) else begin
+        head = np.setdiff1d(np.arange(begin, rest, dtype=np.uint64), before)
+        return ChapterPositions(head, range(rest, end), np.setdiff1d(behind, before))
+
+    def balance(self, epoch: int, lane: int, chapter: int) -> tuple[Float64, Float64] | None:
+        """Return each stream's share where a chapter begins, and how many samples it is ahead of it; None without a mixture."""
+        mixture = self.stages.epochs.mixture
+        if mixture is None:
+            return None
+        begin = self.begin(epoch, lane, chapter)
+        shares = mixture.shares(epoch, begin)
+        at_border = mixture.border(epoch, begin) == begin  # a lane may begin inside a slice
+        ahead = mixture.ahead(epoch, begin) if at_border else np.zeros(len(shares))
+        if len(lent := self.lent(epoch, lane, chapter)):
+            ahead = ahead + np.bincount(mixture.split(epoch, lent)[0], minlength=len(shares)) - shares * len(lent)
+        return shares, ahead
 
     def chapter_of(self, epoch: int, position: int) -> tuple[int, int]:
         """Return the lane and the chapter of a position of the epoch."""
@@ -97,7 +208,54 @@ class Forming:
         number = (position - lanes.begin(lane)) // self.span
         while self.begin(epoch, lane, number) > position:  # chapters of a mixture begin up to a slice later
             number -= 1
+        while np.isin(np.uint64(position), self.lent(epoch, lane, number)):
+            number -= 1
         return lane, number
+
+    # ---- where counts are arithmetic
+
+    def first_of(self, epoch: int, lane: int, chapter: int) -> int:
+        """Return how many batches of a lane come before a chapter; counts are arithmetic."""
+        begin = self.stages.batches_of(epoch).lanes.begin(lane)
+        whole = -(-(self.begin(epoch, lane, chapter) - begin) // self.rows)
+        return min(whole, self.batches_of(epoch, lane))
+
+    @property
+    def most_left(self) -> int:
+        """The most samples, or rows if they are packed, that a chapter cannot fill; the epoch's end too."""
+        composition = self.formation.composition if isinstance(self.formation, WindowedBucket) else None
+        if isinstance(composition, OneStream):
+            return len(self.stages.streams) * (composition.batches * self.rows - 1)
+        return self.rows - 1
+
+    def batches_of(self, epoch: int, lane: int) -> int:
+        """Return the whole batches of a lane; counts are arithmetic."""
+        lanes = self.stages.batches_of(epoch).lanes
+        return (lanes.begin(lane + 1) - lanes.begin(lane)) // self.rows
+
+    def holder_of(self, epoch: int, lane: int, k: int) -> tuple[int, int] | None:
+        """Return the chapter of a lane's batch ``k``, and its number there; None if the lane has fewer. Counts are arithmetic."""
+        if not 0 <= k < self.batches_of(epoch, lane):
+            return None
+        chapter = k * self.rows // self.span
+        while chapter and self._firsts(epoch, lane, chapter) > k:
+            chapter -= 1
+        return chapter, k - self._firsts(epoch, lane, chapter)
+
+    def last_of(self, epoch: int, lane: int) -> tuple[int, UInt64 | None]:
+        """Return the one chapter of a lane that may leave a rest, and the rest's positions; counts are arithmetic.
+
+        None says that the chapter has to be formed for them, because its streams decide.
+        """
+        lanes = self.stages.batches_of(epoch).lanes
+        rest = (lanes.begin(lane + 1) - lanes.begin(lane)) % self.rows
+        chapter = lanes.chapter_count(lane, self.span) - 1
+        while chapter and len(self.positions(epoch, lane, chapter)) < rest:
+            chapter -= 1
+        if self._lends and rest:
+            return chapter, None
+        positions = self.positions(epoch, lane, chapter)
+        return chapter, positions.take(len(positions) - rest, len(positions))
 
     # ---- what membership rests on
 
@@ -200,12 +358,13 @@ class Forming:
 
     # ---- what the formation is given
 
-    def window(self, samples: Samples, first: int) -> Window:
+    def window(self, samples: Samples, first: int, parts: tuple[Int64, Int64] | None = None) -> Window:
         """Return samples as the arrays that the formation looks at.
 
         Args:
             samples: with the columns `wanted`.
             first: number of the first of them in its chapter.
+            parts: where rows before hold a part of them: the first token that is left, and how many are; shape [S] each.
 
         Raises:
             DataError: the token columns of a packed sample differ in length; ``row`` says which sample it is.
@@ -219,6 +378,8 @@ class Forming:
         if self.moves and len(samples):  # the schedule has moved on: the window keeps its own shares
             shares = np.bincount(streams, minlength=len(self.stages.streams)) / len(samples)
         costs = tuple(self._costs(samples, name) for name in self.formation.cost_names)
+        if parts is not None:
+            return Window(numbers, streams, parts[1], keys, costs, shares, parts[0])
         return Window(numbers, streams, self._lengths(samples), keys, costs, shares)
 
     def _costs(self, samples: Samples, name: str) -> Int64:

@@ -86,6 +86,16 @@ class HeldSamples:
         """Return the positions of the samples that ``wanted`` selects, ascending and each once; shape [count], bool."""
         return np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *self._positions])[wanted])
 
+    def places_of(self, numbers: Int64) -> tuple[UInt64, Int64]:
+        """Return the position of each sample, and which part of its parent it is; shape [S] each, in the order of ``numbers``."""
+        positions, parts = np.empty(len(numbers), dtype=np.uint64), np.empty(len(numbers), dtype=np.int64)
+        window = self._window_of(numbers)
+        for at in np.unique(window).tolist():
+            mine = np.flatnonzero(window == at)
+            own = numbers[mine] - self._firsts[at]
+            positions[mine], parts[mine] = self._positions[at][own], self._windows[at].parts[own]
+        return positions, parts
+
     def numbers_of(self, stream: int, row: int) -> Int64:
         """Return the numbers of the samples that come from a surviving row of a stream."""
         found = [

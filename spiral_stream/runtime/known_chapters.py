@@ -32,16 +32,19 @@ class KnownChapters:
         index: holds the counts that other processes found; those found here are appended.
         lanes: of the epoch.
         span: positions of a chapter.
+        rests: whether chapters leave rests. Then each lane has one more chapter, made of those, and the epoch one at its end,
+            in a lane of its own: that behind the last one.
     """
 
-    def __init__(self, index: FormationIndex, lanes: Lanes, span: int) -> None:
-        self._index, self._lanes = index, lanes
-        in_lane = [lanes.chapter_count(lane, span) for lane in range(lanes.count)]
+    def __init__(self, index: FormationIndex, lanes: Lanes, span: int, *, rests: bool = False) -> None:
+        self._index, self._lanes, self._has_rests = index, lanes, rests
+        in_lane = [lanes.chapter_count(lane, span) + rests for lane in range(lanes.count)] + [1] * rests
+        self._rests: dict[tuple[int, int], NDArray[np.int64]] = {}
         self._counts = [np.full(chapters, _UNKNOWN, np.int64) for chapters in in_lane]
         self._left = sum(in_lane)  # chapters without a count
         self._learn(index.read())
         # Per lane, ascending: (chapter, its first batch). One assignment per entry, so an interrupt leaves no half of one.
-        self._begins = [[(0, 0)] for _ in range(lanes.count)]
+        self._begins = [[(0, 0)] for _ in self._counts]
         self.rounds = 0  # every lane is known to have its first `rounds` batches
         self.totals: list[int] | None = None  # batches of each lane, once known
 
@@ -53,13 +56,28 @@ class KnownChapters:
         return self._index
 
     def in_lane(self, lane: int) -> int:
-        """Return how many chapters a lane has."""
+        """Return how many chapters a lane has, with that at its end."""
         return len(self._counts[lane])
+
+    def of_positions(self, lane: int) -> int:
+        """Return how many chapters of a lane have positions of their own; the next one is made of what they left."""
+        return len(self._counts[lane]) - self._has_rests
+
+    @property
+    def end(self) -> int | None:
+        """The lane of the one chapter at the epoch's end, if chapters leave rests."""
+        return self._lanes.count if self._has_rests else None
 
     @property
     def unknown(self) -> int:
         """How many chapters of the epoch have no known count."""
         return self._left
+
+    @property
+    def uncounted(self) -> int:
+        """How many chapters that have positions of their own have no known count."""
+        some = (self._counts[lane][: self.of_positions(lane)] for lane in range(self._lanes.count))
+        return sum(int(np.count_nonzero(counts == _UNKNOWN)) for counts in some)
 
     def unknown_of(self, lane: int, upto: int | None = None) -> NDArray[np.int64]:
         """Return the chapters of a lane, before ``upto``, that have no known count: shape [N], ascending."""
@@ -80,8 +98,24 @@ class KnownChapters:
         """Return how many batches of a lane come before a chapter; all chapters before it are counted."""
         return int(self._counts[lane][:chapter].sum())
 
-    def enter(self, lane: int, chapter: int, batches: int) -> None:
-        """Learn how many batches a chapter has, and append it to the index."""
+    def rest(self, lane: int, chapter: int) -> NDArray[np.int64] | None:
+        """Return what a chapter could not fill; None if nobody knows. Shape [N, C]."""
+        if (lane, chapter) not in self._rests:
+            self._rests.update(self._index.rests())
+        return self._rests.get((lane, chapter))
+
+    @property
+    def rests_unknown(self) -> int:
+        """How many chapters that have positions of their own left something that nobody knows."""
+        self._rests.update(self._index.rests())
+        numbers = ((lane, number) for lane in range(self._lanes.count) for number in range(self.of_positions(lane)))
+        return sum(at not in self._rests for at in numbers)
+
+    def enter(self, lane: int, chapter: int, batches: int, rest: NDArray[np.int64] | None = None) -> None:
+        """Learn how many batches a chapter has, and what it could not fill, and append both to the index."""
+        if rest is not None and self.rest(lane, chapter) is None:
+            self._index.append_rest(lane, chapter, rest)  # first: a count that is known has its rest
+            self._rests[lane, chapter] = rest
         if self.batches(lane, chapter) is None:
             self._index.append(lane, chapter, batches)  # first: if this is interrupted, it is entered again
             self._learn({(lane, chapter): batches})
@@ -146,7 +180,7 @@ class KnownChapters:
 
     def follow(self, anchors: Iterable[Anchor]) -> None:
         """Learn beginnings from a state, in place of those known so far."""
-        self._begins = [[(0, 0)] for _ in self._begins]
+        self._begins = [[(0, 0)] for _ in self._counts]
         self.rounds = 0
         for lane, chapter, first in anchors:
             self.begin(lane, chapter, first)

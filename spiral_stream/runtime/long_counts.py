@@ -39,7 +39,7 @@ class FormedLimits(CountLimits):
             return
         with self._chapters.request(f"{asked} of epoch {epoch}"):
             self._chapters.probe(epoch)
-            chapters, left = self._chapters.known_of(epoch).unknown, self._chapters.left(epoch)
+            chapters, left = self._chapters.known_of(epoch).uncounted, self._chapters.left(epoch)
         if left * (self._chapters.cost.per_sample_s or 0.0) > QUICK_S:
             samples = min(chapters * forming.span, self._chapters.lanes_of(epoch).total)
             raise not_counted(asked, chapters, samples, self._chapters.cost, forming.unknown(), forming.ways_out())
@@ -107,7 +107,7 @@ class FormedLimits(CountLimits):
         """Whether chapters are counted at once without any measurement."""
         forming = self._chapters.forming
         few = chapters <= CHAPTERS_AT_ONCE and chapters * forming.span <= COUNTED_AT_ONCE
-        return not chapters or (few and not forming.unknown())
+        return not chapters or forming.arithmetic or (few and not forming.unknown())
 
     def _need_quick(self, what: str, chapters: int) -> None:
         samples = chapters * self._chapters.forming.span
@@ -119,4 +119,4 @@ class FormedLimits(CountLimits):
 
     def _unknown(self, epoch: int) -> int:
         with self._chapters.lock:
-            return self._chapters.known_of(epoch).unknown
+            return self._chapters.known_of(epoch).uncounted

@@ -31,7 +31,7 @@ from spiral_stream.planner.saved_state import Anchor, SavedState, check_data, ch
 from spiral_stream.planner.skip_record import NOTHING, Skips
 from spiral_stream.planner.verify import Report, Verification, verify_stream
 from spiral_stream.runtime.bad_samples import Refusals, RefusalTally
-from spiral_stream.runtime.formation_index import name_plan, verify_index
+from spiral_stream.runtime.formation_index import RESTS, name_plan, verify_index, verify_rests
 from spiral_stream.runtime.formed_batches import FormedBatches
 from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.kept_again import check_kept
@@ -358,6 +358,8 @@ class Opening:
         def others() -> Iterator[tuple[Path, str, Callable[[], bool]]]:
             for path in sorted(self._formations(self.stages, run_seed).glob("*.index")):
                 yield path, "formation index", partial(verify_index, path)
+            for path in sorted(self._formations(self.stages, run_seed).glob(f"*{RESTS}")):
+                yield path, "formation index", partial(verify_rests, path)
             folder = Quarantine(cache_root(self._catalog), self.stages, self.rebase).folder
             for path in sorted(folder.glob("*")):
                 yield path, "quarantine", partial(verify_quarantine, path)

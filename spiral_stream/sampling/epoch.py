@@ -26,6 +26,7 @@ _ARRANGEMENTS: Final = 64  # kept at least; each takes O(shards) memory
 _LEAST_CHUNK: Final = 4096  # positions of a mixture that are placed together
 _PER_STREAM: Final = 64  # and this many more per stream; a position costs 6 us with 1,000 streams, 0.2 us with 3
 _MOST_CHUNK: Final = 1 << 17
+_SPARSE: Final = 64  # positions of chunks for each that is asked for; above, they are placed one by one
 _CHUNKS: Final = 16  # kept: 20 bytes per position
 
 
@@ -109,8 +110,11 @@ class EpochOrder:
         if self.mixture is None:
             return self._of_one(epoch, positions)
         numbers = positions // np.uint64(self._chunk_size)
+        chunks = np.unique(numbers)
+        if len(chunks) > _CHUNKS and len(chunks) * self._chunk_size > _SPARSE * len(positions):  # no chunk is worth it
+            return self._placed_at(epoch, positions)
         found = []
-        for number in np.unique(numbers).tolist():
+        for number in chunks.tolist():
             at = np.flatnonzero(numbers == number)
             begin = number * self._chunk_size
             found.append((at, self._chunk(epoch, number).take((positions[at] - np.uint64(begin)).astype(np.int64))))
@@ -145,7 +149,10 @@ class EpochOrder:
     def _placed(self, epoch: int, chunk: int) -> Places:
         """The samples of a chunk of positions of a mixture: each stream is asked once for many of them."""
         end = min(self.total, (chunk + 1) * self._chunk_size)
-        positions = np.arange(chunk * self._chunk_size, end, dtype=np.uint64)
+        return self._placed_at(epoch, np.arange(chunk * self._chunk_size, end, dtype=np.uint64))
+
+    def _placed_at(self, epoch: int, positions: UInt64) -> Places:
+        """The samples of some positions of a mixture."""
         streams, uses = self.uses(epoch, positions)
         sizes = np.array(self._sizes, dtype=np.uint64)[streams]
         passes, offsets = pass_of(uses, sizes)

@@ -49,22 +49,20 @@ FOUR = {"batch_size": 8, "composition": sp.OneStream(batches=4)}
     ],
 )
 @pytest.mark.parametrize("last", [sp.KeepPartial, sp.DropPartial, sp.PadPartial])
-def test_every_step_is_of_one_stream_and_batches_are_short_at_a_chapters_end_only(
+def test_every_step_is_of_one_stream_and_batches_are_short_at_the_epochs_end_only(
     catalog: sp.Catalog, last: Any, size: int, window: int
 ) -> None:
     formation = sp.WindowedBucket(window_size=window, keys=[sp.BucketKey("size")])
     with prepared(catalog, TWO, size, formation=formation, last=last, **FOUR) as stream:
         batches = list(stream)
-        chapters = -(-size // (64 * window))
     rows = np.array([len(batch["sample_id"]) for batch in batches])
     steps = [{each for b in batches[at : at + 4] for each in b["stream_id"]} for at in range(0, len(batches), 4)]
-    short = np.count_nonzero(rows < 8)
+    inside = len(steps) - 2 * (last is sp.KeepPartial)  # a stream may have fewer samples left than a step has batches
 
-    assert {len(names) for names in steps} == {1}
+    assert {len(names) for names in steps[:inside]} == {1}
+    assert {len(batch["stream_id"]) for batch in batches[: 4 * inside]} == {8}
     assert len(batches) % 4 == 0
-    assert {len(batch["sample_id"]) for batch in batches} <= {8} or last is sp.KeepPartial
-    assert short <= 2 * 2 * 4 * chapters
-    assert rows.sum() == size if last is sp.KeepPartial else abs(rows.sum() - size) < 2 * 32 * chapters
+    assert rows.sum() == size if last is sp.KeepPartial else abs(rows.sum() - size) < 2 * 32
     assert (rows.sum() - size) * {sp.KeepPartial: 0, sp.DropPartial: -1, sp.PadPartial: 1}[last] >= 0
 
 
@@ -82,15 +80,26 @@ def test_steps_of_one_stream_replay_resume_and_are_the_same_for_all_ranks(catalo
             assert [each for _, each in stream.ledger(number, 0)] == batch["sample_id"]
 
 
-def test_only_counted_units_of_several_batches_are_another_version(catalog: sp.Catalog) -> None:
-    def version(batches: int, **options: Any) -> Any:
+def test_only_counted_batches_are_another_version(catalog: sp.Catalog) -> None:
+    def version(**options: Any) -> Any:
         fields = {"ids": sp.List("sample_id")}
         mixed = sp.mix([sp.Stream(n, catalog.table(n)) for n in SIZES]).sample(order=sp.GlobalShuffle(seed=0))
-        plan = mixed.collate(fields=fields, composition=sp.OneStream(batches), **{"batch_size": 8, **options})
-        return canonical(plan.node)["formation"]["@version"]
+        return canonical(mixed.collate(fields=fields, **{"batch_size": 8, **options}).node)["formation"]["@version"]
 
-    assert version(1) == 1
-    assert version(2) == version(2, formation=sp.WindowedBucket(window_size=512)) == 2
+    assert version(composition=sp.OneStream()) == version(composition=sp.StratifiedByStream()) == 3
+    assert version(formation=sp.WindowedBucket(window_size=512)) == 3
+
+
+def test_a_window_in_which_no_stream_may_have_a_step_is_refused_at_birth(catalog: sp.Catalog) -> None:
+    says = r"3 streams may wait with 93 samples for whole steps of 4 batches of 8, .* formation=WindowedBucket\(window_size=94\)"
+    with pytest.raises(sp.PlanError, match=says):
+        prepared(catalog, THREE, 800, formation=sp.WindowedBucket(window_size=93), **FOUR)
+    with prepared(catalog, THREE, 800, formation=sp.WindowedBucket(window_size=94), **FOUR) as stream:
+        assert {len(batch["sample_id"]) for batch in stream} == {8}
+    with prepared(
+        catalog, THREE, 800, batch_size=3_000, composition=sp.OneStream(), last=sp.KeepPartial
+    ) as stream:  # a window as large as it needs
+        assert stream.fingerprint
 
 
 # ---- shares after every batch
@@ -147,13 +156,12 @@ def test_a_small_window_keeps_the_laws(catalog: sp.Catalog) -> None:
 @pytest.mark.parametrize(
     ("shares", "size", "window", "last", "says"),
     [
-        (THREE, 800, 96, sp.KeepPartial, "3 streams may wait with 93 samples for whole steps of 32, .* at least 108"),
         (
             THREE,
             600,
             512,
             sp.DropPartial,
-            r"of 600 samples c \(about 30\) have fewer than a step's 32, and DropPartial drops",
+            r"an epoch of 600 samples c \(about 30\) have fewer than a step's 32, and DropPartial drops",
         ),
         (THREE, 600, 512, sp.PadPartial, r"PadPartial fills it with repeated ones. Give last=KeepPartial"),
     ],

@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 FEW = few(4, 250, suppress_health_check=[HealthCheck.too_slow])
-ORDERS: Final = (sp.Sequential(), sp.GlobalShuffle(seed=3), sp.HashBucketed(seed=7, bucket_count=4))
+ORDERS: Final = (sp.WindowShuffle(seed=2, window=4), sp.GlobalShuffle(seed=3), sp.HashBucketed(seed=7, bucket_count=4))
 BUCKETS: Final = {"formation": sp.WindowedBucket(window_size=8, keys=[sp.BucketKey("digit")])}
 Shards = dict[str, list[int]]  # the identities of each file
 
@@ -157,7 +157,11 @@ def two(tmp_path: Path) -> Two:
 
 @pytest.mark.parametrize(
     "change",
-    [{"order": sp.GlobalShuffle(seed=4)}, {"least": 2}, {"order": sp.Sequential(), "least": 1, "share": 0.9}],
+    [
+        {"order": sp.GlobalShuffle(seed=4)},
+        {"least": 2},
+        {"order": sp.WindowShuffle(seed=2, window=4), "least": 1, "share": 0.9},
+    ],
     ids=["another order", "another filter", "both, and another share"],
 )
 def test_a_stream_finishes_its_pass_in_another_order_or_with_fewer_rows(two: Two, change: dict[str, Any]) -> None:

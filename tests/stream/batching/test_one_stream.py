@@ -1,13 +1,17 @@
 from itertools import groupby
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spiral_stream.batching.budget import BatchBudget
 from spiral_stream.batching.composition import OneStream
+from spiral_stream.batching.formation import Setting, Window
+from spiral_stream.batching.one_stream import least_window
 from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
+from spiral_stream.errors import PlanError
 from spiral_stream.testing import ChapterSamples, FormedChapter, check_formation
 
 KEYS = (BucketKey("len(tokens)"),)
@@ -38,7 +42,7 @@ def test_every_batch_is_of_one_stream_and_so_are_units_of_batches(
     seed: int, unit: int, size: int, window_size: int, batch_size: int | None
 ) -> None:
     chapter = chapter_of([0.6, 0.3, 0.1], size, seed)
-    budget = None if batch_size and batch_size <= window_size else BatchBudget(max_tokens=2_000)
+    budget = None if batch_size and least_window(3, unit, batch_size) <= window_size else BatchBudget(max_tokens=2_000)
     policy = WindowedBucket(window_size, KEYS, budget, 8, OneStream(unit))
     out = check_formation(policy, chapter, chapter.setting(batch_size=batch_size))
     streams = streams_of(out, chapter)
@@ -86,17 +90,24 @@ def test_counted_units_are_whole_and_short_batches_come_last(
         assert given.tolist() == (whole if isinstance(last, DropPartial) else filled).tolist()
 
 
-@given(seed=st.integers(0, 99), unit=st.integers(2, 4), window=st.integers(16, 60))
-@settings(max_examples=20)
-def test_a_window_too_small_for_whole_units_keeps_steps_of_one_stream(seed: int, unit: int, window: int) -> None:
-    chapter = chapter_of([0.5, 0.3, 0.2], 600, seed)
-    out = check_formation(
-        WindowedBucket(window, KEYS, None, 4, OneStream(unit)), chapter, chapter.setting(batch_size=12)
-    )
-    streams = streams_of(out, chapter)
+@given(streams=st.integers(1, 6), unit=st.integers(1, 5), batch_size=st.integers(1, 40))
+def test_a_window_without_room_for_what_every_stream_may_wait_with_is_refused(
+    streams: int, unit: int, batch_size: int
+) -> None:
+    least = least_window(streams, unit, batch_size)
+    setting = Setting(0, 0, batch_size=batch_size, shares=np.full(streams, 1 / streams), ends=False)
+    policy = WindowedBucket(least, KEYS, None, 4, OneStream(unit))
+    former = policy.former(setting)
 
-    steps = [len(set(streams[at : at + unit])) for at in range(0, len(streams), unit)]
-    assert steps[:-4].count(1) >= len(steps[:-4]) - 1
+    worst = np.repeat(np.arange(streams, dtype=np.int32), unit * batch_size - 1)  # no stream has a whole unit
+    keys = (np.zeros(len(worst), dtype=np.int64),)
+    assert former.form(Window(np.arange(len(worst)), worst, None, keys), final=False) == []
+    assert former.room == 1
+    one = Window(np.array([len(worst)]), np.zeros(1, dtype=np.int32), None, (np.zeros(1, dtype=np.int64),))
+    assert [batch.rows for batch in former.form(one, final=False)] == [batch_size] * unit
+    if batch_size < least:
+        with pytest.raises(PlanError, match=rf"Give formation=WindowedBucket\(window_size={least:,}\) or more"):
+            WindowedBucket(least - 1, KEYS, None, 4, OneStream(unit)).former(setting)
 
 
 def test_streams_take_turns_at_their_shares() -> None:
@@ -123,7 +134,11 @@ def test_batches_of_one_step_share_the_stream_until_the_chapters_end() -> None:
 
 def test_many_streams_that_never_fill_a_batch_do_not_stall() -> None:
     chapter = chapter_of([1 / 200] * 200, 4_000, 2)
-    out = check_formation(WindowedBucket(400, KEYS, None, 8, OneStream()), chapter, chapter.setting(batch_size=16))
+    out = check_formation(
+        WindowedBucket(400, KEYS, BatchBudget(max_tokens=2_000), 8, OneStream()),
+        chapter,
+        chapter.setting(batch_size=None),
+    )
 
     assert len(out.windows) < 100
     assert np.mean([batch.rows for batch in out.batches]) > 2

@@ -131,7 +131,7 @@ def test_every_window_that_can_hold_the_promise_does(
     waiting = (
         np.arange(1, total + 1)[:, None] - (came + 1) / shares
     ).max()  # if no batch goes without a stream that is late
-    window = max(batch_size, int(waiting) + 4 * len(weights))
+    window = int(waiting) + 4 * len(weights) + batch_size
     policy = WindowedBucket(window, (), None, 4, StratifiedByStream())
     out = check_formation(policy, chapter, chapter.setting(1, 1, batch_size, scarce=True))
     off, inside = errors(out, chapter), len(out.batches) - out.windows[-1]

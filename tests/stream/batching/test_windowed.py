@@ -135,10 +135,22 @@ def test_a_filter_that_refuses_most_of_a_window_makes_no_small_batches() -> None
     assert former.form(Window(np.arange(0), np.zeros(0, np.int32)), final=True) == []
 
 
-def test_at_the_end_the_last_two_batches_are_even() -> None:
+def test_at_the_epochs_end_the_last_batch_is_short() -> None:
     out = plain([4] * 10, 8, window_size=100)
 
-    assert [len(batch) for batch in out.samples()] == [5, 5]
+    assert [len(batch) for batch in out.samples()] == [8, 2]
+
+
+@pytest.mark.parametrize("composition", [None, StratifiedByStream()])
+def test_elsewhere_the_last_to_join_wait_whatever_their_keys(composition: StratifiedByStream | None) -> None:
+    lengths = np.arange(42)[::-1]
+    streams = np.arange(42, dtype=np.int32) % 2
+    window = Window(np.arange(42), streams, None, (lengths,))
+    setting = Setting(3, 42, batch_size=8, shares=np.array([0.5, 0.5]), ends=False)
+    former = WindowedBucket(64, (BucketKey("size"),), composition=composition).former(setting)
+
+    assert [batch.rows for batch in former.form(window, final=True)] == [8] * 5
+    assert former.left().samples.tolist() == [40, 41]
 
 
 def test_what_is_above_the_budget_is_treated_as_the_plan_says() -> None:

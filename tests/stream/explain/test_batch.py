@@ -251,3 +251,21 @@ def test_a_fixed_count_of_a_mixture_counts_its_positions(catalog: sp.Catalog) ->
         found = batch_of(stream)
 
     assert (found["formation"], found["global batches an epoch"]) == ("fixed count of 50", 420 // 50)
+
+
+def test_explain_says_how_many_chapters_would_be_formed_again_for_what_they_left(catalog: sp.Catalog) -> None:
+    formation = sp.Packed(max_tokens=128, window_size=4)
+    with program(catalog, formation=formation, composition=None, batch_size=3, last=sp.DropPartial) as stream:
+        lanes, span = stream.stages.batches.lanes, stream.numbering.every.forming.span
+        chapters = sum(lanes.chapter_count(lane, span) for lane in range(lanes.count))
+        before = batch_of(stream)
+        stream.count()
+        after = batch_of(stream)
+
+    said = (
+        "at most 2 rows each, delivered at the lane's end; a run that resumes without their index forms {} chapters again "
+        "for that"
+    )
+    assert before["chapters leave"] == said.format(chapters)
+    assert after["chapters leave"] == said.format(0)
+    assert after["rows dropped at the end"] == "at most 2 rows"

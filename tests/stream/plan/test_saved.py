@@ -44,6 +44,15 @@ def used(catalog: saved_plans.Held, plan: Any) -> str:
         return stream.fingerprint
 
 
+_ANOTHER: Final = (
+    r"saved plan: {} was saved at version 1, here it is {}: its results differ. Run the version of spiral that saved it"
+)
+REFUSED: Final = {
+    "packed": _ANOTHER.format("Packed", 2),
+    "mapped": _ANOTHER.format("WindowedBucket", 3),
+    "mixed": rf"({_ANOTHER.format('WindowedBucket', 3)}|Sequential goes through the rows .* Take concat)",
+}  # of what the first version saved: batches of another version, and the order of storage in a mixture
+
 # ---- fuzzing
 
 
@@ -103,6 +112,10 @@ def test_what_the_first_version_saved_still_opens_as_the_same_plan(
             place = old["source"]["@node"]["source"]["@node"]
             place["digest"] = plans[kind]["source"]["@node"]["source"]["@node"]["digest"]
 
+        if kind in REFUSED:
+            with pytest.raises(sp.PlanError, match=REFUSED[kind]):
+                used(catalog, old)
+            continue
         assert used(catalog, old) == used(catalog, plans[kind]), kind
 
 
