@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from spiral_stream.arguments import door, whole
 from spiral_stream.catalog import registry
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.state_records import StateRecords
@@ -54,6 +55,7 @@ class Catalog(registry.Registry):
     def __repr__(self) -> str:
         return f"<Catalog in {self.uri}: {len(self.tables()):,} relations, {len(self.streams()):,} saved streams>"
 
+    @door(CatalogError)
     def table(self, name: str) -> Relation:
         """Return all rows of a registered relation.
 
@@ -65,6 +67,7 @@ class Catalog(registry.Registry):
         """
         return Relation(self._scan(name), self)
 
+    @door(CatalogError)
     def sql(self, text: str) -> Relation:
         """Return the rows of a query in DuckDB's dialect.
 
@@ -82,6 +85,7 @@ class Catalog(registry.Registry):
             return self.explain(text[asked.end() :], analyze=analyze, network=asked["network"])  # type: ignore[return-value]  # prefix
         return Relation(self._sql(text), self)
 
+    @door(CatalogError)
     def explain(
         self,
         what: str,
@@ -111,6 +115,9 @@ class Catalog(registry.Registry):
         bare = name[1:-1] if len(name) > 1 and name[0] == name[-1] == '"' else name
         saved = self.streams()
         if bare in saved:
+            if whole(batches) is None or batches < 0:
+                msg = f"explain: batches={shown(batches)}. Give an integer of at least 0"
+                raise PlanError(msg)
             with self.open_stream(bare, trust=trust, **({} if device is None else {"device": device})) as stream:
                 return _measured(stream, batches, network) if analyze else stream.explain(network=network)
         if bare in self.tables() or len(bare.split()) > 1:
@@ -127,6 +134,7 @@ class Catalog(registry.Registry):
         )
         raise CatalogError(msg)
 
+    @door(CatalogError)
     def measure(self, name: str) -> "Statistics":
         """Measure statistics of every column, shard by shard, and keep them for EXPLAIN; reads no payload.
 
@@ -149,6 +157,7 @@ class Catalog(registry.Registry):
             save_statistics(entry, found := measure(relation))
         return found
 
+    @door(CatalogError)
     def verify(self, name: str) -> "Verified":
         """Read every byte of a relation and of the files that it refers to, and compare with what was registered.
 
@@ -168,6 +177,7 @@ class Catalog(registry.Registry):
 
         return verify(self.entry(name))
 
+    @door(CatalogError)
     def refused(self, name: str) -> "pa.Table":
         """Return the rows that importing a relation left out (``on_error="skip"``): where each lies, why, and what it holds.
 
@@ -193,6 +203,7 @@ class Catalog(registry.Registry):
             warnings.warn(msg, SpiralWarning, stacklevel=2)
         return found
 
+    @door(CatalogError)
     def skew(self, name: str, column: str) -> "Skew | None":
         """Return how much the values of a column differ between shards; None if `measure` was not called."""
         from spiral_stream.catalog.skew import skew_of
@@ -201,12 +212,14 @@ class Catalog(registry.Registry):
         found = load_statistics(self.entry(name))
         return None if found is None else skew_of(found, column)
 
+    @door(CatalogError)
     def concentration(self, name: str, column: str) -> "Concentration":
         """Return how unevenly a relation's rows are spread over the values of a column; reads that column."""
         from spiral_stream.catalog.shares import concentration
 
         return concentration(self._codes(name, column)[0])
 
+    @door(CatalogError)
     def drift(self, name: str, column: str, along: str) -> "Drift":
         """Return how much the values of a column drift along another, such as the time of ingest; reads both columns."""
         from spiral_stream.catalog.shares import drift
@@ -222,6 +235,7 @@ class Catalog(registry.Registry):
         codes = rows[column].combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
         return [codes, *(rows[other].to_numpy() for other in others)]
 
+    @door(CatalogError)
     def save_stream(self, name: str, plan: "Relation | PreparedStream") -> None:
         """Save a stream's plan under a name, for `open_stream`. Bindings and place are not saved.
 
@@ -242,6 +256,7 @@ class Catalog(registry.Registry):
         need(node, nodes.Deliver)
         self.saved.save(name, to_json(node))
 
+    @door(CatalogError)
     def open_stream(self, name: str, *, trust: Trusted = (), **bindings: Any) -> "PreparedStream":
         """Prepare the stream of a saved plan.
 
@@ -261,6 +276,7 @@ class Catalog(registry.Registry):
         stream = _prepared(need(self._plan(name, _trust(trust)), nodes.Deliver), self)
         return stream.bind(**bindings) if bindings else stream
 
+    @door(CatalogError)
     def export_state(self, state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         """Write a state, with all that it names in this catalog, to one file beside a checkpoint.
 
@@ -281,6 +297,7 @@ class Catalog(registry.Registry):
         saved = SavedState.from_json(state, records)
         records.export(saved.to_json(), dict(saved.kept).values(), Path(path))
 
+    @door(CatalogError)
     def import_state(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Return the state in a file of `export_state`, and keep in this catalog what it names.
 
@@ -292,6 +309,7 @@ class Catalog(registry.Registry):
         """
         return StateRecords(self.root).imported(Path(path))
 
+    @door(CatalogError)
     def caches(
         self, *, remove_dead: bool = False, older_than: timedelta = timedelta(days=7), trust: Trusted = ()
     ) -> "list[PreparedData]":
@@ -345,6 +363,7 @@ class Catalog(registry.Registry):
         return nodes.Sql(text, found.used, found.schema, tuple(told), found.unsteady)
 
 
+@door(CatalogError)
 def connect(uri: str | None = None) -> Catalog:
     """Open a catalog, or make a new one.
 
@@ -358,6 +377,7 @@ def connect(uri: str | None = None) -> Catalog:
     return Catalog(registry.default_folder() if uri is None else uri)
 
 
+@door(PlanError)
 def cache_fingerprint(
     relation: str,
     column: str,
@@ -406,16 +426,19 @@ def cache_fingerprint(
     return digest(image_facts(relation, column, reader, renewed(form), lists=lists))
 
 
+@door(CatalogError)
 def table(name: str) -> Relation:
     """Return all rows of a relation of the default catalog; see `Catalog.table`."""
     return connect().table(name)
 
 
+@door(CatalogError)
 def sql(text: str) -> Relation:
     """Return the rows of a query over the default catalog; see `Catalog.sql`."""
     return connect().sql(text)
 
 
+@door(CatalogError)
 def open_stream(name: str, *, trust: Trusted = (), **bindings: Any) -> "PreparedStream":
     """Prepare a saved stream of the default catalog; see `Catalog.open_stream`."""
     return connect().open_stream(name, trust=trust, **bindings)

@@ -4,6 +4,7 @@ A bfloat16 is the upper half of a float32. Until batches are delivered, it lies 
 name of their own, so that no other room takes them for integers. Frameworks see the same memory as their own type.
 """
 
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final
 
@@ -16,12 +17,26 @@ BFLOAT16: Final = np.dtype([("bfloat16", "<u2")])
 _HALF: Final = np.uint32(
     0x7FFF
 )  # rounds to nearest; one more where the bit that stays last is set, so that ties go to even
+_OF_ARROW: Final = {"halffloat": "float16", "float": "float32", "double": "float64"}
 _NAN: Final = np.uint16(0x7FC0)
 
 
 def host_dtype(name: str) -> np.dtype[Any]:
     """Return the NumPy dtype that holds values of this name on the host."""
     return BFLOAT16 if name == "bfloat16" else np.dtype(name)
+
+
+def dtype_name(given: Any) -> Any:
+    """Return the name of a dtype of NumPy, torch or Arrow, or of a class of numbers; what is none is returned as it is.
+
+    A plan holds names, so that it is the same however its dtypes are given.
+    """
+    if isinstance(given, pa.DataType):
+        return _OF_ARROW.get(str(given), str(given))
+    if isinstance(given, type | np.dtype):
+        with suppress(TypeError):
+            return np.dtype(given).name
+    return str(given).removeprefix("torch.") if type(given).__module__ == "torch" else given
 
 
 def rounded(values: NDArray[Any]) -> NDArray[np.uint16]:

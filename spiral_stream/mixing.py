@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
+from spiral_stream.arguments import class_door, door
 from spiral_stream.errors import PlanError
 from spiral_stream.plan.mix import Mix, Part, schedule_points, whole_count
 from spiral_stream.relation import Relation
@@ -11,6 +12,7 @@ from spiral_stream.row_verbs import need_relations
 
 
 @final
+@class_door(PlanError, kept=("name", "proportion", "repeat", "choose"))
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
     """One stream of a mixture, for `mix`.
@@ -40,6 +42,7 @@ class Stream:
             raise PlanError(msg)
 
 
+@door(PlanError)
 def mix(
     streams: Sequence[Stream],
     *,
@@ -86,6 +89,7 @@ def mix(
     return Relation(Mix(parts, size, by, points, tempered, columns, schedule_in), first.catalog)
 
 
+@door(PlanError)
 def concat(streams: Sequence[Stream], *, columns: Literal["common", "all"] = "common") -> Relation:
     """Lay streams end to end: an epoch has all samples of the first, then those of the second, each in its own order.
 

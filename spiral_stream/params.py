@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import BindError, PlanError
 
 NAMES: Final = ("epoch", "data_parallel_rank", "data_parallel_world_size")
@@ -11,6 +12,7 @@ ALIASES: Final = {"rank": "data_parallel_rank", "world_size": "data_parallel_wor
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class RuntimeParam:
     """Stands in a plan for a value that a run binds. The value is not part of the fingerprint.

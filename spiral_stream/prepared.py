@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Self
 
+from spiral_stream.arguments import door
 from spiral_stream.batching.tail import KeepPartial
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
 from spiral_stream.derived.executors import Executor
-from spiral_stream.errors import BindError, SpiralError
+from spiral_stream.errors import BindError, SpiralError, StreamError
 from spiral_stream.looking.face import Looking
 from spiral_stream.looking.sizes import need_sizes
 from spiral_stream.plan.drawn_seeds import drawn_seed, with_recorded
@@ -74,6 +75,7 @@ class PreparedStream(Looking):
         ...     state = stream.state_dict()
     """
 
+    @door(BindError)
     def __init__(
         self,
         plan: Deliver,
@@ -105,6 +107,7 @@ class PreparedStream(Looking):
 
     # ---- bindings and place
 
+    @door(BindError)
     def bind(self, **bindings: Any) -> Self:
         """Set what is known only when a run starts.
 
@@ -140,6 +143,7 @@ class PreparedStream(Looking):
             self._place.move(Cursor(updated.epoch))
         return self
 
+    @door(BindError)
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch, unless the stream stands in it already.
 
@@ -153,6 +157,7 @@ class PreparedStream(Looking):
             self._place.move(Cursor(epoch))
         self._place.asked()
 
+    @door(BindError)
     def count(self, epoch: int | None = None) -> int:
         """Return the batches of a whole epoch over all ranks, before the tail rule and with those that are skipped.
 
@@ -290,6 +295,7 @@ class PreparedStream(Looking):
 
     # ---- state
 
+    @door(BindError)
     def state_dict(self, delivered: int | None = None) -> dict[str, Any]:
         """Return where the run stands, as JSON values. All ranks have the same state.
 
@@ -311,6 +317,7 @@ class PreparedStream(Looking):
             cursor = self._place.here() if delivered is None else self._place.after(delivered, self.numbering, bound)
             return self._open().saved(cursor, bound.run_seed, self._place.drawn(cursor.epoch)).to_json()
 
+    @door(BindError)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a saved place. The cost does not depend on where it is; a refused state changes nothing.
 
@@ -348,6 +355,7 @@ class PreparedStream(Looking):
             self._opening.close()
             self._opening = Opening(plan, self.catalog, self._metrics, None, NOTHING, self._threads)
 
+    @door(BindError)
     def rebase(self, earlier: "PreparedStream | Mapping[str, Any]") -> None:
         """Go on where a run with another plan or other data stands (docs/decisions/0013, 0039); the state records it.
 
@@ -375,6 +383,7 @@ class PreparedStream(Looking):
         self._go_on_with(self._open().edited(rebase, skips))
         self._place.move(Cursor(epoch), edited=True)
 
+    @door(StreamError)
     def skip(
         self,
         *,
@@ -424,6 +433,7 @@ class PreparedStream(Looking):
 
     # ---- caches, other streams, the end
 
+    @door(StreamError)
     def materialize(
         self,
         report: Callable[[Progress], None] | None = None,
@@ -467,6 +477,7 @@ class PreparedStream(Looking):
         out._bindings = self._bindings  # noqa: SLF001  a stream of our own
         return out
 
+    @door(BindError)
     def close(self, timeout_s: float | None = None) -> None:
         """Stop the threads and release all handles. Afterwards only a state saved before tells the place.
 

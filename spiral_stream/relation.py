@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, final
 
 import pyarrow as pa
 
+from spiral_stream.arguments import door
 from spiral_stream.batching.formation import Composition, Formation
 from spiral_stream.batching.tail import DropPartial, Tail, as_tail
 from spiral_stream.catalog.opened import OpenRelation
@@ -56,6 +57,7 @@ class Relation(RowVerbs):
 
     # ---- the stream
 
+    @door(PlanError)
     def sample(
         self,
         *,
@@ -85,6 +87,7 @@ class Relation(RowVerbs):
         warn_of_unheeded_sort(self.node, order)
         return sampled
 
+    @door(PlanError, kept=("batched", "random", "version"))
     def map(
         self,
         what: Named | Callable[..., Any],
@@ -134,6 +137,7 @@ class Relation(RowVerbs):
         function = Function(what, column_list("map", columns), returns, batched, random, version, workers=workers)
         return self._with(maps.SampleMap(self.node, function, name))
 
+    @door(PlanError, kept=("batched", "random", "version"))
     def flat_map(
         self,
         function: Callable[..., Any],
@@ -170,6 +174,7 @@ class Relation(RowVerbs):
         )
         return self._with(maps.SampleFlatMap(self.node, made, name, fan_out))
 
+    @door(PlanError, kept=("batched", "drop_last", "version"))
     def assemble(
         self,
         factory: Callable[..., Any],
@@ -200,6 +205,7 @@ class Relation(RowVerbs):
         made = Function(factory, column_list("assemble", columns), kind, batched, version=version)
         return self._with(maps.SampleAssembly(self.node, made, drop_last))
 
+    @door(PlanError)
     def collate(
         self,
         *,
@@ -316,6 +322,7 @@ class Relation(RowVerbs):
 
         return collect(self.node, lambda name: OpenRelation(self.catalog.entry(name)))
 
+    @door(PlanError)
     def order(self, epoch: int = 0) -> "OrderedRows":
         """Return the order of an epoch, after `sample`: ``rows(positions)`` and ``positions(identity)``. Reads no payload."""
         if isinstance(self.node, nodes.Sampled):

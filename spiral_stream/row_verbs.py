@@ -9,6 +9,7 @@ from typing import Any, Generic, Self, TypeVar, final
 
 import pyarrow as pa
 
+from spiral_stream.arguments import door
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import Alias, Col, Expr, col, lit
@@ -46,6 +47,7 @@ class RowVerbs:
 
     # ---- relational verbs
 
+    @door(PlanError, kept=("batched", "version"))
     def filter(
         self,
         *predicates: Expr | Callable[..., Any],
@@ -89,6 +91,7 @@ class RowVerbs:
 
     where = filter  # noqa: A003  SQL's spelling; `filter` is Polars'
 
+    @door(PlanError)
     def project(self, *columns: str | Expr, **computed: Expr) -> Self:
         """Keep these columns, in this order.
 
@@ -113,6 +116,7 @@ class RowVerbs:
 
     select = project
 
+    @door(PlanError)
     def with_columns(self, **computed: Expr) -> Self:
         """Add or replace columns.
 
@@ -126,6 +130,7 @@ class RowVerbs:
         verb = maps.SampleColumns if isinstance(self.node, nodes.Sampled) else nodes.WithColumns
         return self._with(verb(self.node, tuple(computed), exprs))
 
+    @door(PlanError, kept=("suffix",))
     def join(
         self,
         other: "RowVerbs",
@@ -154,14 +159,17 @@ class RowVerbs:
         left, right = (combining.join_keys(own if on is None else on) for own in (left_on, right_on))
         return self._with(combining.Join(self.node, other.node, left, right, how, suffix))
 
+    @door(PlanError, kept=("*keys",))
     def group_by(self, *keys: str) -> "Grouped[Self]":
         """Group the rows by these columns; `Grouped.aggregate` follows."""
         return Grouped(self, keys)
 
+    @door(PlanError)
     def aggregate(self, **measures: tuple[str, str]) -> Self:
         """Aggregate all rows into one; arguments and errors as for `Grouped.aggregate`."""
         return Grouped(self, ()).aggregate(**measures)
 
+    @door(PlanError)
     def distinct(self, *columns: str) -> Self:
         """Keep one row per distinct value of these columns (of all columns, if none are named).
 
@@ -169,6 +177,7 @@ class RowVerbs:
         """
         return self._with(nodes.Distinct(self.node, columns or tuple(self.schema.names)))
 
+    @door(PlanError, kept=("descending",))
     def sort(self, *columns: str, descending: bool = False) -> Self:
         """Order the rows for a `limit` or `distinct` that follows, for `to_arrow`, or for ``sample(order=Sequential())``.
 
@@ -180,6 +189,7 @@ class RowVerbs:
         """
         return self._with(nodes.Sort(self.node, columns, descending))
 
+    @door(PlanError)
     def split(self, *, by: str | None = None, seed: int = 0, **fractions: float) -> dict[str, Self]:
         """Cut the rows into named parts, ``split(train=0.9, val=0.1)``, by the hash of a column; see `plan.splits.parts`.
 
@@ -194,11 +204,13 @@ class RowVerbs:
         found = splits.parts(splits.deciding("split", by, natural_identity(self.node)), seed, fractions)
         return {name: self.filter(condition) for name, condition in found.items()}
 
+    @door(PlanError)
     def folds(self, count: int, *, by: str | None = None, seed: int = 0) -> list[tuple[Self, Self]]:
         """Return (training, validation) for each of ``count`` folds; arguments and errors as for `split`."""
         found = splits.folds(count, splits.deciding("folds", by, natural_identity(self.node)), seed)
         return [(self.filter(training), self.filter(validation)) for training, validation in found]
 
+    @door(PlanError)
     def limit(self, count: int, *, fixed: bool = False) -> Self:
         """Keep the first ``count`` rows. After `sample`, the first ``count`` samples of every epoch.
 
@@ -213,10 +225,12 @@ class RowVerbs:
             raise PlanError(msg)
         return self._with(nodes.Limit(self.node, count))
 
+    @door(PlanError)
     def repeat(self, times: int | None = None) -> Self:
         """After `sample`: make an epoch of several passes, without a short batch between them; None never ends."""
         return self._with(extents.SampleRepeat(self.node, times))
 
+    @door(PlanError)
     def union(self, *others: "RowVerbs") -> Self:
         """Append the rows of other relations, which have the same columns.
 
@@ -226,6 +240,7 @@ class RowVerbs:
         need_relations("union", self, *others)
         return self._with(combining.Union((self.node, *(other.node for other in others))))
 
+    @door(PlanError)
     def cache(self, **profiles: Profile | FormerProfile) -> Self:
         """Declare a cache; `PreparedStream.materialize` builds it.
 
@@ -260,6 +275,7 @@ class Grouped(Generic[R]):
     relation: R
     keys: tuple[str, ...]
 
+    @door(PlanError)
     def aggregate(self, **measures: tuple[str, str]) -> R:
         """Return one row per group.
 

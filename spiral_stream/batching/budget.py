@@ -12,6 +12,7 @@ from typing import Final, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import class_door
 from spiral_stream.batching.formation import Int64, Setting, Window
 from spiral_stream.batching.padding_width import padded
 from spiral_stream.errors import DataError, PlanError, shown
@@ -28,6 +29,7 @@ MAX_LIMIT: Final = 2**53  # sums over a window stay exact
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class BatchBudget:
     """Limits that hold for every batch.

@@ -6,6 +6,7 @@ These are the plan's values; the arithmetic is in `stratified` and `one_stream`.
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
+from spiral_stream.arguments import class_door
 from spiral_stream.batching.budget import check_whole
 from spiral_stream.batching.formation import Composition
 from spiral_stream.errors import PlanError
@@ -14,6 +15,7 @@ MAX_BATCHES: Final = 2**20  # in a row
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class StratifiedByStream(Composition):
     """Every batch holds each stream's share: after every batch, each stream's count is its target rounded down or up.
@@ -38,6 +40,7 @@ class StratifiedByStream(Composition):
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class OneStream(Composition):
     """Every batch holds samples of one stream; the streams take turns so that their samples keep the shares.

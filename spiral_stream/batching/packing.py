@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream import expr
+from spiral_stream.arguments import class_door
 from spiral_stream.batching import _packing
 from spiral_stream.batching.formation import (
     Composition,
@@ -45,6 +46,7 @@ _GROWTH: Final = 8  # a pool that fills no batch grows by an eighth, so that it 
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class Packed(Formation):
     """Rows of exactly ``max_tokens`` places, each shared by samples that do not overlap; ``batch_size`` rows per batch.

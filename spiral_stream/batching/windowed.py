@@ -15,6 +15,7 @@ from typing import ClassVar, Final, Self, final
 import numpy as np
 
 from spiral_stream import expr
+from spiral_stream.arguments import class_door
 from spiral_stream.batching.budget import (
     BatchBudget,
     BatchLimits,
@@ -53,6 +54,7 @@ _PATIENCE: Final = 8  # under a budget, 1 / 8 of the window is kept free, so tha
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class BucketKey:
     """A property in which the samples of a batch are similar.
@@ -74,6 +76,7 @@ class BucketKey:
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class WindowedBucket(Formation):
     """Batches of similar samples.

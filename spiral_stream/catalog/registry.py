@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from spiral_stream.arguments import door
 from spiral_stream.catalog.database import Database
 from spiral_stream.catalog.declaration import AUTO, Declaration, need_source
 from spiral_stream.catalog.entry import Entry
@@ -63,6 +64,7 @@ class Registry:
         saved: the saved streams.
     """
 
+    @door(CatalogError)
     def __init__(self, uri: str | os.PathLike[str]) -> None:
         try:
             self.root = mirror_of(uri) if isinstance(uri, str) and mirrored(uri) else local_folder(uri)
@@ -85,6 +87,7 @@ class Registry:
 
     # ---- relations
 
+    @door(CatalogError, kept=("descriptions", "semantic"))
     def register(
         self,
         name: str,
@@ -136,6 +139,7 @@ class Registry:
         declared = Declaration(columns, shard, semantic or {}, descriptions or {}, unique, made, same_bytes)
         return self.relations.register(name, given, declared, replace=replace, report=report)
 
+    @door(CatalogError)
     def refresh(self, name: str, report: Callable[[int, int], None] = silent, *, same_bytes: bool = False) -> Entry:
         """Register a relation again at its source's present version. Shards that did not change are not read again.
 
@@ -155,6 +159,7 @@ class Registry:
         """
         return self.relations.refresh(name, report, same_bytes=same_bytes)
 
+    @door(CatalogError)
     def entry(self, name: str) -> Entry:
         """Return the registered relation of this name.
 
@@ -167,6 +172,7 @@ class Registry:
         """Return the names of all relations, sorted."""
         return self.relations.names()
 
+    @door(CatalogError)
     def drop(self, name: str) -> None:
         """Forget a relation; its source's files stay, rows copied from memory go.
 
@@ -181,6 +187,7 @@ class Registry:
         """Return the names of all saved streams, sorted."""
         return self.saved.names()
 
+    @door(CatalogError)
     def drop_stream(self, name: str) -> None:
         """Forget a saved stream.
 
@@ -191,6 +198,7 @@ class Registry:
 
     # ---- tokenizers
 
+    @door(CatalogError)
     def register_tokenizer(self, name: str, source: Any, *, replace: bool = False) -> "TokenizerEntry":
         """Copy a tokenizer into the catalog under a name; proving its fast engine takes some seconds.
 
@@ -207,6 +215,7 @@ class Registry:
         need_name("tokenizer", name)
         return self._tokenizers().register(name, source, replace=replace)
 
+    @door(CatalogError)
     def tokenizer(self, name: str) -> "TokenizerEntry":
         """Return the tokenizer of this name, or of the ``tokenizer.json`` at this path.
 
@@ -219,6 +228,7 @@ class Registry:
         """Return the names of all tokenizers, sorted."""
         return self._tokenizers().names()
 
+    @door(CatalogError)
     def drop_tokenizer(self, name: str) -> None:
         """Forget a tokenizer; its source stays.
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.catalog.statistics import Statistics
+from spiral_stream.errors import CatalogError, shown
 
 
 @final
@@ -49,6 +50,9 @@ class Spread:
 
 def spread_of(statistics: Statistics, column: str) -> Spread | None:
     """Return a column's histogram by shard, or None where none is known."""
+    if not isinstance(column, str):  # pyarrow crashes on a list that holds itself
+        msg = f"skew: column={shown(column)} is no name. Give the name of a column"
+        raise CatalogError(msg)
     counted = statistics.histograms.filter(pc.equal(statistics.histograms.column("column"), column))
     if not len(counted):
         return None

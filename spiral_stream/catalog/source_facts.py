@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import final
 
+from spiral_stream.arguments import door
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.pinning import reference_columns
+from spiral_stream.errors import CatalogError
 from spiral_stream.sources.imported import ImportedRows, ImportFacts
 
 
@@ -25,6 +27,7 @@ class SourceFacts:
         return "; ".join(parts)
 
 
+@door(CatalogError)
 def source_facts(entry: Entry) -> SourceFacts:
     """Describe the source of a relation.
 

@@ -98,7 +98,7 @@ class StateRecords:
         records = {name: self.need(name, "lists") for name in names}
         try:
             write_file(path, sealed_json({"state": state, "records": records}))
-        except (OSError, TypeError) as error:
+        except (OSError, TypeError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             msg = f"export_state: {cut(str(path))}: {reason}. Give a file in a folder that can be written"
             raise CatalogError(msg) from error

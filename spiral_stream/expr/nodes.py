@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, NoReturn, final
 import numpy as np
 import pyarrow as pa
 
+from spiral_stream.arguments import door
 from spiral_stream.errors import PlanError, shown
 
 Text = str  # inside `Expr` the name ``str`` is the namespace of string functions
@@ -126,6 +127,7 @@ class Expr:
     def __rmod__(self, other: Any) -> "Expr":
         return _call("%", other, self)
 
+    @door(PlanError)
     def is_in(self, values: Iterable[Any]) -> "Expr":
         """True where the value equals one of ``values`` (as ``==`` does, so never for NaN)."""
         if isinstance(values, (str, bytes)):
@@ -156,10 +158,16 @@ class Expr:
         """
         return Call("hash", (self, lit(seed)))
 
+    @door(PlanError, kept=("to",))
     def cast(self, to: pa.DataType | Text) -> "Expr":
         """Return the value in another type: widening of numbers, and numbers to floats."""
-        return Cast(self, pa.type_for_alias(to) if isinstance(to, Text) else to)
+        try:
+            return Cast(self, pa.type_for_alias(to) if isinstance(to, Text) else to)
+        except ValueError as error:
+            msg = f"cast: {shown(to)} is no Arrow type. Give a type, such as pa.int64(), or its name"
+            raise PlanError(msg) from error
 
+    @door(PlanError, kept=("name",))
     def alias(self, name: Text) -> "Expr":
         """Return the same value under a column name of its own."""
         return Alias(self, name)
@@ -272,11 +280,13 @@ def col(name: str) -> Col:
     return Col(name)
 
 
+@door(PlanError)
 def len_(value: Expr | str) -> Expr:
     """Return the length of a column or expression, as ``len(tokens)`` in a bucket key."""
     return (col(value) if isinstance(value, str) else value).len()
 
 
+@door(PlanError)
 def lit(value: Any) -> Expr:
     """Return a constant; an expression is returned as it is.
 

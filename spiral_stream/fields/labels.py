@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.fields import _tokens
 from spiral_stream.fields.ragged import Ragged
@@ -83,6 +84,7 @@ class LabelField(TokenField):
 
 
 @final
+@class_door(PlanError, kept=("column", "mask"))
 @dataclass(frozen=True, slots=True)
 class ShiftedLabels(LabelField):
     """The next token, shape ``[B, T]``: ``labels[t] = tokens[t + 1]``, for a loss between ``logits[t]`` and ``labels[t]``.
@@ -113,12 +115,13 @@ class ShiftedLabels(LabelField):
     KIND: ClassVar[TokenFill] = TokenFill.SHIFTED
     column: str
     ignore_index: int = -100
-    dtype: str = "int64"
+    dtype: str | Any = "int64"
     device: str | None = None
     mask: str | None = None
 
 
 @final
+@class_door(PlanError, kept=("column", "mask"))
 @dataclass(frozen=True, slots=True)
 class Labels(LabelField):
     """The tokens themselves, shape ``[B, T]``, ``ignore_index`` at padding, **for models that shift by themselves**.
@@ -149,7 +152,7 @@ class Labels(LabelField):
     KIND: ClassVar[TokenFill] = TokenFill.LABELS
     column: str
     ignore_index: int = -100
-    dtype: str = "int64"
+    dtype: str | Any = "int64"
     device: str | None = None
     mask: str | None = None
 

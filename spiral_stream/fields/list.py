@@ -7,12 +7,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.host_dtypes import unknown_zone
 
 
 @final
+@class_door(PlanError, kept=("column",))
 @dataclass(frozen=True, slots=True)
 class List(Field):
     """A Python list of B values, for strings and whatever does not stack.

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar, Final, final
+from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import FieldSpec, write
 from spiral_stream.fields.padded_rows import PaddedRows, are_rows
@@ -28,6 +29,7 @@ FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
 
 
 @final
+@class_door(PlanError, kept=("column", "also"))
 @dataclass(frozen=True, slots=True)
 class Pad(TokenField):
     """Rows of unequal length as one array, with ``pad_value`` after the last value of each row.
@@ -44,7 +46,7 @@ class Pad(TokenField):
         column: a column of lists.
         pad_to_multiple_of: round T up to a multiple of this; None does not round. One field per column is enough.
         pad_value: the value at padding. If the vocabulary uses this id too, tell padding apart with `PadMask`.
-        dtype: NumPy name of the result. A value that does not fit is a `DataError`.
+        dtype: NumPy name of the result, or a dtype of NumPy, torch or Arrow. A value that does not fit is a `DataError`.
         device: where the field is delivered; None leaves it on the host.
         length: T of every batch. A longer row is a `DataError`: cut it before, for example with ``Tokenize(max_length=)``.
             One field per column is enough.
@@ -68,7 +70,7 @@ class Pad(TokenField):
     column: str
     pad_to_multiple_of: int | None = None
     pad_value: float = 0
-    dtype: str = "int64"
+    dtype: str | Any = "int64"
     device: str | None = None
     length: int | None = None
     also: str | None = None
@@ -102,6 +104,7 @@ class Pad(TokenField):
 
 
 @final
+@class_door(PlanError, kept=("column",))
 @dataclass(frozen=True, slots=True)
 class PadMask(TokenField):
     """1 where ``[B, T]`` holds a value, 0 at padding: the ``attention_mask`` of transformers.
@@ -125,7 +128,7 @@ class PadMask(TokenField):
     KIND: ClassVar[TokenFill] = TokenFill.ONES
     column: str
     pad_to_multiple_of: int | None = None
-    dtype: str = "int64"
+    dtype: str | Any = "int64"
     device: str | None = None
     length: int | None = None
 

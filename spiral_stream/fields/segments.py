@@ -8,16 +8,18 @@ They say the same in three forms, for three kinds of model:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.sequence import WIDE, Placed, SequenceField, TokenField, TokenFill, check_dtype
 
 
 @final
+@class_door(PlanError, kept=("column",))
 @dataclass(frozen=True, slots=True)
 class Segments(TokenField):
     """Segment numbers, shape ``[B, T]``: 1 on a row's first piece, 2 on its second and so on, 0 at padding.
@@ -38,7 +40,7 @@ class Segments(TokenField):
 
     KIND: ClassVar[TokenFill] = TokenFill.SEGMENTS
     column: str
-    dtype: str = "int32"
+    dtype: str | Any = "int32"
     device: str | None = None
 
     def __post_init__(self) -> None:
@@ -46,6 +48,7 @@ class Segments(TokenField):
 
 
 @final
+@class_door(PlanError, kept=("column",))
 @dataclass(frozen=True, slots=True)
 class Positions(TokenField):
     """Positions, shape ``[B, T]``: 0, 1, 2, ... in each piece, 0 at padding: the ``position_ids`` of transformers.
@@ -64,7 +67,7 @@ class Positions(TokenField):
 
     KIND: ClassVar[TokenFill] = TokenFill.POSITIONS
     column: str
-    dtype: str = "int64"
+    dtype: str | Any = "int64"
     device: str | None = None
 
     def __post_init__(self) -> None:
@@ -72,6 +75,7 @@ class Positions(TokenField):
 
 
 @final
+@class_door(PlanError, kept=("column",))
 @dataclass(frozen=True, slots=True)
 class CuSeqlens(SequenceField):
     """Cumulated lengths, shape ``[N + 1]``, int32: where the N segments of the flattened batch begin, and ``B * T``.

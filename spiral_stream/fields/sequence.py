@@ -20,10 +20,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import DataError, PlanError
+from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.fields import _tokens
 from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.ragged import Ragged
+from spiral_stream.host_dtypes import dtype_name
 
 # B rows, T places of a row, S pieces
 
@@ -230,9 +231,11 @@ def check_dtype(field: TokenField, allowed: tuple[str, ...]) -> None:
     Raises:
         PlanError: it is not one of ``allowed``.
     """
-    if field.dtype not in allowed:
-        msg = f"{type(field).__name__}({field.column!r}): dtype={field.dtype!r}; it is one of {', '.join(allowed)}"
+    name = dtype_name(field.dtype)
+    if not isinstance(name, str) or name not in allowed:
+        msg = f"{type(field).__name__}({shown(field.column)}): dtype={shown(field.dtype)}; it is one of {', '.join(allowed)}"
         raise PlanError(msg)
+    object.__setattr__(field, "dtype", name)
 
 
 def check_value(field: TokenField, name: str) -> None:

@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.fields.field import Field, FieldSpec, as_fixed, decoded, fixed_items, fixed_numpy, fixed_parts, write
+from spiral_stream.host_dtypes import dtype_name
 from spiral_stream.semantic import AUDIO_REF, H264_REF, JPEG_REF, said_shape, semantic_of
 
 DTYPES: Final = (
@@ -22,6 +24,7 @@ MODES: Final = ("RGB", "L", "I;16")
 
 
 @final
+@class_door(PlanError, kept=("column", "layout", "short", "crop", "view", "mode", "interpolation"))
 @dataclass(frozen=True, slots=True)
 class Stack(Field):
     """One array with a batch dimension: numbers, images or clips.
@@ -97,7 +100,7 @@ class Stack(Field):
     column: str
     decode: str | None = None
     transforms: tuple[Any, ...] | Sequence[Any] = ()
-    dtype: str | None = None
+    dtype: str | Any | None = None
     layout: str | None = None
     device: str | None = None
     sequence_length: int | None = None
@@ -142,9 +145,12 @@ class Stack(Field):
             if not isinstance(getattr(self, name), bool):
                 msg = f"Stack({self.column!r}): {name}={getattr(self, name)!r}. Give True or False"
                 raise PlanError(msg)
-        if self.dtype is not None and self.dtype not in DTYPES:
-            msg = f"Stack({self.column!r}): dtype={self.dtype!r} is unknown; it is one of {', '.join(DTYPES)}"
-            raise PlanError(msg)
+        if self.dtype is not None:
+            name = dtype_name(self.dtype)
+            if not isinstance(name, str) or name not in DTYPES:
+                msg = f"Stack({self.column!r}): dtype={shown(self.dtype)} is unknown; it is one of {', '.join(DTYPES)}"
+                raise PlanError(msg)
+            object.__setattr__(self, "dtype", name)
 
     def _check_combination(self) -> None:
         self._check_sound()

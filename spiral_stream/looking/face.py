@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from spiral_stream.arguments import door
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import SpiralError, StreamError
+from spiral_stream.errors import PlanError, SpiralError, StreamError
 from spiral_stream.explain import Explanation, explain_stream
 from spiral_stream.explain.outline import outline
 from spiral_stream.fields.field import FieldSpec
@@ -136,6 +137,7 @@ class Looking:
         """Return totals since the stream was made: rows, bytes, seconds by stage, queue depth, and what bounds it."""
         return self._passes.totals()
 
+    @door(PlanError)
     def explain(self, *, analyze: bool = False, network: str | None = None) -> Explanation:
         """Explain what this stream does to its data (EXPLAIN DATA), from facts; reads no payload.
 
@@ -198,6 +200,7 @@ class Looking:
         batches = self._passes.run(self._now, HOST, 0, 1)
         return pa.RecordBatchReader.from_batches(schema, record_batches(batches, schema))
 
+    @door(PlanError, kept=("title",))
     def progress(self, title: str | None = None, *, console: Any = None) -> Iterator[Any]:
         """Iterate with a progress bar on standard error: on rank 0 alone, and from the stream's place on.
 

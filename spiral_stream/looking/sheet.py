@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -123,6 +123,9 @@ class Sheet:
         Raises:
             PlanError: the ending is none of a picture, or the file cannot be written.
         """
+        if not isinstance(path, str | os.PathLike):
+            msg = f"show: path={shown(path)} is no path. Give one that ends with {', '.join(_ENDINGS)}"
+            raise PlanError(msg)
         file = Path(path)
         form = _ENDINGS.get(file.suffix.lower())
         if form is None:

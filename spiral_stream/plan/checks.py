@@ -71,10 +71,11 @@ def device_name(where: str, value: object) -> str:
     Raises:
         PlanError: batches are not delivered to such a device.
     """
-    if not _DEVICE.fullmatch(str(value)):
+    named = str(value) if isinstance(value, str) or type(value).__module__ == "torch" else ""
+    if not _DEVICE.fullmatch(named):
         msg = f'{where}={shown(value)}. Give "cpu", "cuda", a CUDA device by number ("cuda:0"), or "auto": CUDA if there is any'
         raise PlanError(msg)
-    return str(value)
+    return named
 
 
 def column_list(where: str, columns: object) -> tuple[str, ...]:

@@ -231,7 +231,7 @@ def _check_shares(parts: Sequence[Part]) -> None:
         for name in given:
             value = getattr(part, name)
             number = isinstance(value, int if name == "choose" else int | float) and not isinstance(value, bool)
-            if not number or not isfinite(value) or value <= 0:
+            if not number or value > 2**63 or not isfinite(value) or value <= 0:
                 msg = (
                     f"mix: stream {part.name!r}: {name}={shown(value)}. Give a {'whole ' if name == 'choose' else ''}number "
                     "above 0, or leave the stream out of the mixture"

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.semantic import H264_REF, JPEG_REF
 from spiral_stream.sources.source import FormerProfile
@@ -43,6 +44,7 @@ class Original(Profile):
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class Raw(Profile):
     """Decoded uint8 RGB pixels, shrunk (never enlarged) to this shorter side; None keeps the size."""
@@ -58,6 +60,7 @@ class Raw(Profile):
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class Jpeg(Profile):
     """Decoded, shrunk to the shorter side, encoded again. Lossy: the encoder enters the fingerprint."""
@@ -79,6 +82,7 @@ class Jpeg(Profile):
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class Frames(Profile):
     """The decoded frames of a clip, upright, shrunk (never enlarged) to this shorter side; None keeps the size.

@@ -1,12 +1,12 @@
 """What a run binds (epoch, epochs, rank, world size, run seed, device, merge, steps), and the defaults of what it leaves open."""
 
-import operator
 import os
 import sys
 from dataclasses import dataclass, replace
-from typing import Any, SupportsIndex, final
+from typing import Any, final
 
 from spiral_stream import params
+from spiral_stream.arguments import whole
 from spiral_stream.cursor import LAST_EPOCH
 from spiral_stream.errors import BindError, PlanError, ResumeError, shown
 from spiral_stream.plan.checks import device_name
@@ -75,17 +75,18 @@ def _device(value: Any) -> str:
 def _whole(name: str, value: Any) -> int:
     """Return the value as an integer in range. NumPy's integers are integers too."""
     least = {"run_seed": None, _WORLD: 1, "merge": 1, "steps_per_epoch": 1, "epochs": 1}.get(name, 0)
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+    number = whole(value)
+    if number is None:
         msg = f"bind: {name}={shown(value)} is a {type(value).__name__}. Give an integer"
         raise BindError(msg)
-    whole = operator.index(value)
-    if least is not None and whole < least:
-        msg = f"bind: {name}={whole} is out of range; it counts from {least}"
+    if least is not None and number < least:
+        msg = f"bind: {name}={number if number > -(2**128) else 'less than -2**128'} is out of range; it counts from {least}"
         raise BindError(msg)
-    if name != "run_seed" and whole > LAST_EPOCH:
-        msg = f"bind: {name}={whole:.3g} is out of range. Give at most {LAST_EPOCH}"
+    if name != "run_seed" and number > LAST_EPOCH:
+        found = f"{number:.3g}" if number < 2**128 else "past 2**128"
+        msg = f"bind: {name}={found} is out of range. Give at most {LAST_EPOCH}"
         raise BindError(msg)
-    return whole
+    return number
 
 
 def epoch_number(value: Any, asked: str = "set_epoch") -> int:
@@ -94,11 +95,11 @@ def epoch_number(value: Any, asked: str = "set_epoch") -> int:
     Raises:
         BindError: it is not an integer from 0 up.
     """
-    whole = isinstance(value, SupportsIndex) and not isinstance(value, bool)
-    if not whole or not 0 <= operator.index(value) <= LAST_EPOCH:
+    number = whole(value)
+    if number is None or not 0 <= number <= LAST_EPOCH:
         msg = f"{asked}: {shown(value)}; epochs count from 0. Give an integer in [0, {LAST_EPOCH}]"
         raise BindError(msg)
-    return operator.index(value)
+    return number
 
 
 @final

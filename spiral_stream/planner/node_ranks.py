@@ -2,11 +2,12 @@
 
 import operator
 import os
-from typing import Any, Final, SupportsIndex
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import whole
 from spiral_stream.errors import BindError, shown
 from spiral_stream.planner.mesh import data_dims
 
@@ -26,9 +27,10 @@ def ranks_per_node(value: Any, world_size: int | None, mesh: Any, dp_dims: Any) 
     Raises:
         BindError: it is no number from 1 up; or "auto", and nothing says it.
     """
-    if value == AUTO and isinstance(value, str):
+    if isinstance(value, str) and value == AUTO:
         return _found(world_size, mesh, dp_dims)
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or operator.index(value) < 1:
+    ranks = whole(value)
+    if ranks is None or ranks < 1:
         msg = f'bind: ranks_per_node={shown(value)}. Give how many ranks a node has, from 1 up, or "auto"'
         raise BindError(msg)
     return operator.index(value)

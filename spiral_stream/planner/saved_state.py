@@ -203,7 +203,8 @@ def need_sealed(state: Mapping[str, Any], read: Mapping[str, Any]) -> None:
     Raises:
         ResumeError: it was edited or damaged.
     """
-    if "checksum" in state and state["checksum"] != read["checksum"]:
+    found = state.get("checksum", read["checksum"])
+    if not isinstance(found, str) or found != read["checksum"]:
         msg = "resume: the state was edited or damaged: its checksum does not fit. Pass what state_dict() returned, unchanged"
         raise ResumeError(msg)
 

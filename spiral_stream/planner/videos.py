@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spiral_stream.arguments import door
 from spiral_stream.cache.hands import ShardWork
 from spiral_stream.cache.materialize import Progress, build
 from spiral_stream.cache.reader import CachedShard
@@ -23,6 +24,7 @@ from spiral_stream.semantic import H264_REF, file_names, is_media, semantic_of
 from spiral_stream.threads import thread_share
 
 
+@door(CacheError)
 def index_videos(
     catalog: Registry,
     relation: str,

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, final
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import door
+from spiral_stream.errors import PlanError
 from spiral_stream.extras import need
 from spiral_stream.report.blocks import BlockMix
 from spiral_stream.report.heat import Heat
@@ -198,6 +200,7 @@ def block_sizes(column: str, found: Sequence[BlockMix], shard_mean: float, used_
 
 
 @_styled
+@door(PlanError)
 def draw_bars(
     name: str, title: str, heights: Sequence[tuple[str, float]], *, across: str, up: str, form: Form = "svg"
 ) -> Picture:
@@ -225,6 +228,7 @@ def draw_bars(
 
 
 @_styled
+@door(PlanError)
 def draw_curves(
     name: str,
     title: str,

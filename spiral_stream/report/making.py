@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, final
 
+from spiral_stream.arguments import door
 from spiral_stream.catalog.entry import STORAGE_SHARD, Entry
 from spiral_stream.catalog.manifest import UNKNOWN_BYTES
 from spiral_stream.catalog.mirror import place_of
@@ -15,7 +16,7 @@ from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.source_facts import source_facts
 from spiral_stream.catalog.statistics import KNOWN, Statistics, load_statistics
 from spiral_stream.catalog.suggestions import suggestions
-from spiral_stream.errors import CatalogError, shown
+from spiral_stream.errors import CatalogError, PlanError, shown
 from spiral_stream.explain.shares import time_column
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.report.charts import Form, Picture
@@ -132,6 +133,7 @@ class Report:
         return file
 
 
+@door(PlanError)
 def report_relation(
     catalog: Registry,
     name: str,

@@ -8,6 +8,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from spiral_stream.arguments import door
+from spiral_stream.errors import PlanError
+
 LONGEST: Final = 60  # characters of a text
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
@@ -18,6 +21,7 @@ _SMALL: Final = 1e-4  # a share below it is not told from others as small
 _FRACTION: Final = re.compile(r"(:\d\d)\.(\d*?)0*(?=\D|$)")
 
 
+@door(PlanError)
 def written(value: Any, most: int = LONGEST) -> str:
     """Write any value on one line; nothing but a text or a list of values is shortened."""
     if value is None or isinstance(value, bool):

@@ -78,7 +78,11 @@ class OrderedRows:
             return self._stages.epochs.positions(self.epoch, stream, int(rows[0]))
 
     def _checked(self, positions: ArrayLike) -> UInt64:
-        asked = np.atleast_1d(np.asarray(positions))
+        try:
+            asked = np.atleast_1d(np.asarray(positions))
+        except (TypeError, ValueError) as error:
+            msg = f"order: positions={shown(positions)} are no list of numbers. Give a list or an array of integers"
+            raise IndexError(msg) from error
         if asked.size and (asked.dtype.kind not in "iu" or asked.ndim != 1):
             msg = f"order: positions are {asked.dtype} of shape {asked.shape}. Give a list or an array of integers"
             raise IndexError(msg)

@@ -35,7 +35,7 @@ def found_rows(stages: Stages, identity: Any, verb: str) -> tuple[int, UInt64]:
     if len(values) != len(stages.identity):
         msg = f"{verb}: {shown(identity)} has {len(values)} values; an identity here is ({', '.join(stages.identity)})"
         raise KeyError(msg)
-    if None in values:
+    if any(each is None for each in values):
         msg = f"{verb}: {shown(identity)} has a null, which names no sample. Fill nulls of the identity's columns in"
         raise KeyError(msg)
     wanted = dict(zip(stages.identity, values, strict=True))

@@ -7,6 +7,7 @@ batch a step begins, and `batching.tail` what happens at the end of an epoch.
 from dataclasses import dataclass
 from typing import Final, final
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.params import RuntimeParam
 from spiral_stream.sampling.order import check_whole
@@ -15,6 +16,7 @@ MOST_LANES: Final = 2**16  # each has a place in the state and in EXPLAIN
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class DataParallel:
     """Batch g of the epoch goes to rank ``(g // merge) % world_size``; the sequence itself never depends on the ranks.

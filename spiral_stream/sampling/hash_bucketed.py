@@ -10,6 +10,7 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.sampling.laid_out import Layout
 from spiral_stream.sampling.order import Arrangement, BucketIndex, Order, Population, UInt64, check_whole, settled_seed
@@ -21,6 +22,7 @@ MOST_BUCKETS: Final = 2**24
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class ShuffleBuckets:
     """Buckets come in a new keyed order in every pass."""
@@ -33,6 +35,7 @@ class ShuffleBuckets:
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class HashBucketed(Order):
     """Buckets of identity hashes in keyed order, rows permuted inside each.

@@ -14,6 +14,7 @@ from typing import Final, Literal, final, get_args
 
 import numpy as np
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.sampling.laid_out import Layout
 from spiral_stream.sampling.order import Arrangement, Order, Population, Runs, UInt64, check_whole, settled_seed
@@ -28,6 +29,7 @@ GRANULARITIES: Final = get_args(Granularity)
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class ShardAwareShuffle(Order):
     """Permute storage units, then rows inside blocks of the layout they form.

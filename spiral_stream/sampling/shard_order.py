@@ -10,6 +10,8 @@ from typing import final
 
 import numpy as np
 
+from spiral_stream.arguments import class_door
+from spiral_stream.errors import PlanError
 from spiral_stream.sampling.laid_out import Layout
 from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64, check_whole, settled_seed
 from spiral_stream.sampling.permutation import permute, unpermute
@@ -19,6 +21,7 @@ from spiral_stream.seeding import combine
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class WithinShards(Order):
     """Shards in a new order, and the rows of each permuted; the next shard begins when one is used up.
@@ -41,6 +44,7 @@ class WithinShards(Order):
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class ExpandedRange(Order):
     """Shards in a new order, and each row moved by up to ``expanded_range`` rows from its place among them.

@@ -6,6 +6,8 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from spiral_stream.arguments import class_door
+from spiral_stream.errors import PlanError
 from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64, check_whole, settled_seed
 from spiral_stream.sampling.permutation import permute, unpermute
 from spiral_stream.sampling.shuffle_key import shuffle_key
@@ -14,6 +16,7 @@ _ONE: Final = np.uint64(1)
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class GlobalShuffle(Order):
     """All rows of the relation permuted by key, singly or in clumps.

@@ -11,6 +11,7 @@ from typing import Final, final
 
 import numpy as np
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.sampling.order import (
     WEIGHT_BLOCK,
@@ -30,6 +31,7 @@ _AT_ONCE: Final = 1 << 12  # draws: 2 MiB of weights
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class Weighted(Order):
     """Rows are drawn in proportion to a weight: a column of numbers from 0 up, or an expression such as ``"score ** 2"``.

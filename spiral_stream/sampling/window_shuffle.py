@@ -5,6 +5,8 @@ from typing import Final, final
 
 import numpy as np
 
+from spiral_stream.arguments import class_door
+from spiral_stream.errors import PlanError
 from spiral_stream.sampling.order import Arrangement, Order, Population, SortedRows, UInt64, check_whole, settled_seed
 from spiral_stream.sampling.permutation import permute, unpermute
 from spiral_stream.sampling.shuffle_key import shuffle_key, stage_key
@@ -14,6 +16,7 @@ _ONE: Final = np.uint64(1)
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class WindowShuffle(Order):
     """Rows permuted inside windows of the stored order, twice: the second time in windows that begin half a window later.

@@ -5,6 +5,7 @@ from typing import Final, final
 
 import numpy as np
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError
 from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64, settled_seed
 from spiral_stream.sampling.shuffle_key import shuffle_key
@@ -14,6 +15,7 @@ _AT_ONCE: Final = 1 << 20  # positions that are drawn again to find a row
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class WithReplacement(Order):
     """Each position draws any row with the same probability; a pass draws as often as there are rows.

@@ -5,6 +5,7 @@ from typing import ClassVar, final
 
 import pyarrow as pa
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.sources.paths import absolute, outside_allowed
@@ -13,6 +14,7 @@ from spiral_stream.sources.views import as_plain
 
 
 @final
+@class_door(SourceError)
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrow(Source):
     """A pyarrow Table or RecordBatch, for relations of some thousands of rows (labels).

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 import pyarrow as pa
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.csv_records import Chunk, CsvForm, chunks, need_names
 from spiral_stream.sources.csv_types import FALSE, TRUE, ColumnGuess, OddNumbers, guess_of, inexact, needs_texts
@@ -40,6 +41,7 @@ _COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
 
 
 @final
+@class_door(SourceError)
 @dataclass(frozen=True, slots=True)
 class Csv(ImportedSource):
     """Files of comma-separated values: ``.csv`` or ``.tsv``, each also ``.gz`` or ``.zst``.

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.integrity.regular_files import need_file
@@ -67,6 +68,7 @@ class ClassFolder(Source):
 
 
 @final
+@class_door(SourceError)
 @dataclass(frozen=True, slots=True)
 class ImageFolder(ClassFolder):
     """``path/<class>/**/<image>``: labels are the places of the sorted class names.
@@ -87,6 +89,7 @@ class ImageFolder(ClassFolder):
 
 
 @final
+@class_door(SourceError)
 @dataclass(frozen=True, slots=True)
 class VideoFolder(ClassFolder):
     """``path/<class>/**/<video>``: each file is one clip; labels are the places of the sorted class names.

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, final
 
 import pyarrow as pa
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.semantic import BYTES
 from spiral_stream.sources.added import need_origin, with_added
@@ -38,6 +39,7 @@ _SPLITS: Final = frozenset(("train", "test", "validation", "valid", "val", "dev"
 
 
 @final
+@class_door(SourceError)
 @dataclass(frozen=True, slots=True)
 class HuggingFace(Source):
     """A dataset that ``datasets`` wrote: a folder of ``save_to_disk``, or Parquet files as ``push_to_hub`` lays them out.

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 import pyarrow as pa
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.declared import columns, declared, need_kept_names
 from spiral_stream.sources.halves import Record, sound
@@ -49,6 +50,7 @@ _GIVE: Final = 'Give the columns: schema={"name": "type", ...}'
 
 
 @final
+@class_door(SourceError)
 @dataclass(frozen=True, slots=True)
 class Jsonl(ImportedSource):
     """Files of JSON lines: ``.jsonl``, ``.ndjson`` or ``.json``, each also ``.gz`` or ``.zst``.

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.expr import Expr
 from spiral_stream.sources.added import need_origin, with_added
@@ -42,6 +43,7 @@ _WIDE_SCAN: Final = {"batch_readahead": 2, "fragment_readahead": 1, "io_buffer_s
 
 
 @final
+@class_door(SourceError)
 @dataclass(frozen=True, slots=True)
 class Lance(Source):
     """A Lance dataset, at one version or (until registered) at its newest.

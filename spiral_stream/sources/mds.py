@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, cast, final
 
 import pyarrow as pa
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import DamageError, SourceError, cut, shown
 from spiral_stream.integrity.blocks import Mapped, moment, need_sound
 from spiral_stream.integrity.regular_files import need_file
@@ -40,6 +41,7 @@ Arrays = tuple[tuple[str, str], ...]
 
 
 @final
+@class_door(SourceError)
 @dataclass(frozen=True, slots=True)
 class Mds(ImportedSource):
     """A folder with index.json and its shards, or a folder of such folders, whose samples follow each other.

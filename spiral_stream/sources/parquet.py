@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, shown
 from spiral_stream.expr import Expr
 from spiral_stream.sources.added import need_origin, with_added
@@ -48,6 +49,7 @@ _SMALL_BYTES: Final = (
 
 
 @final
+@class_door(SourceError)
 @dataclass(frozen=True, slots=True)
 class Parquet(Source):
     """One Parquet file, a folder of them (searched below), a glob such as ``part-*.parquet``, a brace pattern, or a list.

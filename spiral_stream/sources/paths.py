@@ -12,6 +12,7 @@ from spiral_stream.storage.uri import is_object, place_of
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
+_LONGEST_NAME: Final = 255  # characters of a part of a path
 _STORES: Final = frozenset(("gcs", "adl", "r2", "oss", "cos", "hf", "hdfs"))
 
 
@@ -72,10 +73,14 @@ def absolute(path: str | os.PathLike[str]) -> str:
             place_of(text)  # refuses one that carries a password, which a catalog would keep
         return text
     try:
-        return os.path.abspath(local_path(text))  # noqa: PTH100  resolve() would follow links
+        found = os.path.abspath(local_path(text))  # noqa: PTH100  resolve() would follow links
     except ValueError as error:
         msg = f"{cut(text)} {error}"
         raise SourceError(msg) from error
+    if max(map(len, found.split("/"))) > _LONGEST_NAME:
+        msg = f"{cut(text)}: a name in it is longer than {_LONGEST_NAME} characters, as no file's is. Correct the path"
+        raise SourceError(msg)
+    return found
 
 
 def outside_allowed(base: str | None, asked: bool | None) -> bool:

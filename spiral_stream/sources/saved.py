@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from spiral_stream.arguments import door
 from spiral_stream.errors import SourceError, shown
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.csv_files import Csv
@@ -111,6 +112,7 @@ def source_from_json(saved: Mapping[str, Any]) -> Source:
         raise SourceError(msg) from error
 
 
+@door(SourceError)
 def declared_source(declared: Mapping[str, Any]) -> Source:
     """Return the source that a person declared: its kind, and what its constructor takes.
 

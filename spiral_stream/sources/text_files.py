@@ -8,6 +8,7 @@ from typing import ClassVar, Final, final
 
 import pyarrow as pa
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.imports import FILE, RAISE, ImportedSource, ImportUnit, Refused, need_on_error
@@ -29,6 +30,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 @final
+@class_door(SourceError)
 @dataclass(frozen=True, slots=True)
 class TextFiles(ImportedSource):
     """One row per file: ``text``, ``size_bytes``, and ``__file__``, its path relative to ``path``.

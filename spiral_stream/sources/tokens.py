@@ -12,7 +12,9 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 import pyarrow as pa
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.host_dtypes import dtype_name
 from spiral_stream.sources.imports import ImportedSource, ImportUnit, Refused
 from spiral_stream.sources.listing import absolute_paths, common_folder, file_units, listed_units
 from spiral_stream.sources.remote_file import look, read_parts
@@ -31,6 +33,7 @@ BATCH_IDS: Final = 1 << 24  # that are looked through for separators at a time
 
 
 @final
+@class_door(SourceError)
 @dataclass(frozen=True, slots=True)
 class Tokens(ImportedSource):
     """Files of token ids: flat ``.bin``, or ``.npy``.
@@ -52,7 +55,7 @@ class Tokens(ImportedSource):
 
     KIND: ClassVar[str] = "tokens"
     path: str | tuple[str, ...]
-    dtype: str | None = None
+    dtype: str | Any | None = None
     separator: int | None = None
     length: int | None = None
     index: bool | None = None
@@ -60,8 +63,8 @@ class Tokens(ImportedSource):
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute_paths(self.path, "Tokens"))
         if self.dtype is not None:
-            name = np.dtype(self.dtype).name if isinstance(self.dtype, type | np.dtype) else self.dtype
-            if name not in ITEMS:
+            name = dtype_name(self.dtype)
+            if not isinstance(name, str) or name not in ITEMS:
                 msg = f"Tokens: dtype={shown(self.dtype)}. Give one of {', '.join(ITEMS)}"
                 raise SourceError(msg)
             object.__setattr__(self, "dtype", name)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.extras import need
@@ -43,6 +44,7 @@ _TAIL_BYTES: Final = 1 << 16  # of a file, which hold its footer or most of it
 
 
 @final
+@class_door(SourceError)
 @dataclass(frozen=True, slots=True)
 class Vortex(Source):
     """Files of vortex-data: one, a folder of them (searched below), a glob, a brace pattern, or a list.

@@ -12,6 +12,7 @@ from typing import ClassVar, Final, cast, final
 
 import pyarrow as pa
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.integrity.regular_files import need_file
 from spiral_stream.sources.imports import RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
@@ -36,6 +37,7 @@ _THREADS: Final = 8  # at most, to look at tars on a store
 
 
 @final
+@class_door(SourceError)
 @dataclass(frozen=True, slots=True)
 class WebDataset(ImportedSource):
     """Tars whose members are samples: neighbours with the same key are one row.

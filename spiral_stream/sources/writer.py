@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn, Self, final
 
 import pyarrow as pa
 
+from spiral_stream.arguments import door
 from spiral_stream.errors import SourceError, shown
 from spiral_stream.sources.part_files import need_columns, need_part_name, parts_in, writing
 from spiral_stream.sources.parts import BATCH_BYTES, MOST_ROWS, SHARD_BYTES, PartDraft, ShardCutter, sweep
@@ -62,6 +63,7 @@ class Writer:
         ```
     """
 
+    @door(SourceError)
     def __init__(
         self,
         uri: str | os.PathLike[str],
@@ -91,6 +93,7 @@ class Writer:
         self._shards = ShardCutter(self._part, shard_bytes, shard_rows or MOST_ROWS)
         self.rows = 0
 
+    @door(SourceError)
     def write(self, rows: Mapping[str, Any] | pa.RecordBatch | pa.Table) -> None:
         """Add a row, or the rows of an Arrow batch or table.
 

@@ -75,6 +75,24 @@ def need_values(root: str, options: Mapping[str, str]) -> None:
         SourceError: names the option, and what would be right.
     """
     where = cut(printable(root))
+    need_each(where, options)
+    given = {bare(name) for name in options} & set(_KEYS)
+    if len(given) == 1 and not any(f"AWS_{each.upper()}" in os.environ for each in set(_KEYS) - given):
+        [missing] = set(_KEYS) - given
+        msg = f"{where}: its profile has option {given.pop()}, and no {missing}. Give both; or neither of them, and "
+        raise SourceError(msg + "skip_signature = true where no credentials are needed")
+
+
+def need_each(where: str, options: Mapping[str, str]) -> None:
+    """Refuse options that are wrong by themselves, whatever else a store is given.
+
+    Args:
+        where: how messages begin.
+        options: of one profile.
+
+    Raises:
+        SourceError: names the option, and what would be right.
+    """
     for name, value in options.items():
         _need_name(where, name)
         if bare(name) in _FLAGS and value.lower() not in YES | _NO:
@@ -85,11 +103,6 @@ def need_values(root: str, options: Mapping[str, str]) -> None:
             host = value if re.fullmatch(r"[\w.-]+(:\d+)?", value) else "minio.lab:9000"
             msg = f"{where}: option {name} of its profile is {found}. Give it with its scheme, such as https://{host}"
             raise SourceError(msg)
-    given = {bare(name) for name in options} & set(_KEYS)
-    if len(given) == 1 and not any(f"AWS_{each.upper()}" in os.environ for each in set(_KEYS) - given):
-        [missing] = set(_KEYS) - given
-        msg = f"{where}: its profile has option {given.pop()}, and no {missing}. Give both; or neither of them, and "
-        raise SourceError(msg + "skip_signature = true where no credentials are needed")
 
 
 def _need_name(where: str, name: str) -> None:

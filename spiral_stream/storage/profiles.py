@@ -21,7 +21,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, final
 
+from spiral_stream.arguments import door
 from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.storage.option_values import need_each
 from spiral_stream.storage.uri import is_object, place_of, printable
 
 FILE_ENV: Final = "SPIRAL_STORAGE"
@@ -54,6 +56,7 @@ _GIVEN: Final[dict[str, StorageProfile]] = {}  # by the program
 _LOCK: Final = threading.Lock()
 
 
+@door(SourceError)
 def use_storage(name: str, prefix: str, **options: Any) -> None:
     """Give the options of a store, in this process.
 
@@ -68,7 +71,12 @@ def use_storage(name: str, prefix: str, **options: Any) -> None:
     Raises:
         SourceError: the prefix or an option is none.
     """
-    made = _profile(name, {"prefix": prefix, **options}, f"use_storage({name!r})")
+    where = f"use_storage({shown(name)})"
+    if not isinstance(name, str):
+        msg = f"{where}: the name is a {type(name).__name__}. Give a text"
+        raise SourceError(msg)
+    made = _profile(name, {"prefix": prefix, **options}, where)
+    need_each(where, made.options)
     with _LOCK:
         _GIVEN.pop(name, None)
         if options:

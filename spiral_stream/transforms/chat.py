@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NoReturn, final
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.transforms.transform import Transform
 
@@ -13,6 +14,7 @@ _CHOICES: Final = {"train_on": ("all", "last"), "truncate": ("end", "start", "re
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True)
 class ChatTemplate(Transform):
     """Turn a column of conversations into token ids and a loss mask, by the chat template of a tokenizer.

@@ -13,6 +13,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.transforms import _augment
 from spiral_stream.transforms.pixel_transform import Pixels, PixelTransform, between, checked_chance, checked_pair, draw
@@ -26,6 +27,7 @@ _FAINT: Final = -60.0  # e**-60 of a weight is nothing in float32
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True)
 class ColorJitter(PixelTransform):
     """Change brightness, contrast, saturation and hue by random factors, in random order.
@@ -95,6 +97,7 @@ class Grayscale(PixelTransform):
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True)
 class RandomGrayscale(PixelTransform):
     """`Grayscale` with probability ``p``.
@@ -127,6 +130,7 @@ class RandomGrayscale(PixelTransform):
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True)
 class GaussianBlur(PixelTransform):
     """Blur with a Gaussian of random width. Borders are mirrored.

@@ -18,6 +18,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.transforms.placement import Placement, portable_exp, sized_to_shorter
 from spiral_stream.transforms.transform import Transform, checked_range, checked_size, is_number
@@ -55,6 +56,7 @@ class ImageTransform(Transform):
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True)
 class RandomResizedCrop(ImageTransform):
     """Cut a box of random area and ratio, and resize it to ``size``.
@@ -134,6 +136,7 @@ class RandomResizedCrop(ImageTransform):
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True)
 class RandomHorizontalFlip(ImageTransform):
     """Mirror the image left to right with probability ``p``.
@@ -171,6 +174,7 @@ class RandomHorizontalFlip(ImageTransform):
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True)
 class Resize(ImageTransform):
     """Resize by antialiased bilinear interpolation, as torchvision does for uint8 tensors.
@@ -209,6 +213,7 @@ class Resize(ImageTransform):
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True)
 class CenterCrop(ImageTransform):
     """Cut the centre of the image. A smaller image is a `DataError`; nothing is padded.
@@ -243,6 +248,7 @@ class CenterCrop(ImageTransform):
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True)
 class RandomCrop(ImageTransform):
     """Cut a window at a random place, each place equally likely. A smaller image is a `DataError`; nothing is padded.
@@ -281,6 +287,7 @@ class RandomCrop(ImageTransform):
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True)
 class Normalize(Transform):
     """Compute ``(x - mean) / std`` per channel, of pixels scaled to [0, 1]. The last step of a chain.

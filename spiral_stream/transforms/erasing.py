@@ -5,6 +5,8 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
+from spiral_stream.arguments import class_door
+from spiral_stream.errors import PlanError
 from spiral_stream.transforms.crop_and_resize import logarithm
 from spiral_stream.transforms.pixel_transform import (
     Pixels,
@@ -23,6 +25,7 @@ _TRIES: Final = 10  # boxes that are tried before the image is left alone, as to
 
 
 @final
+@class_door(PlanError, kept=("value",))
 @dataclass(frozen=True)
 class RandomErasing(PixelTransform):
     """Overwrite a random box with probability ``p``. Masks, boxes and key points stay.

@@ -10,6 +10,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.transforms import _augment
 from spiral_stream.transforms.color import BRIGHTNESS, CONTRAST, SATURATION, adjust
@@ -41,6 +42,7 @@ _SHIFT: Final = 150 / 331  # of the side, at the greatest magnitude
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True)
 class RandAugment(PixelTransform):
     """Apply ``num_ops`` random operations of 14 at one magnitude.

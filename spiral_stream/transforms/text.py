@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.transforms.transform import Transform
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True)
 class Tokenize(Transform):
     """Turn a text column into a column of token ids, lists of uint16 or uint32.

@@ -12,6 +12,7 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
+from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.transforms import _augment
 from spiral_stream.transforms.pixel_transform import (
@@ -71,6 +72,7 @@ class Warp(PixelTransform):
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True)
 class RandomRotation(Warp):
     """Rotate around the centre by a random angle. The size stays, and corners are filled.
@@ -102,6 +104,7 @@ class RandomRotation(Warp):
 
 
 @final
+@class_door(PlanError)
 @dataclass(frozen=True)
 class RandomAffine(Warp):
     """Rotate, shift, scale and shear by random amounts, around the centre. The size stays, and gaps are filled.

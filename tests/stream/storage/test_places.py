@@ -71,18 +71,20 @@ SLIPS = {
 
 @pytest.mark.parametrize(("given", "right"), SLIPS.items())
 def test_a_slip_in_the_name_of_an_option_is_refused_for_lance_and_for_objects(
-    given: str, right: str, bucket: str
+    given: str, right: str, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lance.write_dataset(pa.table({"a": [1]}), f"{bucket}/a.lance", storage_options=options_of(bucket))
-    use_storage("slip", prefix=f"{bucket}/a.lance", **{given: "1"})
-    try:
-        for look in (lambda: sp.Lance(f"{bucket}/a.lance").open(), lambda: store_of(f"{bucket}/a.lance/x")):
-            with pytest.raises(SourceError, match=f"no store has option {given} of its profile. Write {right}"):
-                look()
-        with pytest.raises(SourceError, match=f"Write {right}"):
-            sp.Writer(f"{bucket}/a.lance", pa.schema([("a", pa.int64())]))
-    finally:
-        use_storage("slip", prefix=bucket)
+    file = tmp_path / "profiles.toml"
+    file.write_text(f'[slip]\nprefix = "{bucket}/a.lance"\n"{given}" = "1"\n')
+    monkeypatch.setenv("SPIRAL_STORAGE", str(file))
+
+    for look in (lambda: sp.Lance(f"{bucket}/a.lance").open(), lambda: store_of(f"{bucket}/a.lance/x")):
+        with pytest.raises(SourceError, match=f"no store has option {given} of its profile. Write {right}"):
+            look()
+    with pytest.raises(SourceError, match=f"Write {right}"):
+        sp.Writer(f"{bucket}/a.lance", pa.schema([("a", pa.int64())]))
+    with pytest.raises(SourceError, match=rf"use_storage\('slip'\): .*{given}.*Write {right}"):
+        use_storage("slip", prefix=f"{bucket}/a.lance", **{given: "1"})
 
 
 def test_options_that_lance_alone_knows_and_others_reach_it(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,262 @@
+"""One checker for arguments at the door: a wrong one is named, whatever it breaks inside.
+
+A callable behind a `door` runs as it is. Only if it fails with an error that is not ours are its arguments held against
+what its signature says of them, and the first that does not fit is refused by name. So a right call costs nothing more,
+checks that a room has of its own come first, and an error that no argument explains passes as it is.
+"""
+
+import operator
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, wraps
+from inspect import Parameter, Signature, signature
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+
+from spiral_stream.errors import SpiralError, shown
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", bound=type[Any])
+
+_RAW: Final = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+    NotImplementedError,
+    OSError,
+)
+_LARGEST: Final = 2**63 - 1
+_NAME: Final = 255  # characters of a file's name
+_DEEPEST: Final = 8  # of lists in lists
+_MOST: Final = 1_000  # items of a list that are looked at
+_WORDS: Final[dict[Any, str]] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bytes: "bytes",
+    NoneType: "None",
+}
+_MANY: Final[dict[Any, str]] = {int: "whole numbers", float: "numbers", str: "texts", bool: "True or False"}
+
+
+def door(
+    error: type[SpiralError], where: str | None = None, *, kept: Collection[str] = ()
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Name the argument that breaks a function.
+
+    Args:
+        error: what to raise.
+        where: how messages begin; None takes the function's name.
+        kept: arguments that are only kept here and used later, so that they are looked at in any case.
+    """
+
+    def guarded(function: Callable[P, R]) -> Callable[P, R]:
+        begin = function.__name__ if where is None else where
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                out = function(*args, **kwargs)
+            except _RAW as found:
+                wrong = _wrong(function, begin, args, kwargs)
+                if wrong is None:
+                    raise
+                raise error(wrong) from found
+            wrong = _wrong(function, begin, args, kwargs, kept) if kept else None
+            if wrong is not None:
+                raise error(wrong)
+            return out
+
+        return call
+
+    return guarded
+
+
+def class_door(error: type[SpiralError], *, kept: Collection[str] = ()) -> Callable[[C], C]:
+    """Name the argument that breaks the making of an object; as `door`, for a class."""
+
+    def guarded(cls: C) -> C:
+        cls.__init__ = door(error, cls.__name__, kept=kept)(cls.__init__)
+        return cls
+
+    return guarded
+
+
+def _wrong(
+    function: Callable[..., Any], where: str, args: Sequence[Any], kwargs: Mapping[str, Any], only: Collection[str] = ()
+) -> str | None:
+    """Say which argument is wrong; None if all fit, or if the call itself is none (a wrong keyword).
+
+    Args:
+        function: what was called.
+        where: how the message begins.
+        args: it was called with these.
+        kwargs: and with these.
+        only: look at these alone; empty looks at all.
+    """
+    known, hints = _signature(function)
+    try:
+        given = known.bind(*args, **kwargs).arguments
+    except TypeError:
+        return None
+    for name, value in _each(known, given):
+        hint = hints.get(name, Any)
+        if only and name not in only:
+            continue
+        label, each = value if name.startswith("*") else (name, value)
+        if not fits(each, hint):
+            return f"{where}: {label}={shown(each)} is {_kind(each)}. Give {_words(hint)}"
+        fault = _fault(each)
+        if fault is not None:
+            return f"{where}: {label}={shown(each)} {fault}"
+    return None
+
+
+def _each(known: Signature, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each argument by its name; those of ``*name`` and ``**name`` as pairs of a label and a value."""
+    for at, (name, value) in enumerate(given.items()):
+        kind = known.parameters[name].kind
+        if at == 0 and name == "self":
+            continue
+        if kind is Parameter.VAR_POSITIONAL:
+            for each in value:
+                yield f"*{name}", (name, each)
+        elif kind is Parameter.VAR_KEYWORD:
+            for label, each in value.items():
+                yield f"*{name}", (label, each)
+        else:
+            yield name, value
+
+
+@lru_cache(maxsize=512)
+def _signature(function: Callable[..., Any]) -> tuple[Signature, dict[str, Any]]:
+    known, names = signature(function), getattr(function, "__globals__", {})
+    hints = {}
+    for name, each in known.parameters.items():
+        many = each.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        hints[f"*{name}" if many else name] = _resolved(each.annotation, names)
+    return known, hints
+
+
+def _resolved(hint: Any, names: Mapping[str, Any]) -> Any:
+    if hint is Parameter.empty:
+        return Any
+    if isinstance(hint, str):
+        try:
+            return eval(hint, dict(names))  # noqa: S307  our own source
+        except Exception:  # noqa: BLE001  a name that only type checkers import says nothing here
+            return Any
+    return hint
+
+
+def whole(value: object) -> int | None:
+    """Return an integer, NumPy's too, as Python's; None if it is none. A bool is none, and so is an array."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # whether it is one is the question
+    except TypeError:
+        return None
+
+
+def fits(value: Any, hint: Any, depth: int = 0) -> bool:  # noqa: C901, PLR0911  one line per kind of hint
+    """Whether a value is of the kind that a signature says. NumPy's numbers are numbers; a list may stand for a tuple."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if depth > _DEEPEST:
+        return False
+    if origin in (Union, UnionType):
+        return any(fits(value, each, depth + 1) for each in parts)
+    if origin is Literal:
+        return any(type(value) is type(each) and value == each for each in parts)
+    if hint is None or hint is NoneType:
+        return value is None
+    if hint is bool:
+        return isinstance(value, bool) or type(value).__name__ == "bool_"
+    if hint in (int, float):
+        return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(value, Mapping) and all(
+            fits(key, parts[0], depth + 1) and fits(each, parts[1], depth + 1) for key, each in value.items()
+        )
+    if origin is tuple and isinstance(value, list | tuple) and parts and parts[-1] is not Ellipsis:
+        return len(value) == len(parts) and all(map(fits, value, parts, [depth + 1] * len(parts)))
+    if origin is type:
+        return isinstance(value, type)
+    if isinstance(origin, type) and issubclass(origin, Iterable):
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, (origin, list)):
+            return False
+        looked_at = value[:_MOST] if isinstance(value, list | tuple) else ()
+        return all(fits(each, parts[0], depth + 1) for each in looked_at)
+    if origin is not None:
+        return callable(value) if origin is Callable or "Callable" in str(origin) else _is(value, origin)
+    return not isinstance(hint, type) or hint is object or _is(value, hint)
+
+
+def _is(value: Any, kind: Any) -> bool:
+    try:
+        return isinstance(value, kind)
+    except TypeError:  # a protocol that cannot be asked
+        return True
+
+
+def _fault(value: Any) -> str | None:
+    """Say what no number and no text may be, where something broke."""
+    flat = value if isinstance(value, list | tuple) else (value,)
+    flat = [*value, *value.values()] if isinstance(value, Mapping) else flat
+    for each in flat[:_MOST]:
+        if isinstance(each, str):
+            if "\0" in each:
+                return "holds a zero byte. Leave it out"
+            if any("\ud800" <= letter <= "\udfff" for letter in each):
+                return "holds half of a surrogate pair, which is no character. Give text that UTF-8 can write"
+            if max(map(len, each.split("/"))) > _NAME:
+                return f"is too long. Give at most {_NAME} characters"
+        elif isinstance(each, Integral) and abs(int(each)) > _LARGEST:
+            return "is too large. Give a number that 64 bits hold"
+    return None
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, type):
+        return "a class"
+    return _a(type(value).__name__)
+
+
+def _words(hint: Any) -> str:  # noqa: PLR0911  one line per kind of hint
+    """What a signature asks for, in words."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(_words(each) for each in parts))
+    if origin is Literal:
+        return "one of " + ", ".join(f'"{each}"' if isinstance(each, str) else str(each) for each in parts)
+    if origin is tuple and parts and parts[-1] is not Ellipsis:
+        return "(" + ", ".join(_words(each) for each in parts) + ")"
+    if origin is type:
+        return "a class"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"a dict of {_many(parts[0])} and {_many(parts[1])}"
+    if origin is not None and "Callable" in str(origin):
+        return "a function"
+    if isinstance(origin, type) and issubclass(origin, Iterable):
+        return f"a list of {_many(parts[0])}"
+    if origin is os.PathLike or hint is os.PathLike:
+        return "a path"
+    return _WORDS.get(hint, _a(getattr(origin or hint, "__name__", str(hint))))
+
+
+def _many(hint: Any) -> str:
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(dict.fromkeys(_many(each) for each in get_args(hint)))
+    return _MANY.get(hint, "values" if hint is Any else getattr(hint, "__name__", "lists"))
+
+
+def _a(name: str) -> str:
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
