@@ -2,7 +2,7 @@
 
 A window's samples join the pool of waiting samples. The pool is sorted by the keys (ties by position) and cut into runs
 that keep to every limit; the last run waits unless no further sample can join it. At a chapter's end, the last samples
-that fill no batch wait for the lane's end, if batches are counted (docs/decisions/0058); under a budget nothing waits, and
+that fill no batch wait for the lane's end, if batches are counted (docs/decisions/0057); under a budget nothing waits, and
 the last two runs are cut again evenly. A composition groups the sorted pool in its own way.
 
 Cost: about 1 ms for a window of 8,192 samples, and 8 us per batch.

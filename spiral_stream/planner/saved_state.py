@@ -6,7 +6,7 @@ A state is read once into a `SavedState`, which checks everything that needs no 
 before anything in the stream changes.
 
 A state is small: a list in it (data versions, a rebase, skips) that is longer than `LISTED_BYTES` lies in the catalog, and the
-state has its name (`catalog.state_records`, docs/decisions/0066).
+state has its name (`catalog.state_records`, docs/decisions/0063).
 """
 
 import json

@@ -1,7 +1,7 @@
 """Which samples share a batch, where a formation decides: chapter by chapter, window by window.
 
 A chapter is about 64 windows of a lane, and a pure function of the plan, the data version, the epoch, the lane and its
-own number (docs/decisions/0007). What it cannot fill waits (docs/decisions/0058): one more chapter at the lane's end is
+own number (docs/decisions/0007). What it cannot fill waits (docs/decisions/0057): one more chapter at the lane's end is
 made of that, and one at the epoch's end of what the lanes could not fill (`rests`). A window is taken when somebody asks
 for a batch that is not formed yet: the columns that the formation looks at are read or computed, and the plan's `Former`
 returns the batches that are complete.

@@ -4,7 +4,7 @@ Every process that forms a chapter appends a record, so that no other has to for
 (docs/decisions/0007).
 A record carries a checksum. One that a killed writer left torn is ignored; any other damage sets the file aside.
 
-Beside it lies what each chapter could not fill (docs/decisions/0058): its *rest*, rows of up to four whole numbers, less
+Beside it lies what each chapter could not fill (docs/decisions/0057): its *rest*, rows of up to four whole numbers, less
 than a batch of them for most formations. A rest that is torn or damaged is skipped, for its chapter can be formed again.
 """
 

@@ -3,7 +3,7 @@
 Batches are numbered by taking one of each lane in turn (docs/decisions/0024, `batching.lanes`), and the k-th batch of a
 lane is found through the number of batches in each chapter before it. `known_chapters` holds what is known of these
 numbers; chapters in between are formed, from the nearest known beginning on. The last chapter of a lane is made of what
-its others could not fill. The batches of what the lanes could not fill come last (docs/decisions/0058). Where counted
+its others could not fill. The batches of what the lanes could not fill come last (docs/decisions/0057). Where counted
 samples pass no filter, all of this is arithmetic.
 """
 

@@ -1,6 +1,6 @@
 """What the chapters of a stream share: the formation, what it looks at, and which positions a chapter has.
 
-Where batches have a fixed number of samples, what a chapter cannot fill waits for the lane's end (docs/decisions/0058).
+Where batches have a fixed number of samples, what a chapter cannot fill waits for the lane's end (docs/decisions/0057).
 Chapters then begin at whole batches, as far as arithmetic knows how many samples there are, so nothing waits.
 
 A formation decides on arrays: lengths, bucket keys, costs. `Forming` knows which columns and maps these come from, reads
