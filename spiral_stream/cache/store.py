@@ -19,6 +19,7 @@ which say what the part's files have to be. Damage is named, and `mend` drops th
 next build makes it again. `sweep` removes what nobody names (`cache.sweep` says when).
 """
 
+import gc
 import json
 import os
 import warnings
@@ -250,7 +251,7 @@ class CacheStore:
         with suppress(DamageError), alone(self.folder / WRITERS) as no_writer:
             if not no_writer:
                 return  # the last of them does it
-            with alone(self.folder / READERS) as no_reader:
+            with self._without_readers() as no_reader:
                 visible = self._visible()
                 needed = self.ledger.needed(visible)
                 have = {entry.path for entry in needed}
@@ -258,6 +259,17 @@ class CacheStore:
                 remove_dead(self.folder, needed, rest, visible if no_reader else self._ever_visible())
                 if no_reader and self._exists():
                     remove_old_versions(self.folder, self._manifest())
+
+    @contextmanager
+    def _without_readers(self) -> Iterator[bool]:
+        """Whether nobody reads; nobody begins meanwhile."""
+        with alone(self.folder / READERS) as no_reader:
+            if no_reader:
+                yield True
+                return
+        gc.collect()  # a stream that raised may live in a circle with its error's traceback
+        with alone(self.folder / READERS) as no_reader:
+            yield no_reader
 
     def usage(self) -> Usage:
         """Return bytes on disk: live, and dead until the next `sweep`."""

@@ -218,6 +218,8 @@ def _numbers(array: pa.Array) -> NDArray[Any]:
         array = array.fill_null(zero)
     plain = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
     kind = np.dtype(array.type.to_pandas_dtype()) if plain else np.dtype(f"i{width}")
+    if not len(array):
+        return np.empty(0, kind)  # Arrow may give it a buffer that is no whole number of values
     return np.frombuffer(array.buffers()[1] or b"", kind)[array.offset : array.offset + len(array)]
 
 

@@ -147,10 +147,14 @@ def enter(folder: Path) -> Held:
     """
     waiting, busy = Waiting(folder, DEADLINE_S), BlockingIOError(errno.EWOULDBLOCK, "others hold it")
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             held = lock(folder, alone=False)
         except FileNotFoundError:
+            continue
+        except FileExistsError:  # it was there, and was removed before `mkdir` looked what it is
+            if folder.exists() and not folder.is_dir():
+                raise
             continue
         except OSError as error:
             if error.errno in NO_LOCKS:

@@ -41,7 +41,6 @@ from spiral_stream.sources.source import ROW
 from spiral_stream.sources.views import no_rows, without_dictionaries
 
 Int64 = NDArray[np.int64]
-_COMPARES: Final = re.compile(r"[<>]|\bbetween\b", re.IGNORECASE)  # by order
 _ASKS: Final = re.compile(r"\bisnan\b", re.IGNORECASE)
 _NAMED: Final = 5  # columns that a message names
 
@@ -140,15 +139,17 @@ def collect(node: nodes.Node, open_relation: Open) -> pa.Table:
 
 
 def _warn_of_nan(node: nodes.Sql, tables: Mapping[str, pa.Table]) -> None:
-    """Say which columns hold NaN, if the text compares by order: there it is the largest number, with ``col`` it is none."""
-    if not _COMPARES.search(node.text) or _ASKS.search(node.text):
+    """Say which columns hold NaN, if the text compares them by order: there it is the largest number, with ``col`` it is none."""
+    if _ASKS.search(node.text):
         return
     read = set(node.floats)
     held = [
         f"{name}.{column}"
         for name, table in tables.items()
         for column in table.column_names
-        if f"{name}.{column}" in read and pc.any(pc.is_nan(table.column(column))).as_py()
+        if f"{name}.{column}" in read
+        and _is_compared(column, node.text)
+        and pc.any(pc.is_nan(table.column(column))).as_py()
     ]
     if held:
         warnings.warn(
@@ -157,6 +158,13 @@ def _warn_of_nan(node: nodes.Sql, tables: Mapping[str, pa.Table]) -> None:
             SpiralWarning,
             stacklevel=2,
         )
+
+
+def _is_compared(column: str, text: str) -> bool:
+    """Whether a text compares a column by order, as far as its words say: the column stands beside the sign."""
+    name = re.escape(column)
+    after, before = rf'(?<!\w){name}"?\s*(?:[<>]|between\b)', rf'[<>]=?\s*(?:"?\w+"?\.)*"?{name}(?!\w)'
+    return re.search(f"{after}|{before}", text, re.IGNORECASE) is not None
 
 
 def _all_rows(base: Base) -> pa.Table:

@@ -18,13 +18,14 @@ pytest.importorskip("torch")
 WAIT_S = 100
 ROWS = 640
 PROGRAM = """
-import json, sys, time
+import json, signal, sys, time
 import pyarrow as pa
 import spiral_stream as sp
 from spiral_stream.adapters.torch import StreamLoader
 from interrupted_functions import slow
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell inherits that it is ignored
     kind, folder = sys.argv[1:]
     relation = sp.connect(folder + "/catalog").table("numbers")
     fields = {"id": sp.List("sample_id")}

@@ -112,7 +112,7 @@ def test_workers_say_that_they_deliver_to_the_host_and_a_stream_loader_has_no_re
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always")
                 assert next(iter(stream))["image"].device.type == "cpu"
-            messages = [str(each.message) for each in told]
+            messages = [str(each.message) for each in told if "once more" not in str(each.message)]
             assert len(messages) == (worker == 0)
             assert all("'image' asks for device 'cuda'" in each and "StreamLoader(stream" in each for each in messages)
             stream._threads.in_worker = False
