@@ -108,7 +108,7 @@ def _warn(kept: Sequence[KeptUnit]) -> None:
         msg = (
             f"{refused:,} rows could not be read and are left out, such as {first}. catalog.refused(name) returns them"
         )
-        warnings.warn(msg, SpiralWarning, stacklevel=5)
+        warnings.warn(msg, SpiralWarning, stacklevel=6)
 
 
 def forget(folder: Path, root: Path) -> None:

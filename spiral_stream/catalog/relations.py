@@ -232,11 +232,11 @@ class Relations:
         with _registering(name), source.open() as reader:
             if reader.left_out is not None:
                 warnings.warn(
-                    f"register {name!r}: {reader.left_out}", SpiralWarning, stacklevel=4
+                    f"register {name!r}: {reader.left_out}", SpiralWarning, stacklevel=5
                 )  # of whoever registers
             schema, shard = declared.applied(name, reader.schema)
             if (refused := refused_videos(reader, schema)) is not None:
-                warnings.warn(f"register {name!r}: {refused}", SpiralWarning, stacklevel=4)
+                warnings.warn(f"register {name!r}: {refused}", SpiralWarning, stacklevel=5)
             identity = declared.identity
             manifest, found = shards_of(name, source, reader, identity, shard, before, report, self._root)
             _refuse_repeats(found, declared.unique, schema)
@@ -273,7 +273,7 @@ class Relations:
             )
             raise CatalogError(msg)
         if note:
-            warnings.warn(f"register {old.name!r}: {note}", SpiralWarning, stacklevel=4)  # of whoever registers
+            warnings.warn(f"register {old.name!r}: {note}", SpiralWarning, stacklevel=5)  # of whoever registers
         return replaced(old, changes=Changes())
 
     def _other_rows(self, old: Entry, source: Source, *, same_bytes: bool) -> list[str]:

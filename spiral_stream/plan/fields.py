@@ -41,7 +41,7 @@ def warn_of_fields_drawn_alike(fields: Sequence[tuple[str, Field]]) -> None:
                     'sample and the transform, not of the field. For two different views write Stack(..., view="a") and '
                     'Stack(..., view="b"); where the fields are to be alike, ignore this warning'
                 )
-                warnings.warn(msg, SpiralWarning, stacklevel=5)  # of whoever calls collate
+                warnings.warn(msg, SpiralWarning, stacklevel=6)  # of whoever calls collate, through its door
                 return
         seen += [(name, own, each) for each in draws]
 

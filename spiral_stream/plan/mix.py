@@ -26,6 +26,7 @@ from spiral_stream.sampling.schedule import shortest_stretch
 STREAM_ID: Final = "stream_id"
 PATH: Final = "/"  # between the names of nested mixtures
 _CLOSE: Final = 1e-9  # to 1, for proportions written in decimals
+_LARGEST: Final = 1e300  # an amount; a float holds no larger whole number
 
 
 @final
@@ -231,7 +232,7 @@ def _check_shares(parts: Sequence[Part]) -> None:
         for name in given:
             value = getattr(part, name)
             number = isinstance(value, int if name == "choose" else int | float) and not isinstance(value, bool)
-            if not number or value > 2**63 or not isfinite(value) or value <= 0:
+            if not number or value > _LARGEST or not isfinite(value) or value <= 0:
                 msg = (
                     f"mix: stream {part.name!r}: {name}={shown(value)}. Give a {'whole ' if name == 'choose' else ''}number "
                     "above 0, or leave the stream out of the mixture"

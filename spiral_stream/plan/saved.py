@@ -70,7 +70,7 @@ def from_json(data: object, resolve: Resolve, resolve_sql: ResolveSql, trust: Tr
             f"saved plan: an earlier version saved {names:.200} without a fingerprint of the code, so a change of it since then "
             f"is not seen. {AGAIN}"
         )
-        warnings.warn(msg, SpiralWarning, stacklevel=4)  # the caller of `Catalog.open_stream`
+        warnings.warn(msg, SpiralWarning, stacklevel=5)  # the caller of `Catalog.open_stream`
     return node
 
 

@@ -153,7 +153,7 @@ def materialize(
     with _Bar.shown(report is None) as bar:
         columns = _keep_columns(stages, bar)
         if not works and not columns and not more and not stages.values:
-            warnings.warn(_nothing_kept(stages), SpiralWarning, stacklevel=4)  # the caller of the stream's materialize
+            warnings.warn(_nothing_kept(stages), SpiralWarning, stacklevel=5)  # the caller of the stream's materialize
         done = Progress(0, 0, 0, 0, 0, 0)
         for work in works:
             told = report or bar.line(f"cache {work.kind.relation}.{work.kind.column} for {work.field}")

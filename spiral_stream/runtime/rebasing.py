@@ -123,7 +123,7 @@ def _warn_of_long_waits(rebase: Rebase, now: Stages) -> None:
                 f"finished. They come first, at {quota:,} samples per epoch: about {-(-waits // max(1, quota)):,} epochs. "
                 "Give the stream a larger share, or rebase at the end of an epoch"
             )
-            warnings.warn(msg, SpiralWarning, stacklevel=5)  # the caller of stream.rebase
+            warnings.warn(msg, SpiralWarning, stacklevel=6)  # the caller of stream.rebase
 
 
 def _carried(earlier: Stages, now: Stages) -> Mixture:
