@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
+from multiprocessing.connection import wait as wait_for_processes
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, final
@@ -145,11 +146,14 @@ class _Started(SpawnContext):
         return self._all[-1]
 
     def end_if_one_died(self) -> None:
-        """Kill all of them if one ended otherwise than it should."""
-        if any(each.pid is not None and each.exitcode for each in self._all):
-            for each in self._all:
-                if each.pid is not None:
-                    each.kill()
+        """Kill all of them if one ended: before the pool is told to stop, none does.
+
+        The sentinels say so. An exit code does not: while the pool's own thread waits for the process, it is unknown here.
+        """
+        started = [each for each in self._all if each.pid is not None]
+        if wait_for_processes([each.sentinel for each in started], timeout=0):
+            for each in started:
+                each.kill()
 
 
 def _begin() -> None:

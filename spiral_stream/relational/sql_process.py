@@ -39,9 +39,17 @@ SETTINGS: Final = {
 MAKERS: Final = frozenset(("generate_series", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest"))
 SETTING_READERS: Final = frozenset(("current_setting", "getvariable"))
 # The engine says which functions differ by call, by moment or by session. These say the same in every process of ours, or fail.
-STEADY: Final = frozenset(("current_database", "current_schema", "current_schemas", "error", "in_search_path"))
+STEADY: Final = frozenset(
+    ("current_database", "current_schema", "current_schemas", "error", "in_search_path", "make_timestamptz")
+)
 CLOCK_MACROS: Final = frozenset(("ago", "current_localtime", "current_localtimestamp"))  # of which it says nothing
 CLOCKS: Final = frozenset(("current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"))
+_MAY_DIFFER: Final = """
+    SELECT lower(function_name) FROM duckdb_functions() GROUP BY 1
+    HAVING bool_or(stability = 'VOLATILE')
+        OR bool_or(stability = 'CONSISTENT_WITHIN_QUERY')
+           AND NOT bool_or(parameter_types::VARCHAR SIMILAR TO '.*(WITH TIME ZONE|TIMESTAMPTZ).*')
+"""  # what takes a time with its zone depends on the session's zone, which is UTC always
 _BATCH_ROWS: Final = 65_536
 _HELD: Final = Path("/proc/self/statm")  # pages of this process, in Linux
 _GRACE_S: Final = 5  # the caller ends us at the deadline; if it died before, the kernel does
@@ -177,9 +185,7 @@ def _floats(parsed: Any, tables: Mapping[str, pa.Table]) -> list[tuple[str, str]
 
 def unsteady(parsed: Any, tables: Mapping[str, pa.Table], session: duckdb.DuckDBPyConnection) -> list[str]:
     """What in a text gives other rows on another run: functions by name, and samples without a seed; sorted."""
-    listed = session.execute(
-        "SELECT lower(function_name) FROM duckdb_functions() WHERE stability IN ('VOLATILE', 'CONSISTENT_WITHIN_QUERY')"
-    ).fetchall()
+    listed = session.execute(_MAY_DIFFER).fetchall()
     differing = {name for (name,) in listed} - STEADY | CLOCK_MACROS
     calls = [(node["function_name"].lower(), node) for node in _nodes(parsed, "FUNCTION") if "function_name" in node]
     found = {f"{name}()" for name, _ in calls if name in differing}

@@ -70,6 +70,8 @@ def test_a_query_says_what_it_reads_and_gives() -> None:
         ("SELECT list_transform([1], lambda x: random()) AS r FROM t", ("random()",)),
         ("SELECT current_timestamp AS a, localtime AS b FROM t", ("current_timestamp", "localtime")),
         ("SELECT ago(INTERVAL 1 DAY) AS a, age(TIMESTAMP '2020-01-01') AS b", ("age() of one time", "ago()")),
+        ("SELECT label_id + 1 - 2 AS a, year(TIMESTAMPTZ '2021-01-01 00:00:00+00') AS b FROM t", ()),
+        ("SELECT date_trunc('day', make_timestamptz(2021, 1, 1, 0, 0, 0.0)) - INTERVAL 1 DAY AS a FROM t", ()),
         ("SELECT nextval('s') AS n FROM t", None),
         ("FROM t USING SAMPLE 2 ROWS", ("a sample without REPEATABLE (seed)",)),
         ("SELECT * FROM (FROM t TABLESAMPLE 20%)", ("a sample without REPEATABLE (seed)",)),
