@@ -1,5 +1,6 @@
 """What a user gets who has no checkout: a wheel that needs no compiler, with its types; and what CI says that it runs."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -8,10 +9,14 @@ import sys
 import sysconfig
 import tomllib
 import zipfile
+from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -96,8 +101,97 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         CC="false",
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (Path(home) / "behind.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (Path(home) / "behind.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
     return python
+
+
+# Of a process and of those that it starts: no import finds what REFUSED names, as if it were not installed.
+ONLY = """
+import os, sys
+from importlib.machinery import PathFinder
+
+REFUSED = set(os.environ["REFUSED"].split())
+
+
+class Only(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in REFUSED else PathFinder.find_spec(name, path, target)
+
+
+sys.meta_path = [Only if each is PathFinder else each for each in sys.meta_path]
+"""
+EXTRAS = re.compile(r'pip install "spiral\[([a-z,-]+)\]"')
+FIRST = [ROOT / "README.md", ROOT / "docs" / "index.md", *sorted(TUTORIALS.glob("*.md"))]
+
+
+def brought(name: str, extras: Iterable[str]) -> set[str]:
+    """The distributions that an installation of one with some extras brings, by their normal names."""
+    found: set[tuple[str, str]] = set()
+    left = [(canonicalize_name(name), extra) for extra in ("", *extras)]
+    while left:
+        name, extra = left.pop()
+        if (name, extra) in found:
+            continue
+        found.add((name, extra))
+        with contextlib.suppress(metadata.PackageNotFoundError):  # of another platform, or not installed
+            for each in map(Requirement, metadata.requires(name) or ()):
+                if each.marker is None or each.marker.evaluate({"extra": extra}):
+                    left += [(canonicalize_name(each.name), more) for more in ("", *each.extras)]
+    return {name for name, _ in found}
+
+
+@pytest.fixture(scope="module")
+def only(installed: Path) -> Path:
+    """The same; its processes that have REFUSED in their environment do not find these packages."""
+    home = run(installed, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=ROOT).stdout.strip()
+    (Path(home) / "only.py").write_text(ONLY)
+    (Path(home) / "only.pth").write_text("import os; os.environ.get('REFUSED') and __import__('only')\n")
+    return installed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in FIRST if CODE.search(page.read_text())], ids=lambda page: page.name)
+def test_the_first_programs_run_with_the_extra_that_their_page_names(only: Path, page: Path, tmp_path: Path) -> None:
+    extras = EXTRAS.findall(page.read_text())[0].split(",")
+    there = brought("spiral", extras) | {"pip", "setuptools"}
+    refused = [
+        name
+        for name, owners in metadata.packages_distributions().items()
+        if name != "spiral_assets" and there.isdisjoint(map(canonicalize_name, owners))
+    ]
+    assert "dagster" in refused
+    (tmp_path / "program.py").write_text("\n".join(CODE.findall(page.read_text())))
+
+    done = run(only, "program.py", cwd=tmp_path, REFUSED=" ".join(refused))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_program_of_the_readme_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert run(sys.executable, "-m", "venv", "venv", cwd=tmp_path).returncode == 0
+    python = tmp_path / "venv" / "bin" / "python"
+    what = f"{wheel}[{EXTRAS.findall(readme)[0]}]"
+    done = run(python, "-m", "pip", "install", "--quiet", "--retries", "1", what, cwd=tmp_path)
+    if "No matching distribution" in done.stderr or "Failed to establish" in done.stderr:
+        pytest.skip("no package index can be reached")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "program.py").write_text("\n".join(CODE.findall(readme)))
+
+    done = run(python, "program.py", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_location_of_dagster_says_what_to_install(only: Path, tmp_path: Path) -> None:
+    for room in ("assets", "components", "demo.__main__"):
+        call = ".main()" if room.endswith("__main__") else ""
+        done = run(only, "-c", f"import spiral_assets.{room} as it; it{call}", cwd=tmp_path, REFUSED="dagster")
+        assert 'needs the package dagster, which is not installed. Run: pip install "spiral[dagster]"' in done.stderr
 
 
 @pytest.mark.slow

@@ -1,3 +1,4 @@
+# ruff: noqa: E402
 """Asset factories: one call per relation, tokenizer, cache, stream or training run, for your own code location.
 
 Each returns ordinary Dagster definitions. The components of `spiral_assets.components` are the same calls in YAML. Give the
@@ -22,6 +23,10 @@ resources ``catalog`` and, for training, ``runs`` and ``pipes`` as `spiral_asset
     )
     defs = dg.Definitions.merge(photos, decoded)
 """
+
+from spiral_assets import need_dagster
+
+need_dagster()  # the rooms below would say it worse
 
 from spiral_assets.assets.cache import cache_asset, cache_assets
 from spiral_assets.assets.measure import Check, measure_assets

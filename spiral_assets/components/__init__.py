@@ -1,7 +1,12 @@
+# ruff: noqa: E402
 """Components: relations, tokenizers, caches, streams and training runs in YAML. ``dg list components`` shows them.
 
 Each is a thin face of a factory of `spiral_assets.assets`: its fields are the factory's arguments.
 """
+
+from spiral_assets import need_dagster
+
+need_dagster()  # the rooms below would say it worse
 
 from spiral_assets.components.catalog import Catalog
 from spiral_assets.components.measure import Measure
