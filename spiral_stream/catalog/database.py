@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar, final
 
 import pyarrow as pa
@@ -80,7 +81,12 @@ class _Versions(NamedTuple):
 
     inode: int
     modified_ns: int
-    names: frozenset[str]
+    names: frozenset[str]  # of all files there
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a version."""
+        return any(each.endswith(".manifest") for each in self.names)
 
 
 @final
@@ -89,13 +95,15 @@ class Database:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._known: dict[str, tuple[_Versions, list[dict[str, Any]]]] = {}  # name -> rows as they were last read
+        self._known: dict[
+            str, tuple[_Versions, Mapping[str, Mapping[str, Any]]]
+        ] = {}  # name -> rows as they were last read
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": {}}
 
-    def rows(self, kind: CatalogTable) -> list[dict[str, Any]]:
-        """Return all rows of a table, with the digests it has; none where it was never completed.
+    def rows(self, kind: CatalogTable) -> Mapping[str, Mapping[str, Any]]:
+        """Return all rows of a table by name, with the digests it has; none where it was never completed.
 
         A table that has no new version since the last call is not read again: a plan of a thousand streams asks a
         thousand times.
@@ -105,15 +113,15 @@ class Database:
         """
         with trying(self._root, f"read its {kind.name}"):
             versions = self._versions(kind.name)
-        if not versions.names:
-            return []
+        if not versions.any:
+            return {}
         known = self._known.get(kind.name)
         if known is None or known[0] != versions:
             known = versions, self._rows(kind)
             self._known[kind.name] = known
-        return [dict(row) for row in known[1]]
+        return known[1]
 
-    def _rows(self, kind: CatalogTable) -> list[dict[str, Any]]:
+    def _rows(self, kind: CatalogTable) -> Mapping[str, Mapping[str, Any]]:
         with trying(self._root, f"read its {kind.name}"):
             table = self._read(kind.name)
             names = [*kind.schema.names, *([_DIGEST] if _DIGEST in table.schema.names else [])]
@@ -121,7 +129,9 @@ class Database:
                 msg = f"it has no column {missing[0]!r}"
                 raise ValueError(msg)
             found: list[dict[str, Any]] = table.select(names).to_pylist()
-            return [row for row in found if isinstance(row[kind.schema.names[0]], str)]
+            own = kind.schema.names[0]
+            named = {row[own]: MappingProxyType(row) for row in found if isinstance(row[own], str)}
+            return MappingProxyType(named)
 
     def put(self, kind: CatalogTable, row: Mapping[str, Any], *, replace: bool = True) -> bool:
         """Write a row, in place of the one of its name if asked; whether it was written.
@@ -262,14 +272,14 @@ class Database:
 
     def _is_complete(self, name: str) -> bool:
         """Whether a table's creation was committed; a process that was killed leaves one without a version."""
-        return bool(self._versions(name).names)
+        return self._versions(name).any
 
     def _versions(self, name: str) -> _Versions:
         """Which versions of a table are there, and in which state of their folder."""
         folder = self.place(name) / "_versions"
         try:
             facts = folder.stat()
-            names = frozenset(each for each in os.listdir(folder) if each.endswith(".manifest"))  # noqa: PTH208  3 times as fast
+            names = frozenset(os.listdir(folder))  # noqa: PTH208  3 times as fast
         except (FileNotFoundError, NotADirectoryError):
             return _Versions(0, 0, frozenset())
         return _Versions(facts.st_ino, facts.st_mtime_ns, names)
@@ -283,7 +293,7 @@ class Database:
         opened = self._opened(kind.name)
         if _DIGEST in opened.schema.names:
             return opened
-        rows = [kind.sealed(row) for row in self.rows(kind)]
+        rows = [kind.sealed(row) for row in self.rows(kind).values()]
         return self._create(kind.name, pa.Table.from_pylist(rows, schema=schema), "overwrite")
 
     def _retried(self, change: Callable[[], T]) -> T:

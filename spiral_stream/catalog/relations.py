@@ -6,7 +6,7 @@ database as an Arrow file. The rows of an `Arrow` source are copied into the cat
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from dataclasses import replace as replaced
@@ -344,8 +344,8 @@ class Relations:
             return self._found(name)
         return None
 
-    def _rows(self) -> dict[str, dict[str, Any]]:
-        return {row["name"]: row for row in self._database.rows(RELATIONS)}
+    def _rows(self) -> Mapping[str, Mapping[str, Any]]:
+        return self._database.rows(RELATIONS)
 
 
 def _former(entry: Entry, manifest_name: str, manifest: Manifest) -> Entry:

@@ -38,13 +38,13 @@ class SharedRows:
         self._shared = SharedCatalog(*state)
         self._local = Database(self._shared.root)
 
-    def rows(self, kind: CatalogTable) -> list[dict[str, Any]]:
-        """Return all rows of a kind.
+    def rows(self, kind: CatalogTable) -> Mapping[str, Mapping[str, Any]]:
+        """Return all rows of a kind, by name.
 
         Raises:
             CatalogError: the store failed.
         """
-        return [_row(kind, record) for record in self._shared.records(kind.name).values()]
+        return {row["name"]: row for row in (_row(kind, each) for each in self._shared.records(kind.name).values())}
 
     def put(self, kind: CatalogTable, row: Mapping[str, Any], *, replace: bool = True) -> bool:
         """Write a row, in place of the one of its name if asked; whether it was written.

@@ -37,7 +37,7 @@ class SavedStreams:
         Raises:
             CatalogError: there is none; lists near matches.
         """
-        rows = {row["name"]: row for row in self._database.rows(STREAMS)}
+        rows = self._database.rows(STREAMS)
         if name not in rows:
             way_out = f"{suggestions(str(name), rows)} Save it with save_stream first"
             msg = f"stream {shown(name)} is not in catalog {place_of(self._root)}; {way_out}"
@@ -46,7 +46,7 @@ class SavedStreams:
 
     def names(self) -> list[str]:
         """Return the names of all saved streams, sorted."""
-        return sorted({row["name"] for row in self._database.rows(STREAMS)})
+        return sorted(self._database.rows(STREAMS))
 
     def drop(self, name: str) -> None:
         """Forget a saved stream.

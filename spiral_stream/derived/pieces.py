@@ -203,12 +203,15 @@ class Pieces:
         with self._lock:
             if part in self._mapped:
                 return
-            fetch_part(self._file, facts)
-            try:
-                mapped = open_part(path, facts.size, facts.digest)
-            except DamageError:
-                self._file.drop(facts)
-                raise
+            mapped = self._file.mapped.get(facts.name)
+            if mapped is None:
+                fetch_part(self._file, facts)
+                try:
+                    mapped = open_part(path, facts.size, facts.digest)
+                except DamageError:
+                    self._file.drop(facts)
+                    raise
+                self._file.mapped[facts.name] = mapped
             self._mapped[part] = mapped
             self._bases[part] = mapped.address
 

@@ -7,6 +7,7 @@ place of its piece, the number of items of each array, and the summary: about 60
 
 import binascii
 import json
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -178,6 +179,7 @@ class RosterFile:
         self.path = self.folder / FILE
         self.parts = self.folder / "parts"
         self.share = share_of(root)  # with other machines
+        self.mapped: dict[str, Any] = {}  # parts by name: pieces of many relations lie in one, and it is mapped once
 
     def stamp(self) -> tuple[int, ...] | None:
         """Return facts of the file that change with each commit; None without one."""
@@ -313,10 +315,10 @@ class RosterFile:
 
     def _remove_all_but(self, roster: Roster) -> None:
         """Remove files of parts that the roster does not have: their makers were killed. The caller is alone."""
-        named = {facts.name for facts in roster.parts}
-        for path in self.parts.iterdir():
-            if path.suffix in (DATA, SUMS) and not path.name.startswith(".") and path.stem not in named:
-                path.unlink(missing_ok=True)
+        named = {f"{facts.name}{suffix}" for facts in roster.parts for suffix in (DATA, SUMS)}
+        for name in os.listdir(self.parts):  # noqa: PTH208  a folder may have thousands of parts, and paths cost 10 us each
+            if name.endswith((DATA, SUMS)) and not name.startswith(".") and name not in named:
+                (self.parts / name).unlink(missing_ok=True)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -106,7 +106,8 @@ def write_file(file: Path, data: bytes) -> None:
 def drafts(folder: Path, name: str = "") -> list[Path]:
     """Drafts in a folder: of one name, or all."""
     with suppress(OSError):
-        return [path for path in folder.iterdir() if _DRAFT.fullmatch(path.name) and _of(path, name)]
+        found = [each for each in os.listdir(folder) if each.startswith(".") and _DRAFT.fullmatch(each)]  # noqa: PTH208  a folder of parts is large
+        return [folder / each for each in found if not name or each[1:-33] == name]
     return []
 
 
@@ -208,10 +209,6 @@ def _turn(folder: Path) -> Iterator[None]:
     finally:
         if held is not None:
             held.release()
-
-
-def _of(path: Path, name: str) -> bool:
-    return not name or path.name[1:-33] == name
 
 
 def new_draft(target: Path, make: Callable[[Path], object]) -> tuple[Path, Held]:

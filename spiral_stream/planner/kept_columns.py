@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, final
@@ -22,11 +23,12 @@ from numpy.typing import NDArray
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.derived.build import BuildProgress, build, load
 from spiral_stream.derived.column import FIXED, TEXT, Column, form_of
-from spiral_stream.derived.derivation import Derivation
+from spiral_stream.derived.derivation import Derivation, ShardSource
 from spiral_stream.derived.exchange import meet
 from spiral_stream.derived.executors import Builders, builders_in_force
 from spiral_stream.derived.gather import KeptColumn, located
 from spiral_stream.derived.lengths import ListLengths
+from spiral_stream.derived.many_sources import together
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.roster import Roster, RosterFile, keys_of
 from spiral_stream.derived.unasked import LOOKED_AT_ROWS, Cost, cost_of
@@ -47,7 +49,17 @@ _LOOKED_AT: Final = 256  # rows, to tell how long texts and lists are
 _RUNS: Final = 4  # in which they lie in a large relation
 
 
-Rosters = dict[Path, tuple[tuple[int, ...], Roster]]  # by their files, as they were when they were read
+@final
+@dataclass(slots=True, eq=False)
+class _Read:
+    """The roster of a column as it was last read."""
+
+    file: RosterFile
+    stamp: tuple[int, ...] | None = None
+    roster: Roster | None = None
+
+
+Rosters = dict[Derivation, _Read]  # of all relations of one opening
 
 
 @final
@@ -63,7 +75,7 @@ class KeptRelation:
             rosters: those that were read for other relations; equal columns of all relations have one roster.
         """
         self.relation, self.schema = relation, relation.schema
-        self._root, self._rosters = root, {} if rosters is None else rosters
+        self.root, self._rosters = root, {} if rosters is None else rosters
         self._keys = keys_of(relation.manifest.content_keys)
         self._starts = relation.manifest.starts
         self._kept: dict[str, KeptColumn | MappedColumn] = {
@@ -91,34 +103,53 @@ class KeptRelation:
             CacheError: the pieces cannot be written.
             SourceError: the relation cannot be read.
         """
+        self.keep_together([(self, names)], read_rows)
+
+    @staticmethod
+    def keep_together(wanted: Sequence[tuple["KeptRelation", Sequence[str]]], read_rows: int) -> None:
+        """Keep narrow columns of several relations; what relations lack that have the same columns is made in one build.
+
+        Args:
+            wanted: relations, and columns of each; one may come several times.
+            read_rows: how many rows are read, of all of them together.
+
+        Raises:
+            CacheError: the pieces cannot be written.
+            SourceError: a relation cannot be read.
+        """
+        names: dict[KeptRelation, dict[str, None]] = {}
+        for relation, columns in wanted:
+            names.setdefault(relation, {}).update(dict.fromkeys(columns))
+        found = {relation: relation.found(list(columns), read_rows) for relation, columns in names.items()}
+        lacking: dict[tuple[Path, tuple[Column, ...]], list[KeptRelation]] = {}
+        for relation, (_, new) in found.items():
+            if new:
+                lacking.setdefault((relation.root, tuple(new)), []).append(relation)
+        for (root, lacked), relations in lacking.items():
+            source = together([each.relation for each in relations])
+            able, costs = _within_bound(source, lacked)
+            rosters = build(source, able, root, builders_in_force, unasked=True) if able else []
+            for relation in relations:
+                relation.too_large.update(costs)
+                found[relation][0].update(zip(able, rosters, strict=True))
+        for relation, (built, _) in found.items():
+            relation.open(list(built), builders_in_force, built=built, unasked=True)
+
+    def found(self, names: Sequence[str], read_rows: int) -> tuple[dict[Column, Roster], list[Column]]:
+        """Return the rosters of those columns that are built, and the narrow ones that are not."""
         columns = [self._column(name) for name in names if name not in self._kept and self._is_kind(name)]
         found = {column: self._built(column) for column in columns}
         built = {column: each for column, each in found.items() if each is not None}
         new = [column for column in columns if column not in built] if self.worth(read_rows) else []
         narrow = self._narrow([column for column in new if column.name not in self.too_large])
-        new = self._within_bound([column for column in new if column in narrow])
-        self._open([*built, *new], builders_in_force, built=built, unasked=True)
-
-    def _within_bound(self, new: list[Column]) -> list[Column]:
-        """Those columns that are made unasked: the smallest ones, while together they are below the bound."""
-        if self.relation.manifest.total < LOOKED_AT_ROWS:
-            return new
-        costs = {column: cost_of(self.relation, [column], self.relation.manifest.total) for column in new}
-        out: list[Column] = []
-        for column in sorted(new, key=lambda each: costs[each].bytes):
-            together = Cost(0, *(sum(costs[each][k] for each in [*out, column]) for k in (1, 2)))
-            if together.too_much:
-                self.too_large[column.name] = costs[column]
-            else:
-                out.append(column)
-        return out
+        return built, [column for column in new if column in narrow]
 
     def build(
         self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[BuildProgress], None]
     ) -> list[str]:
         """Keep all of these columns that can be kept, whatever their size; returns which."""
         columns = [self._column(name) for name in names if self._is_kind(name) and not self._is_long_text(name)]
-        self._open(columns, builders, report)
+        self.open(columns, builders, report)
         return [column.name for column in columns if column.name in self._kept]
 
     def pieces(self) -> Iterator[Pieces]:
@@ -180,7 +211,7 @@ class KeptRelation:
         """Return a column that is kept."""
         return self._kept[name]
 
-    def _open(
+    def open(
         self,
         columns: Sequence[Column],
         builders: Callable[[], Builders],
@@ -189,6 +220,7 @@ class KeptRelation:
         *,
         unasked: bool = False,
     ) -> None:
+        """Keep columns: map their pieces, which are made where they are missing; ``built`` are their rosters, as far as known."""
         if not columns:
             return
         for column, pieces in zip(
@@ -213,9 +245,9 @@ class KeptRelation:
         """
         for left in reversed(range(_ATTEMPTS)):
             missing = [column for column in columns if column not in built]
-            made = build(self.relation, missing, self._root, builders, report, unasked=unasked) if missing else []
+            made = build(self.relation, missing, self.root, builders, report, unasked=unasked) if missing else []
             rosters = {**built, **dict(zip(missing, made, strict=True))}
-            found = [Pieces(RosterFile(self._root, column), rosters[column], self._keys) for column in columns]
+            found = [Pieces(self._file(column).file, rosters[column], self._keys) for column in columns]
             built = {}
             try:
                 for each in found:
@@ -244,15 +276,20 @@ class KeptRelation:
 
     def _built(self, column: Column) -> Roster | None:
         """The roster of a column that has a piece for every shard."""
-        file = RosterFile(self._root, column)
-        meet(file, self._keys)
-        stamp = file.stamp()
+        known = self._file(column)
+        meet(known.file, self._keys)
+        stamp = known.file.stamp()
         if stamp is None:
             return None
-        known = self._rosters.get(file.path)
-        if known is None or known[0] != stamp:  # it has a row for every relation, so it is read once for all of them
-            known = self._rosters[file.path] = stamp, load(file)
-        return known[1] if bool((known[1].find(self._keys) >= 0).all()) else None
+        if known.roster is None or known.stamp != stamp:  # it has a row for every relation: read once for all of them
+            known.stamp, known.roster = stamp, load(known.file)
+        return known.roster if bool((known.roster.find(self._keys) >= 0).all()) else None
+
+    def _file(self, column: Derivation) -> _Read:
+        """The file of a column's roster, which all relations of this opening share."""
+        if column not in self._rosters:
+            self._rosters[column] = _Read(RosterFile(self.root, column))
+        return self._rosters[column]
 
     def _narrow(self, columns: Sequence[Column]) -> set[Column]:
         """Those that are made without being asked for."""
@@ -278,7 +315,7 @@ class KeptRelation:
         return column.form == TEXT and not self._narrow([column])
 
     def _wide(self, column: Column) -> Path:
-        return RosterFile(self._root, column).folder / f"wide-{self.relation.entry.data_version}"
+        return self._file(column).file.folder / f"wide-{self.relation.entry.data_version}"
 
 
 @final
@@ -293,7 +330,7 @@ class KeptColumns:
             columns: of the surviving rows.
         """
         self._relations, self._columns = relations, columns
-        self._read_rows = 0
+        self.read_rows = 0
 
     def keep(self, names: Sequence[str], read_rows: int) -> None:
         """Keep what these columns are made of where it is narrow, so that batches read mapped pieces.
@@ -306,16 +343,30 @@ class KeptColumns:
             CacheError: the pieces cannot be written.
             SourceError: a relation cannot be read.
         """
-        self._read_rows = read_rows
-        for kept, leaves in self._leaves(names):
-            kept.keep(leaves, read_rows)
+        KeptColumns.keep_together([(self, names)], read_rows)
+
+    @staticmethod
+    def keep_together(wanted: Sequence[tuple["KeptColumns", Sequence[str]]], read_rows: int) -> None:
+        """Keep columns of several streams, as `keep` does for one; what several of them lack is made once for all.
+
+        Args:
+            wanted: the columns of each stream.
+            read_rows: how many rows the plan reads, all streams together.
+
+        Raises:
+            CacheError: the pieces cannot be written.
+            SourceError: a relation cannot be read.
+        """
+        for columns, _ in wanted:
+            columns.read_rows = read_rows
+        KeptRelation.keep_together([each for columns, names in wanted for each in columns.leaves(names)], read_rows)
 
     def build(
         self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[BuildProgress], None]
     ) -> list[str]:
         """Keep what these columns are made of, whatever its size; returns which columns are new, of which relation."""
         out: list[str] = []
-        for kept, leaves in self._leaves(names):
+        for kept, leaves in self.leaves(names):
             new = kept.build([leaf for leaf in leaves if leaf not in kept], builders, report)
             out += [f"{kept.relation.entry.name}.{leaf}" for leaf in new]
         return out
@@ -346,7 +397,7 @@ class KeptColumns:
         """Shape [P] -> [P], int64: items of a list column for surviving rows; None where it is not the base's."""
         leaf, base = self._columns.env[name], self._relations.get(0)
         k, own = place_of(leaf.name) if isinstance(leaf, Col) else (None, "")
-        if base is None or not own or k is not None or not base.measures(own, self._read_rows):
+        if base is None or not own or k is not None or not base.measures(own, self.read_rows):
             return None
         return base.lengths(own, self._columns.ordinals(rows))
 
@@ -366,8 +417,8 @@ class KeptColumns:
         kept = self._relations.get(0 if k is None else k + 1)
         return None if kept is None or name not in kept else (kept, name)
 
-    def _leaves(self, names: Sequence[str]) -> Iterator[tuple[KeptRelation, list[str]]]:
-        """The columns of each relation that these columns are made of."""
+    def leaves(self, names: Sequence[str]) -> Iterator[tuple[KeptRelation, list[str]]]:
+        """Yield the columns of each relation that these columns are made of."""
         places = [
             place_of(leaf) for leaf in sorted({leaf for name in names for leaf in self._columns.env[name].columns()})
         ]
@@ -375,6 +426,22 @@ class KeptColumns:
             own = [name for k, name in places if at == (0 if k is None else k + 1)]
             if own:
                 yield kept, own
+
+
+def _within_bound(source: ShardSource, new: Sequence[Column]) -> tuple[list[Column], dict[str, Cost]]:
+    """Those columns that are made unasked: the smallest ones, while together they are below the bound. Also the others."""
+    total = int(source.manifest.starts[-1])
+    if total < LOOKED_AT_ROWS:
+        return list(new), {}
+    costs = {column: cost_of(source, [column], total) for column in new}
+    out, too_large = list[Column](), dict[str, Cost]()
+    for column in sorted(new, key=lambda each: costs[each].bytes):
+        sum_of = Cost(0, *(sum(costs[each][k] for each in [*out, column]) for k in (1, 2)))
+        if sum_of.too_much:
+            too_large[column.name] = costs[column]
+        else:
+            out.append(column)
+    return out, too_large
 
 
 def _some(total: int) -> UInt64:

@@ -52,7 +52,7 @@ from spiral_stream.plan.sounds import is_sound, sound_selection
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
 from spiral_stream.planner.composed import doubts
 from spiral_stream.planner.derived_relations import DerivedRelations
-from spiral_stream.planner.kept_columns import KeptRelation, Rosters
+from spiral_stream.planner.kept_columns import KeptColumns, KeptRelation, Rosters
 from spiral_stream.planner.kept_plans import cache_root, keep_plan
 from spiral_stream.planner.meaning import chat_encoder
 from spiral_stream.planner.payload import Payload, own_payload, payload_of
@@ -74,7 +74,7 @@ from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.selection_on_disk import Selected, select
 from spiral_stream.planner.sorting import sorted_rows
 from spiral_stream.planner.streams import StreamStage
-from spiral_stream.planner.surviving import Workplace
+from spiral_stream.planner.surviving import Workplace, make_together
 from spiral_stream.planner.values import kept_values
 from spiral_stream.planner.weights import SelectedWeights
 from spiral_stream.relational.join import FanOutError
@@ -120,7 +120,7 @@ def lower(
     place = Workplace(root, opened, versions, cache(lambda name: KeptRelation(opened(name), root, rosters)))
     derived = DerivedRelations(place, entries, versions)
     plans = [(name, derived.resolved(node, sample.identity)) for name, node in per_stream(sample.source)]
-    streams = tuple(_stream(name, node, sample, place) for name, node in plans)
+    streams = _streams(plans, sample, place)
     mixture = _mixture(sample, streams, rebase.epoch if rebase else 0)
     left_overs = [rebase.left_over(stream.name) for stream in streams] if rebase else []
     epochs = EpochOrder(
@@ -132,8 +132,8 @@ def lower(
         extent_of(collate.source, sample.order),
     )
     read = 0 if former else sum(each.selected.total for each in streams)  # nothing of former rows can be kept anew
-    for stream in streams:
-        stream.selected.kept.keep(_read_by_batches(collate, sample), read)
+    names = _read_by_batches(collate, sample)
+    KeptColumns.keep_together([(stream.selected.kept, names) for stream in streams], read)
     form = canonical(plan)
     whole = digest(form)
     keep_plan(place.root, whole, form)
@@ -217,7 +217,23 @@ def _read_by_batches(collate: nodes.Collate, sample: nodes.Sample) -> list[str]:
     return [name for name in dict.fromkeys([*sample.identity, *fields, *keys]) if name in have and name != STREAM_ID]
 
 
-def _stream(name: str, node: nodes.Node, sample: nodes.Sample, place: Workplace) -> StreamStage:
+def _streams(
+    plans: Sequence[tuple[str, nodes.Node]], sample: nodes.Sample, place: Workplace
+) -> tuple[StreamStage, ...]:
+    """Find the rows of every stream; what is made for several of them is made once."""
+    make_together([(node, place.open_relation(base_scan(node).relation)) for _, node in plans], place)
+    found = [_selected(name, node, sample, place) for name, node in plans]
+    text = sample.order.weighted_by
+    if text is not None:
+        names = sorted(parse(text).columns() - {STREAM_ID})
+        kept = [(selected.kept, names) for *_, selected in found]
+        KeptColumns.keep_together(kept, sum(selected.total for *_, selected in found))
+    return tuple(_stream(*each, sample, place) for each in found)
+
+
+def _selected(
+    name: str, node: nodes.Node, sample: nodes.Sample, place: Workplace
+) -> tuple[str, nodes.Node, OpenRelation, Selected]:
     base = place.open_relation(base_scan(node).relation)
     try:
         selected = select(node, base, place)
@@ -233,6 +249,12 @@ def _stream(name: str, node: nodes.Node, sample: nodes.Sample, place: Workplace)
         way_out = "or leave the stream out" if name else "or register other data"
         msg = f"{where}no row of {base.entry.name} is left ({steps or 'it has none'}). Loosen the filter, {way_out}"
         raise PlanError(msg)
+    return name, node, base, selected
+
+
+def _stream(
+    name: str, node: nodes.Node, base: OpenRelation, selected: Selected, sample: nodes.Sample, place: Workplace
+) -> StreamStage:
     if not set(base.entry.identity) <= set(sample.identity) or not base.entry.identity_unique:
         selected.require_unique(sample.identity)
     unit_rows, unit_shards = selected.units(of_storage=sample.order.needs_units)
@@ -241,17 +263,10 @@ def _stream(name: str, node: nodes.Node, sample: nodes.Sample, place: Workplace)
     runs = selected.runs(grouped_by) if grouped_by else None
     in_order = sample.order.follows_sort and unheeded_sort(node) is not None
     arranged = sorted_rows(selected, node, place.open_relation) if in_order else None
-    weights = _weights(selected, sample, name)
+    text = sample.order.weighted_by
+    weights = None if text is None else SelectedWeights(selected, text, sample.identity, name)
     population = Population(unit_rows, unit_shards, name, index, runs, arranged, weights)
     return StreamStage(name, node, base, selected, population)
-
-
-def _weights(selected: Selected, sample: nodes.Sample, name: str) -> SelectedWeights | None:
-    text = sample.order.weighted_by
-    if text is None:
-        return None
-    selected.kept.keep(sorted(parse(text).columns() - {STREAM_ID}), selected.total)
-    return SelectedWeights(selected, text, sample.identity, name)
 
 
 def _mixture(sample: nodes.Sample, streams: Sequence[StreamStage], first_epoch: int) -> Mixture | None:

@@ -21,6 +21,7 @@ from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.derived.build import build, load
 from spiral_stream.derived.derivation import Derivation, ShardSource
 from spiral_stream.derived.executors import Builders, builders_in_force
+from spiral_stream.derived.many_sources import together
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.roster import RosterFile, keys_of
 from spiral_stream.derived.survivors import Survivors, width_of
@@ -94,6 +95,36 @@ def find_rows(
         forget_sides()
 
 
+def make_together(plans: Sequence[tuple[nodes.Node, OpenRelation]], place: Workplace) -> None:
+    """Make the pieces that several plans lack; those that are decided alike over different relations in one build.
+
+    A fan-out is told where its plan is looked at.
+
+    Args:
+        plans: each with the relation that it begins with.
+        place: where things are made.
+
+    Raises:
+        CacheError: the prepared folder cannot be written.
+        SourceError: a relation cannot be read.
+    """
+    alike: dict[str, tuple[Derivation, dict[str, OpenRelation]]] = {}
+    decided = [(node, base) for node, base in plans if not isinstance(node, nodes.Scan)]
+    for node, base in decided if len(decided) > 1 else ():
+        run = _Finding(node, base, place, selection_folder(node, place.root, place.versions))
+        work = run.work
+        if work is not None and (work.pushed or work.steps) and not run.is_refused:
+            derivation: Derivation = run.derivation(work, run.settled(work))
+            alike.setdefault(derivation.fingerprint, (derivation, {}))[1][base.entry.name] = base
+    try:
+        for what, relations in alike.values():
+            if len(relations) > 1:
+                with suppress(FanOutError):
+                    build(together(list(relations.values())), [what], place.root, place.builders, unasked=True)
+    finally:
+        forget_sides()
+
+
 def derived_name(node: nodes.Node, base: OpenRelation, place: Workplace) -> str | None:
     """Return the fingerprint of what keeps a plan's surviving rows; None if nothing does. Makes nothing.
 
@@ -149,15 +180,24 @@ class _Finding:
 
     def by_shard(self, work: Rewritten) -> tuple[Selection, Meta]:
         """Make the pieces that are missing, and open all of them."""
-        facts: Meta = {"rights": [], "rows": []}
-        if any(isinstance(step, Match) for step in work.steps):
-            facts = self._settled(lambda draft: self._settle(work, draft))
+        facts = self.settled(work)
         derivation = self.derivation(work, facts)
         opened = partial(self._pieces, derivation, self._base)
         pieces = opened()
         kinds = [kind for _, kind in derivation.rights] if isinstance(derivation, Probed) else []
         counts = list(_counts(work, pieces))
         return Selection(self._base.manifest.starts, pieces, kinds, opened), self.meta(work, counts, facts["rights"])
+
+    def settled(self, work: Rewritten) -> Meta:
+        """Return what is known of the right sides, which are settled if nobody has."""
+        if not any(isinstance(step, Match) for step in work.steps):
+            return {"rights": [], "rows": []}
+        return self._settled(lambda draft: self._settle(work, draft))
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a fan-out was found before."""
+        return self._folder.with_name(_REFUSED).exists()
 
     def refuse(self) -> None:
         """Name all keys that repeat, and not only those of the first chunk that has some; the answer is kept.
@@ -178,10 +218,9 @@ class _Finding:
         Raises:
             FanOutError: as `refuse` raised it.
         """
-        file = self._folder.with_name(_REFUSED)
-        if file.exists():
+        if self.is_refused:
             with suppress(DamageError):
-                raise FanOutError(seal.read_json(file, frozenset())["message"])
+                raise FanOutError(seal.read_json(self._folder.with_name(_REFUSED), frozenset())["message"])
 
     def chosen(self) -> tuple[Selection, Meta]:
         """Choose among all rows, unless somebody has; the outcome is kept by shard too."""

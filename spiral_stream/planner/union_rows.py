@@ -21,9 +21,10 @@ from spiral_stream.catalog.pinning import reference_columns
 from spiral_stream.errors import PlanError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.plan import nodes
+from spiral_stream.plan.tree import base_scan
 from spiral_stream.planner.kept_columns import KeptRelation
 from spiral_stream.planner.side import Side
-from spiral_stream.planner.surviving import Workplace
+from spiral_stream.planner.surviving import Workplace, make_together
 from spiral_stream.sources.pins import FileFacts, Pinned
 from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.reach import Reach
@@ -71,6 +72,7 @@ class UnionReader(Reader):
         opened = cache(lambda name: OpenRelation(entries[name]))
         versions = {name: entry.data_version for name, entry in entries.items()}
         place = Workplace(source.root, opened, versions, cache(lambda name: KeptRelation(opened(name), source.root)))
+        make_together([(node, opened(base_scan(node).relation)) for node in source.sides], place)
         self._sides = [Side(node, place) for node in source.sides]
         self.remote = any(side.base.remote for side in self._sides)
         self.node_kept = all(side.base.node_kept for side in self._sides)

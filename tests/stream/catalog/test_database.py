@@ -396,14 +396,15 @@ def test_a_table_without_a_new_version_is_read_once(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(lance, "dataset", lambda *args: (read.append(args), real(*args))[1])
 
     first = mine.rows(TABLE)
-    first[0]["value"] = 9  # rows are the caller's
-    assert [row["value"] for row in mine.rows(TABLE)] == [1]
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        first["a"]["value"] = 9  # type: ignore[index]  # rows are everybody's
+    assert [row["value"] for row in mine.rows(TABLE).values()] == [1]
     assert len(read) == 1
 
     monkeypatch.undo()
     other.put(TABLE, {"name": "a", "value": 2})  # in another process, as far as the first one knows
-    assert [row["value"] for row in mine.rows(TABLE)] == [2]
+    assert [row["value"] for row in mine.rows(TABLE).values()] == [2]
     shutil.rmtree(tmp_path / "things.lance")
-    assert mine.rows(TABLE) == []
+    assert mine.rows(TABLE) == {}
     other.put(TABLE, {"name": "a", "value": 3})  # the same version numbers in a new folder
-    assert [row["value"] for row in mine.rows(TABLE)] == [3]
+    assert [row["value"] for row in mine.rows(TABLE).values()] == [3]
