@@ -28,6 +28,7 @@ from spiral_stream.threads import Workers, thread_share
 SUFFIXES: Final = with_compressed(".csv", ".tsv")
 SAMPLE_FILES: Final = 16  # that types are taken from, spread over all
 SAMPLE_BYTES: Final = 16 << 20  # of them together
+HEAD_BYTES: Final = 1 << 16  # of each, where only its first line is wanted
 SAMPLE_THREADS: Final = 8  # at most, that look at them
 _WORDS: Final = {"true_values": list(TRUE), "false_values": list(FALSE)}  # 0 and 1 among them are no truth values
 _GIVE: Final = 'schema={"name": "type", ...}'
@@ -55,8 +56,9 @@ class Csv(ImportedSource):
     Args:
         path: a file, a folder (searched below), a glob, a brace pattern such as ``part-{000..007}.csv``, or a list of these.
         schema: the columns: a pyarrow Schema, or a dict of names and types such as ``{"text": "string", "n": "int64"}``.
-            Other columns are left out. By default the first lines of the files decide between integers, floats, truth
-            values and text; texts that a number would say less than, such as ``0012`` and ``0x1F``, stay text.
+            Other columns are left out, and one that a file lacks is null there. By default the first lines of the files
+            decide between integers, floats, truth values and text; texts that a number would say less than, such as ``0012``
+            and ``0x1F``, stay text.
         column_names: the names of the columns, for files whose first line is a row.
         delimiter: between two fields; by default a tab in ``.tsv`` files and a comma in others.
         quote: around fields that hold a delimiter, a quote (then two of them) or a line end; None if no field is quoted.
@@ -102,7 +104,7 @@ class Csv(ImportedSource):
             _need_readable(kinds)
 
     def import_units(self) -> Sequence[ImportUnit]:
-        given = {"schema": self.schema, "column_names": self.column_names, "delimiter": self.delimiter}
+        given = {"column_names": self.column_names, "delimiter": self.delimiter}
         return lines_units(self.path, "Csv", SUFFIXES, ("csv", "tsv"), given)
 
     def import_pieces(self, files: Sequence[ImportUnit]) -> Sequence[ImportUnit]:
@@ -112,21 +114,40 @@ class Csv(ImportedSource):
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         if is_shard(units[0]):
-            return shards_source(self.path, self.on_error).import_schema(units)
+            return shards_source(self.path, self.on_error, self.schema).import_schema(units)
         if self.schema is not None:
-            return columns(self.schema, "Csv")
+            schema = columns(self.schema, "Csv")
+            self._need_there(schema.names, units)
+            return schema
         places = np.unique(np.linspace(0, len(units) - 1, min(len(units), SAMPLE_FILES)).astype(int))
         return _schema_of(self, [units[place] for place in places])
 
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
         if is_shard(unit):
-            yield from shards_source(self.path, self.on_error).import_rows(unit, schema, refused)
+            yield from shards_source(self.path, self.on_error, self.schema).import_rows(unit, schema, refused)
             return
         rows: _Rows | None = None
         for names, chunk in chunks(self.form_of(unit.path), unit, refused, BLOCK_BYTES):
             rows = rows or _Rows(self, unit, names, schema, refused)
             for table in rows.tables(chunk):
                 yield from table.to_batches()
+
+    def _need_there(self, names: Sequence[str], units: Sequence[ImportUnit]) -> None:
+        """Refuse a declared column that no file has: mostly the first files are looked at alone.
+
+        Raises:
+            SourceError: names the column, and those of the first file.
+        """
+        left, there = list(names), ""
+        for unit in units:
+            found, _ = next(chunks(self.form_of(unit.path), unit, Refused(unit, self.on_error), HEAD_BYTES), ((), None))
+            there = there or (f"{cut(unit.path)} has {', '.join(map(cut, found))}" if found else "")
+            left = [name for name in left if name not in found]
+            if not left:
+                return
+        if there:
+            msg = f"Csv: no file has a column {shown(left[0])}; {there}. Correct schema="
+            raise SourceError(msg)
 
     def form_of(self, path: str) -> CsvForm:
         """Return how a file is written."""
@@ -143,9 +164,10 @@ class _Rows:
     ) -> None:
         import pyarrow.csv as pc
 
-        wanted = [name for name in schema.names if name in names]
-        if missing := [name for name in schema.names if name not in names]:
-            msg = f"{cut(unit.path)} has no column {shown(missing[0])}; it has {', '.join(map(cut, names))}. Register it alone"
+        missing = [name for name in schema.names if name not in names]
+        if missing and source.schema is None:
+            msg = f"{cut(unit.path)} has no column {shown(missing[0])}; it has {', '.join(map(cut, names))}. Register it alone, "
+            msg += f"or name the columns, which are null where a file lacks them: {_GIVE}"
             raise SourceError(msg)
         others = [name for name in names if name not in schema.names]
         if others and source.schema is None:
@@ -154,10 +176,12 @@ class _Rows:
             )
             raise SourceError(msg)
         self._names, self._schema, self._refused = names, schema, refused
-        types = {name: schema.field(name).type for name in wanted}
+        types = {name: schema.field(name).type for name in schema.names}
         guessed = source.schema is None
         words = _WORDS if guessed else {}
-        self._convert = pc.ConvertOptions(column_types=types, include_columns=schema.names, **words)
+        self._convert = pc.ConvertOptions(
+            column_types=types, include_columns=schema.names, include_missing_columns=bool(missing), **words
+        )
         self._form = source.form_of(unit.path)
         self._parse = _parse_options(self._form)
         numbers = [n for n, kind in types.items() if pa.types.is_integer(kind) or pa.types.is_floating(kind)]
@@ -225,9 +249,7 @@ class _Rows:
             return f"it has {count} fields, and {wanted} columns are named. Near {shown(record[:60])}"
         if found := _INVALID.search(said):
             place, kind, value = found.groups()
-            return (
-                f"column {shown(self._schema.names[int(place)])} holds {shown(value, 60)}, and is {kind}{self._way_out}"
-            )
+            return f"column {shown(self._names[int(place)])} holds {shown(value, 60)}, and is {kind}{self._way_out}"
         if "UTF8" in said:
             return f"it is not UTF-8, near {shown(record[:60])}"
         if said == _ENCLOSED:

@@ -2,7 +2,7 @@
 
 A type is its Arrow name (``"int64"``, ``"timestamp[us]"``), or a tuple: ``("list", type)``, ``("large_list", type)``,
 ``("fixed_size_list", type, size)``, ``("struct", (name, type), ...)``, ``("timestamp", unit, zone)``,
-``("decimal128", precision, scale)``.
+``("decimal128", precision, scale)``. Sources of payload take what it is, such as ``"image/jpeg-ref"``, or a list of that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,24 +11,28 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, shown
+from spiral_stream.semantic import SEMANTIC, SEMANTIC_TYPES, semantic_of
 
 Declared = tuple[tuple[str, Any], ...]
 
+GIVE: Final = 'Give the columns: schema={"name": "type", ...}'  # the way out of first rows that do not show everything
+_LIST: Final = 2  # items of the written form of a list
 _RESERVED: Final = ("_rowaddr", "_rowid")  # names of columns that Lance makes
 
 
-def declared(schema: object, what: str) -> Declared:
+def declared(schema: object, what: str, *, payload: pa.DataType | None = None) -> Declared:
     """Return the form that is kept of a schema.
 
     Args:
         schema: a pyarrow Schema; a mapping of names to Arrow types or their names; or the form itself, as JSON brings it.
         what: the source, for messages.
+        payload: the type of payload columns, which are declared by what they hold; None if the source has none.
 
     Raises:
         SourceError: it is none of these, has no columns or two of one name, or a type has no written form.
     """
     if isinstance(schema, pa.Schema):
-        pairs = [(field.name, _written(field.type, field.name, what)) for field in schema]
+        pairs = [(field.name, _of_field(field, what)) for field in schema]
     elif isinstance(schema, Mapping):
         pairs = [(name, _named(kind, name, what)) for name, kind in schema.items()]
     elif isinstance(schema, list | tuple):
@@ -43,21 +47,28 @@ def declared(schema: object, what: str) -> Declared:
     if twice := [name for name in names if names.count(name) > 1]:
         msg = f"{what}: schema has two columns {shown(twice[0])}. Give one another name"
         raise SourceError(msg)
-    columns(tuple(pairs), what)
+    columns(tuple(pairs), what, payload=payload)
     return tuple(pairs)
 
 
-def columns(kept: Declared, what: str) -> pa.Schema:
+def columns(kept: Declared, what: str, *, payload: pa.DataType | None = None) -> pa.Schema:
     """Return the schema that `declared` wrote down.
+
+    Args:
+        kept: what it wrote.
+        what: the source, for messages.
+        payload: the type of payload columns; None if the source has none.
 
     Raises:
         SourceError: a type is unknown.
     """
     try:
-        return pa.schema([(name, _read(kind)) for name, kind in kept])
+        return pa.schema([_field(name, kind, payload) for name, kind in kept])
     except (ValueError, TypeError, IndexError, KeyError, pa.ArrowException) as error:
+        known = "" if payload is None else f"; of payload one of {', '.join(SEMANTIC_TYPES)}"
         msg = (
-            f'{what}: schema={shown(kept)} names an unknown type: {error}. Give pyarrow types, or names such as "int64"'
+            f"{what}: schema={shown(kept)} names an unknown type: {error}. Give pyarrow types, or names such as "
+            f'"int64"{known}'
         )
         raise SourceError(msg) from error
 
@@ -117,6 +128,22 @@ def _written(kind: pa.DataType, name: str, what: str) -> Any:
         "or a list or struct of them"
     )
     raise SourceError(msg)
+
+
+def _of_field(field: pa.Field, what: str) -> Any:
+    """The written form of a column, which says what payload it holds if it holds some."""
+    said = semantic_of(field)
+    if said is None:
+        return _written(field.type, field.name, what)
+    return ("list", said) if pa.types.is_list(field.type) else said
+
+
+def _field(name: str, kind: Any, payload: pa.DataType | None) -> pa.Field:
+    is_list = isinstance(kind, tuple) and len(kind) == _LIST and kind[0] == "list"
+    said = kind[1] if is_list else kind
+    if payload is None or said not in SEMANTIC_TYPES:
+        return pa.field(name, _read(kind))
+    return pa.field(name, pa.list_(payload) if is_list else payload, metadata={SEMANTIC: said.encode()})
 
 
 def _read(kind: Any) -> pa.DataType:

@@ -11,6 +11,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spiral_stream.errors import cut, shown
+from spiral_stream.sources.declared import GIVE
+from spiral_stream.sources.json_parts import is_parts, parts_type
 
 LARGE: Final = 1 << 53  # up to here float64 holds every integer
 MOST_FIELDS: Final = 1000  # of one object: more are no columns, but a dictionary with data as its keys
@@ -110,6 +112,8 @@ def merged(one: pa.DataType, other: pa.DataType, path: str = "") -> pa.DataType:
         if len(kinds) > MOST_FIELDS:
             raise _too_many(path)
         return pa.struct(list(kinds.items()))
+    if (parts := parts_type(one, other, path)) is not None:
+        return merged(one if pa.types.is_list(one) else other, parts, path)
     raise MixedTypesError(path, words(one), words(other))
 
 
@@ -177,7 +181,7 @@ def faults(value: Any, kind: pa.DataType, path: str, *, known_only: bool) -> Ite
             wrong, and an integer that loses digits as a float.
     """
     t = pa.types
-    if value is None:
+    if value is None or (isinstance(value, str) and is_parts(kind, path)):
         return
     if t.is_struct(kind) and isinstance(value, dict):
         kinds = {field.name: field.type for field in kind}
@@ -185,8 +189,8 @@ def faults(value: Any, kind: pa.DataType, path: str, *, known_only: bool) -> Ite
             inside = _below(path, name)
             if name in kinds:
                 yield from faults(each, kinds[name], inside, known_only=known_only)
-            elif known_only and not _is_nothing(each):
-                yield f"field {shown(inside)} is in none of the rows that the columns were taken from. Name it in schema="
+            elif known_only and not is_nothing(each):
+                yield f"field {shown(inside)} is in none of the rows that the columns were taken from. {GIVE}"
     elif (t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind)) and isinstance(value, list):
         if t.is_fixed_size_list(kind) and len(value) != kind.list_size:
             yield f"column {shown(path)} holds {len(value)} items, and is {kind}"
@@ -199,9 +203,9 @@ def faults(value: Any, kind: pa.DataType, path: str, *, known_only: bool) -> Ite
 def _fault(value: Any, kind: pa.DataType, *, known_only: bool) -> str | None:
     """What is wrong with one value beyond that it is there, in words that end a message; None if nothing is."""
     if not _fits(value, kind):
-        return ""
+        return f". {GIVE}" if known_only else ""
     if known_only and type(value) is int and pa.types.is_floating(kind) and not _is_exact(value):
-        return ", which would lose digits. Name it in schema="
+        return f", which would lose digits. {GIVE}"
     return None
 
 
@@ -213,7 +217,7 @@ def _is_exact(value: int) -> bool:
         return False
 
 
-def _is_nothing(value: Any) -> bool:
+def is_nothing(value: Any) -> bool:
     """Whether a value says nothing: null, or empty objects."""
     try:
         return _says_nothing(type_of(value))

@@ -5,7 +5,6 @@ until the lines at fault stand alone; Python's ``json`` then says what is wrong 
 costs little more than one without, and which lines are rows depends on the lines alone.
 """
 
-import json
 import os
 import re
 from collections.abc import Hashable, Iterator, Sequence
@@ -16,16 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.arguments import class_door
-from spiral_stream.errors import SourceError, cut, shown
-from spiral_stream.sources.declared import columns, declared, need_kept_names
+from spiral_stream.errors import SourceError, cut
+from spiral_stream.sources.declared import GIVE, columns, declared, need_kept_names
 from spiral_stream.sources.halves import Record, sound
 from spiral_stream.sources.imports import RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.json_arrays import is_lines, json_blocks
+from spiral_stream.sources.json_lines import LineParser, need_readable, read_line
 from spiral_stream.sources.json_types import (
-    LARGE,
     MixedTypesError,
-    adds_nothing,
-    faults,
     merged,
     settled,
     shape_of,
@@ -46,7 +43,6 @@ SAMPLE_BYTES: Final = 4 << 20  # of them together; at least one line of each
 _NEWLINE, _BRACE = ord("\n"), ord("{")
 _BLANK: Final = b" \t\r\n"
 _STRAY_NULL: Final = re.compile(rb"\}[ \t\r]*n")  # pyarrow 26 crashes on a null that stands for a whole row
-_GIVE: Final = 'Give the columns: schema={"name": "type", ...}'
 
 
 @final
@@ -95,10 +91,10 @@ class Jsonl(ImportedSource):
             object.__setattr__(self, "schema", declared(self.schema, "Jsonl"))
             kinds = columns(self.schema, "Jsonl")
             need_kept_names(kinds.names, "Jsonl", "Leave it out")
-            _need_readable(kinds)
+            need_readable(kinds, "Jsonl")
 
     def import_units(self) -> Sequence[ImportUnit]:
-        given = {"schema": self.schema, "references": self.references}
+        given = {"references": self.references}
         units = lines_units(self.path, "Jsonl", SUFFIXES, ("json",), given)
         if not self.references:
             return units
@@ -114,7 +110,7 @@ class Jsonl(ImportedSource):
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         if is_shard(units[0]):
-            return shards_source(self.path, self.on_error).import_schema(units)
+            return shards_source(self.path, self.on_error, self.schema).import_schema(units)
         schema = self._text_schema(units)
         if not self.references:
             return schema
@@ -129,7 +125,7 @@ class Jsonl(ImportedSource):
 
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
         if is_shard(unit):
-            yield from shards_source(self.path, self.on_error).import_rows(unit, schema, refused)
+            yield from shards_source(self.path, self.on_error, self.schema).import_rows(unit, schema, refused)
             return
         texts = with_texts(schema, self.references)
         links = TarLinks(self.references, _folder(unit), self.base, schema) if self.references else None
@@ -153,21 +149,14 @@ class _Lines:
     """Lines of one file to rows."""
 
     def __init__(self, schema: pa.Schema, refused: Refused, *, known_only: bool) -> None:
-        import pyarrow.json as pj
-
-        self._schema, self._refused, self._known_only = schema, refused, known_only
-        parsed = pa.schema([field.with_type(_parsed(field.type)) for field in schema])
-        self._parsed = parsed
-        unknown = "infer" if known_only else "ignore"  # a key that is new may say nothing, which is no fault
-        self._options = pj.ParseOptions(explicit_schema=parsed, unexpected_field_behavior=unknown)
-        self._read, self._read_options = pj.read_json, pj.ReadOptions
+        self._parser, self._refused = LineParser(schema, known_only=known_only), refused
 
     def tables(self, block: Block) -> Iterator[pa.Table]:
         """Yield the rows of a block."""
         starts, plain = _starts(block.data)
         if not len(starts):
             return
-        table = self._table(block.data, len(starts)) if plain else None
+        table = self._parser.table(block.data, len(starts)) if plain else None
         if table is not None:
             yield table
             return
@@ -179,63 +168,10 @@ class _Lines:
         """The rows of lines, or None if they cannot be read together."""
         data = b"\n".join(line for _, line in lines)
         plain = _starts(data)[1] or (len(lines) == 1 and _is_object(data))
-        return self._table(data, len(lines)) if plain else None
+        return self._parser.table(data, len(lines)) if plain else None
 
     def _refuse(self, line: Record) -> None:
-        self._refused.line(*line, self._fault(line[1]))
-
-    def _table(self, data: bytes, rows: int) -> pa.Table | None:
-        try:
-            return self._parse(data, rows)
-        except (pa.ArrowException, ValueError):
-            return None
-
-    def _parse(self, data: bytes, rows: int) -> pa.Table:
-        """The rows of sound lines.
-
-        Raises:
-            ValueError: these are none, or others than ``rows``; pyarrow's errors are among them.
-        """
-        buffer = pa.py_buffer(data)
-        _need_utf8(buffer)
-        options = self._read_options(use_threads=False, block_size=len(data) + 1)
-        table = self._read(pa.BufferReader(buffer), read_options=options, parse_options=self._options)
-        if len(table) != rows:
-            msg = f"it holds {len(table)} objects"
-            raise ValueError(msg)
-        if self._known_only and table.schema != self._parsed and not adds_nothing(table.schema, self._parsed):
-            raise ValueError("it has another field")
-        if self._known_only and any(map(_has_large, table.columns)):
-            self._need_exact(data)
-        table = table.select(self._schema.names)
-        return table if table.schema == self._schema else table.cast(self._schema)
-
-    def _need_exact(self, data: bytes) -> None:
-        """Refuse integers that lose digits as floats.
-
-        Raises:
-            ValueError: names the column.
-        """
-        kind = pa.struct(list(self._schema))
-        for line in data.split(b"\n"):
-            found = next(faults(json.loads(line), kind, "", known_only=True), None) if line.strip(_BLANK) else None
-            if found is not None:
-                raise ValueError(found)
-
-    def _fault(self, line: bytes) -> str:
-        """What is wrong with a line."""
-        value, fault = _read_line(line)
-        if fault:
-            return fault
-        kind = pa.struct(list(self._schema))
-        found = next(faults(value, kind, "", known_only=self._known_only), None)
-        if found:
-            return found
-        try:
-            self._parse(line, 1)
-        except (pa.ArrowException, ValueError) as error:
-            return f"{cut(str(error))}. One object per line would be right"
-        return "it cannot be read"
+        self._refused.line(*line, self._parser.fault(line[1]))
 
 
 def _schema_of(units: Sequence[ImportUnit], on_error: str) -> pa.Schema:
@@ -248,7 +184,7 @@ def _schema_of(units: Sequence[ImportUnit], on_error: str) -> pa.Schema:
     for unit in units:
         refused = Refused(unit, on_error)
         for number, line in _first_lines(unit, refused, room):
-            value, fault = _read_line(line)
+            value, fault = read_line(line)
             if fault:
                 refused.line(number, line, fault)
                 continue
@@ -259,15 +195,15 @@ def _schema_of(units: Sequence[ImportUnit], on_error: str) -> pa.Schema:
                     kind = merged(kind, type_of(value))
             except (MixedTypesError, RecursionError) as error:
                 why = str(error) if isinstance(error, MixedTypesError) else "it is nested too deeply"
-                msg = f"{cut(unit.path)}, line {number}: {why}. {_GIVE}, or make the lines alike"
+                msg = f"{cut(unit.path)}, line {number}: {why}. {GIVE}, or make the lines alike"
                 raise SourceError(msg) from error
     kind = without_empty(kind)
     if not kind.num_fields:
-        msg = f"Jsonl: no line of {cut(units[0].path)}{' and others' if len(units) > 1 else ''} has keys. {_GIVE}"
+        msg = f"Jsonl: no line of {cut(units[0].path)}{' and others' if len(units) > 1 else ''} has keys. {GIVE}"
         raise SourceError(msg)
     columns_found = [(field.name, settled(field.type)) for field in kind]
     need_kept_names(
-        [name for name, _ in columns_found], f"Jsonl: {cut(units[0].path)}", f"Rename it, or leave it out. {_GIVE}"
+        [name for name, _ in columns_found], f"Jsonl: {cut(units[0].path)}", f"Rename it, or leave it out. {GIVE}"
     )
     return pa.schema(columns_found)
 
@@ -283,33 +219,9 @@ def _first_lines(unit: ImportUnit, refused: Refused, room: int) -> Iterator[tupl
                 return
 
 
-def _read_line(line: bytes) -> tuple[dict[str, Any], str]:
-    """The object of a line, or what is wrong with it."""
-    try:
-        value = json.loads(line.decode())
-    except UnicodeDecodeError as error:
-        return {}, f"byte {error.start + 1} is {line[error.start : error.start + 1]!r}, which is not UTF-8"
-    except json.JSONDecodeError as error:
-        whole = (
-            " (the whole file seems to be one JSON array: write one object per line)"
-            if line.lstrip()[:1] == b"["
-            else ""
-        )
-        return (
-            {},
-            f"it is no JSON: {error.msg} at column {error.colno}, near {shown(line[max(0, error.pos - 10) :][:40])}{whole}",
-        )
-    except (RecursionError, ValueError) as error:
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else cut(str(error))
-        return {}, why
-    if not isinstance(value, dict):
-        return {}, f"it holds {shown(value, 60)}, and a line holds one object, such as {{...}}"
-    return value, ""
-
-
 def _is_object(line: bytes) -> bool:
     """Whether a line is one object for sure, whatever pyarrow makes of it."""
-    return not _read_line(line)[1]
+    return not read_line(line)[1]
 
 
 def _starts(data: bytes) -> tuple[np.ndarray[Any, Any], bool]:
@@ -325,52 +237,3 @@ def _starts(data: bytes) -> tuple[np.ndarray[Any, Any], bool]:
         if begins:
             return starts, False
     return starts, _STRAY_NULL.search(data) is None
-
-
-def _has_large(values: pa.Array | pa.ChunkedArray) -> bool:
-    """Whether floats among some values are so large that the integers that were written may have more digits."""
-    if isinstance(values, pa.ChunkedArray):
-        return any(map(_has_large, values.chunks))
-    if pa.types.is_struct(values.type) or pa.types.is_list(values.type):
-        inside = values.flatten()
-        return any(map(_has_large, inside if isinstance(inside, list) else [inside]))
-    if not pa.types.is_floating(values.type):
-        return False
-    return bool((np.abs(values.drop_null().to_numpy(zero_copy_only=False)) >= LARGE).any())
-
-
-def _need_utf8(buffer: pa.Buffer) -> None:
-    """Refuse bytes that are not UTF-8, which pyarrow's JSON takes.
-
-    Raises:
-        ValueError: they are not.
-    """
-    ends = pa.py_buffer(np.array([0, len(buffer)], np.int64))
-    pa.Array.from_buffers(pa.large_utf8(), 1, [None, ends, buffer]).validate(full=True)
-
-
-def _need_readable(schema: pa.Schema) -> None:
-    """Refuse declared types that JSON is not read as.
-
-    Raises:
-        SourceError: names the column.
-    """
-    import pyarrow.json as pj
-
-    for field in schema:
-        options = pj.ParseOptions(explicit_schema=pa.schema([field.with_type(_parsed(field.type))]))
-        try:
-            pj.read_json(pa.BufferReader(b"{}\n"), parse_options=options)
-        except pa.ArrowException as error:
-            msg = f"Jsonl: column {shown(field.name)} is {field.type}, which JSON is not read as. Give another type"
-            raise SourceError(msg) from error
-
-
-def _parsed(kind: pa.DataType) -> pa.DataType:
-    """The type that pyarrow parses, which is cast to ``kind``."""
-    t = pa.types
-    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
-        return pa.list_(_parsed(kind.value_type))
-    if t.is_struct(kind):
-        return pa.struct([(field.name, _parsed(field.type)) for field in kind])
-    return pa.float32() if t.is_float16(kind) else kind

@@ -17,8 +17,9 @@ from spiral_stream.arguments import class_door
 from spiral_stream.errors import DamageError, SourceError, cut, shown
 from spiral_stream.integrity.blocks import Mapped, moment, need_sound
 from spiral_stream.integrity.regular_files import need_file
+from spiral_stream.sources.declared import GIVE, columns
 from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
-from spiral_stream.sources.mds_columns import MdsColumns, described, found_columns
+from spiral_stream.sources.mds_columns import MdsColumns, declared_schema, described, found_columns
 from spiral_stream.sources.mds_encodings import need_dtype
 from spiral_stream.sources.mds_index import JSON, Shard, ShardFile, indexes_of, need_hashes, shards_of
 from spiral_stream.sources.mds_lines import LineSamples
@@ -28,7 +29,7 @@ from spiral_stream.sources.mds_values import CHECKED, INLINE, REFERENCE
 from spiral_stream.sources.paths import absolute, is_remote, not_found
 from spiral_stream.sources.remote_bytes import object_bytes
 from spiral_stream.sources.source import content_key
-from spiral_stream.sources.tar_fields import Columns, need_columns
+from spiral_stream.sources.tar_fields import Columns, choice_of, choice_of_names, declared_columns, need_columns
 from spiral_stream.storage.uri import is_object
 
 _LOOKED_AT: Final = 4  # shards, where only their samples say what a column holds
@@ -60,13 +61,19 @@ class Mds(ImportedSource):
     | ``ndarray ndarray:int32`` | list; with ``<column>_shape`` where arrays have other than one dimension |
     | ``json`` | one for each top-level key: ``<column>_<key>``; or what the JSON is, where it is no object |
 
-    ``pkl`` is refused. A dot in the name of a column becomes ``_``. Hashes that the index has are compared with the files.
+    Keys of JSON and shapes of arrays are those of the first samples of some shards; a later sample that has others is
+    refused. ``pkl`` is refused. A dot in the name of a column becomes ``_``. Hashes that the index has are compared with the
+    files.
 
     Args:
         path: the folder, or its URI on an object store.
         columns: which to keep: ``["image", "label"]``; or under which names: ``{"image": "jpg", "label": "cls"}``.
         arrays: columns of ``bytes`` that hold the values of one array, and their type: ``{"tokens": "int64"}``.
         on_error: what to do with a sample that cannot be read: ``"raise"``, or ``"skip"`` and count it.
+        schema: the columns: a pyarrow Schema, or a dict of names and types such as ``{"image": "image/jpeg-ref", "label":
+            "int64", "meta_width": "int64", "array": ("list", "int32"), "array_shape": ("list", "int64")}``. Other columns and
+            keys are left out, and what a sample or its shard lacks is null. Payload is ``"image/jpeg-ref"`` or
+            ``"application/bytes-ref"``, or a list of these, as in the table.
 
     Raises:
         SourceError: an argument is not of this form.
@@ -78,6 +85,7 @@ class Mds(ImportedSource):
     columns: Columns | Mapping[str, str] | Sequence[str] = None
     arrays: Arrays | Mapping[str, str] = ()
     on_error: str = RAISE
+    schema: Any = None
 
     def __post_init__(self) -> None:
         path = absolute(self.path)
@@ -85,6 +93,8 @@ class Mds(ImportedSource):
         object.__setattr__(self, "columns", need_columns("Mds", self.columns))
         object.__setattr__(self, "arrays", _need_arrays(self.arrays))
         need_on_error("Mds", self.on_error)
+        if self.schema is not None:
+            object.__setattr__(self, "schema", declared_columns("Mds", self.schema, self.columns))
 
     @property
     def base(self) -> str:
@@ -107,6 +117,9 @@ class Mds(ImportedSource):
         shards = [_shard_of(unit, indexes[unit.others[0]]) for unit in units]
         inline = any(not _is_raw(unit, shard) for unit, shard in zip(units, shards, strict=True))
         kept = INLINE if inline else CHECKED if is_object(units[0].path) else REFERENCE
+        if self.schema is not None:
+            layouts = {(shard.form == JSON, shard.names, shard.encodings): shard for shard in shards}
+            return declared_schema(self._declared(kept), [self._columns(shard, kept) for shard in layouts.values()])
         columns = self._columns(shards[0], kept)
         for unit, shard in zip(units, shards, strict=True):
             _need_like(unit, shard, shards[0])
@@ -127,7 +140,15 @@ class Mds(ImportedSource):
                 yield columns.batch(spans, schema, uri, refused)
 
     def _columns(self, shard: Shard, payload: pa.DataType) -> MdsColumns:
-        return MdsColumns(shard, need_columns("Mds", self.columns), dict(cast("Arrays", self.arrays)), payload)
+        chosen = need_columns("Mds", self.columns)
+        if self.schema is not None:
+            choice = choice_of(chosen) if chosen is not None else choice_of_names([name for name, _ in self.schema])
+            return MdsColumns(shard, choice, dict(cast("Arrays", self.arrays)), payload, self._declared(payload))
+        return MdsColumns(shard, choice_of(chosen), dict(cast("Arrays", self.arrays)), payload)
+
+    def _declared(self, payload: pa.DataType) -> pa.Schema:
+        """The columns that the user declared."""
+        return columns(self.schema, "Mds", payload=payload)
 
 
 def _need_like(unit: ImportUnit, shard: Shard, first: Shard) -> None:
@@ -139,7 +160,7 @@ def _need_like(unit: ImportUnit, shard: Shard, first: Shard) -> None:
     here, there = (dict(zip(each.names, each.encodings, strict=True)) for each in (shard, first))
     msg = (
         f"Mds: {cut(unit.path)} has columns {shown(here)}, and the first shard has {shown(there)}. Register the folders as "
-        "relations of their own"
+        f"relations of their own. Or read both: {GIVE[0].lower()}{GIVE[1:]}"
     )
     raise SourceError(msg)
 

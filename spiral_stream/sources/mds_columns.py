@@ -7,17 +7,18 @@ from typing import Any, Final, NamedTuple, final
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.semantic import SEMANTIC
+from spiral_stream.semantic import SEMANTIC, semantic_of
 from spiral_stream.semantic import SHAPE as DIMS
 from spiral_stream.sources import mds_values as values
+from spiral_stream.sources.declared import GIVE
 from spiral_stream.sources.imports import Refused
 from spiral_stream.sources.json_columns import column_of, kept_type, without_rows
-from spiral_stream.sources.json_types import MixedTypesError, merged, type_of
+from spiral_stream.sources.json_types import MixedTypesError, is_nothing, merged, type_of
 from spiral_stream.sources.mds_encodings import Encoding, MdsForm, arrow_type, bare_array, encoding_of
 from spiral_stream.sources.mds_index import JSON, Shard
 from spiral_stream.sources.mds_samples import Span
 from spiral_stream.sources.mds_values import INLINE, SHAPE
-from spiral_stream.sources.tar_fields import ChosenColumns, Columns, FieldPlace, choice_of, column_name
+from spiral_stream.sources.tar_fields import ChosenColumns, FieldPlace, column_name
 
 _NAME: Final = "Name one of them with columns={...}"
 _INT64: Final = 1 << 63
@@ -38,14 +39,23 @@ class MdsColumns:
 
     Args:
         shard: of the folder.
-        chosen: which a user wants.
+        choice: which a user wants.
         arrays: columns of bytes that are arrays, and their types.
         payload: of what type payload is: bytes, or references with or without a digest.
+        declared: the columns that a user declared; None if the index and the first samples say them.
     """
 
-    def __init__(self, shard: Shard, chosen: Columns, arrays: Mapping[str, str], payload: pa.DataType) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        choice: ChosenColumns,
+        arrays: Mapping[str, str],
+        payload: pa.DataType,
+        declared: pa.Schema | None = None,
+    ) -> None:
         self.payload = payload
-        self._choice = choice_of(chosen)
+        self._choice = choice
+        self.declared = declared
         self.names = shard.names
         self.kept: list[MdsColumn] = []
         self.lines = shard.lines
@@ -59,21 +69,27 @@ class MdsColumns:
                 continue
             encoding = _encoding(name, written, arrays)
             _need_size(name, encoding, shard.sizes[at])
-            place = self._choice.place(derived, name, shard.names)
+            place = self._there(self._choice.place(derived, name, shard.names))
             if place is not None or encoding.form is MdsForm.JSON:
                 self.kept.append(MdsColumn(at, derived, place, encoding))
-        _need_named(shard, self._choice, arrays, {column.derived: column for column in self.kept})
+        if declared is None:
+            _need_named(shard, self._choice, arrays, {column.derived: column for column in self.kept})
+
+    def _there(self, place: FieldPlace | None) -> FieldPlace | None:
+        """Where a column goes: nowhere if the columns are declared, and this is none of them."""
+        return place if self.declared is None or place is None or place.column in self.declared.names else None
 
     def _take_keys(self, shard: Shard, arrays: Mapping[str, str]) -> None:
         """Take the keys of lines of JSON as columns."""
         for name, written in zip(shard.names, shard.encodings, strict=True):
             _encoding(name, written, arrays)
-            if (place := self._choice.place(column_name(name), name, shard.names)) is not None:
+            if (place := self._there(self._choice.place(column_name(name), name, shard.names))) is not None:
                 if place.column in self.json:
                     raise called_alike(place.column, shard.names)
                 self.json[place.column] = {"str": pa.utf8(), "str_float": pa.float64()}.get(written, pa.null())
         self.kept.append(MdsColumn(0, "", None, Encoding("json", MdsForm.JSON)))
-        _need_named(shard, self._choice, arrays, self.json)
+        if self.declared is None:
+            _need_named(shard, self._choice, arrays, self.json)
 
     @property
     def says_little(self) -> bool:
@@ -87,6 +103,21 @@ class MdsColumns:
         """Whether a column holds whole numbers of any size, written as text in lines."""
         encoding = column.encoding
         return self.lines is not None and encoding.form is MdsForm.WRITTEN and encoding.dtype == "int64"
+
+    def said(self, name: str) -> pa.Field | None:
+        """Return what the index says of a column; None if it says nothing, or this shard lacks it."""
+        fields = {field.name: field for field in FoundColumns(self).schema()}
+        return fields.get(name)
+
+    def may_hold(self, name: str) -> bool:
+        """Whether samples may have a column of which the index says nothing: a key of JSON, or the shape of an array."""
+        for column in self.kept:
+            of = column.derived if column.place is None else column.place.column
+            if column.encoding.form is MdsForm.JSON and (not of or f"{name}_".startswith(f"{of}_")):
+                return True
+            if column.encoding.form is MdsForm.ARRAY and name == f"{of}{SHAPE}":
+                return True
+        return False
 
     def keys(self, column: MdsColumn, value: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """Return the columns of the keys of a JSON object."""
@@ -146,7 +177,7 @@ class MdsColumns:
         name = column.place.column
         kind = schema.field(name).type
         if encoding.form is MdsForm.ARRAY:
-            return _array(name, values.arrays_of(encoding, span), span, schema)
+            return self._array(name, encoding, span, schema)
         if encoding.form in (MdsForm.PAYLOAD, MdsForm.IMAGES):
             uri = _need_uri(name, kind, uri, schema)
             is_list = encoding.form is MdsForm.IMAGES
@@ -154,15 +185,42 @@ class MdsColumns:
             return {name: values.payload_array(span, uri, kind) if images is None else images}
         if encoding.form in (MdsForm.PIXELS, MdsForm.PIXEL_LISTS):
             return {name: values.pixels_array(encoding, span).cast(kind)}
-        if encoding.form is MdsForm.WRITTEN:
-            return {name: values.written_array(encoding, span, kind)}
-        return {name: values.text_array(span) if encoding.form is MdsForm.TEXT else values.number_array(encoding, span)}
+        if self.declared is not None:
+            return {name: values.declared_array(name, encoding, span, kind)}
+        return {name: values.plain_array(encoding, span, kind)}
+
+    def _array(self, name: str, encoding: Encoding, span: Span, schema: pa.Schema) -> dict[str, pa.Array]:
+        arrays, kind, shape = values.arrays_of(encoding, span), schema.field(name).type, f"{name}{SHAPE}"
+        is_declared = self.declared is not None
+        found = {name: values.flat_array(name, arrays, span, kind, is_declared=is_declared)}
+        others = {column.place.column for column in self.kept if column.place is not None}
+        if shape in schema.names and shape not in others:
+            return {**found, shape: self._shapes(shape, arrays, span, schema.field(shape).type)}
+        if encoding.shape is not None and pa.types.is_fixed_size_list(kind):
+            return found  # the index says the shape of all
+        for row, each in enumerate(arrays.shapes):
+            if len(each) != 1 and arrays.dtypes[row] is not None:
+                way_out = f'{GIVE}, with "{shape}": ("list", "int64") among them'
+                span.wrong.append((row, f"is an array of shape {each}, and there is no column of shapes. {way_out}"))
+        return found
+
+    def _shapes(self, name: str, arrays: values.Arrays, span: Span, kind: pa.DataType) -> pa.Array:
+        shapes = [list(each) for each in arrays.shapes]
+        natural = pa.list_(pa.int64())
+        if kind == natural:
+            return pa.array(shapes, natural)
+        array, wrong = column_of(name, shapes, kind, is_declared=True)
+        span.wrong.extend(wrong)
+        return array
 
     def _json(self, column: MdsColumn, span: Span, schema: pa.Schema) -> dict[str, pa.Array]:
         found: dict[str, list[Any]] = {}
         names, count = frozenset(schema.names), len(span)
         for row, value in enumerate(values.json_values(span)):  # 5 us per sample
             whole = [] if column.place is None or value is None else [(column.place.column, value)]
+            if self.declared is not None and whole and isinstance(value, dict):
+                is_object = f"is an object, and its keys are columns: {whole[0][0]}_<key>. Name those in schema="
+                span.wrong.append((row, is_object))
             for name, each in self.keys(column, value) if isinstance(value, dict) else whole:
                 if name in names:
                     if name not in found:
@@ -171,16 +229,12 @@ class MdsColumns:
                     if values_of[row] is not None:
                         span.wrong.append((row, f"has two keys that are column {name!r}. {_NAME}"))
                     values_of[row] = each
-                elif each is not None and each != {}:
-                    span.wrong.append(
-                        (
-                            row,
-                            f"has {name!r}, which is no column of what was registered. Choose others with columns=[...]",
-                        )
-                    )
+                elif self.declared is None and not is_nothing(each):
+                    where = f"which is in none of the samples that the columns were taken from. {GIVE}"
+                    span.wrong.append((row, f"has {name!r}, {where}, or choose others with columns=[...]"))
         arrays = {}
         for name, each in found.items():
-            arrays[name], wrong = column_of(name, each, schema.field(name).type)
+            arrays[name], wrong = column_of(name, each, schema.field(name).type, is_declared=self.declared is not None)
             span.wrong.extend(wrong)
         return arrays
 
@@ -254,6 +308,56 @@ def found_columns(columns: MdsColumns) -> FoundColumns:
     return FoundColumns(columns, dict(columns.json))
 
 
+def declared_schema(declared: pa.Schema, layouts: Sequence[MdsColumns]) -> pa.Schema:
+    """Return the schema of columns that a user declared, as the shards give them.
+
+    Args:
+        declared: the columns; payload is of the type that most columns of payload have.
+        layouts: the columns of each kind of shard.
+
+    Raises:
+        SourceError: a column is in no shard, or a shard holds other things there.
+    """
+    fields = {name: [field for each in layouts if (field := each.said(name)) is not None] for name in declared.names}
+    for field in declared:
+        said = fields[field.name]
+        if not said and not any(each.may_hold(field.name) for each in layouts):
+            have = ", ".join(dict.fromkeys(name for each in layouts for name in each.names))
+            msg = f"Mds: schema= has column {field.name!r}, which is no column of the folder; it has {have}. Correct schema="
+            raise SourceError(msg)
+        for other in said:
+            _need_declared(field, other)
+        if len({(each.metadata or {}).get(DIMS) for each in said}) > 1 and f"{field.name}{SHAPE}" not in declared.names:
+            msg = f"Mds: arrays of {field.name!r} have several shapes. Declare a column of them, too: schema= with "
+            msg += f'"{field.name}{SHAPE}": ("list", "int64")'
+            raise SourceError(msg)
+    return pa.schema([_as_said(field, fields[field.name]) for field in declared])
+
+
+def _as_said(field: pa.Field, said: Sequence[pa.Field]) -> pa.Field:
+    """A declared column: payload that some shard holds as pixels is copied of all; fixed arrays keep their shape."""
+    if SEMANTIC in (field.metadata or {}):
+        return next((each for each in said if INLINE in (each.type, *_inner(each.type))), field)
+    return said[0] if said and said[0].type == field.type else field
+
+
+def _inner(kind: pa.DataType) -> tuple[pa.DataType, ...]:
+    return (kind.value_type,) if pa.types.is_list(kind) else ()
+
+
+def _need_declared(field: pa.Field, said: pa.Field) -> None:
+    """Refuse a declared column that the shards hold something else in."""
+    semantic, found = semantic_of(field), semantic_of(said)
+    is_list, is_array = bool(_inner(field.type)), found is None and pa.types.is_nested(said.type)
+    fits = semantic == found and (found is None or is_list == bool(_inner(said.type)))
+    if is_array:
+        fits = fits and (is_list or pa.types.is_large_list(field.type) or pa.types.is_fixed_size_list(field.type))
+    if not fits:
+        holds = str(said.type) if found is None else f"a list of {found}" if _inner(said.type) else found
+        msg = f"Mds: schema= says that {field.name!r} is {semantic or field.type}, and the index says {holds}. Correct schema="
+        raise SourceError(msg)
+
+
 def described(columns: MdsColumns, spans: Sequence[Span], found: FoundColumns, path: str) -> None:
     """Add what some samples say of columns whose type the index leaves open.
 
@@ -286,22 +390,8 @@ def _describe_json(columns: MdsColumns, column: MdsColumn, read: Sequence[Any], 
             try:
                 found.json[name] = merged(found.json.get(name, pa.null()), type_of(each, name), name)
             except MixedTypesError as error:
-                msg = f"Mds: {cut(path)}, sample {row:,}: {error}. Choose other columns with columns=[...]"
+                msg = f"Mds: {cut(path)}, sample {row:,}: {error}. {GIVE}, or choose others with columns=[...]"
                 raise SourceError(msg) from error
-
-
-def _array(name: str, arrays: values.Arrays, span: Span, schema: pa.Schema) -> dict[str, pa.Array]:
-    found = {name: values.flat_array(arrays, span, schema.field(name).type)}
-    shape = f"{name}{SHAPE}"
-    if shape in schema.names:
-        return {**found, shape: pa.array([list(each) for each in arrays.shapes], pa.list_(pa.int64()))}
-    if pa.types.is_list(schema.field(name).type):
-        for row, each in enumerate(arrays.shapes):
-            if len(each) != 1 and arrays.dtypes[row] is not None:
-                span.wrong.append(
-                    (row, f"is an array of shape {each}, and those of the first samples have one dimension")
-                )
-    return found
 
 
 def _need_uri(name: str, kind: pa.DataType, uri: str | None, schema: pa.Schema) -> str | None:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from spiral_stream.errors import shown
+from spiral_stream.sources.declared import GIVE
 from spiral_stream.sources.json_columns import column_of
 from spiral_stream.sources.mds_encodings import ARRAY_TYPES, Encoding, MdsForm
 from spiral_stream.sources.mds_samples import Int64, Span, gathered
@@ -98,6 +99,50 @@ def written_array(encoding: Encoding, span: Span, kind: pa.DataType) -> pa.Array
     return array
 
 
+def plain_array(encoding: Encoding, span: Span, kind: pa.DataType) -> pa.Array:
+    """Return texts, numbers, or numbers written as text, as the index says them."""
+    if encoding.form is MdsForm.WRITTEN:
+        return written_array(encoding, span, kind)
+    return text_array(span) if encoding.form is MdsForm.TEXT else number_array(encoding, span)
+
+
+def declared_array(name: str, encoding: Encoding, span: Span, kind: pa.DataType) -> pa.Array:
+    """Return texts or numbers as the type that a user declared; those that it does not hold cannot be read.
+
+    Args:
+        name: of the column.
+        encoding: of the column: text, numbers, or numbers written as text.
+        span: the values.
+        kind: of the column.
+    """
+    if encoding.form is MdsForm.NUMBER:
+        natural = number_array(encoding, span)
+    elif encoding.form is MdsForm.TEXT or _is_text(kind):
+        natural = text_array(span)
+    elif encoding.dtype == "float64" or pa.types.is_integer(kind):
+        natural = written_array(encoding, span, kind if encoding.dtype != "float64" else pa.float64())
+    else:
+        array, wrong = column_of(name, written_numbers(span), kind, is_declared=True)
+        span.wrong.extend(wrong)
+        return array
+    if natural.type == kind:
+        return natural
+    is_number = pa.types.is_floating(kind) or (pa.types.is_integer(kind) and pa.types.is_integer(natural.type))
+    if _is_text(kind) if _is_text(natural.type) else is_number:
+        try:
+            return natural.cast(kind)
+        except pa.ArrowException:
+            pass  # one by one, as follows
+    listed = natural.cast(pa.float64()) if pa.types.is_float16(natural.type) else natural
+    array, wrong = column_of(name, listed.to_pylist(), kind, is_declared=True)
+    span.wrong.extend(wrong)
+    return array
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def written_numbers(span: Span) -> list[int | None]:
     """Return whole numbers of any size that are written as text; None for what is none."""
     return _each(span, lambda data: int(str(data, "utf-8")), "a whole number")
@@ -140,30 +185,54 @@ def arrays_of(encoding: Encoding, span: Span) -> Arrays:
     return Arrays(dtypes, shapes, starts, span.starts + span.lengths - starts)
 
 
-def flat_array(arrays: Arrays, span: Span, kind: pa.DataType) -> pa.Array:
+def flat_array(name: str, arrays: Arrays, span: Span, kind: pa.DataType, *, is_declared: bool) -> pa.Array:
     """Return arrays as lists of their values in C order.
 
     Args:
+        name: of the column, for messages.
         arrays: as `arrays_of` found them.
         span: that they are of.
         kind: of the column: a list, or a list of fixed size.
+        is_declared: whether a user said what the column is; then arrays of other types are read if it holds their values.
     """
-    dtype = np.dtype(kind.value_type.to_pandas_dtype())
+    dtype = np.dtype(kind.value_type.to_pandas_dtype()) if _is_numeric(kind) else None
+    if is_declared and (dtype is None or not _is_natural(arrays, dtype, kind)):
+        array, wrong = column_of(name, _lists(arrays, span), kind, is_declared=True)
+        span.wrong.extend(wrong)
+        return array
+    assert dtype is not None
     lengths = arrays.lengths.copy()
     for row, found in enumerate(arrays.dtypes):
         if found == dtype.name:
             continue
         lengths[row] = 0
         if found is not None:
-            span.wrong.append(
-                (row, f"is an array of {found}, and the column is {kind}. Leave it out with columns=[...]")
-            )
+            span.wrong.append((row, f"is an array of {found}, and the column is {kind}. {GIVE}"))
     values = pa.array(np.frombuffer(gathered(span.data, arrays.starts, lengths).buffers()[2] or b"", dtype))
     values = values[: int(lengths.sum()) // dtype.itemsize]
     if pa.types.is_fixed_size_list(kind):
         return pa.FixedSizeListArray.from_arrays(values, type=kind)
     offsets = np.concatenate([[0], np.cumsum(lengths // dtype.itemsize)])
     return pa.LargeListArray.from_arrays(pa.array(offsets), values).cast(kind)
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type))
+
+
+def _is_natural(arrays: Arrays, dtype: np.dtype[Any], kind: pa.DataType) -> bool:
+    """Whether a column holds arrays as they are."""
+    if any(found != dtype.name for found in arrays.dtypes):
+        return False
+    return not pa.types.is_fixed_size_list(kind) or bool((arrays.lengths == kind.list_size * dtype.itemsize).all())
+
+
+def _lists(arrays: Arrays, span: Span) -> list[list[Any] | None]:
+    """The values of arrays as Python's lists, some 30 ns per value; None for one whose head cannot be read."""
+    found: list[list[Any] | None] = []
+    for dtype, start, length in zip(arrays.dtypes, arrays.starts.tolist(), arrays.lengths.tolist(), strict=True):
+        found.append(None if dtype is None else np.frombuffer(span.data[start : start + length], dtype).tolist())
+    return found
 
 
 def _head(encoding: Encoding, data: memoryview) -> tuple[str | None, tuple[int, ...], int]:

@@ -58,9 +58,9 @@ def lines_units(
     return files
 
 
-def shards_source(paths: Paths, on_error: str) -> Mds:
+def shards_source(paths: Paths, on_error: str, schema: Any = None) -> Mds:
     """Return the source that reads the shards of a folder."""
-    return Mds(str(paths), on_error=on_error)
+    return Mds(str(paths), on_error=on_error, schema=schema)
 
 
 def is_shard(unit: ImportUnit) -> bool:

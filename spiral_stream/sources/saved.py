@@ -47,6 +47,9 @@ _BEFORE: Final = {
     "newlines_in_values": True,
     "origin": False,
 }  # what sources did before they had these fields
+_WITHOUT: Final = frozenset(
+    {("mds", "schema"), ("webdataset", "schema")}
+)  # fields of later versions, left out where None
 
 
 def library_kinds() -> Mapping[str, type[Source]]:
@@ -85,10 +88,8 @@ def source_to_json(source: Source) -> dict[str, Any]:
         raise SourceError(msg)
     fields = {field.name: _to_json(getattr(source, field.name)) for field in dataclasses.fields(source)}
     need_json(type(source).__name__, fields)
-    return {
-        "kind": source.KIND,
-        **{n: value for n, value in fields.items() if n not in _BEFORE or value is not _BEFORE[n]},
-    }
+    said = {n: value for n, value in fields.items() if value is not None or (source.KIND, n) not in _WITHOUT}
+    return {"kind": source.KIND, **{n: each for n, each in said.items() if n not in _BEFORE or each is not _BEFORE[n]}}
 
 
 def source_from_json(saved: Mapping[str, Any]) -> Source:

@@ -13,8 +13,10 @@ from typing import Any, Final, NamedTuple, final
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, shown
-from spiral_stream.semantic import BYTES_REF, H264_REF, JPEG_REF, SEMANTIC
+from spiral_stream.semantic import BYTES_REF, H264_REF, JPEG_REF, SEMANTIC, semantic_of
+from spiral_stream.sources.declared import Declared, columns, declared, need_kept_names
 from spiral_stream.sources.folder import IMAGES, VIDEOS
+from spiral_stream.sources.json_lines import need_readable
 from spiral_stream.sources.tar_groups import RowError
 
 REFERENCE: Final = pa.struct([("uri", pa.utf8()), ("offset", pa.int64()), ("length", pa.int64())])
@@ -54,11 +56,18 @@ def is_name(field: str) -> bool:
     return field.rpartition(".")[2] == "id"
 
 
-def whole_number(text: str) -> int | None:
-    """Return the whole number that a text writes; None where it writes none, or one that int64 does not hold."""
+def whole_number(text: str, *, is_declared: bool = False) -> int | None:
+    """Return the whole number that a text writes; None where it writes none, or one that int64 does not hold.
+
+    Args:
+        text: possibly with blanks and line ends around it.
+        is_declared: whether a user said that it is a number; else one that says less than its text is none, such as ``0012``.
+    """
     try:
         found = int(text)
     except ValueError:
+        return None
+    if not is_declared and str(found) != text.strip():
         return None
     return found if -_INT64 <= found < _INT64 else None
 
@@ -142,6 +151,59 @@ def choice_of(columns: Columns) -> ChosenColumns:
         for rank, name in enumerate(fields.split(";")):
             exact[name.strip()] = places[column_name(name.strip())] = FieldPlace(column, rank)
     return ChosenColumns(places, exact)
+
+
+def choice_of_names(names: Sequence[str]) -> ChosenColumns:
+    """Return the choice of columns by the names that they have without ``columns``."""
+    return ChosenColumns({name: FieldPlace(name, 0) for name in names}, {})
+
+
+def declared_columns(what: str, schema: object, chosen: object, reserved: Collection[str] = ()) -> Declared:
+    """Return the columns that a user declared of a source that has payload, as a frozen value.
+
+    Args:
+        what: the source, for messages.
+        schema: as `declared` takes it.
+        chosen: as `need_columns` takes it.
+        reserved: names of columns that are there always.
+
+    Raises:
+        SourceError: names the column that is wrong.
+    """
+    found = declared(schema, what, payload=REFERENCE)
+    kinds = columns(found, what, payload=REFERENCE)
+    need_kept_names(kinds.names, f"{what}: schema", "Dots of a name become _")
+    if twice := next((name for name in kinds.names if name in reserved), None):
+        msg = f"{what}: schema= has column {twice!r}, which is there always. Leave it out"
+        raise SourceError(msg)
+    need_readable(pa.schema([field for field in kinds if semantic_of(field) is None]), what)
+    _need_agreed(what, need_columns(what, chosen), kinds.names)
+    return found
+
+
+def _need_agreed(what: str, columns: Columns, names: Sequence[str]) -> None:
+    """Refuse columns that are chosen and not declared, or declared and not chosen.
+
+    Args:
+        what: the source, for messages.
+        columns: as `need_columns` returns them.
+        names: of the columns of ``schema``.
+
+    Raises:
+        SourceError: names the column.
+    """
+    if columns is None:
+        return
+    places = choice_of(columns).places or {}
+    chosen = list(dict.fromkeys(place.column for place in places.values()))
+    for name in names:
+        if not any(name == each or name.startswith(f"{each}_") for each in chosen):
+            msg = f"{what}: schema= has column {shown(name)}, and columns= does not. Name it in both, or leave columns= out"
+            raise SourceError(msg)
+    for each in chosen:
+        if not any(name == each or name.startswith(f"{each}_") for name in names):
+            msg = f"{what}: columns= has {shown(each)}, and schema= does not. Name it in both, or leave columns= out"
+            raise SourceError(msg)
 
 
 def need_columns(what: str, columns: object) -> Columns:

@@ -8,9 +8,11 @@ from typing import Any, Final, NamedTuple, Self, final
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.semantic import semantic_of
+from spiral_stream.sources.declared import GIVE
 from spiral_stream.sources.imports import KEY, Refused
 from spiral_stream.sources.json_columns import column_of, kept_type, without_rows
-from spiral_stream.sources.json_types import MixedTypesError, merged, type_of
+from spiral_stream.sources.json_types import MixedTypesError, is_nothing, merged, type_of
 from spiral_stream.sources.tar import Member
 from spiral_stream.sources.tar_bytes import TarBytes, is_compressed, open_tar
 from spiral_stream.sources.tar_fields import (
@@ -62,14 +64,16 @@ class _Wanted(NamedTuple):
     kind: MemberKind
     derived: str
     place: FieldPlace | None
+    read_as: MemberKind  # a number may be read as text; then the column decides
 
 
 @final
 class _Taker:
     """Makes values of members; called for each member in turn."""
 
-    def __init__(self, tar: TarBytes, file: TarFile, choice: ChosenColumns) -> None:
+    def __init__(self, tar: TarBytes, file: TarFile, choice: ChosenColumns, declared: pa.Schema | None) -> None:
         self._tar, self._file, self._choice = tar, file, choice
+        self._declared = None if declared is None else {each.name: each.type for each in declared}
         self._inline = is_compressed(file.path)
         self._known: dict[str, _Wanted | None] = {}
         self._keys: dict[tuple[str, str], FieldPlace | None] = {}
@@ -83,31 +87,45 @@ class _Taker:
         if member.fault is not None:
             msg = f"member {shown(member.name)} {member.fault}"
             raise RowError(msg)
-        kind, derived, place = wanted
+        kind, derived, place, read_as = wanted
         is_payload = kind in SEMANTICS
         if is_payload and not self._inline:
             return () if place is None else (Value(place, kind, (self._file.uri, member.start, member.size)),)
         found = self._bytes(member)
-        read_as = MemberKind.TEXT if kind is MemberKind.NUMBER and is_name(name) else kind  # the column decides
         value = found if is_payload else parsed(read_as, f"member {shown(member.name)}", found)
         if kind is MemberKind.JSON and isinstance(value, dict):
+            if self._declared is not None and place is not None and place.column in self._declared:
+                msg = (
+                    f"{name} is an object, and its keys are columns: {place.column}_<key>. Name those in schema=, not "
+                    f"{place.column!r}"
+                )
+                raise RowError(msg)
             return self._of_keys(derived, place, value)
+        place = self._there(place)
         return () if place is None else (Value(place, kind, value),)
 
     def _wanted(self, name: str) -> _Wanted | None:
         name = f"{self._file.prefix}{name}"
         kind, derived = kind_of(name), column_name(name)
-        return (
-            _Wanted(kind, derived, self._choice.place(derived, name))
-            if self._choice.wants(name, is_json=kind is MemberKind.JSON)
-            else None
-        )
+        if not self._choice.wants(name, is_json=kind is MemberKind.JSON):
+            return None
+        place = self._choice.place(derived, name)
+        is_text = kind is MemberKind.NUMBER and (is_name(name) or self._is_text(place))
+        return _Wanted(kind, derived, place, MemberKind.TEXT if is_text else kind)
+
+    def _is_text(self, place: FieldPlace | None) -> bool:
+        kind = None if place is None or self._declared is None else self._declared.get(place.column)
+        return kind is not None and bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+    def _there(self, place: FieldPlace | None) -> FieldPlace | None:
+        """Where a value goes: nowhere if the columns are declared, and this is none of them."""
+        return place if self._declared is None or place is None or place.column in self._declared else None
 
     def _of_keys(self, derived: str, place: FieldPlace | None, value: Mapping[str, Any]) -> list[Value]:
         found = []
         for key, each in value.items():
             if (derived, key) not in self._keys:
-                self._keys[derived, key] = self._choice.key_place(derived, place, key)
+                self._keys[derived, key] = self._there(self._choice.key_place(derived, place, key))
             where = self._keys[derived, key]
             if where is not None:
                 found.append(Value(where, MemberKind.JSON, each))
@@ -131,16 +149,32 @@ class _Taker:
 class TarRows:
     """The rows of one tar, joined with its sidecars. Use as a context manager."""
 
-    def __init__(self, file: TarFile, sidecars: Sequence[TarFile], choice: ChosenColumns, *, last: bool) -> None:
+    def __init__(
+        self,
+        file: TarFile,
+        sidecars: Sequence[TarFile],
+        choice: ChosenColumns,
+        declared: pa.Schema | None = None,
+        *,
+        last: bool,
+    ) -> None:
         """Open the tars.
+
+        Args:
+            file: the tar.
+            sidecars: of it.
+            choice: which columns there are.
+            declared: the columns that a user declared; None if the rows say them.
+            last: whether names are split at their last dot.
 
         Raises:
             SourceError: one cannot be opened.
         """
         self._open: list[TarBytes] = []
         try:
-            self._main = self._groups(file, choice, last=last)
-            self._sides = [_Sidecar(each, self._groups(each, choice, last=last)) for each in sidecars]
+            self._choice, self._declared = choice, declared
+            self._main = self._groups(file, last=last)
+            self._sides = [_Sidecar(each, self._groups(each, last=last)) for each in sidecars]
         except OSError as error:
             self.close()
             raise _unreadable(error) from error
@@ -172,10 +206,10 @@ class TarRows:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _groups(self, file: TarFile, choice: ChosenColumns, *, last: bool) -> Iterator[Group]:
+    def _groups(self, file: TarFile, *, last: bool) -> Iterator[Group]:
         tar = open_tar(file.path, file.seen)
         self._open.append(tar)
-        return groups(tar, _Taker(tar, file, choice), last=last)
+        return groups(tar, _Taker(tar, file, self._choice, self._declared), last=last)
 
 
 @final
@@ -201,13 +235,16 @@ class _Sidecar:
         return {} if found is None else found.fields
 
 
-def batches(rows: Iterable[FoundRow], schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
+def batches(
+    rows: Iterable[FoundRow], schema: pa.Schema, refused: Refused, declared: pa.Schema | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yield record batches of rows; those that cannot be read go to ``refused``.
 
     Args:
         rows: of a tar.
         schema: `KEY` and the columns.
         refused: of the tar.
+        declared: the columns that a user declared; None if the first rows said them.
 
     Raises:
         SourceError: a row cannot be read, and none may be left out.
@@ -216,7 +253,7 @@ def batches(rows: Iterable[FoundRow], schema: pa.Schema, refused: Refused) -> It
     kept: list[FoundRow] = []
     held = 0
     for group, row in rows:
-        unknown = next((name for name in row if name not in names), None)
+        unknown = next((name for name, value in row.items() if name not in names and not _says_nothing(value)), None)
         if group.fault is None and unknown is not None:
             group.fault = _unknown(unknown, schema)
         if group.fault is not None:
@@ -225,10 +262,10 @@ def batches(rows: Iterable[FoundRow], schema: pa.Schema, refused: Refused) -> It
         kept.append((group, row))
         held += sum(len(value.value) for value in row.values() if isinstance(value.value, bytes | str))
         if len(kept) >= ROWS or held >= _BYTES:
-            yield _batch(kept, schema, refused)
+            yield _batch(kept, schema, refused, declared)
             kept, held = [], 0
     if kept:
-        yield _batch(kept, schema, refused)
+        yield _batch(kept, schema, refused, declared)
 
 
 @final
@@ -259,10 +296,8 @@ class FoundFields:
                     self._add(name, value)
                 except MixedTypesError as error:
                     if not self.skip:
-                        msg = (
-                            f"WebDataset: {cut(path)}, {group.where}: {error}. Choose other columns with columns=[...]"
-                        )
-                        msg += ', write the members again, or leave such rows out with on_error="skip"'
+                        msg = f"WebDataset: {cut(path)}, {group.where}: {error}. {GIVE}, choose others with columns=[...], "
+                        msg += 'write the members again, or leave such rows out with on_error="skip"'
                         raise SourceError(msg) from error
 
     def _add(self, name: str, value: Value) -> None:
@@ -305,29 +340,62 @@ def _put(row: dict[str, Value], value: Value, group: Group) -> None:
         )
 
 
-def _batch(rows: Sequence[FoundRow], schema: pa.Schema, refused: Refused) -> pa.RecordBatch:
+def _batch(rows: Sequence[FoundRow], schema: pa.Schema, refused: Refused, declared: pa.Schema | None) -> pa.RecordBatch:
     wrong: dict[int, str] = {}
     arrays = []
     for each in schema:
         if each.name == KEY:
             arrays.append(pa.array([group.key for group, _ in rows], pa.utf8()))
             continue
-        values = [None if (value := row.get(each.name)) is None else value.value for _, row in rows]
-        if each.type == pa.int64():
-            for at, value in enumerate(values):  # 0.1 us per row; tars of named samples have texts here
-                if isinstance(value, str) and (number := whole_number(value)) is not None:
-                    values[at] = number
-        array, bad = (
-            payload_column(each.name, values, each.type)
-            if _is_payload(each)
-            else column_of(each.name, values, each.type)
-        )
+        found = [row.get(each.name) for _, row in rows]
+        if declared is None:
+            array, bad = _column(each, found)
+        else:
+            array, bad = _declared_column(each, found, semantic_of(declared.field(each.name)))
         arrays.append(array)
         for row, reason in bad:
             wrong.setdefault(row, reason)
     for at in sorted(wrong):
         refused.row(rows[at][0].where, wrong[at], _as_text(rows[at][1]))
     return without_rows(pa.RecordBatch.from_arrays(arrays, schema=schema), wrong)
+
+
+def _column(each: pa.Field, found: Sequence[Value | None]) -> tuple[pa.Array, list[tuple[int, str]]]:
+    """A column, and the rows whose values it does not hold."""
+    values = [None if value is None else value.value for value in found]
+    if _is_payload(each):
+        return payload_column(each.name, values, each.type)
+    if each.type == pa.int64():
+        for at, value in enumerate(values):  # 0.1 us per row; tars of named samples have texts here
+            if isinstance(value, str) and (number := whole_number(value)) is not None:
+                values[at] = number
+    return column_of(each.name, values, each.type)
+
+
+def _declared_column(
+    each: pa.Field, found: Sequence[Value | None], semantic: str | None
+) -> tuple[pa.Array, list[tuple[int, str]]]:
+    """A column of the type that a user declared, and the rows whose values it does not hold."""
+    values = [None if value is None else value.value for value in found]
+    bad = []
+    for at, value in enumerate(found):  # 0.2 us per row
+        if value is not None and SEMANTICS.get(value.kind) != semantic:
+            values[at] = None
+            right = f'"{SEMANTICS[value.kind]}"' if value.kind in SEMANTICS else 'what it is, such as "string"'
+            bad.append((at, f"column {each.name!r} holds {value.kind.value}. Declare it as {right}"))
+        elif value is not None and value.kind is MemberKind.NUMBER and pa.types.is_integer(each.type):
+            number = whole_number(str(value.value), is_declared=True)
+            values[at] = value.value if number is None else number
+    of = (
+        payload_column(each.name, values, each.type)
+        if semantic
+        else column_of(each.name, values, each.type, is_declared=True)
+    )
+    return of[0], [*bad, *of[1]]
+
+
+def _says_nothing(value: Value) -> bool:
+    return value.kind is MemberKind.JSON and is_nothing(value.value)
 
 
 def _as_text(row: Mapping[str, Value]) -> str:
@@ -359,8 +427,8 @@ def payload_column(name: str, values: Sequence[Any], kind: pa.DataType) -> tuple
 
 def _unknown(name: str, schema: pa.Schema) -> str:
     return (
-        f"it has {name!r}, which is no column of what was registered ({', '.join(schema.names[1:])}). Register the tars under "
-        "another name, which looks at them anew, or choose columns with columns=[...]"
+        f"it has {name!r}, which is in none of the rows that the columns were taken from ({', '.join(schema.names[1:])}). "
+        f"{GIVE}, or choose others with columns=[...]"
     )
 
 

@@ -5,22 +5,33 @@ Tars that are compressed as a whole have no offsets: their payload is copied.
 """
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import ClassVar, Final, cast, final
+from typing import Any, ClassVar, Final, cast, final
 
 import pyarrow as pa
 
 from spiral_stream.arguments import class_door
-from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.errors import SourceError, SpiralWarning, cut, shown
 from spiral_stream.integrity.regular_files import need_file
-from spiral_stream.sources.imports import RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
+from spiral_stream.sources.declared import columns
+from spiral_stream.sources.imports import KEY, RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.listing import Paths, absolute_paths, common_folder, listed_units
 from spiral_stream.sources.remote_file import look_all
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar_bytes import COMPRESSED, PLAIN, is_compressed
-from spiral_stream.sources.tar_fields import Columns, choice_of, need_columns
+from spiral_stream.sources.tar_fields import (
+    INLINE,
+    REFERENCE,
+    ChosenColumns,
+    Columns,
+    choice_of,
+    choice_of_names,
+    declared_columns,
+    need_columns,
+)
 from spiral_stream.sources.tar_rows import FoundFields, FoundRow, TarFile, TarRows, batches, schema_of
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.store import Facts
@@ -52,7 +63,8 @@ class WebDataset(ImportedSource):
     | everything else, such as ``.npy .flac .pth`` | reference, ``application/bytes-ref`` |
 
     Column ``__key__`` holds the key. A dot in the name of a field becomes ``_``: ``0001.seg.png`` is column ``seg_png``. A
-    member that a row lacks is null. The columns are those of the first rows of up to 16 of the tars.
+    member that a row lacks is null. The columns are those of the first rows of up to 16 of the tars; a later row that has
+    another is refused.
 
     Args:
         path: a tar, a folder, a glob, a brace pattern, or a list of them. ``.tar``, or compressed: ``.tar.gz .tgz .tar.bz2
@@ -63,6 +75,9 @@ class WebDataset(ImportedSource):
         sidecars: tars of further fields for the same keys: ``{"depth": ("/images/", "/depth/")}`` replaces the one text in
             the path of each tar by the other. Field ``png`` there is column ``depth_png``.
         on_error: what to do with a row that cannot be read: ``"raise"``, or ``"skip"`` and count it.
+        schema: the columns: a pyarrow Schema, or a dict of names and types such as ``{"jpg": "image/jpeg-ref", "cls": "int64",
+            "json_caption": "string"}``. Other members and keys are left out, and what a row lacks is null. Payload is
+            ``"image/jpeg-ref"``, ``"video/h264-ref"`` or ``"application/bytes-ref"``, as in the table.
 
     Raises:
         SourceError: an argument is not of this form.
@@ -75,6 +90,7 @@ class WebDataset(ImportedSource):
     columns: Columns | Mapping[str, str] | Sequence[str] = None
     sidecars: Sidecars | Mapping[str, tuple[str, str]] = ()
     on_error: str = RAISE
+    schema: Any = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute_paths(self.path, "WebDataset"))
@@ -86,6 +102,8 @@ class WebDataset(ImportedSource):
         object.__setattr__(self, "columns", need_columns("WebDataset", self.columns))
         object.__setattr__(self, "sidecars", _need_sidecars(self.sidecars))
         need_on_error("WebDataset", self.on_error)
+        if self.schema is not None:
+            object.__setattr__(self, "schema", declared_columns("WebDataset", self.schema, self.columns, (KEY,)))
 
     @property
     def _sidecars(self) -> Sidecars:
@@ -108,15 +126,28 @@ class WebDataset(ImportedSource):
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         chosen = units[:: max(1, len(units) // _LOOKED_AT)][:_LOOKED_AT]
-        found = FoundFields(self.on_error == SKIP)
+        found = FoundFields(self.on_error == SKIP or self.schema is not None)
         for unit, rows in zip(chosen, self._first_rows(chosen), strict=True):
             found.add(rows, unit.path)
         self._need_found(found, units)
-        return schema_of(found.kinds, inline=is_compressed(units[0].path))
+        inline = is_compressed(units[0].path)
+        declared = self._declared(INLINE if inline else REFERENCE)
+        return (
+            schema_of(found.kinds, inline=inline) if declared is None else declared.insert(0, pa.field(KEY, pa.utf8()))
+        )
 
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
         with self._rows(unit) as rows:
-            yield from batches(rows, schema, refused)
+            yield from batches(rows, schema, refused, self._declared(REFERENCE))
+
+    def _declared(self, payload: pa.DataType) -> pa.Schema | None:
+        """The columns that the user declared."""
+        return None if self.schema is None else columns(self.schema, "WebDataset", payload=payload)
+
+    def _choice(self) -> ChosenColumns:
+        if self.columns is None and self.schema is not None:
+            return choice_of_names([name for name, _ in self.schema])
+        return choice_of(need_columns("WebDataset", self.columns))
 
     def _first_rows(self, units: Sequence[ImportUnit]) -> Iterator[Iterable[FoundRow]]:
         """The first rows of each tar: of tars on a store together."""
@@ -143,7 +174,8 @@ class WebDataset(ImportedSource):
         return TarRows(
             TarFile(unit.path, _uri(unit.name), seen=unit.facts(unit.path)),
             sidecars,
-            choice_of(need_columns("WebDataset", self.columns)),
+            self._choice(),
+            self._declared(REFERENCE),
             last=self.key == LAST,
         )
 
@@ -166,19 +198,27 @@ class WebDataset(ImportedSource):
 
     def _need_found(self, found: FoundFields, units: Sequence[ImportUnit]) -> None:
         names = [*found.kinds]
-        places = choice_of(need_columns("WebDataset", self.columns)).places or {}
-        asked = sorted({place.column for place in places.values()})
+        asked = sorted({place.column for place in (self._choice().places or {}).values()})
         missing = next((name for name in asked if not any(f"{each}_".startswith(f"{name}_") for each in names)), None)
+        if self.schema is not None and names:
+            missing = None  # it is null, unless a later row has it
         if found.fault is not None and (missing is not None or not names):
             msg = f"WebDataset: {found.fault}. Write the tar again, or leave the column out with columns=[...]"
             raise SourceError(msg)
         if missing is not None:
             whole = FoundFields(skip=True)
-            with replace(self, columns=None)._rows(units[0]) as rows:  # noqa: SLF001  of this class
+            with replace(self, columns=None, schema=None)._rows(units[0]) as rows:  # noqa: SLF001  of this class
                 whole.add(islice(rows, _OTHERS), units[0].path)
             have = f"{cut(units[0].path)} has {', '.join(whole.kinds) or 'none'}"
-            msg = f"WebDataset: no row that was looked at has column {missing!r}. {have}. Correct columns="
-            raise SourceError(msg)
+            if self.schema is None:
+                msg = f"WebDataset: no row that was looked at has column {missing!r}. {have}. Correct columns="
+                raise SourceError(msg)
+            msg = (
+                f"WebDataset: no row that was looked at has a column of schema= ({', '.join(asked)}); they are null unless a "
+                f"later row has them. {have}. If these are meant, correct schema="
+            )
+            warnings.warn(msg, SpiralWarning, stacklevel=8)  # of whoever registers
+            return
         if not names:
             msg = f"WebDataset: {cut(units[0].path)} has no members named <key>.<field>, such as 0001.jpg. Correct the path"
             raise SourceError(msg)

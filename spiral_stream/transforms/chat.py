@@ -21,7 +21,8 @@ class ChatTemplate(Transform):
 
     A conversation is a list of messages, ``list<struct<role, content, ...>>``. The template gets every field of a
     message; fields that are null are left out, as transformers does. A column of text counts as one message of the
-    assistant (as ``prompt``, of the user).
+    assistant (as ``prompt``, of the user). Content may be a list of parts, such as ``{"type": "text", "text": ...}``. A
+    template that reads texts alone gets the text of a message that is one part of type ``text``; other parts are refused.
 
     With two names, ``>> ("tokens", "loss_mask")``, the mask is 1 at the tokens that the assistant wrote and 0 elsewhere. A
     template with ``{% generation %}`` says itself where these are. For others, each turn is what the rendered text gains

@@ -17,6 +17,7 @@ from spiral_stream.transforms.jinja import need_placed_marks, run
 Message = dict[str, Any]
 Spans = list[tuple[int, int]]
 
+_PROBE: Final = "what does the template make of this"
 _SHOWN: Final = 24  # characters of a text that an error quotes
 
 
@@ -33,6 +34,9 @@ class Renderer:
         if masked and form.marks_itself:
             need_placed_marks(form.text)
         self._roles = frozenset((*ROLES, *chat.roles))
+        self._reads_text: bool | None = (
+            None  # whether the template reads content as text alone; asked at the first parts
+        )
         self._given = {**form.special, **dict(chat.variables)}
         if "strftime_now" in form.text:
             self._given.setdefault("strftime_now", "the clock is not asked")  # calling it raises, so no day is rendered
@@ -172,7 +176,34 @@ class Renderer:
             message.get(name) for name in ("tool_calls", "reasoning_content", "thinking")
         ):
             self._refuse(f"{where} ({role}) has no content: it is null", "Fill it in, or filter the row out")
+        if isinstance(message.get("content"), list) and self._reads_text_alone():
+            message["content"] = self._one_text(message["content"], where)
         return message
+
+    def _one_text(self, parts: list[Any], where: str) -> str:
+        """The text of parts, for a template that would write a list as Python prints it."""
+        if len(parts) == 1 and isinstance(parts[0], str):
+            return parts[0]
+        if len(parts) != 1 or not isinstance(parts[0], Mapping) or set(parts[0]) != {"type", "text"}:
+            kinds = ", ".join(shown(each.get("type") if isinstance(each, Mapping) else each, _SHOWN) for each in parts)
+            self._refuse(
+                f"the content of {where} has {len(parts)} parts ({kinds}), and the template reads content as one text",
+                "Give a template that reads parts, or make a column of texts with .map(f, returns=...)",
+            )
+        return str(parts[0]["text"])
+
+    def _reads_text_alone(self) -> bool:
+        """Whether the template writes a text as it is, and raises at a list of parts or prints it as Python would."""
+        if self._reads_text is None:
+            self._reads_text = self._writes(_PROBE) and not self._writes([{"type": "text", "text": _PROBE}])
+        return self._reads_text
+
+    def _writes(self, content: Any) -> bool:
+        try:
+            text = self._text([{"role": "user", "content": content}], None, prompting=False)
+        except DataError:
+            return False
+        return _PROBE in text and "'type'" not in text
 
     def _tools(self, value: Any) -> list[dict[str, Any]] | None:
         if isinstance(value, str):

@@ -1,5 +1,6 @@
 """Streams of conversations: ids and masks are those of transformers, and the laws of streams hold."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -340,3 +341,72 @@ def test_both_sides_of_a_pair_share_their_width_and_packed_their_places(tmp_path
         plan.collate(formation=sp.Packed(max_tokens=128, oversize="split"), batch_size=2, fields=named)
     with pytest.raises(sp.PlanError, match="no field pads it"):
         plan.collate(batch_size=2, fields={"chosen": PAIRED["chosen"]})
+
+
+PARTS = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' }}{% if m['content'] is string %}{{ m['content'] }}"
+    "{% else %}{% for part in m['content'] %}{% if part['type'] == 'text' %}{{ part['text'] }}{% else %}{{ '[image]' }}"
+    "{% endif %}{% endfor %}{% endif %}{{ '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+PRINTED = PLAIN.replace("m['content']", "m['content'] | trim")  # of a list, trim writes what Python prints
+
+
+def some_parts(rows: list[Any], seed: int = 0) -> list[Any]:
+    """The same conversations, half of their texts as a list of one part."""
+    rng = np.random.default_rng(seed)
+
+    def part(message: Any) -> Any:
+        return {**message, "content": [{"type": "text", "text": message["content"]}]} if rng.random() < 0.5 else message
+
+    return [[part(message) for message in chat] for chat in rows]
+
+
+def registered(folder: Path, rows: list[Any], template: str) -> sp.Catalog:
+    """Conversations as users have them: a file of JSON lines."""
+    catalog = catalog_of(folder, table(chats.conversations(1)), template=template)
+    lines = [json.dumps({"sample_id": f"chat-{k}", "messages": chat}) + "\n" for k, chat in enumerate(rows)]
+    (folder / "chats.jsonl").write_text("".join(lines))
+    catalog.register("mixed", sp.Jsonl(folder / "chats.jsonl"), identity="sample_id")
+    return catalog
+
+
+@pytest.mark.parametrize("template", [PLAIN, MARKED, PRINTED, PARTS])
+def test_content_that_is_now_a_text_and_now_a_list_of_parts_gives_the_ids_of_its_texts(
+    tmp_path: Path, template: str
+) -> None:
+    rows, reference = chats.conversations(9), of_transformers(template)
+    catalog = registered(tmp_path, some_parts(rows), template)
+
+    mapped = sampled(catalog, "mixed").map(CHAT >> ("tokens", "loss_mask"))
+    found = rows_of(mapped.collate(batch_size=4, last=sp.KeepPartial(), fields=fields()))
+
+    wanted = {f"chat-{k}": reference.apply_chat_template(chat)["input_ids"] for k, chat in enumerate(rows)}
+    assert {name: ids for name, (ids, _) in found.items()} == wanted
+
+
+def test_parts_that_a_template_of_texts_cannot_write_are_refused(tmp_path: Path) -> None:
+    image = {"type": "image_url", "image_url": {"url": "a.png"}}
+    said = {"type": "text", "text": "what is this"}
+    chat = [{"role": "user", "content": [image, said]}, {"role": "assistant", "content": "a fox"}]
+    plan = CHAT >> ("tokens", "loss_mask")
+    for name, template in (("a", PLAIN), ("b", PRINTED)):
+        (tmp_path / name).mkdir()
+        catalog = registered(tmp_path / name, [chat], template)
+        mapped = sampled(catalog, "mixed").map(plan).collate(batch_size=1, fields=fields())
+        with pytest.raises(sp.DataError, match=r"message 0 of messages has 2 parts .*Give a template that reads parts"):
+            rows_of(mapped)
+    (tmp_path / "c").mkdir()
+    catalog = registered(tmp_path / "c", [chat], PARTS)
+    found = rows_of(sampled(catalog, "mixed").map(plan).collate(batch_size=1, fields=fields()))
+    assert found["chat-0"][0] == of_transformers(PARTS).apply_chat_template(chat)["input_ids"]
+
+
+def test_a_list_that_a_template_writes_as_json_stays_a_list(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{{ m['role'] + m['content'] | tojson }}{% endfor %}"
+    chat = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}, {"role": "assistant", "content": []}]
+    catalog = registered(tmp_path, [chat], template)
+    mapped = sampled(catalog, "mixed").map(CHAT >> "tokens").collate(batch_size=1, fields={"ids": sp.Pad("tokens")})
+    with mapped.to_numpy() as stream:
+        [batch] = list(stream)
+    assert batch["ids"][0].tolist() == of_transformers(template).apply_chat_template(chat)["input_ids"]

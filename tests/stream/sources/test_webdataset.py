@@ -1,5 +1,6 @@
 import io
 import json
+import re
 import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,10 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import webdataset as wds
+from hypothesis import example, given
+from hypothesis import strategies as st
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from spiral_stream.connection import connect
 from spiral_stream.errors import SourceError, SpiralWarning
+from spiral_stream.expr import col
 from spiral_stream.fields.list import List
 from spiral_stream.fields.stack import Stack
 from spiral_stream.sampling.sequential import Sequential
@@ -23,6 +27,7 @@ from spiral_stream.sources.saved import source_from_json, source_to_json
 from spiral_stream.sources.webdataset import WebDataset
 from spiral_stream.testing import check_source
 from spiral_stream.transforms.crop_and_resize import Resize
+from tests.fixtures.examples import few
 from tests.fixtures.imported_rows import rows_of as rows
 
 Sample = dict[str, Any]
@@ -257,7 +262,7 @@ def test_json_of_another_type_than_the_first_rows_is_named_or_left_out(tmp_path:
         ({"n": 1.5}, r"column 'json_n' holds 1\.5"),
         ({"n": True}, "column 'json_n' holds True"),
         ({"o": {"x": 1, "y": 2}}, r"field 'json_o\.y' is in none of the rows"),
-        ({"new": 1}, "'json_new', which is no column of what was registered"),
+        ({"new": 1}, "'json_new', which is in none of the rows.*schema="),
     ):
         path = members(tmp_path / "a.tar", docs(value))
         with pytest.raises(SourceError, match=message):
@@ -266,7 +271,9 @@ def test_json_of_another_type_than_the_first_rows_is_named_or_left_out(tmp_path:
         assert len(rows(WebDataset(path, on_error="skip"), left)) == 1201
         assert len(left) == 1
     path = members(tmp_path / "a.tar", [("1.json", b'{"n": 1}'), ("2.json", b'{"n": "x"}')])
-    with pytest.raises(SourceError, match=r"column 'json_n' holds string, and int64 before\. Choose other columns"):
+    with pytest.raises(
+        SourceError, match=r"column 'json_n' holds string, and int64 before\. Give the columns: schema="
+    ):
         rows(WebDataset(path))
     left = []
     assert rows(WebDataset(path, on_error="skip"), left)["json_n"].to_pylist() == [1]
@@ -410,3 +417,59 @@ def test_a_member_id_that_holds_text_is_text_and_one_that_holds_numbers_is_a_num
     )
     with pytest.raises(SourceError, match=r"029999.*id"):
         rows(WebDataset(str(late)))
+
+
+NAMES = st.lists(st.text("0123456789+-_ n\n", min_size=1, max_size=4), min_size=1, max_size=9)
+SMALL = st.lists(st.integers(-(1 << 63), (1 << 63) - 1).map(str), min_size=1, max_size=4)
+
+
+@few(60, 400)
+@given(texts=NAMES | SMALL)
+@example(["0012"])
+@example(["0012", "0013"])
+@example(["12", "0012"])
+def test_a_member_id_says_all_that_its_text_says(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+    path = tmp_path_factory.mktemp("tars") / "a.tar"
+    members(path, [(f"{at}.id", text.encode()) for at, text in enumerate(texts)])
+    found = rows(WebDataset(path))["id"]
+
+    is_number = all(re.fullmatch("0|-?[1-9][0-9]*", text.strip()) for text in texts)
+    assert found.type == (pa.int64() if is_number else pa.utf8())
+    assert found.to_pylist() == ([int(text) for text in texts] if is_number else texts)
+    declared = rows(WebDataset(path, schema={"id": "string"}))["id"]
+    assert declared.to_pylist() == texts
+
+
+@pytest.mark.parametrize("late", ["0012", "+7", "1_000", "n01440764"])
+def test_a_late_id_that_is_no_number_is_refused_by_name(tmp_path: Path, late: str) -> None:
+    path = members(
+        tmp_path / "a.tar", [*[(f"{at}.id", str(at).encode()) for at in range(1001)], ("x.id", late.encode())]
+    )
+    with pytest.raises(SourceError, match=rf"key 'x'.*column 'id' holds '{re.escape(late)}'.*schema="):
+        rows(WebDataset(path))
+    catalog = connect(str(tmp_path / "catalog"))
+    catalog.register("names", WebDataset(path, schema={"id": "string"}), identity="id")
+    assert catalog.table("names").filter(col("id") == late).to_arrow()["__key__"].to_pylist() == ["x"]
+
+
+def test_numbers_of_other_members_are_as_documented(tmp_path: Path) -> None:
+    for field in ("cls", "cls2", "class", "count", "index", "inx"):
+        path = members(tmp_path / f"{field}.tar", [(f"0.{field}", b"0012")])
+        assert rows(WebDataset(path))[field].to_pylist() == [12]
+        assert rows(WebDataset(path, schema={field: "string"}))[field].to_pylist() == ["0012"]
+    sidecars = {"other": (str(tmp_path / "main"), str(tmp_path / "side"))}
+    members(tmp_path / "main" / "a.tar", [("0.txt", b"x")])
+    members(tmp_path / "side" / "a.tar", [("0.id", b"0012")])
+    assert rows(WebDataset(tmp_path / "main", sidecars=sidecars))["other_id"].to_pylist() == ["0012"]
+    renamed = rows(WebDataset(tmp_path / "side", columns={"name": "id"}))
+    assert renamed["name"].to_pylist() == ["0012"]
+
+
+def test_keys_that_say_nothing_are_no_fault(tmp_path: Path) -> None:
+    docs = [{"a": 1, "empty": {}}, {"a": 2, "empty": {"x": None}}] * 600 + [
+        {"a": 3, "late": None, "more": {}, "empty": {}}
+    ]
+    path = members(tmp_path / "a.tar", [(f"{at:04d}.json", json.dumps(doc).encode()) for at, doc in enumerate(docs)])
+    found = rows(WebDataset(path))
+    assert found["json_a"].to_pylist() == [doc["a"] for doc in docs]
+    assert "json_late" not in found.column_names
