@@ -1,10 +1,11 @@
 """One checker for arguments at the door: a wrong one is named, whatever it breaks inside.
 
-A callable behind a `door` runs as it is. Only if it fails with an error that is not ours are its arguments held against
-what its signature says of them, and the first that does not fit is refused by name. So a right call costs nothing more,
-checks that a room has of its own come first, and an error that no argument explains passes as it is.
+A callable behind a `door` runs as it is. Only if it fails with a raw error, one that Python or another library raised, are
+its arguments held against what its signature says of them, and the first that does not fit is refused by name. So a right
+call costs a frame, the words that a room has of its own pass, and so does an error that no argument explains.
 """
 
+import opcode
 import operator
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
-from spiral_stream.errors import SpiralError, shown
+from spiral_stream.errors import SpiralError, is_ours, shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,6 +31,8 @@ _RAW: Final = (
     NotImplementedError,
     OSError,
 )
+_RAISE: Final = opcode.opmap["RAISE_VARARGS"]  # what a `raise` statement runs
+_MAKING: Final = ("__new__", "__init__", "__post_init__")
 _LARGEST: Final = 2**63 - 1
 _NAME: Final = 255  # characters of a file's name
 _DEEPEST: Final = 8  # of lists in lists
@@ -64,7 +67,7 @@ def door(
             try:
                 out = function(*args, **kwargs)
             except _RAW as found:
-                wrong = _wrong(function, begin, args, kwargs)
+                wrong = None if is_worded(found) else _wrong(function, begin, args, kwargs)
                 if wrong is None:
                     raise
                 raise error(wrong) from found
@@ -86,6 +89,20 @@ def class_door(error: type[SpiralError], *, kept: Collection[str] = ()) -> Calla
         return cls
 
     return guarded
+
+
+def is_worded(error: BaseException) -> bool:
+    """Whether a room of ours raised an error, in words of its own: the innermost place is a ``raise`` of the library.
+
+    One in an operator of an object, such as the truth of an expression, is raw: it does not know what the object was given for.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or not is_ours(trace.tb_frame):
+        return False
+    code = trace.tb_frame.f_code
+    return code.co_code[trace.tb_lasti] == _RAISE and (code.co_name[:2] != "__" or code.co_name in _MAKING)
 
 
 def _wrong(

@@ -2,7 +2,6 @@
 
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -16,7 +15,7 @@ from spiral_stream.catalog import registry
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.state_records import StateRecords
 from spiral_stream.catalog.suggestions import suggestions
-from spiral_stream.errors import BindError, CatalogError, PlanError, SpiralWarning, shown
+from spiral_stream.errors import BindError, CatalogError, PlanError, shown, warn
 from spiral_stream.extras import need as need_package
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
@@ -200,7 +199,7 @@ class Catalog(registry.Registry):
         found, count = refused_rows(source)
         if len(found) < count:
             msg = f"{name}: {count:,} rows were left out, of which the first {len(found):,} of their files are kept"
-            warnings.warn(msg, SpiralWarning, stacklevel=2)
+            warn(msg)
         return found
 
     @door(CatalogError)

@@ -16,14 +16,18 @@
     SpiralWarning        legal, and probably not what was meant
 
 A message says where, what was found, what would be right, and the way out.
-Values in it are `shown`, text from elsewhere is `cut`, so that it can be read.
+Values in it are `shown`, text from elsewhere is `cut`, so that it can be read. Warnings are given by `warn` alone.
 
 A `SourceError` carries the place of the sample it is about. The code that raises it knows only the rows of its own
 call; each caller on the way up translates that place to its own rows, with `renumbered`.
 """
 
+import sys
+import warnings
+from types import FrameType
 from typing import Any, Final, Protocol, final
 
+LIBRARY: Final = __name__.partition(".")[0]
 MOST_SHOWN: Final = 200  # characters of one value
 
 
@@ -153,6 +157,31 @@ class MissingExtraError(SpiralError, ImportError):
 
 class SpiralWarning(UserWarning):
     """Something is legal, and probably not what was meant. The message says what happens, and the way out."""
+
+
+def warn(message: str, kind: type[Warning] = SpiralWarning) -> None:
+    """Warn of something; the warning names the line that called the library, the first frame outside it.
+
+    Frames of the standard library are passed over: `contextlib` and `threading` call us, and are no caller. Where nobody
+    called, as on a thread of our own, the warning names the line that warns.
+    """
+    own = sys._getframe(1)  # noqa: SLF001  the standard library looks for callers in this way, too
+    frame: FrameType | None = own
+    while frame is not None and (is_ours(frame) or _package(frame) in sys.stdlib_module_names):
+        frame = frame.f_back
+    place = frame or own
+    seen = place.f_globals.setdefault("__warningregistry__", {})
+    module = place.f_globals.get("__name__")
+    warnings.warn_explicit(message, kind, place.f_code.co_filename, place.f_lineno, module, seen)
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Whether a frame runs code of this library."""
+    return _package(frame) == LIBRARY
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def shown(value: object, most: int = MOST_SHOWN) -> str:

@@ -17,7 +17,6 @@ import atexit
 import os
 import signal
 import threading
-import warnings
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +28,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Final, TypeVar, final
 
-from spiral_stream.errors import SpiralWarning, StreamError
+from spiral_stream.errors import StreamError, warn
 
 CLOSE_TIMEOUT_S: Final = 5.0  # how long closing waits for threads whose calls do not return
 TELL_AFTER_S: Final = 60.0  # of waiting, then a warning says for what
@@ -212,7 +211,7 @@ class ToldLock:
         waited_s, after_s = 0.0, TELL_AFTER_S
         while not self._acquire(after_s):
             waited_s, after_s = waited_s + after_s, 2 * after_s
-            warnings.warn(self._waited(waited_s) + "Ctrl-C ends the wait", SpiralWarning, stacklevel=2)
+            warn(self._waited(waited_s) + "Ctrl-C ends the wait")
         self._holder = threading.current_thread()
 
     def __exit__(self, *_: object) -> None:
@@ -313,12 +312,10 @@ def named(threads: Sequence[OwnThread]) -> str:
 def warn_left_alone(where: str, threads: Sequence[OwnThread], timeout_s: float) -> None:
     """Warn of threads that did not end within the deadline, if there are any."""
     if threads:
-        warnings.warn(
+        warn(
             f"{where}: {len(threads)} thread(s) still run {timeout_s:g} s after they were told to stop. {named(threads)}. "
             "Everything else is closed, and the results of these threads are dropped. Look at the call that does not return, "
-            "or wait longer with close(timeout_s=...)",
-            SpiralWarning,
-            stacklevel=2,
+            "or wait longer with close(timeout_s=...)"
         )
 
 

@@ -5,7 +5,6 @@ goes on where it stopped. Parts go side by side, and each needs its own room on 
 """
 
 import tempfile
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -18,7 +17,7 @@ from spiral_stream.cache.parts import HEAD, words_in, wrong_data
 from spiral_stream.derived.exchange import wrong_blocks, wrong_sums
 from spiral_stream.derived.exchange import wrong_data as wrong_pieces
 from spiral_stream.derived.place import SHARED
-from spiral_stream.errors import CacheError, DamageError, SpiralWarning, cut
+from spiral_stream.errors import CacheError, DamageError, cut, warn
 from spiral_stream.integrity import seal
 from spiral_stream.sources.paths import local_folder
 from spiral_stream.storage.uri import place_of, printable, scheme_of
@@ -116,7 +115,7 @@ def _copied(part: Part, one: CopySide, other: CopySide) -> str | None:
             _copy_cache(part, one, other)
     except DamageError as error:
         said = str(error).removesuffix(seal.MENDED)
-        warnings.warn(f"copy: {said}It is not copied", SpiralWarning, stacklevel=2)
+        warn(f"copy: {said}It is not copied")
         return said
     return None
 

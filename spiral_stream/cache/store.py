@@ -22,7 +22,6 @@ next build makes it again. `sweep` removes what nobody names (`cache.sweep` says
 import gc
 import json
 import os
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -41,7 +40,7 @@ from spiral_stream.cache.reader import PARTS, REFUSED, ROW, SUMS, CacheReader, O
 from spiral_stream.cache.shared import SharedCache
 from spiral_stream.cache.sweep import READERS, WRITERS, Usage, remove_dead, remove_old_versions, usage
 from spiral_stream.derived.readers import used
-from spiral_stream.errors import CacheError, DamageError, SpiralWarning
+from spiral_stream.errors import CacheError, DamageError, warn
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.integrity.faults import failed
@@ -241,7 +240,7 @@ class CacheStore:
                 newest.unlink(missing_ok=True)
                 dropped.append(f"{error}. The ledger still says what the cache holds, and it is committed again")
         for said in dropped:
-            warnings.warn(said, SpiralWarning, stacklevel=3)
+            warn(said)
         return dropped
 
     def sweep(self) -> None:

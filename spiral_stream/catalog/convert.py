@@ -9,7 +9,6 @@ import json
 import re
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from spiral_stream.derived.claims import Claims, ShardLeases
 from spiral_stream.derived.executors import Executor, Shared, builders_in_force, building_with
 from spiral_stream.derived.share import Share
 from spiral_stream.derived.store_leases import StoreLeases
-from spiral_stream.errors import SourceError, SpiralWarning, cut
+from spiral_stream.errors import SourceError, cut, warn
 from spiral_stream.integrity.locks import enter, leave
 from spiral_stream.integrity.publish import take_out
 from spiral_stream.sources.arrow import Arrow
@@ -130,7 +129,7 @@ def _turn(target: WriteTarget, about: str) -> Iterator[None]:
                 told = True
                 shown = cut(printable(target.uri))
                 msg = f"convert: another process copies the same rows to {shown}. This one waits until it ends"
-                warnings.warn(msg, SpiralWarning, stacklevel=5)
+                warn(msg)
             time.sleep(_PAUSE_S)
         yield
     finally:

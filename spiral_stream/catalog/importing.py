@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import uuid
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ from spiral_stream.catalog.shared_relations import bring_import
 from spiral_stream.derived.executors import Shared, builders_in_force
 from spiral_stream.derived.roster import keys_of
 from spiral_stream.derived.together import Job, Maker, Shards, Target, make, refusals
-from spiral_stream.errors import SourceError, SpiralError, SpiralWarning, cut
+from spiral_stream.errors import SourceError, SpiralError, cut, warn
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.publish import drafts, new_draft, sweep_draft, take_out, write_file
 from spiral_stream.integrity.seal import read_json, sealed_json
@@ -108,7 +107,7 @@ def _warn(kept: Sequence[KeptUnit]) -> None:
         msg = (
             f"{refused:,} rows could not be read and are left out, such as {first}. catalog.refused(name) returns them"
         )
-        warnings.warn(msg, SpiralWarning, stacklevel=6)
+        warn(msg)
 
 
 def forget(folder: Path, root: Path) -> None:

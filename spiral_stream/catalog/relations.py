@@ -5,7 +5,6 @@ database as an Arrow file. The rows of an `Arrow` source are copied into the cat
 """
 
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ from spiral_stream.catalog.same_bytes import keep_same
 from spiral_stream.catalog.shared_relations import bring, bring_former, bring_rows, publish
 from spiral_stream.catalog.shared_rows import SharedRows
 from spiral_stream.catalog.suggestions import suggestions
-from spiral_stream.errors import CatalogError, PlanError, SpiralError, SpiralWarning, shown
+from spiral_stream.errors import CatalogError, PlanError, SpiralError, shown, warn
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.former import FormerRows
 from spiral_stream.sources.imported import ImportedRows
@@ -231,12 +230,10 @@ class Relations:
         """Find the shards of a source, and check what is declared of it."""
         with _registering(name), source.open() as reader:
             if reader.left_out is not None:
-                warnings.warn(
-                    f"register {name!r}: {reader.left_out}", SpiralWarning, stacklevel=5
-                )  # of whoever registers
+                warn(f"register {name!r}: {reader.left_out}")
             schema, shard = declared.applied(name, reader.schema)
             if (refused := refused_videos(reader, schema)) is not None:
-                warnings.warn(f"register {name!r}: {refused}", SpiralWarning, stacklevel=5)
+                warn(f"register {name!r}: {refused}")
             identity = declared.identity
             manifest, found = shards_of(name, source, reader, identity, shard, before, report, self._root)
             _refuse_repeats(found, declared.unique, schema)
@@ -273,7 +270,7 @@ class Relations:
             )
             raise CatalogError(msg)
         if note:
-            warnings.warn(f"register {old.name!r}: {note}", SpiralWarning, stacklevel=5)  # of whoever registers
+            warn(f"register {old.name!r}: {note}")
         return replaced(old, changes=Changes())
 
     def _other_rows(self, old: Entry, source: Source, *, same_bytes: bool) -> list[str]:

@@ -11,7 +11,6 @@ import random
 import threading
 import time
 import uuid
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import Final, final
 import xxhash
 
 from spiral_stream.derived.claims import Claims
-from spiral_stream.errors import CacheError, DamageError, SourceError, SpiralWarning, cut
+from spiral_stream.errors import CacheError, DamageError, SourceError, cut, warn
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import new_draft, sweep_drafts, write_file
 from spiral_stream.storage.faults import NotThereError
@@ -361,4 +360,4 @@ def skipped(share: Share, record: Path, said: str) -> None:
     found = said.partition(" is damaged: ")[2].partition(";")[0] or said
     shown = cut(printable(share.uri_of(record)))
     msg = f"{shown} is damaged: {found}. It is not used; the next build makes again what it held"
-    warnings.warn(msg, SpiralWarning, stacklevel=3)
+    warn(msg)

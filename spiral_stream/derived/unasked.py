@@ -4,7 +4,6 @@ Opening a stream makes what it reads most: narrow columns, the rows that pass a 
 under a second. Over more, some rows are scanned and made first, which takes some 10 ms, and say what all of them will take.
 """
 
-import warnings
 from collections.abc import Sequence
 from time import process_time
 from typing import Final, NamedTuple
@@ -13,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.derived.derivation import Derivation, ShardRows, ShardSource
-from spiral_stream.errors import SpiralWarning
+from spiral_stream.errors import warn
 
 LOOKED_AT_ROWS: Final = 1 << 24  # fewer are made without a look
 TOLD_BYTES: Final = 1 << 30
@@ -92,7 +91,7 @@ def tell(derivations: Sequence[Derivation], cost: Cost) -> None:
         f"open: the first stream over these rows makes {what} now, which later ones read: {cost}. To make them with several "
         'processes or on a cluster, call stream.materialize(executor="processes") or "ray" before the loop'
     )
-    warnings.warn(msg, SpiralWarning, stacklevel=4)
+    warn(msg)
 
 
 def _size(derivations: Sequence[Derivation], table: pa.Table) -> float:

@@ -10,13 +10,12 @@ import os
 import random
 import struct
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, final
 
-from spiral_stream.errors import CacheError, SpiralWarning
+from spiral_stream.errors import CacheError, warn
 
 DEADLINE_S: Final = 120.0  # those who are alone remove files, and nothing else
 TELL_AFTER_S: Final = 10.0  # of waiting for a lock, then a warning says for which
@@ -56,7 +55,7 @@ class Waiting:
         if waited > TELL_AFTER_S and not self._told:
             self._told = True
             said = f"{self._path} is locked by another process for {waited:.0f} s; waiting up to {self._deadline_s:g} s"
-            warnings.warn(f"{said}. `fuser {self._path}` names it", SpiralWarning, stacklevel=3)
+            warn(f"{said}. `fuser {self._path}` names it")
         time.sleep(_PAUSE_S * (0.5 + random.random()))  # noqa: S311  so that those who wait do not ask in step
         return True
 

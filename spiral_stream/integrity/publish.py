@@ -11,13 +11,12 @@ import re
 import shutil
 import time
 import uuid
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-from spiral_stream.errors import DamageError, SpiralWarning
+from spiral_stream.errors import DamageError, warn
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.locks import NO_LOCKS, Held, lock
@@ -170,9 +169,7 @@ def mended(path: Path, opened: Callable[[], Made], build: Callable[[], None]) ->
                 return found
             set_aside(path)
         said = str(error).removesuffix(MENDED)
-        warnings.warn(
-            f"{said}It was set aside as .damaged-{path.name}, and is built again now", SpiralWarning, stacklevel=2
-        )
+        warn(f"{said}It was set aside as .damaged-{path.name}, and is built again now")
     build()
     return opened()
 

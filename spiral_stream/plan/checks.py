@@ -1,14 +1,13 @@
 """Checks that verbs run at birth. A refusal names the verb, what was found, similar names, and the way out."""
 
 import re
-import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar, Final, Protocol
 
 import pyarrow as pa
 
-from spiral_stream.errors import PlanError, SpiralWarning, shown
+from spiral_stream.errors import PlanError, shown, warn
 from spiral_stream.expr import Cast, Col, Expr, kind_of, name_of, parse, type_of
 from spiral_stream.sampling.order import LARGEST, Order
 from spiral_stream.semantic import semantic_of
@@ -155,7 +154,7 @@ def warn_of_unheeded_sort(node: Verb, order: Order) -> None:
             f"sample: sort({sorted_by}) has no effect, because {type(order).__name__} decides the order. Drop the sort, put "
             "a limit or distinct after it, or take Sequential(), which goes through the rows in that order"
         )
-        warnings.warn(msg, SpiralWarning, stacklevel=3)
+        warn(msg)
 
 
 def need_order_kept(node: Verb, order: Order) -> None:

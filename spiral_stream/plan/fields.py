@@ -1,6 +1,5 @@
 """What fields and a formation need of the columns that they are collated from; `dtypes` says what each field will be."""
 
-import warnings
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -8,7 +7,7 @@ import pyarrow as pa
 from spiral_stream.batching.formation import Formation, Setting
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.padding_width import common_multiple
-from spiral_stream.errors import PlanError, SpiralWarning, shown
+from spiral_stream.errors import PlanError, shown, warn
 from spiral_stream.expr import kind_of, parse
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.labels import need_mask
@@ -41,7 +40,7 @@ def warn_of_fields_drawn_alike(fields: Sequence[tuple[str, Field]]) -> None:
                     'sample and the transform, not of the field. For two different views write Stack(..., view="a") and '
                     'Stack(..., view="b"); where the fields are to be alike, ignore this warning'
                 )
-                warnings.warn(msg, SpiralWarning, stacklevel=6)  # of whoever calls collate, through its door
+                warn(msg)
                 return
         seen += [(name, own, each) for each in draws]
 

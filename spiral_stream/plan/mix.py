@@ -5,7 +5,6 @@ written after it mean the same on every part, so `per_stream` gives the plan of 
 stream alone; proportions hold for the rows that pass.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import Any, ClassVar, Final, Literal, final
 
 import pyarrow as pa
 
-from spiral_stream.errors import PlanError, SpiralWarning, shown
+from spiral_stream.errors import PlanError, shown, warn
 from spiral_stream.expr import Lit, kind_of, lit, parse
 from spiral_stream.plan.checks import bound_type, need_new_names, need_whole
 from spiral_stream.plan.nodes import Node, Project, Relational, WithColumns, need_relation
@@ -78,7 +77,7 @@ class Mix(Relational):
         total = sum(part.proportion or 0.0 for part in self.parts)
         if self.parts[0].proportion is not None and abs(total - 1) > _CLOSE:
             msg = f"mix: proportions sum to {total:g}, not 1; they are taken in relation to that"
-            warnings.warn(msg, SpiralWarning, stacklevel=2)
+            warn(msg)
         self._check_size()
         self._check_schedule()
         have = self.schema()
@@ -232,7 +231,7 @@ def _check_shares(parts: Sequence[Part]) -> None:
         for name in given:
             value = getattr(part, name)
             number = isinstance(value, int if name == "choose" else int | float) and not isinstance(value, bool)
-            if not number or value > _LARGEST or not isfinite(value) or value <= 0:
+            if not number or value <= 0 or value > _LARGEST or not isfinite(value):
                 msg = (
                     f"mix: stream {part.name!r}: {name}={shown(value)}. Give a {'whole ' if name == 'choose' else ''}number "
                     "above 0, or leave the stream out of the mixture"

@@ -12,7 +12,6 @@ import dataclasses
 import json
 import types
 import typing
-import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final, Literal, Union, get_args, get_origin
@@ -20,7 +19,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin
 import pyarrow as pa
 
 from spiral_stream import expr
-from spiral_stream.errors import PlanError, SpiralError, SpiralWarning, shown
+from spiral_stream.errors import PlanError, SpiralError, shown, warn
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
 from spiral_stream.plan.canonical import CLASS, CODE, EXPR, FUNCTION, NODE, NODES, VALUES, VERSION, version_of
@@ -70,7 +69,7 @@ def from_json(data: object, resolve: Resolve, resolve_sql: ResolveSql, trust: Tr
             f"saved plan: an earlier version saved {names:.200} without a fingerprint of the code, so a change of it since then "
             f"is not seen. {AGAIN}"
         )
-        warnings.warn(msg, SpiralWarning, stacklevel=5)  # the caller of `Catalog.open_stream`
+        warn(msg)
     return node
 
 

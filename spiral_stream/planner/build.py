@@ -1,6 +1,5 @@
 """Build the caches of a lowered plan for the rows that its selections need, and report how far each is built."""
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from spiral_stream.cache.materialize import Progress, build
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.derived.build import BuildProgress
 from spiral_stream.derived.executors import Executor, builders_in_force
-from spiral_stream.errors import SpiralWarning
+from spiral_stream.errors import warn
 from spiral_stream.plan.kept import function_of
 from spiral_stream.plan.maps import SampleAssembly
 from spiral_stream.plan.mix import STREAM_ID
@@ -153,7 +152,7 @@ def materialize(
     with _Bar.shown(report is None) as bar:
         columns = _keep_columns(stages, bar)
         if not works and not columns and not more and not stages.values:
-            warnings.warn(_nothing_kept(stages), SpiralWarning, stacklevel=5)  # the caller of the stream's materialize
+            warn(_nothing_kept(stages))
         done = Progress(0, 0, 0, 0, 0, 0)
         for work in works:
             told = report or bar.line(f"cache {work.kind.relation}.{work.kind.column} for {work.field}")

@@ -7,7 +7,6 @@ disk or time (`derived.unasked`) waits for `materialize`; columns of bytes and o
 """
 
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from spiral_stream.derived.many_sources import together
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.roster import Roster, RosterFile, keys_of
 from spiral_stream.derived.unasked import LOOKED_AT_ROWS, Cost, cost_of
-from spiral_stream.errors import DamageError, SpiralWarning
+from spiral_stream.errors import DamageError, warn
 from spiral_stream.expr import Col
 from spiral_stream.integrity.publish import publish_file
 from spiral_stream.integrity.seal import MENDED
@@ -256,7 +255,7 @@ class KeptRelation:
             except DamageError as error:  # the part is out of the roster now
                 if not left:
                     raise
-                warnings.warn(f"{str(error).removesuffix(MENDED)}It is built again now", SpiralWarning, stacklevel=2)
+                warn(f"{str(error).removesuffix(MENDED)}It is built again now")
             else:
                 break
         return found

@@ -1,6 +1,5 @@
 """What removal does where prepared data lies on a store: copies of this machine go, and the store keeps what it has."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -9,7 +8,7 @@ from typing import Final
 
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.derived.share import share_of
-from spiral_stream.errors import SpiralWarning
+from spiral_stream.errors import warn
 from spiral_stream.planner.kept_plans import cache_root
 from spiral_stream.planner.naming import ReadPlan
 from spiral_stream.planner.retention import PreparedData, prepared_data
@@ -36,5 +35,5 @@ def looked_over(
             "the others use. To tidy up, copy what you need to another prefix (spiral copy), let all machines use that one, "
             "and delete the old one"
         )
-        warnings.warn(msg, SpiralWarning, stacklevel=3)
+        warn(msg)
     return out

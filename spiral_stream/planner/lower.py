@@ -5,7 +5,6 @@ kept under its fingerprint and the data versions, next to the caches, and memory
 by every rank that comes after.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from math import ceil
@@ -28,7 +27,7 @@ from spiral_stream.catalog.registry import Registry
 from spiral_stream.decoders.limits import CLIPS
 from spiral_stream.decoders.sound_selection import SOUNDS
 from spiral_stream.derived.place import note_catalog
-from spiral_stream.errors import PlanError, SpiralWarning
+from spiral_stream.errors import PlanError, warn
 from spiral_stream.expr import parse
 from spiral_stream.extras import need as need_package
 from spiral_stream.fields.field import Field, FieldSpec
@@ -160,7 +159,7 @@ def lower(
         warnings=tuple(s.base.manifest.shard_note for s in streams if s.base.manifest.shard_note),
     )
     for doubt in doubts(stages, rebase.epoch if rebase else 0):
-        warnings.warn(doubt, SpiralWarning, stacklevel=2)
+        warn(doubt)
     return stages
 
 
@@ -204,7 +203,7 @@ def _warn_of_too_few(collate: nodes.Collate, total: int) -> None:
             f"collate: batch_size is {size:,} and an epoch has {total:,} samples, so DropPartial drops its only batch and "
             f"every epoch is empty. Give a batch_size of at most {total:,}, or last=KeepPartial or PadPartial"
         )
-        warnings.warn(msg, SpiralWarning, stacklevel=2)
+        warn(msg)
 
 
 def _read_by_batches(collate: nodes.Collate, sample: nodes.Sample) -> list[str]:

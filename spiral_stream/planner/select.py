@@ -7,7 +7,6 @@ the other side's row addresses): no payload is read.
 """
 
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, final
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.errors import SpiralWarning
+from spiral_stream.errors import warn
 from spiral_stream.expr import Col, Expr
 from spiral_stream.plan import combining, nodes
 from spiral_stream.plan.tree import spine
@@ -152,11 +151,9 @@ def _warn_of_nan(node: nodes.Sql, tables: Mapping[str, pa.Table]) -> None:
         and pc.any(pc.is_nan(table.column(column))).as_py()
     ]
     if held:
-        warnings.warn(
+        warn(
             f"sql: {', '.join(held[:_NAMED])} holds NaN, which is the largest number in SQL text, so that x >= 0.5 keeps it and "
-            "col(x) >= 0.5 does not. Leave it out with AND NOT isnan(x), or filter after sql(...)",
-            SpiralWarning,
-            stacklevel=2,
+            "col(x) >= 0.5 does not. Leave it out with AND NOT isnan(x), or filter after sql(...)"
         )
 
 

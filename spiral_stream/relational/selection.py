@@ -7,7 +7,6 @@ For a joined relation only the matching row of each survivor is kept.
 """
 
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
@@ -18,7 +17,7 @@ from spiral_stream.derived import _gather
 from spiral_stream.derived.gather import located
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.survivors import ALL, BITMAP, BLOCK, OFFSETS
-from spiral_stream.errors import CacheError, DamageError, SpiralWarning
+from spiral_stream.errors import CacheError, DamageError, warn
 from spiral_stream.integrity.seal import MENDED
 from spiral_stream.relational import _select
 
@@ -175,7 +174,7 @@ class Selection:
             if self._mend is None or self._pieces is None:
                 raise
             said = str(error).removesuffix(MENDED)
-            warnings.warn(f"{said}What the file held is made again now", SpiralWarning, stacklevel=4)
+            warn(f"{said}What the file held is made again now")
             with self._lock:
                 self._before.append(self._pieces)
                 self._pieces = self._mend()

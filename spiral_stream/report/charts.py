@@ -252,17 +252,21 @@ def draw_curves(
     """
     from matplotlib import colormaps
 
-    figure = _figure(60 + 160 * len(panels), title)
-    every = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, (up, curves) in zip(every, panels.items(), strict=True):
-        for k, (words, points) in enumerate(curves.items()):
-            x, y = _thinned(np.asarray(points, np.float64).reshape(-1, 2))
+    thinned = {
+        up: {words: _thinned(np.asarray(points, np.float64).reshape(-1, 2)) for words, points in curves.items()}
+        for up, curves in panels.items()
+    }
+    lines_at = np.asarray(marks, np.float64).tolist()
+    figure = _figure(60 + 160 * len(thinned), title)
+    every = figure.subplots(len(thinned), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (up, curves) in zip(every, thinned.items(), strict=True):
+        for k, (words, (x, y)) in enumerate(curves.items()):
             style = "o-" if len(x) < _TICKS else "-"
             axes.plot(x, y, style, color=colormaps["tab10"](k % 10), linewidth=1.2, markersize=3, label=words)
         axes.set_ylabel(up)
         if len(curves) > 1:
             axes.legend(loc="best")
-        lines = [axes.axvline(at, color=_ORANGE, linewidth=1, linestyle="--", label=marked) for at in marks]
+        lines = [axes.axvline(at, color=_ORANGE, linewidth=1, linestyle="--", label=marked) for at in lines_at]
         if lines and marked and axes is every[-1]:
             figure.legend(handles=lines[:1], loc="outside lower center")
     every[-1].set_xlabel(across)

@@ -90,9 +90,10 @@ def contact_sheet(relation: OpenRelation, count: int) -> ContactSheet | None:
 
 
 def _spaced(relation: OpenRelation, count: int) -> NDArray[np.uint64]:
-    """Evenly spaced rows, each once."""
+    """Evenly spaced rows, each once: all of them, if more are asked for than there are."""
     total = relation.manifest.total
-    return np.unique(np.array([(2 * k + 1) * total // (2 * count) for k in range(count if total else 0)], np.uint64))
+    count = min(count, total)
+    return np.unique(np.array([(2 * k + 1) * total // (2 * count) for k in range(count)], np.uint64))
 
 
 def _is_payload(field: pa.Field) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spiral_stream.arguments import door
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 
 LONGEST: Final = 60  # characters of a text
 _BARS: Final = "▁▂▃▄▅▆▇█"
@@ -34,7 +34,11 @@ def written(value: Any, most: int = LONGEST) -> str:
         return size(len(value))
     if isinstance(value, Mapping):
         return one_line(", ".join(f"{name}: {written(each, most)}" for name, each in value.items()), most)
-    return one_line(str(value), most)
+    try:
+        text = str(value)
+    except Exception:  # noqa: BLE001  a class of the user's may fail to describe itself
+        text = shown(value)
+    return one_line(text, most)
 
 
 def number(value: float) -> str:

@@ -4,12 +4,11 @@ The runtime builds batches on the host, as NumPy arrays and lists. A `Delivery` 
 value that a stream holds: streams of different frameworks differ in their delivery and in nothing else.
 """
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from typing import Any, Final, Protocol, final
 
-from spiral_stream.errors import BindError, MissingExtraError, SpiralWarning
+from spiral_stream.errors import BindError, MissingExtraError, warn
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.host_dtypes import is_bfloat16
 from spiral_stream.planner.physical import Stages
@@ -146,12 +145,10 @@ def tell_of_host(devices: Devices) -> None:
     asked = [(name, device) for name, device in devices.items() if device not in (None, "cpu")]
     if asked:
         name, device = asked[0]
-        warnings.warn(
+        warn(
             f"iter: field {name!r} asks for device {device!r}, but a DataLoader's workers deliver to the host. Read with "
             "spiral_stream.adapters.torch.StreamLoader(stream, num_workers=...), which copies to the device, or say "
-            'stream.bind(device="cpu")',
-            SpiralWarning,
-            stacklevel=2,
+            'stream.bind(device="cpu")'
         )
 
 

@@ -8,7 +8,6 @@ Beside it lies what each chapter could not fill (docs/decisions/0057): its *rest
 than a batch of them for most formations. A rest that is torn or damaged is skipped, for its chapter can be formed again.
 """
 
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.derived.readers import used
-from spiral_stream.errors import SpiralWarning
+from spiral_stream.errors import warn
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.integrity.faults import failed
@@ -88,11 +87,9 @@ class FormationIndex:
         if aside is None:
             return
         sound, _, _ = _records(aside)
-        warnings.warn(
+        warn(
             f"formation index: {damaged} records of {self._file} are damaged; each would have to be as it was written. It was "
-            f"set aside as {aside.name}, and those chapters are counted again when they are needed",
-            SpiralWarning,
-            stacklevel=2,
+            f"set aside as {aside.name}, and those chapters are counted again when they are needed"
         )
         for lane, chapter, batches, _ in sound:
             self.append(lane, chapter, batches)

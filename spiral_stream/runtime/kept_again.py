@@ -6,7 +6,6 @@ and refuses values that differ. Cost: at most `ROWS` calls per boundary, no more
 worker 0 of rank 0 alone, and the payload of these rows.
 """
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from time import monotonic
@@ -17,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream import seeding
-from spiral_stream.errors import CacheError, DataError, SourceError, SpiralWarning, shown
+from spiral_stream.errors import CacheError, DataError, SourceError, shown, warn
 from spiral_stream.expr import Expr
 from spiral_stream.plan.maps import SampleFilter, SampleFlatMap
 from spiral_stream.plan.mix import STREAM_ID
@@ -57,7 +56,7 @@ def check_kept(stages: Stages, run_seed: int) -> None:
                 f"that they were made of cannot be read here ({error}). They are what was kept; check them once where the rows "
                 "are, by opening the stream there"
             )
-            warnings.warn(msg, SpiralWarning, stacklevel=2)
+            warn(msg)
         finally:
             reader.close()
 

@@ -10,12 +10,11 @@ smaller of the two counts.
 """
 
 import threading
-import warnings
 from time import monotonic, process_time
 from typing import TYPE_CHECKING, Final, Self, final
 
 from spiral_stream.batching.formation import CHAPTER_WINDOWS
-from spiral_stream.errors import SpiralWarning
+from spiral_stream.errors import warn
 from spiral_stream.threads import OwnThread, ToldLock
 
 if TYPE_CHECKING:
@@ -83,12 +82,10 @@ class Outlook:
             self._part = now, done
 
     def _warn(self, left: float, each_s: float) -> None:
-        warnings.warn(
+        warn(
             f"{self._what}: about {max(1, round(left)):,} chapters have to be formed for the first time, at {each_s:,.2g} "
             f"CPU s each: {duration(left * each_s)}. Ctrl-C loses nothing: finished chapters stay in the formation index, and "
-            "the next call goes on after them. Starting from a state saved near this place costs one chapter",
-            SpiralWarning,
-            stacklevel=2,
+            "the next call goes on after them. Starting from a state saved near this place costs one chapter"
         )
 
     def _show(self, formed: float, left: float, each_s: float) -> None:

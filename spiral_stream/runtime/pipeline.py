@@ -7,7 +7,6 @@ Nobody waits forever or silently. After a minute, a warning tells the consumer w
 deadline, after which it names the threads whose calls do not return and leaves them alone (`threads`).
 """
 
-import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
@@ -16,7 +15,7 @@ from operator import attrgetter
 from time import monotonic, perf_counter
 from typing import Final, final
 
-from spiral_stream.errors import SpiralWarning, StreamError
+from spiral_stream.errors import StreamError, warn
 from spiral_stream.runtime.ahead import StreamThreads
 from spiral_stream.runtime.around import Around
 from spiral_stream.runtime.batches import BatchBuilder
@@ -180,11 +179,9 @@ class Pipeline(Owner):
 
     def _tell(self, waited_s: float) -> None:
         busy = [thread for thread in self.threads if thread.calls]
-        warnings.warn(
+        warn(
             f"iter: waited {waited_s:,.0f} s for the next batch so far. {named(busy) or 'No thread works on it'}. "
-            "To end the wait, leave the loop or press Ctrl-C; either takes a few seconds at most",
-            SpiralWarning,
-            stacklevel=2,
+            "To end the wait, leave the loop or press Ctrl-C; either takes a few seconds at most"
         )
 
     def stop(self) -> None:

@@ -16,7 +16,6 @@ The files lie next to the caches, under the plan's fingerprint and the digest of
 import os
 import struct
 import uuid
-import warnings
 from pathlib import Path
 from typing import Final, final
 
@@ -24,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from spiral_stream.errors import CacheError, DamageError, SpiralWarning
+from spiral_stream.errors import CacheError, DamageError, warn
 from spiral_stream.integrity.faults import failed
 from spiral_stream.plan.fingerprint import digest
 from spiral_stream.plan.maps import SampleFlatMap
@@ -119,7 +118,7 @@ class Quarantine:
                 what = (
                     f"quarantine: {path} is damaged in {damaged} places; what it said of refused samples there is lost"
                 )
-                warnings.warn(f"{what}. {_AGAIN}", SpiralWarning, stacklevel=2)
+                warn(f"{what}. {_AGAIN}")
         table = pa.concat_tables(found).sort_by([(name, "ascending") for name in self._keys])
         places_R3 = np.column_stack([table[name].to_numpy().astype(np.int64) for name in self._keys])
         fresh = np.ones(len(table), dtype=np.bool_)

@@ -1,13 +1,12 @@
 """What a run has left to deliver, when it goes on with another plan: the streams of a mixture, or rows of the running epoch."""
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
-from spiral_stream.errors import ResumeError, SpiralWarning
+from spiral_stream.errors import ResumeError, warn
 from spiral_stream.plan.fingerprint import canonical
 from spiral_stream.plan.maps import SampleAssembly
 from spiral_stream.planner.physical import Stages
@@ -123,7 +122,7 @@ def _warn_of_long_waits(rebase: Rebase, now: Stages) -> None:
                 f"finished. They come first, at {quota:,} samples per epoch: about {-(-waits // max(1, quota)):,} epochs. "
                 "Give the stream a larger share, or rebase at the end of an epoch"
             )
-            warnings.warn(msg, SpiralWarning, stacklevel=6)  # the caller of stream.rebase
+            warn(msg)
 
 
 def _carried(earlier: Stages, now: Stages) -> Mixture:

@@ -5,7 +5,6 @@ only if its batches exist (docs/decisions/0023). The place after the last step i
 (docs/decisions/0018).
 """
 
-import warnings
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final, final
@@ -13,7 +12,7 @@ from typing import Final, final
 from spiral_stream.batching import tail
 from spiral_stream.batching.tail import DropPartial, PadPartial
 from spiral_stream.cursor import Cursor, Segment
-from spiral_stream.errors import ResumeError, SpiralError, SpiralWarning, StreamError
+from spiral_stream.errors import ResumeError, SpiralError, StreamError, warn
 from spiral_stream.planner.bind import Bound
 from spiral_stream.runtime.numbering import Drawable, Numbering
 
@@ -207,4 +206,4 @@ def warn_of_nothing(numbering: Numbering, epoch: int, bound: Bound) -> None:
     elif not isinstance(numbering.last, DropPartial):
         found = f"its {total:,} batches go to the ranks before it"
     msg = f"iter: rank {bound.rank:,} gets nothing in epoch {epoch:,}: {found} ({group:,} batches a step). {way_out}"
-    warnings.warn(msg, SpiralWarning, stacklevel=3)
+    warn(msg)

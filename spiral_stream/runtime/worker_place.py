@@ -4,12 +4,11 @@ A worker reads every n-th batch. Its passes begin where the main process stands,
 `Place` shares. torchdata's StatefulDataLoader also asks each worker for a state of its own.
 """
 
-import warnings
 from collections.abc import Mapping
 from typing import Any, Final, final
 
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import ResumeError, SpiralWarning, StreamError
+from spiral_stream.errors import ResumeError, StreamError, warn
 from spiral_stream.planner.saved_state import WorkerState
 from spiral_stream.runtime.place import Place, Reached
 
@@ -46,12 +45,10 @@ class WorkerPlace:
         self.had, self._loaded = self._loaded, 0
         self._passes += 1
         if not place.outdated and place.repeats((seed + self._passes) % _PASS_NUMBERS + 1):
-            warnings.warn(
+            warn(
                 f"iter: the workers of a DataLoader read epoch {self.began.epoch} from batch {self.began.batch} once more, since "
                 "the main process has not moved the stream. Call stream.set_epoch(epoch) before each pass, or read with "
-                "spiral_stream.adapters.torch.StreamLoader(stream, num_workers=...), which moves on by itself",
-                SpiralWarning,
-                stacklevel=3,
+                "spiral_stream.adapters.torch.StreamLoader(stream, num_workers=...), which moves on by itself"
             )
         return self.began, worker[0] + self.had * worker[1]
 

@@ -4,7 +4,6 @@ Each answer carries the size and the etag of its object, which are compared with
 object is named and costs no request of its own. Bytes with another digest than their reference says are read once more.
 """
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -12,7 +11,7 @@ from typing import final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spiral_stream.errors import SourceError, SpiralWarning, cut
+from spiral_stream.errors import SourceError, cut, warn
 from spiral_stream.semantic import file_names, is_list
 from spiral_stream.sources.reach import Reach, ReferenceDataError, ReferenceSourceError
 from spiral_stream.sources.stamps import Stamps
@@ -91,7 +90,7 @@ def _read_again(
         store.forget(get, pinned)
     stamps.need_bytes(each.row, name, data)
     msg = f"{cut(name)}: {len(data):,} bytes from {each.start:,} were damaged on their way, and right when read again"
-    warnings.warn(msg, SpiralWarning, stacklevel=2)
+    warn(msg)
     return data
 
 

@@ -1,7 +1,8 @@
 """Calls of Lance: its failures become our errors, and what its own client asks of a store is counted."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from math import ceil
 from time import perf_counter
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from spiral_stream.storage.traffic import count
 from spiral_stream.storage.uri import is_object
 
 _LIMITS: Final = frozenset(("timeout", "request_timeout", "read_timeout"))  # options that limit a request
+_DEADLINE: Final = "client_retry_timeout"
 _USUAL_S: Final = 30  # of a request, by its client's default
 _ASKED: Final = 4  # times that Lance asks for a range: ``download_retry_count`` is 3
 
@@ -25,6 +27,8 @@ def lance_options(uri: str) -> dict[str, str] | None:
     """
     options = options_of(uri) if is_object(uri) else {}
     need_values(uri, options)
+    if _DEADLINE in options:  # Lance passes over one with a fraction
+        options = {**options, _DEADLINE: str(ceil(float(options[_DEADLINE])))}
     if is_object(uri) and not options.keys() & _LIMITS:
         options = {**options, "timeout": f"{_seconds(options)}s"}
     return options or None
@@ -35,9 +39,7 @@ def _seconds(options: Mapping[str, str]) -> int:
 
     A store that sends a byte a second answers, so no other limit of its client holds.
     """
-    deadline_s = Patience().timeout_s
-    with suppress(ValueError):  # who opens the store names it
-        deadline_s = float(options.get("client_retry_timeout", deadline_s))
+    deadline_s = float(options.get(_DEADLINE, Patience().timeout_s))
     return max(1, min(_USUAL_S, round(deadline_s / _ASKED)))
 
 

@@ -8,7 +8,6 @@ dies in between leaves its note, by which files that no version names are remove
 
 import json
 import shutil
-import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
@@ -17,7 +16,7 @@ from typing import Final, final
 
 import pyarrow as pa
 
-from spiral_stream.errors import SourceError, SpiralWarning, shown
+from spiral_stream.errors import SourceError, shown, warn
 from spiral_stream.integrity.locks import enter, leave, lock
 from spiral_stream.integrity.publish import drafts, new_draft, write_file
 from spiral_stream.sources.lance_fragments import DATA, draft_fragments
@@ -201,7 +200,7 @@ def taken_back(target: WriteTarget, parts: Iterable[Path]) -> bool:
             target.take_back(whole)
     except SourceError as error:
         msg = f"Lance dataset {target.uri}: files that a writer left there, and that no version names, stay for now: {error}"
-        warnings.warn(msg, SpiralWarning, stacklevel=4)
+        warn(msg)
         return False
     return True
 

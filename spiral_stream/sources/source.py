@@ -6,7 +6,6 @@ to end in the order `Reader.units` lists them, counted from 0. The catalog, not
 the source, decides which logical storage shards these rows form.
 """
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from spiral_stream.errors import SourceError
+from spiral_stream.errors import SourceError, warn
 from spiral_stream.expr import Expr
 from spiral_stream.sources.pins import Pin, Pinned
 
@@ -105,10 +104,9 @@ class Source(ABC):
 
     def __new__(cls, *values: object, **named: object) -> Self:  # noqa: ARG004  which the subclass takes
         if cls is Source:  # the interface itself has no instances
-            warnings.warn(
+            warn(
                 "Source() as the form in which a cache keeps payload is called Original(). Write Original()",
                 DeprecationWarning,
-                stacklevel=2,
             )
             return cast("Self", FormerProfile())
         return super().__new__(cls)

@@ -3,11 +3,10 @@
 import fcntl
 import os
 import threading
-import warnings
 from pathlib import Path
 from typing import Final
 
-from spiral_stream.errors import CacheError, SpiralWarning
+from spiral_stream.errors import CacheError, warn
 from spiral_stream.storage.node_cache import FOLDER_ENV, LIMIT_ENV, NodeCache
 
 OFF: Final = "off"
@@ -55,4 +54,4 @@ def tell(fault: str) -> None:
         return
     _SAID.add(fault)
     msg = f"{fault}. Bytes of object stores are read again each time; ${FOLDER_ENV}={OFF} says that this is meant"
-    warnings.warn(msg, SpiralWarning, stacklevel=2)
+    warn(msg)

@@ -6,7 +6,6 @@ writes and lists by the client. Every answer carries the facts of its object, so
 further request.
 """
 
-import math
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -19,11 +18,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, final
 
-from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.errors import SourceError, cut
 from spiral_stream.extras import need
 from spiral_stream.storage.faults import fault, not_the_store
 from spiral_stream.storage.files import too_short
-from spiral_stream.storage.option_values import OF_LANCE, YES, bare, need_values
+from spiral_stream.storage.option_values import FLAGS, OF_LANCE, YES, bare, need_values
 from spiral_stream.storage.patience import Patience, ShortError
 from spiral_stream.storage.store import Buffer, Facts, Get, Got, Store, runs_of
 from spiral_stream.storage.traffic import count, count_answer
@@ -42,6 +41,9 @@ _CLIENT: Final = frozenset(  # options of the connection; the others are those o
         "connect_timeout",
         "default_headers",
         "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
         "http2_only",
         "pool_idle_timeout",
         "pool_max_idle_per_host",
@@ -77,7 +79,7 @@ class Objects(Store):
         need("obstore", f"reading {scheme_of(root)}:// URIs", "copy the data, and use local paths")
         need_values(root, options)
         self._root, self._pid = root, os.getpid()
-        self._patience = _patience(root, options)
+        self._patience = _patience(options)
         self._store = _opened(root, options, self._patience)  # that writes and lists
         self._reads = _opened(root, options, Patience(0, self._patience.timeout_s))
 
@@ -271,24 +273,12 @@ class _told:  # noqa: N801  read as a word
             raise fault(self._uri, error, self._doing) from None
 
 
-def _patience(root: str, options: Mapping[str, str]) -> Patience:
+def _patience(options: Mapping[str, str]) -> Patience:
     usual = Patience()
     retries, timeout_s = options.get("client_max_retries"), options.get("client_retry_timeout")
     return Patience(
-        int(_number(root, "client_max_retries", retries, usual.retries)),
-        _number(root, "client_retry_timeout", timeout_s, usual.timeout_s),
+        usual.retries if retries is None else int(retries), usual.timeout_s if timeout_s is None else float(timeout_s)
     )
-
-
-def _number(root: str, option: str, given: str | None, usual: float) -> float:
-    if not given:
-        return usual
-    with suppress(ValueError):
-        if 0 <= (found := float(given)) < math.inf:
-            return found
-    what = "seconds" if option == "client_retry_timeout" else "repetitions"
-    msg = f"{printable(root)}: option {option} of its profile is {shown(given)}. Give a number of {what}, such as {usual:g}"
-    raise SourceError(msg)
 
 
 def _opened(root: str, options: Mapping[str, str], patience: Patience) -> "ObjectStore":
@@ -301,8 +291,7 @@ def _opened(root: str, options: Mapping[str, str], patience: Patience) -> "Objec
         if name in _OURS or name in OF_LANCE:
             continue
         if (option := bare(name)) in _CLIENT:
-            flag = option.startswith(("allow", "http")) or option == "randomize_addresses"
-            client[option] = value.lower() in YES if flag else value
+            client[option] = value.lower() in YES if option in FLAGS else value
         else:
             config[name] = value
     with _told(root, "opened"):

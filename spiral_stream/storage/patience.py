@@ -10,7 +10,6 @@ Whoever waits for long is told so, also where the client repeats requests by its
 import random
 import re
 import threading
-import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from math import inf
 from time import monotonic
 from typing import Final, TypeVar, final
 
-from spiral_stream.errors import SourceError, SpiralWarning
+from spiral_stream.errors import SourceError, warn
 from spiral_stream.storage.faults import PLAIN_HTTP, fault
 from spiral_stream.storage.traffic import count
 from spiral_stream.storage.uri import place_of
@@ -119,11 +118,9 @@ def _tell(uri: str, timeout_s: float) -> None:
     if now < _TOLD.get(root, -inf) + _TELL_EVERY_S:
         return
     _TOLD[root] = now
-    warnings.warn(
+    warn(
         f"{root} has not answered a request for {TELL_AFTER_S:g} s. It is asked for up to {timeout_s:g} s "
-        "(client_retry_timeout in its profile); Ctrl-C ends the wait",
-        SpiralWarning,
-        stacklevel=2,
+        "(client_retry_timeout in its profile); Ctrl-C ends the wait"
     )
 
 

@@ -1,11 +1,10 @@
 """Pages that a web server sends with status 200 in place of a file: that of a login, or one that says what is missing."""
 
 import threading
-import warnings
 from collections.abc import Mapping
 from typing import Any, Final
 
-from spiral_stream.errors import SpiralWarning, cut
+from spiral_stream.errors import cut, warn
 from spiral_stream.storage.uri import printable
 
 _NAMES: Final = (".htm", ".html", ".xhtml")
@@ -32,4 +31,4 @@ def warn_of_page(root: str, key: str, attributes: Mapping[str, Any]) -> None:
         f"{cut(printable(f'{root}/{key}'))}: the server says that this is a web page (text/html), as of a login or a missing "
         "file. Open the address in a browser; a server that gives every file this type can be left as it is"
     )
-    warnings.warn(msg, SpiralWarning, stacklevel=2)
+    warn(msg)

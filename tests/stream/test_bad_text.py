@@ -233,7 +233,7 @@ def test_an_unknown_tokenizer_is_refused_with_what_is_near(catalog: sp.Catalog) 
 
 @pytest.mark.parametrize("share", [-0.1, 0, float("nan"), float("inf"), "half", True])
 def test_a_proportion_that_is_none_is_refused(catalog: sp.Catalog, share: Any) -> None:
-    with pytest.raises(sp.PlanError, match=r"proportion=.*Give a number"):
+    with pytest.raises(sp.PlanError, match=r"stream 'b': proportion=.*Give a number above 0, or leave the stream out"):
         mixed(catalog, {"a": 0.5, "b": share}, 100)
 
 
@@ -324,7 +324,7 @@ def test_rebase_takes_a_stream_or_a_state(catalog: sp.Catalog, wrong: Any) -> No
 
 @pytest.mark.parametrize("count", [2.5, 0, -1, "ten"])
 def test_a_chosen_count_is_whole(catalog: sp.Catalog, count: Any) -> None:
-    with pytest.raises(sp.PlanError, match=r"choose=.*Give a whole number"):
+    with pytest.raises(sp.PlanError, match=r"choose=.*Give a whole number above 0, or leave the stream out"):
         sp.mix([sp.Stream("a", catalog.table("a"), choose=count)])
 
 

@@ -5,15 +5,16 @@ import os
 import re
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.arguments import fits
+from spiral_stream.arguments import door, fits
 from tests.fixtures.wrong_values import WRONG, Call, World
 
 # What still comes raw: "callable argument". The list can only shrink.
@@ -38,29 +39,35 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def outcome(call: Call, argument: str, value: str) -> str | None:
-    """How a call with a wrong value fails, if it is neither accepted nor refused in our words."""
+    """How a call with a wrong value fails, if it is neither accepted nor refused in our words; or a warning of no caller."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("ignore")
+            warnings.simplefilter("always", sp.SpiralWarning)
             call.does(**{**call.arguments, argument: WRONG[value]()})
+        for each in said:
+            if each.filename.startswith(OURS):
+                return f"{call.name} {argument}={value}: a warning names {each.filename}: {each.message!s:.200}"
     except (sp.SpiralError, sp.SpiralWarning):
         return None
     except call.allowed as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        said = last.filename.startswith(OURS) and (last.line or "").startswith("raise")
-        return None if said else f"{call.name} {argument}={value}: {error!r:.200}"
+        worded = last.filename.startswith(OURS) and (last.line or "").startswith("raise")
+        return None if worded else f"{call.name} {argument}={value}: {error!r:.200}"
     except Exception as error:  # noqa: BLE001  which one is the question
         return f"{call.name} {argument}={value}: {type(error).__name__}: {error!s:.200}"
     return None
 
 
 def drawn(call: Call, argument: str) -> Iterator[str]:
-    """All values under the thorough profile; else every fourth, beginning where the argument's name says."""
+    """All values under the thorough profile (18,216 calls); else every fourth, beginning where the argument's name says."""
     step = 1 if THOROUGH else 12 if any(each in call.name for each in APART) else 4
     start = sum(map(ord, call.name + argument)) % step
     yield from list(WRONG)[start::step]
 
 
+# All calls take 60 CPU s; on two cores that others use, too, the longest family took 320 s.
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("family", ["_sources", "_rows", "_samples", "_fields", "_transforms", "_streams", "_catalogs"])
 def test_a_wrong_argument_is_accepted_or_refused_by_name(world: World, family: str) -> None:
     raw: dict[str, list[str]] = {}
@@ -97,6 +104,81 @@ def test_the_law_has_every_public_callable(world: World) -> None:
         ):
             continue
         assert re.search(rf"\b{name}\b", text), name
+
+
+WORDED = [
+    "raise ValueError('f: words. The way out')",
+    "raise KeyError('words')",
+    "raise TypeError('words') from None",
+    "try:\n        len(5)\n    except TypeError as error:\n        raise ValueError('words') from error",
+    "error = ValueError('words')\n    def inner():\n        raise error\n    inner()",
+    "try:\n        raise ValueError('words')\n    finally:\n        [].clear()",
+    "class Made:\n        def __init__(self):\n            raise ValueError('words')\n    Made()",
+]
+RAW_CODE = [
+    "len(5)",
+    "1 / 0",
+    "[][5]",
+    "{}['x']",
+    "None.x",
+    "int('x')",
+    "None + 1",
+    "f = lambda: f()\n    f()",
+    "open('nowhere/at/all')",
+    "raise_ = [].index(3)",
+    "try:\n        len(5)\n    except TypeError:\n        raise",
+    "try:\n        len(5)\n    except TypeError as error:\n        raise error",
+    "try:\n        len(5)\n    finally:\n        [].clear()",
+    "class Odd:\n        def __bool__(self):\n            raise TypeError('no truth')\n    bool(Odd())",
+    "import numpy as np\n    np.zeros(2).reshape(3)",
+    "import pyarrow as pa\n    pa.array([1, 'x'])",
+]
+
+
+def made(code: str, module: str) -> Callable[..., object]:
+    """A function behind a door whose body is some code, in a module of a name."""
+    space: dict[str, Any] = {"__name__": module}
+    exec(f"def f(a: int = 1, b: str = 'x') -> None:\n    {code}", space)
+    function: Callable[..., object] = door(sp.PlanError)(space["f"])
+    return function
+
+
+@pytest.mark.parametrize("code", WORDED)
+def test_an_error_that_a_room_words_passes_as_it_is(code: str) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError), match="words"):
+        made(code, "spiral_stream.room")(a="not whole")
+
+
+@pytest.mark.parametrize("code", RAW_CODE)
+def test_a_raw_error_becomes_one_that_names_the_argument(code: str) -> None:
+    with pytest.raises(sp.PlanError, match=r"f: a='not whole' is a str\. Give a whole number"):
+        made(code, "spiral_stream.room")(a="not whole")
+
+
+@pytest.mark.parametrize("code", WORDED)
+@pytest.mark.parametrize("module", ["__main__", "spiral_streams", "numpy"])
+def test_words_of_others_are_raw(code: str, module: str) -> None:
+    with pytest.raises(sp.PlanError, match=r"f: a='not whole' is a str\. Give a whole number"):
+        made(code, module)(a="not whole")
+
+
+@pytest.mark.parametrize("code", RAW_CODE)
+def test_an_error_that_no_argument_explains_passes_as_it_is(code: str) -> None:
+    raw = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError, OSError)
+    with pytest.raises(raw, match="(?!f: )"):
+        made(code, "spiral_stream.room")()
+
+
+@pytest.mark.timeout(60)
+def test_more_samples_than_there_are_rows_are_all_rows(world: World) -> None:
+    assert len(sp.report_relation(world.catalog, "rows", samples=10**30, pictures=10**30).samples) == 24
+
+
+@pytest.mark.timeout(60)
+def test_a_text_for_panels_or_marks_is_refused_before_anything_is_drawn() -> None:
+    for given in ({"panels": "x" * 5_000}, {"panels": {"p": {"c": [(0.0, 1.0)]}}, "marks": "x" * 5_000}):
+        with pytest.raises(sp.PlanError, match=r"draw_curves: (panels|marks)=.* is a str\. Give a"):
+            sp.draw_curves("n", "t", across="a", **given)  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,9 @@ def test_options_that_lance_alone_knows_and_others_reach_it(bucket: str, monkeyp
         with sp.Lance(f"{bucket}/a.lance").open() as reader:
             assert reader.fetch(np.array([0], np.uint64), ["a"]).to_pydict() == {"a": [1]}
         assert given[-1] == options_of(bucket) | {option: "2", "timeout": "1s"}  # a fourth of client_retry_timeout
+    use_storage("more", prefix=f"{bucket}/a.lance", client_retry_timeout=4.5)
+    sp.Lance(f"{bucket}/a.lance").open().close()
+    assert given[-1]["client_retry_timeout"] == "5"  # Lance passes over a fraction
     use_storage("more", prefix=f"{bucket}/a.lance", download_retry_count="2")
     assert store_of(f"{bucket}/a.lance/none")[0].put("of-lance", b"1") is not None
     use_storage("more", prefix=bucket)

@@ -1,7 +1,9 @@
 """The same laws for files, memory and S3; what only one of them does is at the end."""
 
 import logging
+import math
 import os
+import re
 import threading
 import warnings
 from collections.abc import Iterator
@@ -9,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
 from spiral_stream.errors import SourceError
 from spiral_stream.storage.faults import ChangedError, NotThereError
 from spiral_stream.storage.opening import store_of
-from spiral_stream.storage.profiles import use_storage
+from spiral_stream.storage.profiles import profile_names, use_storage
 from spiral_stream.storage.store import Get, Got, Store, runs_of, what_differs
 from tests.fixtures import stores
 
@@ -194,20 +197,51 @@ def test_no_secret_stands_in_an_error_or_a_log(bucket: str, s3_endpoint: str, ca
         store_of(f"{bucket}/a")
 
 
+COUNTS, TIMES = (
+    ("client_max_retries", "download_retry_count", "pool_max_idle_per_host"),
+    (
+        "timeout",
+        "aws_connect_timeout",
+        "read_timeout",
+        "pool_idle_timeout",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+    ),
+)
+NO_COUNT = ["", "ten", "-1", "1.5", "1e3", "nan", "10s", -1, 1.5, True, 10**30]
+NO_TIME = ["", "10", "30 fortnights", "-1s", "s", "1.5.5s", "5S", 10, 1.5, True]
+NO_SECONDS = ["", "10s", "nan", "inf", "1e300", -1, -0.5, math.inf, True]
+WRONG_NUMBERS = [
+    *((option, value, "a whole number of") for option in COUNTS for value in NO_COUNT),
+    *((option, value, "a time with its unit, such as 30s") for option in TIMES for value in NO_TIME),
+    *(("client_retry_timeout", value, "a number of seconds, such as 180") for value in NO_SECONDS),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "right"), WRONG_NUMBERS)
+def test_an_option_that_is_no_number_or_time_is_named_where_it_is_given(option: str, value: object, right: str) -> None:
+    given = "true" if value is True else str(value)
+    says = rf"use_storage\('impatient'\): option {option} of its profile is '{re.escape(given)}'\. Give {right}"
+    with pytest.raises(SourceError, match=says):
+        use_storage("impatient", prefix="s3://impatient", **{option: value})
+    assert "impatient" not in profile_names("s3://impatient/a")
+
+
 @pytest.mark.parametrize(
-    ("option", "value", "right"),
+    "options",
     [
-        ("client_retry_timeout", "10s", "a number of seconds, such as 180"),
-        ("client_max_retries", -1, "a number of repetitions, such as 10"),
+        {"client_max_retries": 0, "download_retry_count": "4", "client_retry_timeout": 0.5},
+        {"timeout": "1.5s", "connect_timeout": "1h 30m", "read_timeout": "0", "pool_idle_timeout": "5 sec"},
+        {"http2_keep_alive_interval": "10s", "http2_keep_alive_timeout": "200ms", "http2_keep_alive_while_idle": "yes"},
+        {"pool_max_idle_per_host": 8, "client_retry_timeout": "1e2", "randomize_addresses": False},
     ],
 )
-def test_an_option_of_patience_that_is_no_number_is_named(option: str, value: object, right: str) -> None:
-    use_storage("impatient", prefix="s3://impatient", **{option: value})
+def test_a_right_number_or_time_opens_the_store(options: dict[str, Any]) -> None:
+    use_storage("patient", prefix="s3://patient", skip_signature=True, region="eu", **options)
     try:
-        with pytest.raises(SourceError, match=f"s3://impatient: option {option} .* is '{value}'. Give {right}"):
-            store_of("s3://impatient/a")
+        store_of("s3://patient/a")
     finally:
-        use_storage("impatient", prefix="s3://impatient")
+        use_storage("patient", prefix="s3://patient")
 
 
 @pytest.mark.parametrize(
