@@ -1,7 +1,6 @@
 """The ``spiral`` command: inspect a catalog, register relations, convert data, explain streams, build and verify caches."""
 
 import json
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,12 +16,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from typer.core import TyperCommand, TyperGroup
 
 from spiral_stream.catalog.convert import convert
 from spiral_stream.catalog.declaration import AUTO
 from spiral_stream.catalog.row_identity import RowIdentity
 from spiral_stream.catalog.source_facts import source_facts
 from spiral_stream.catalog.statistics import load_statistics
+from spiral_stream.command_words import typed
 from spiral_stream.connection import ANALYZED, EXPLAIN_DATA, Catalog, connect
 from spiral_stream.copy_command import copy
 from spiral_stream.errors import SpiralError, TrustError, cut
@@ -42,22 +43,6 @@ _REFUSED = 10  # rows that an import left out
 _KINDS = {"auto": None, "folder": "image_folder", "videos": "video_folder"}  # of `register`; others keep their names
 _DAYS_FROM_H = 48
 _PIPE_WIDTH = 10_000  # where no terminal shows lines: none is broken
-_NAME = r"""\(["']?([^"'()]*?)["']?(?:, [^()]*)?\)"""  # of what a call in a message is about
-# How messages say in Python what to do, and what to type in the command instead.
-_TYPED = (
-    (r"identity=\[[^\]]*\]", "--identity A --identity B"),
-    (r"(?:identity=)?spiral\.RowIdentity\(\)", "--row-identity"),
-    (r'identity="[^"]*"', "--identity COLUMN"),
-    (r"replace=True", "--replace"),
-    (r'on_error="skip"', "--option on_error=skip"),
-    (r"split=\S*[^\s.,;)]", "--option split=NAME"),
-    (r"schema=\{[^}]*\}", """--option 'schema={"name": "type", ...}'"""),
-    (rf"catalog\.(refresh|measure){_NAME}", r"spiral \1 \2"),
-    (rf"catalog\.drop(?:_stream|_tokenizer)?{_NAME}", r"spiral drop \1"),
-    (r"(?:stream|plan)\.materialize\(\)", "spiral materialize STREAM"),
-    (rf"catalog\.refused{_NAME}", r"spiral show \1"),
-    (rf"(?:catalog\.)?register_tokenizer{_NAME}", r"spiral tokenizer \1 SOURCE"),
-)
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.command("copy")(copy)
 app.command("node-cache")(node_cache)
@@ -173,7 +158,7 @@ def report(
         opened = None if stream is None else stack.enter_context(catalog.open_stream(stream, trust=trust or ()))
         made = report_relation(catalog, name, labels=label, origins=origin, along=along, stream=opened)
     for note in made.notes:
-        _console(plain=True).print(typed(note), soft_wrap=True)
+        _console(plain=True).print(typed(note, _command()), soft_wrap=True)
     _console(plain=True).print(str(made.save(out)), soft_wrap=True)
 
 
@@ -200,8 +185,14 @@ def register(
         list[str] | None, typer.Option(help="A column that refers to H.264 videos. Repeat for several.")
     ] = None,
     shard: Annotated[
-        str | None, typer.Option(help="The column that names the storage shards; by default storage_shard.")
+        str | None,
+        typer.Option(
+            help="The column that names the storage shards; by default storage_shard; '' takes the source's own units."
+        ),
     ] = None,
+    not_unique: Annotated[
+        bool, typer.Option("--not-unique", help="Identities may repeat: the relation is only joined.")
+    ] = False,
     replace: Annotated[bool, typer.Option(help="Replace the relation that has this name.")] = False,
     where: Where = None,
 ) -> None:
@@ -217,7 +208,8 @@ def register(
             semantic=dict.fromkeys(images, JPEG_REF) | dict.fromkeys(videos, H264_REF),
             replace=replace,
             report=report,
-            shard=AUTO if shard is None else shard,
+            shard=AUTO if shard is None else shard or None,
+            unique=not not_unique,
         )
     manifest = entry.manifest()
     _console().print(f"{name}: {manifest.total:,} rows in {len(manifest.shard_names):,} storage shards")
@@ -481,16 +473,19 @@ def sql(
     _console().print(f"{len(found):,} rows")
 
 
-def typed(message: str) -> str:
-    """Return a message of the library as somebody reads it who types commands: options in place of Python's arguments."""
-    for python, command in _TYPED:
-        message = re.sub(python, command, message)
-    return message
+def _command() -> TyperCommand | None:
+    """What was typed; None if it is no command."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    found = group.commands.get(next(iter(sys.argv[1:]), ""))
+    return found if isinstance(found, TyperCommand) else None
 
 
 def _tell(color: str, kind: str, message: str) -> None:
     Console(stderr=True).print(f"[{color}]{kind}[/{color}]: ", end="")
-    Console(stderr=True, markup=False, highlight=False).print(" ".join(typed(message).split("\n")), soft_wrap=True)
+    Console(stderr=True, markup=False, highlight=False).print(
+        " ".join(typed(message, _command()).split("\n")), soft_wrap=True
+    )
 
 
 def _warn(

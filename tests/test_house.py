@@ -224,6 +224,7 @@ def test_packages_that_are_not_light_are_imported_in_functions() -> None:
             "adapters/torch.py",
             "adapters/trainer.py",
             "cli.py",
+            "command_words.py",
             "copy_command.py",
             "node_command.py",
             "relational/sql_process.py",

@@ -10,6 +10,7 @@ from typing import Final
 
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.folder import IMAGES, VIDEOS
+from spiral_stream.sources.huggingface import tells_apart
 from spiral_stream.sources.listing import PACKED
 from spiral_stream.sources.mds_index import INDEX_FILE
 from spiral_stream.sources.mosaic_folders import is_index_file
@@ -84,7 +85,11 @@ def _told(path: str) -> str:
     splits = _splits_of(path, found, is_folder=is_folder)
     if len(splits) < _SEVERAL:
         return found
-    if found == "parquet" and is_folder:
+    if (
+        found == "parquet"
+        and is_folder
+        and tells_apart([str(each.relative_to(path)) for each in Path(path).rglob("*.parquet")])
+    ):
         return "huggingface"  # which asks for the split
     one = next(iter(splits.values()))
     msg = (

@@ -100,4 +100,4 @@ def _column(values: Sequence[str | None]) -> pa.Array:
 
 
 def _shown(keys: Mapping[str, str]) -> str:
-    return f"the keys {', '.join(keys)}" if keys else "no key=value folder"
+    return f"the keys {', '.join(keys)}" if keys else "no name=value folder"

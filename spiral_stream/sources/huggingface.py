@@ -205,6 +205,11 @@ def _need_parquet(path: str) -> None:
         raise SourceError(msg)
 
 
+def tells_apart(names: Sequence[str]) -> bool:
+    """Whether names of Parquet files say, as the Hub spells them, that they are of several splits or configurations."""
+    return len({_place_of(name) for name in names}) > 1
+
+
 def _of_split(source: HuggingFace, names: Sequence[str]) -> list[str]:
     """The files of the one configuration and split that are asked for.
 

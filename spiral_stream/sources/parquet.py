@@ -106,7 +106,7 @@ class Parquet(Source):
         if kept.hive or kept == self.pinned():
             return kept, ""
         return kept, (
-            "it is registered without columns of its folders called key=value, and stays so. For the columns give hive=True and "
+            "it is registered without columns of its folders called name=value, and stays so. For the columns give hive=True and "
             "replace=True; hive=False says that it shall have none"
         )
 

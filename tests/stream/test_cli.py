@@ -252,26 +252,6 @@ def test_errors_and_warnings_say_what_to_type_in_the_command(
         assert ".py" not in each
 
 
-@pytest.mark.parametrize(
-    ("python", "command"),
-    [
-        ('with catalog.refresh("a.b"), or restore it', "with spiral refresh a.b, or restore it"),
-        ("Run catalog.measure('t')", "Run spiral measure t"),
-        ('replace=True, or catalog.drop("t")', "--replace, or spiral drop t"),
-        ('catalog.drop_stream("t")', "spiral drop t"),
-        ('several (identity=["a", "b"])', "several (--identity A --identity B)"),
-        (
-            'Give the columns: schema={"name": "type", ...}',
-            """Give the columns: --option 'schema={"name": "type", ...}'""",
-        ),
-        ("again with stream.materialize()", "again with spiral materialize STREAM"),
-        ("nothing to change", "nothing to change"),
-    ],
-)
-def test_python_in_a_message_becomes_what_to_type(python: str, command: str) -> None:
-    assert cli.typed(python) == command
-
-
 def test_drop_measure_and_shard(own: sp.Catalog, tmp_path: Path) -> None:
     path = str(tmp_path / "files" / "*.parquet")
     run(own, "register", "by.label", "parquet", path, "--shard", "label_id")
