@@ -29,6 +29,7 @@ from spiral_stream.batching.cutting import cut, even_end, is_full
 from spiral_stream.batching.emission import emission_order
 from spiral_stream.batching.formation import Composition, Int64, Setting
 from spiral_stream.batching.grouping import Grouping, Pool, targets
+from spiral_stream.seeding import key
 
 Float64 = NDArray[np.float64]
 
@@ -174,9 +175,7 @@ class StratifiedGrouping(Grouping):
 
     def _whole(self, pool: Pool, line: Line) -> list[Int64]:
         """Batches of counted samples of a whole pool; of each stream, the last to join fill none and wait."""
-        rows = self._limits.batch_size or 1
-        sizes = np.full(len(pool.streams) // rows, rows, dtype=np.int64)
-        given = deal(sizes, line).sum(axis=0).astype(np.int64)
+        given = line.supply - self._waiting(line.supply, len(pool.streams) % (self._limits.batch_size or 1))
         joined = np.lexsort((pool.samples, pool.streams))
         nth = np.arange(len(joined)) - (np.cumsum(line.supply) - line.supply)[pool.streams[joined]]
         mine = np.sort(joined[nth < given[pool.streams[joined]]])
@@ -185,6 +184,21 @@ class StratifiedGrouping(Grouping):
         ranked = _Ranked(part, len(self._shares))
         own = Line(line.slopes, line.leads, ranked.supply)
         return [mine[batch] for batch in self._formed(ranked, own, len(mine), hold=False, even=False)]
+
+    def _waiting(self, supply: Int64, left: int) -> Int64:
+        """How many samples of each stream wait, of ``left`` that fill no batch; shape [K].
+
+        Each stream waits with its part of the chapter, rounded up or down by the chapter's key: else the same stream would
+        lose a sample in every chapter, and have too many at the lane's end.
+        """
+        ends = np.cumsum(self._counts + supply)
+        total = max(1, int(ends[-1]))
+        waits = np.diff((ends * left + key("rest", self._key) % total) // total, prepend=0)
+        waits = np.minimum(waits, supply)
+        order = np.argsort(waits - supply, kind="stable")  # those with the most samples make up for the others
+        more = np.minimum(np.cumsum((supply - waits)[order]), left - int(waits.sum()))
+        waits[order] += np.diff(more, prepend=0)
+        return waits
 
     def _due(self, crowded: int) -> int:
         """How many samples go without a late stream: one batch if samples are counted, else those that crowd the pool."""

@@ -166,10 +166,10 @@ class Forming:
         assert mixture is not None
         begin, end = self.begin(epoch, lane, chapter), lanes.begin(lane + 1)
         lacks = -(begin - lanes.begin(lane)) % self.rows
-        stop = begin if begin >= end or not lacks else mixture.border(epoch, min(begin + lacks, mixture.total))
-        if stop > end or begin + lacks > end:  # the lane ends in mid-slice: its last chapter has the rest
-            return np.arange(begin, end, dtype=np.uint64)
-        positions = np.arange(begin, stop, dtype=np.uint64)
+        stop = self._lends_until(epoch, lane, chapter)
+        positions = np.arange(begin, min(stop, end), dtype=np.uint64)
+        if stop > end:
+            return positions
         if not len(positions):
             return positions
         streams, uses = mixture.split(epoch, positions)
@@ -179,6 +179,18 @@ class Forming:
         nth = (uses - mixture.used(epoch, begin)[streams]).astype(np.int64)
         lent: UInt64 = positions[nth < counts[streams]]
         return lent
+
+    def _lends_until(self, epoch: int, lane: int, chapter: int) -> int:
+        """Return the slice border before which a chapter lends; where it lies behind the lane's end, it lends all that it has."""
+        mixture, lanes = self.stages.epochs.mixture, self.stages.batches_of(epoch).lanes
+        assert mixture is not None
+        begin = self.begin(epoch, lane, chapter)
+        lacks = -(begin - lanes.begin(lane)) % self.rows
+        if begin >= lanes.begin(lane + 1) or not lacks:
+            return begin
+        if begin + lacks > lanes.begin(lane + 1):
+            return lanes.begin(lane + 1) + 1
+        return mixture.border(epoch, begin + lacks)
 
     def positions(self, epoch: int, lane: int, chapter: int) -> ChapterPositions:
         """Return the positions of a chapter, in order."""
@@ -216,8 +228,10 @@ class Forming:
 
     def first_of(self, epoch: int, lane: int, chapter: int) -> int:
         """Return how many batches of a lane come before a chapter; counts are arithmetic."""
-        begin = self.stages.batches_of(epoch).lanes.begin(lane)
-        whole = -(-(self.begin(epoch, lane, chapter) - begin) // self.rows)
+        lanes = self.stages.batches_of(epoch).lanes
+        if self._lends and chapter and self._lends_until(epoch, lane, chapter) > lanes.begin(lane + 1):
+            return self.batches_of(epoch, lane)  # the chapter before has the rest of the lane
+        whole = -(-(self.begin(epoch, lane, chapter) - lanes.begin(lane)) // self.rows)
         return min(whole, self.batches_of(epoch, lane))
 
     @property
