@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
-from spiral_stream.plan.canonical import CLASS
+from spiral_stream.plan.canonical import CLASS, VERSION
 
 _LINE: Final = 60  # characters of a value in a message
 _ORDER: Final = "mix (order of streams)"
+_OTHER_VERSIONS: Final = {
+    ("sample", "mixture"): "the order of a mixture",
+    ("collate", "stratified"): "StratifiedByStream",
+}  # versions that are written beside a verb's values, by verb and key; none is version 1
 _SHARES: Final = ("proportion", "repeat", "choose")  # fields of a stream that say how much of it a mixture takes
 
 
@@ -23,12 +27,14 @@ class PlanDifference:
         before: the old plan's value, shortened; None where a stream is new.
         after: the new plan's value, shortened; None where a stream is left out.
         streams: the streams of the mixtures around the place, outermost first.
+        policy: whose version it is that differs, and nothing that the plan's author wrote; None if it is something else.
     """
 
     at: str
     before: str | None
     after: str | None
     streams: tuple[str, ...] = ()
+    policy: str | None = None
 
     @property
     def of_shares(self) -> bool:
@@ -85,8 +91,25 @@ def _of_mappings(old: Mapping[str, Any], new: Mapping[str, Any], at: str) -> lis
         at = str(old_verb)
     out: list[PlanDifference] = []
     for key in sorted(set(old) | set(new)):
-        out += differences(old.get(key), new.get(key), f"{at}.{key}" if at else key)
+        found = differences(old.get(key), new.get(key), f"{at}.{key}" if at else key)
+        out += _of_versions(found, old, key)
     return out
+
+
+def _of_versions(found: list[PlanDifference], old: Mapping[str, Any], key: str) -> list[PlanDifference]:
+    """What differs at a key, with the policy whose version it is, if it is one's."""
+    policy = _OTHER_VERSIONS.get((str(old.get("verb")), key))
+    if policy is not None:
+        one = {"null": "1", None: "1"}
+        return [
+            replace(each, policy=policy, before=one.get(each.before, each.before), after=one.get(each.after, each.after))
+            for each in found
+        ]
+    if key == "@decoder":
+        return [replace(each, policy=f"decoder {old.get('decode')!r}") for each in found]
+    if key == VERSION and "@code" not in old:  # a class of the user's has its own
+        return [replace(each, policy=str(old.get(CLASS))) for each in found]
+    return found
 
 
 def _of_streams(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[PlanDifference]:

@@ -11,7 +11,7 @@ state has its name (`catalog.state_records`, docs/decisions/0063).
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
@@ -19,7 +19,7 @@ from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.state_records import StateRecords, is_name
 from spiral_stream.cursor import STATE_VERSION, Cursor
 from spiral_stream.errors import ResumeError, shown
-from spiral_stream.plan.differences import differences
+from spiral_stream.plan.differences import PlanDifference, differences
 from spiral_stream.plan.fingerprint import digest
 from spiral_stream.planner.kept_plans import saved_plan
 from spiral_stream.planner.physical import Stages
@@ -262,6 +262,8 @@ def check_plan(state: SavedState, stages: Stages, catalog: Registry) -> None:
     found, way_out = "where they differ is unknown, because the old plan is not in this catalog", ""
     if old is not None:
         places = differences(old, stages.canonical)
+        if all(each.policy for each in places):
+            raise ResumeError(_of_other_versions(places))
         found = f"they differ at {'; '.join(map(str, places))}"
         if any(each.of_shares for each in places) and all(each.of_shares or each.of_collate for each in places):
             way_out = (
@@ -272,6 +274,16 @@ def check_plan(state: SavedState, stages: Stages, catalog: Registry) -> None:
         f"Restore the old plan, or start a new epoch{way_out}"
     )
     raise ResumeError(msg)
+
+
+def _of_other_versions(places: Sequence[PlanDifference]) -> str:
+    """The error for a state of the same plan by another version of the library, whose policies had other versions."""
+    lines = [f"{each.policy} was version {each.before}, and is version {each.after} here ({each.at})" for each in places]
+    return (
+        f"resume: the plan is the same, but another version of spiral saved the state, and its batches are others: "
+        f"{'; '.join(dict.fromkeys(lines))}. Go on with the version of spiral that saved it until the epoch ends, or start a new "
+        "epoch with this one; CHANGELOG.md has what changed"
+    )
 
 
 def _refused_nothing(old: Any, new: Any) -> bool:

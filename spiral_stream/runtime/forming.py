@@ -259,14 +259,15 @@ class Forming:
     def last_of(self, epoch: int, lane: int) -> tuple[int, UInt64 | None]:
         """Return the one chapter of a lane that may leave a rest, and the rest's positions; counts are arithmetic.
 
-        None says that the chapter has to be formed for them, because its streams decide.
+        None says that the chapter has to be formed for them: its streams decide, or keys, by which samples wait from window to
+        window.
         """
         lanes = self.stages.batches_of(epoch).lanes
         rest = (lanes.begin(lane + 1) - lanes.begin(lane)) % self.rows
         chapter = lanes.chapter_count(lane, self.span) - 1
         while chapter and len(self.positions(epoch, lane, chapter)) < rest:
             chapter -= 1
-        if self._lends and rest:
+        if (self._lends or self.keys) and rest:
             return chapter, None
         positions = self.positions(epoch, lane, chapter)
         return chapter, positions.take(len(positions) - rest, len(positions))
