@@ -102,7 +102,9 @@ def _of_versions(found: list[PlanDifference], old: Mapping[str, Any], key: str) 
     if policy is not None:
         one = {"null": "1", None: "1"}
         return [
-            replace(each, policy=policy, before=one.get(each.before, each.before), after=one.get(each.after, each.after))
+            replace(
+                each, policy=policy, before=one.get(each.before, each.before), after=one.get(each.after, each.after)
+            )
             for each in found
         ]
     if key == "@decoder":

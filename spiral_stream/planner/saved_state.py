@@ -278,7 +278,9 @@ def check_plan(state: SavedState, stages: Stages, catalog: Registry) -> None:
 
 def _of_other_versions(places: Sequence[PlanDifference]) -> str:
     """The error for a state of the same plan by another version of the library, whose policies had other versions."""
-    lines = [f"{each.policy} was version {each.before}, and is version {each.after} here ({each.at})" for each in places]
+    lines = [
+        f"{each.policy} was version {each.before}, and is version {each.after} here ({each.at})" for each in places
+    ]
     return (
         f"resume: the plan is the same, but another version of spiral saved the state, and its batches are others: "
         f"{'; '.join(dict.fromkeys(lines))}. Go on with the version of spiral that saved it until the epoch ends, or start a new "
