@@ -24,11 +24,18 @@ call; each caller on the way up translates that place to its own rows, with `ren
 
 import sys
 import warnings
+from contextlib import suppress
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from traceback import walk_tb
 from types import FrameType
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, Protocol, TypeVar, final
 
 LIBRARY: Final = __name__.partition(".")[0]
 MOST_SHOWN: Final = 200  # characters of one value
+_MAY_GO_ON: Final = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+
+E = TypeVar("E", bound=BaseException)
+S = TypeVar("S", bound="SpiralError")
 
 
 class SpiralError(Exception):
@@ -70,7 +77,7 @@ class SourceError(SpiralError):
         self.place: int | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (type(self), self.args, {**self.__dict__, "samples": None})
+        return _again, (type(self), self.args, {**self.__dict__, "samples": None})
 
 
 class DataError(SourceError):
@@ -121,11 +128,57 @@ def renumbered(rows: _Rows) -> _Renumbered:
     return _Renumbered(rows)
 
 
-def _unpickled(kind: type[SourceError], args: tuple[Any, ...], facts: dict[str, Any]) -> SourceError:
+def _again(kind: type[S], args: tuple[Any, ...], facts: dict[str, Any]) -> S:
     """Build an error again without its ``__init__``, whatever that asks for."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(facts)
     return error
+
+
+def anew(error: S, **facts: Any) -> S:
+    """Return a copy of an error: to keep as a value, or to raise what is kept as one.
+
+    An error that was raised leads to each function that it came through. One that is kept by such a function, or by what
+    the function holds, is in a circle that only the garbage collector opens; its copy was never raised.
+
+    Args:
+        error: one of ours.
+        facts: attributes that the copy has in place of the error's own.
+    """
+    return _again(type(error), error.args, {**error.__dict__, **facts})
+
+
+def without_values(error: E) -> E:
+    """Clear the local variables of this library's functions that an error came through, and return it. Its lines stay.
+
+    Whoever keeps an error keeps what those functions worked on: mapped files, batches, and often the keeper itself, a
+    circle that only the garbage collector opens. So it is called where an error is kept to be raised later, and where
+    an error leaves a stream. Functions of others, a user's above all, keep their variables for a debugger.
+    """
+    errors: list[BaseException | None] = [error]
+    seen = set[int]()
+    while errors:
+        each = errors.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        errors += [each.__cause__, each.__context__]
+        if isinstance(each, BaseExceptionGroup):
+            errors += each.exceptions
+        for frame, _ in walk_tb(each.__traceback__):
+            _clear(frame, seen)
+    return error
+
+
+def _clear(frame: FrameType | None, seen: set[int]) -> None:
+    """Clear a function that has ended and its callers, which its frame keeps."""
+    while frame is not None and id(frame) not in seen:
+        seen.add(id(frame))
+        ours = str(frame.f_globals.get("__name__")).partition(".")[0] == LIBRARY
+        if ours and not frame.f_code.co_flags & _MAY_GO_ON:
+            with suppress(RuntimeError):  # it is still running
+                frame.clear()
+        frame = frame.f_back
 
 
 class CacheError(SpiralError):

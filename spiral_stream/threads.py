@@ -23,12 +23,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from multiprocessing import resource_tracker
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Final, TypeVar, final
 
-from spiral_stream.errors import StreamError, warn
+from spiral_stream.errors import StreamError, warn, without_values
 
 CLOSE_TIMEOUT_S: Final = 5.0  # how long closing waits for threads whose calls do not return
 TELL_AFTER_S: Final = 60.0  # of waiting, then a warning says for what
@@ -413,6 +414,20 @@ class Workers(Owner, Executor):
             self._tasks.put(None)
 
 
+def settle(future: "Future[T]", work: Callable[[], T]) -> bool:
+    """Do the work and give a future what comes of it. Return False if the thread was told to stop meanwhile."""
+    try:
+        future.set_result(work())
+    except Stopped:
+        future.set_exception(CancelledError())
+        return False
+    except BaseException as error:  # noqa: BLE001  raised again by `Future.result`
+        future.set_exception(without_values(error))
+    finally:
+        del future, work  # the error keeps this frame
+    return True
+
+
 def _work(tasks: "SimpleQueue[_Task | None]") -> None:
     thread = threading.current_thread()
     assert isinstance(thread, OwnThread)
@@ -420,11 +435,6 @@ def _work(tasks: "SimpleQueue[_Task | None]") -> None:
         future, work, args, options, words = task
         if future.set_running_or_notify_cancel():
             thread.calls[:] = words
-            try:
-                future.set_result(work(*args, **options))
-            except Stopped:
-                future.set_exception(CancelledError())
-            except BaseException as error:  # noqa: BLE001  raised again by `Future.result`
-                future.set_exception(error)
+            settle(future, partial(work, *args, **options))
             thread.calls.clear()
         del task, future, work, args, options, words  # hold no memory while waiting for the next task

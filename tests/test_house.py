@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib import metadata
@@ -395,3 +395,31 @@ def test_the_makefile_names_only_targets_that_it_has() -> None:
     for line in (ROOT / ".ci" / "run").read_text().splitlines():
         if line.startswith("make "):
             assert line.split()[1] in phony
+
+
+def test_what_is_kept_is_never_raised_itself() -> None:
+    """An error that a local variable or an attribute holds leads to its keeper: `anew` gives a copy, `pop` takes it out."""
+    kept = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for package in ("spiral_stream", "spiral_assets")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in _raised(ast.parse(path.read_text()), frozenset())
+    ]
+    assert kept == []
+
+
+def _raised(tree: ast.AST, fleeting: frozenset[str]) -> Iterator[ast.Raise]:
+    """Each ``raise`` of a variable that is neither caught here nor deleted after it, or of an attribute or an item."""
+    if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        fleeting = frozenset()
+    if isinstance(tree, ast.ExceptHandler) and tree.name:
+        fleeting |= {tree.name}
+    if isinstance(tree, ast.Try):
+        deleted = [target for each in tree.finalbody if isinstance(each, ast.Delete) for target in each.targets]
+        fleeting |= {target.id for target in deleted if isinstance(target, ast.Name)}
+    if isinstance(tree, ast.Raise) and isinstance(tree.exc, ast.Name | ast.Attribute | ast.Subscript):
+        name = ast.unparse(tree.exc).rpartition(".")[2].lstrip("_")
+        if isinstance(tree.exc, ast.Subscript) or (not name[0].isupper() and name not in fleeting):
+            yield tree
+    for child in ast.iter_child_nodes(tree):
+        yield from _raised(child, fleeting)

@@ -69,6 +69,7 @@ class CopiesAhead:
                 raise failure
         finally:
             self._let_go(0)
+            del failure  # it keeps this frame
 
     def _next(self, feed: Feed) -> Copy | None:
         self._let_go(self._ahead)

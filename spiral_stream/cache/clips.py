@@ -29,7 +29,7 @@ from spiral_stream.decoders.image import decode_jpeg, encode_jpeg, shrink
 from spiral_stream.decoders.limits import CLIPS, KEPT_BYTES, SampleLimits, need_frames, need_pixels
 from spiral_stream.decoders.video import decode, to_rgb
 from spiral_stream.decoders.video_index import VideoIndex
-from spiral_stream.errors import DataError, SourceError
+from spiral_stream.errors import DataError, SourceError, anew
 from spiral_stream.plan.clips import TIMES
 from spiral_stream.plan.profiles import Frames
 from spiral_stream.sources.located import Located, locate
@@ -108,7 +108,7 @@ class ClipKind(Kind):
             try:
                 row = None if opened is None else opened[at]
                 if isinstance(row, SourceError):
-                    raise row
+                    raise anew(row)
                 made, facts, read = self._keep(
                     row or self.open_row(table, at, base, None if draws is None else float(draws[at]))
                 )

@@ -21,14 +21,14 @@ class PartRows:
         mask: shape [rows of the shard], bool: the rows that passed so far.
         bytes: payload bytes that passed so far.
         refused: rows that passed without payload.
-        failed: the error that ended the rows, which Lance would wrap as its own.
+        failed: the error that ended the rows, if one did; Lance would wrap it as its own. Who raises it takes it out.
     """
 
     def __init__(self, schema: pa.Schema, shard_rows: int) -> None:
         self._schema = schema
         self.mask = np.zeros(shard_rows, dtype=np.bool_)
         self.bytes = self.refused = 0
-        self.failed: BaseException | None = None
+        self.failed: list[Exception] = []
 
     def batches(self, chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:
         """Yield one Arrow batch per chunk."""
@@ -39,7 +39,7 @@ class PartRows:
                 self.refused += len(rows.refused)
                 yield _batch(self._schema, offsets, rows)
         except Exception as error:
-            self.failed = error
+            self.failed.append(error)
             raise
 
 

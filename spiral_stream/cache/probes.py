@@ -12,7 +12,7 @@ from typing import Final, final
 
 from spiral_stream.decoders.probe import probe
 from spiral_stream.decoders.video_index import VideoIndex
-from spiral_stream.errors import DataError
+from spiral_stream.errors import DataError, SpiralError, anew, without_values
 from spiral_stream.sources.located import Located
 
 REMEMBERED_BYTES: Final = 64 << 20  # of indexes: about 18 hours of video at 30 frames per second
@@ -68,8 +68,9 @@ class Probes:
         try:
             index = make()
         except BaseException as error:
-            self._settle(key, error if isinstance(error, DataError) else None)
-            mine.set_exception(error)
+            self._settle(key, anew(error) if isinstance(error, DataError) else None)
+            mine.set_exception(anew(error) if isinstance(error, SpiralError) else without_values(error))
+            del mine  # the error keeps this frame
             raise
         self._settle(key, index)
         mine.set_result(index)
@@ -95,7 +96,7 @@ def _waited(running: Future[VideoIndex]) -> VideoIndex | DataError:
 
 def _given(known: VideoIndex | DataError) -> VideoIndex:
     if isinstance(known, DataError):
-        raise DataError(str(known)) from known  # one of its own: a caller may add to it
+        raise anew(known)
     return known
 
 

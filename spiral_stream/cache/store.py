@@ -19,7 +19,6 @@ which say what the part's files have to be. Damage is named, and `mend` drops th
 next build makes it again. `sweep` removes what nobody names (`cache.sweep` says when).
 """
 
-import gc
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -127,8 +126,8 @@ class CacheStore:
                 entered = self.ledger.enter(key, part.mask, part.bytes, fragment, sums, part.refused)
             self.shared.push(entered)
         except OSError as error:
-            if part.failed is not None:
-                raise part.failed from None
+            if part.failed:
+                raise part.failed.pop() from None
             raise failed(error, REST, "cache: cannot write under", self.folder) from error
         return part.bytes
 
@@ -210,7 +209,7 @@ class CacheStore:
             return CacheReader(self._dataset(), self._data, self._shards, held, self.shared.fetch)
         except BaseException:
             if held is not None:
-                held.release()  # the error may be in a cycle with this frame, until somebody collects garbage
+                held.release()  # now, and not once whoever gets the error drops it
             raise
 
     def mend(self) -> list[str]:
@@ -250,7 +249,7 @@ class CacheStore:
         with suppress(DamageError), alone(self.folder / WRITERS) as no_writer:
             if not no_writer:
                 return  # the last of them does it
-            with self._without_readers() as no_reader:
+            with alone(self.folder / READERS) as no_reader:
                 visible = self._visible()
                 needed = self.ledger.needed(visible)
                 have = {entry.path for entry in needed}
@@ -258,17 +257,6 @@ class CacheStore:
                 remove_dead(self.folder, needed, rest, visible if no_reader else self._ever_visible())
                 if no_reader and self._exists():
                     remove_old_versions(self.folder, self._manifest())
-
-    @contextmanager
-    def _without_readers(self) -> Iterator[bool]:
-        """Whether nobody reads; nobody begins meanwhile."""
-        with alone(self.folder / READERS) as no_reader:
-            if no_reader:
-                yield True
-                return
-        gc.collect()  # a stream that raised may live in a circle with its error's traceback
-        with alone(self.folder / READERS) as no_reader:
-            yield no_reader
 
     def usage(self) -> Usage:
         """Return bytes on disk: live, and dead until the next `sweep`."""

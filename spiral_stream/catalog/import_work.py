@@ -75,8 +75,8 @@ def _import_unit(source: ImportedSource, schema: pa.Schema, unit: ImportUnit, dr
         if first is not None:
             made = draft_fragments(draft, rows.with_first(first), schema, FRAGMENT_ROWS, FRAGMENT_BYTES)
     except SourceError as error:
-        if rows.error is not None:
-            raise rows.error from None
+        if rows.failed:
+            raise rows.failed.pop() from None
         msg = f"{cut(unit.path)}: its rows cannot be kept: {error}"
         raise SourceError(msg) from error
     if refused.rows:
@@ -104,7 +104,7 @@ class _Rows:
         self._batches = self._joined() if unit.files and source.JOINED else self._one_by_one()
         if unit.files:
             self._batches = _together(self._batches)
-        self.error: BaseException | None = None
+        self.failed: list[BaseException] = []  # at most one; who raises it takes it out
 
     def __iter__(self) -> "Iterator[pa.RecordBatch]":
         return self
@@ -115,7 +115,7 @@ class _Rows:
         except StopIteration:
             raise
         except BaseException as error:
-            self.error = error
+            self.failed.append(error)
             raise
 
     def with_first(self, first: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ from typing import Final, final
 import numpy as np
 import xxhash
 
-from spiral_stream.errors import SourceError
+from spiral_stream.errors import SourceError, anew
 from spiral_stream.sources.pins import NOT_THERE, Pin
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.remote_folder import pin_of_object
@@ -159,7 +159,7 @@ def _looked(store: Store, keys: Sequence[str]) -> list[Pin]:
     pins = []
     for got in store.read([Get(key, 0, 0) for key in keys]):
         if isinstance(got, AwayError):
-            raise got
+            raise anew(got)
         pins.append(pin_of_object(got.facts) if isinstance(got, Got) else NOT_THERE)
     return pins
 

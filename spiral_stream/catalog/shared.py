@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from spiral_stream.catalog.shared_files import SharedFile, fetch, files_from, send
-from spiral_stream.errors import CatalogError, MissingExtraError, SourceError, SpiralError
+from spiral_stream.errors import CatalogError, MissingExtraError, SourceError, SpiralError, anew
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.integrity.seal import parse_json, sealed_json
 from spiral_stream.storage.faults import NotThereError
@@ -66,7 +66,7 @@ class SharedCatalog:
                 if isinstance(got, NotThereError):  # removed since it was listed
                     listed.pop(name)
                 elif isinstance(got, SourceError):
-                    raise got
+                    raise anew(got)
                 else:
                     self._learn(kind, name, _mark(got.facts), bytes(got.data or b""))
         return {name: self._known[kind, name][1] for name in sorted(listed)}
@@ -190,10 +190,10 @@ class SharedCatalog:
         [got] = store.read([Get(key, most_bytes=_MOST_BYTES)])
         if isinstance(got, NotThereError):
             if "bucket is not there" in str(got):
-                raise got
+                raise anew(got)
             return None
         if isinstance(got, SourceError):
-            raise got
+            raise anew(got)
         return bytes(got.data or b"")
 
     def _knows(self, kind: str, name: str, mark: str) -> bool:

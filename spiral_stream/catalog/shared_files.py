@@ -12,7 +12,7 @@ from typing import Any, Final, final
 
 import xxhash
 
-from spiral_stream.errors import SourceError, cut
+from spiral_stream.errors import SourceError, anew, cut
 from spiral_stream.integrity.publish import new_draft, sweep_drafts
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.store import Get, Store
@@ -153,7 +153,7 @@ def _pieces(store: Store, prefix: str, uri: str, files: Any) -> Iterator[memoryv
         asked = [Get(f"{prefix}{digest}", most_bytes=length) for digest, length in now]
         for (digest, length), got in zip(now, store.read(asked), strict=True):
             if isinstance(got, SourceError):
-                raise got
+                raise anew(got)
             if got.data is None or len(got.data) != length or xxhash.xxh3_128_hexdigest(got.data) != digest:
                 msg = f"{printable(uri)}/data/{digest} is damaged: its bytes are not those that were written. "
                 msg += "Delete that object, and register again what it belongs to, or restore it"

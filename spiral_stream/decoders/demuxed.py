@@ -9,7 +9,7 @@ from typing import Final
 
 import av
 
-from spiral_stream.errors import SourceError
+from spiral_stream.errors import SourceError, anew
 
 STILL: Final = int(
     av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails
@@ -41,7 +41,7 @@ class DemuxedFile(ABC):
         try:
             data = b"" if self.failed else bytes(self.at(self._place, count))
         except SourceError as error:
-            self.failed = error
+            self.failed = anew(error)
             return b""
         self._place += len(data)
         return data

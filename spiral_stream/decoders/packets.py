@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.decoders.demuxed import STILL, DemuxedFile
 from spiral_stream.decoders.video_index import VideoIndex
-from spiral_stream.errors import DataError
+from spiral_stream.errors import DataError, anew
 
 # K packets
 
@@ -91,7 +91,7 @@ def demux_packets(index: VideoIndex, read: Read, size: int, packets: Int) -> lis
         except (av.error.FFmpegError, StopIteration):
             found = {}
         if file.failed is not None:
-            raise file.failed
+            raise anew(file.failed)
         if all(len(found.get(packet, b"")) == length for packet, length in due.items()):
             return list(found.values())
     msg = f"video: the demuxer does not find packets {packets[0]} to {packets[-1]} as the index says. Index the file again"

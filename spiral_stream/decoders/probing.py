@@ -23,7 +23,7 @@ from spiral_stream.decoders.limits import CLIPS
 from spiral_stream.decoders.probed_file import BLOCK_BYTES, REMUX, ProbedFile
 from spiral_stream.decoders.slices import length_bytes, slices_of
 from spiral_stream.decoders.video_index import VideoIndex
-from spiral_stream.errors import DataError
+from spiral_stream.errors import DataError, anew
 
 # F frames in presentation order, P packets in decode order
 
@@ -70,13 +70,13 @@ def _probed(file: ProbedFile | HeaderFile, size: int, name: str, stamp: int) -> 
             base, rate = stream.time_base, stream.guessed_rate
     except (DataError, av.FFmpegError, MemoryError, OverflowError, ValueError) as error:
         if file.failed is not None:  # whatever was made of a file that just ended
-            raise file.failed from error
+            raise anew(file.failed) from error
         if isinstance(error, DataError):
             raise
         msg = f"{name}: its {kind} container cannot be read ({_reason(error)}). {_WAY_OUT}"
         raise DataError(msg) from error
     if file.failed is not None:
-        raise file.failed
+        raise anew(file.failed)
     times_F, packets_F, duration = _presented(found, base, rate, name)
     return VideoIndex(
         codec="h264",

@@ -21,7 +21,7 @@ from typing import Final, final
 import xxhash
 
 from spiral_stream.derived.claims import Claims
-from spiral_stream.errors import CacheError, DamageError, SourceError, cut, warn
+from spiral_stream.errors import CacheError, DamageError, SourceError, anew, cut, warn
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import new_draft, sweep_drafts, write_file
 from spiral_stream.storage.faults import NotThereError
@@ -131,7 +131,7 @@ class Share:
             out: list[bytes | None] = []
             for each in found:
                 if isinstance(each, SourceError) and not isinstance(each, NotThereError):
-                    raise each
+                    raise anew(each)
                 out.append(bytes(each.data or b"") if isinstance(each, Got) else None)
         self._count(records=len(out))
         return out
@@ -288,7 +288,7 @@ def _ranges(store: Store, key: str, size: int | None) -> Iterator[Got]:
         some = begins[at : at + _RANGES]
         for got in store.read([Get(key, begin, min(_RANGE_BYTES, size - begin)) for begin in some]):
             if isinstance(got, SourceError):
-                raise got
+                raise anew(got)
             yield got
 
 

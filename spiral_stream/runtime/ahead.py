@@ -8,7 +8,7 @@ way at a time.
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import partial
 from queue import PriorityQueue
@@ -17,12 +17,12 @@ from typing import Any, Final, TypeVar, final
 import numpy as np
 import pyarrow as pa
 
-from spiral_stream.errors import SourceError
+from spiral_stream.errors import SourceError, anew
 from spiral_stream.runtime.around import Around
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.reference import resolve
 from spiral_stream.storage.traffic import Traffic, counted
-from spiral_stream.threads import OwnThread, Stopped, Workers, doing, told_to_stop
+from spiral_stream.threads import OwnThread, Stopped, Workers, doing, settle, told_to_stop
 
 FETCHERS: Final = 8  # threads, each with up to 32 requests under way
 LOOK_S: Final = 0.02  # how often whoever waits for its turn looks
@@ -106,15 +106,8 @@ class StreamThreads(Executor):
     def _first(self) -> None:
         """Do what was asked for first, of what is ready: one thing for each call."""
         each = self._ready.get_nowait()
-        if each.done.set_running_or_notify_cancel():
-            try:
-                each.work()
-                each.done.set_result(None)
-            except Stopped:
-                each.done.set_exception(CancelledError())
-                raise
-            except BaseException as error:  # noqa: BLE001  raised again by `Future.result`
-                each.done.set_exception(error)
+        if each.done.set_running_or_notify_cancel() and not settle(each.done, each.work):
+            raise Stopped
 
     def _dropped(self, call: "Future[None]") -> None:
         """Cancel something that is ready for a call that will never be."""
@@ -183,7 +176,7 @@ def fetched(references: pa.Array | pa.ChunkedArray, reach: Reach, most_bytes: in
         except SourceError as error:
             if error.row is None:
                 raise
-            found[int(left[error.row])] = error
+            found[int(left[error.row])] = anew(error)
             left = np.delete(left, error.row)
             continue
         for at, each in zip(left.tolist(), data, strict=True):
@@ -201,7 +194,6 @@ def need_all(data: Sequence[Fetched]) -> list[memoryview]:
     out: list[memoryview] = []
     for row, each in enumerate(data):
         if isinstance(each, SourceError):
-            each.row = row
-            raise each
+            raise anew(each, row=row)
         out.append(each)
     return out

@@ -182,8 +182,11 @@ class BatchRefusals:
         """Return what is left to do of a run that failed. Raises the error if the plan does not tolerate it."""
         at = None if error.row is None else begin + error.row
         if not self._tolerant or not isinstance(error, DataError):
-            with renumbered(range(begin, end) if rows is None else rows[begin:end]):
-                raise error
+            try:
+                with renumbered(range(begin, end) if rows is None else rows[begin:end]):
+                    raise error
+            finally:
+                del error  # which keeps this frame
         if at is None and end - begin > 1:  # the halves will show which row it is
             middle = (begin + end) // 2
             return [(middle, end), (begin, middle)]

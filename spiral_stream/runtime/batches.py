@@ -43,7 +43,7 @@ from spiral_stream.runtime.looking_up import FoundBatch, LookingUp
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.payload_bytes import stored_bytes, stored_size
-from spiral_stream.runtime.pending import Batch, Pending
+from spiral_stream.runtime.pending import Batch, Pending, finish
 from spiral_stream.runtime.placing import sample_count
 from spiral_stream.runtime.samples import Int64, SampleReader, as_lists
 from spiral_stream.runtime.sequence_filling import SequenceFilling
@@ -283,8 +283,7 @@ class BatchBuilder:
             draft.refusals.know_unread()
             self._fill_columns(own, gathered)
             draft.listed += own.listed
-            for part in own.parts:
-                part.result()
+            finish(own.parts)
             if self._followers.fields:  # which have to be known before an image is read
                 self._fill_pixels(draft)
 

@@ -83,12 +83,12 @@ class blaming:  # noqa: N801  read as a word: ``with blaming(stages, samples):``
             return
         read_identity(self._stages, one)
         values = identity_table(self._stages, one).to_pylist()[0]
-        named = _named(self._stages, values, error, skippable=self._skippable)
-        named.place = place
-        raise named from error
+        raise _named(self._stages, values, error, place, skippable=self._skippable) from error
 
 
-def _named(stages: Stages, values: dict[str, Any], error: SourceError, *, skippable: bool) -> SourceError:
+def _named(
+    stages: Stages, values: dict[str, Any], error: SourceError, place: int | None, *, skippable: bool
+) -> SourceError:
     who = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
     name = stages.identity[0]
     where = stages.streams[0].base.entry.name
@@ -98,7 +98,9 @@ def _named(stages: Stages, values: dict[str, Any], error: SourceError, *, skippa
         f"{where}: sample {who}: {error}. "
         f'Mend it, or leave it out with .filter(col("{name}") != {shown(values[name])}) before sample'
     )
-    if isinstance(error, DataError):
-        more = ', or go on without such samples: collate(..., on_error="skip"), which takes the run\'s saved states'
-        return DataError(msg + more if skippable else msg)
-    return SourceError(msg)
+    bad = isinstance(error, DataError)
+    if bad and skippable:
+        msg += ', or go on without such samples: collate(..., on_error="skip"), which takes the run\'s saved states'
+    named = DataError(msg) if bad else SourceError(msg)
+    named.place = place
+    return named

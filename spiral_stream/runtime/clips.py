@@ -26,7 +26,7 @@ from spiral_stream.decoders.frame_selection import segment_of
 from spiral_stream.decoders.limits import need_frames, need_pixels
 from spiral_stream.decoders.video import decode, to_rgb
 from spiral_stream.decoders.video_index import VideoIndex
-from spiral_stream.errors import DataError, SourceError, renumbered
+from spiral_stream.errors import DataError, SourceError, anew, renumbered
 from spiral_stream.plan.clips import TIMES
 from spiral_stream.planner.physical import ClipStage
 from spiral_stream.planner.streams import split
@@ -151,7 +151,7 @@ class ClipFeed:
                     with doing(self._words(found, at).replace("reading and decoding", "fetching")):
                         held.append(None if found.kept[at] is not None else self._open(found, at, draw))
                 except SourceError as error:  # raised where the sample is decoded, which says whose it is
-                    held.append(error)
+                    held.append(anew(error))
         return held
 
     def _open(self, found: Found, at: int, draw: float) -> "OpenedClip | _Chosen":
@@ -206,7 +206,7 @@ class ClipFeed:
                     with doing(self._words(found, at)):
                         clip = held[row] or self._choose(found, at, float(draws[row]))
                         if isinstance(clip, SourceError):
-                            raise clip
+                            raise anew(clip)
                         assert isinstance(clip, _Chosen)
                         self._render_original(clip, keys[row], program, out[row])
             except SourceError as error:
@@ -225,7 +225,7 @@ class ClipFeed:
         row = found.rows[at]
         located = found.located[row]
         if isinstance(located, SourceError):
-            raise located
+            raise anew(located)
         start, duration = self._times(found.table, row)
         chosen: list[tuple[Int64, bool]] = []
 

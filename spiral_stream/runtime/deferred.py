@@ -6,6 +6,7 @@ The feeder goes on with the next batch meanwhile. The piece that is done last fi
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from functools import partial
 from typing import Any, Final, TypeVar, final
 
 import numpy as np
@@ -14,6 +15,7 @@ from spiral_stream.planner.lineage import Key, Lineage, Made
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.blame import blaming
 from spiral_stream.runtime.samples import SampleReader, Samples, calls_function
+from spiral_stream.threads import Stopped, settle
 
 PIECE_SAMPLES: Final = 64  # one call of a function: what it costs to begin one is shared by as many
 
@@ -82,8 +84,6 @@ class Here(Executor):
 
     def submit(self, work: Callable[..., T], /, *args: Any, **options: Any) -> "Future[T]":
         future: Future[T] = Future()
-        try:
-            future.set_result(work(*args, **options))
-        except Exception as error:  # noqa: BLE001  whoever waits for the future raises it
-            future.set_exception(error)
+        if not settle(future, partial(work, *args, **options)):
+            raise Stopped
         return future

@@ -10,7 +10,6 @@ samples share a batch.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final, final
 
 import numpy as np
@@ -27,6 +26,7 @@ from spiral_stream.batching.stratified import Float64, Line, deal
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.errors import BindError, DataError, PlanError
 from spiral_stream.expr import Expr
+from spiral_stream.memo import memo
 from spiral_stream.plan.bad_samples import why_never
 from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.composed import is_scarce
@@ -119,8 +119,8 @@ class Forming:
         first = ["chapter", "number"] if self.assembles else ["position", "part"][: 1 + (self.fan_out > 1)]
         self.rest_columns = (*first, *(("offset", "length") if formation.cuts_samples else ()))
         self.former = formation.former  # makes the former of a chapter
-        self._lent_to = lru_cache(_LENT)(self._lent)
-        self._firsts = lru_cache(_FIRSTS)(self.first_of)  # a slice border costs 0.1 ms, and every batch asks for some
+        self._lent_to = memo(self._lent, _LENT)
+        self._firsts = memo(self.first_of, _FIRSTS)  # a slice border costs 0.1 ms, and every batch asks for some
         mix = find(collate, Mix)
         self.moves = mix is not None and bool(mix.schedule)  # whether a schedule moves the streams' shares
 

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import SourceError, StreamError
+from spiral_stream.errors import SourceError, StreamError, anew
 from spiral_stream.threads import Stopped, doing, starting_processes, take_interrupts, told_to_stop
 from spiral_stream.transforms.python import Function
 
@@ -156,7 +156,7 @@ class FunctionProcesses:
             self._idle.append(process)
             self._change.notify()
         if isinstance(found, SourceError):
-            raise found
+            raise anew(found)
         return found
 
     def _taken(self) -> _Process:

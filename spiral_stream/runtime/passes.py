@@ -13,7 +13,7 @@ from typing import Any, Final, Self, final
 
 from spiral_stream.batching import tail
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import StreamError, shown
+from spiral_stream.errors import StreamError, shown, without_values
 from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.around import Around
@@ -59,8 +59,12 @@ class Pass(Iterator[Any]):
     def __next__(self) -> Any:
         try:
             return next(self._batches)
-        except ValueError as error:
-            self._need_one_thread(error)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            if isinstance(error, ValueError):
+                self._need_one_thread(error)
+            without_values(error)
             raise
 
     def close(self) -> None:
@@ -165,6 +169,13 @@ class Passes:
         Raises:
             IndexError: the epoch has no such batch.
         """
+        try:
+            return self._build(now, delivery, epoch, number, numbering)
+        except BaseException as error:
+            without_values(error)
+            raise
+
+    def _build(self, now: Now, delivery: Delivery, epoch: int, number: int, numbering: Numbering | None) -> Any:
         opening, bound, devices = now()
         opening.check_kept(bound.run_seed)
         builder = self._builder(opening, bound, 1, delivery, devices, numbering)

@@ -1,6 +1,6 @@
 """One batch, and the work that is left until it is whole."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any, final
@@ -21,6 +21,25 @@ class Batch:
     samples: int = 0  # that were drawn for it
 
 
+def finish(parts: list[Future[None]]) -> None:
+    """Wait for pieces of work and forget them. Raises the error of the first that failed.
+
+    An error leads to the batch whose piece it was, and the batch has the list: forgotten, the two let each other go.
+    """
+    try:
+        for part in parts:  # which may add some
+            part.result()
+    finally:
+        drop(parts)
+
+
+def drop(parts: list[Future[None]]) -> None:
+    """Cancel the pieces that have not begun, and forget all."""
+    for part in parts:
+        part.cancel()
+    parts.clear()
+
+
 class Pending:
     """A batch that is being built.
 
@@ -36,7 +55,7 @@ class Pending:
     def __init__(
         self,
         finish: Callable[[], Batch],
-        parts: Sequence[Future[None]],
+        parts: list[Future[None]],
         fields: Mapping[str, Any],
         listed: int | Callable[[], int],
         begun: int = 0,
@@ -94,8 +113,7 @@ class Pending:
         """
         try:
             with sound(self._begun):
-                for part in self._parts:
-                    part.result()
+                finish(self._parts)
         except DataError as error:
             again = None if self.mend is None else self.mend(error)
             if again is None:
@@ -105,5 +123,4 @@ class Pending:
 
     def cancel(self) -> None:
         """Cancel the pieces that have not begun."""
-        for part in self._parts:
-            part.cancel()
+        drop(self._parts)

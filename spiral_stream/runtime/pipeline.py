@@ -144,8 +144,11 @@ class Pipeline(Owner):
             pending = self._queue.get(self._tell, TELL_AFTER_S)
             if pending is None:
                 return None
-            self._wait(pending)
-            batch = pending.result()
+            try:
+                self._wait(pending)
+                batch = pending.result()
+            finally:
+                pending.cancel()  # the wait may have been interrupted
         except CancelledError as error:
             end_daemon_at_exit()
             raise StreamError(CLOSED) from error

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar, final
 
-from spiral_stream.errors import StreamError
+from spiral_stream.errors import StreamError, without_values
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ class BoundedQueue(Generic[T]):
                 self._changed.notify_all()
                 return item
             if self._failure is not None:
-                raise self._failure
+                raise without_values(self._failure)  # of its last raise
             return None
 
     def at_once(self, usable: Callable[[T], bool]) -> bool:
@@ -128,15 +128,16 @@ class BoundedQueue(Generic[T]):
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """For the producer: let the consumer get this error, after the items before it."""
+        """For the producer: let the consumer get this error, after the items before it. Nobody gets it after `close`."""
         with self._changed:
-            self._failure = error
+            self._failure = None if self._closed else without_values(error)
             self._changed.notify_all()
 
     def close(self) -> list[T]:
         """For the consumer: stop, and wake everybody who waits. Return the items that were not taken."""
         with self._changed:
             self._closed = True
+            self._failure = None
             left = [item for item, _ in self._items]
             self._items.clear()
             self._changed.notify_all()

@@ -57,7 +57,10 @@ class SubprocessReader:
                     continue
                 ended = True
                 if kind == _ERROR:
-                    raise value
+                    try:
+                        raise value
+                    finally:
+                        del value  # the error keeps this frame
                 return
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             msg = (

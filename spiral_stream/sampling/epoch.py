@@ -10,12 +10,12 @@ How long an epoch is: see `plan.epoch_length`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.memo import memo
 from spiral_stream.sampling.extent import Extent
 from spiral_stream.sampling.left_over import LeftOver
 from spiral_stream.sampling.mixture import Mixture
@@ -92,9 +92,9 @@ class EpochOrder:
         self._left_overs = dict(enumerate(left_overs))
         self._rebased = rebased if mixture is None else None
         kept = 2 * len(populations) if order.large_passes else max(_ARRANGEMENTS, 2 * len(populations))
-        self._arrangement = lru_cache(kept)(self._arranged)
+        self._arrangement = memo(self._arranged, kept)
         self._chunk_size = min(max(_LEAST_CHUNK, _PER_STREAM * len(populations)), _MOST_CHUNK)
-        self._chunk = lru_cache(_CHUNKS)(self._placed)
+        self._chunk = memo(self._placed, _CHUNKS)
 
     def length(self, epoch: int) -> int:
         """Return how many positions an epoch has."""

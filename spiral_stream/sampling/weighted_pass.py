@@ -11,11 +11,11 @@ read of the weight for every row of the relation, so below 2 us per sample for a
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Final, final
 
 import numpy as np
 
+from spiral_stream.memo import memo
 from spiral_stream.sampling.order import Arrangement, Float64, RowWeights, UInt64
 from spiral_stream.seeding import combine, fractions
 
@@ -44,7 +44,7 @@ class WeightedPass(Arrangement):
         parts = -(-self.size // max(part_rows, -(-self.size // _MOST_PARTS)))
         self._cuts = self._cut(parts)  # [Q - 1] times between the parts
         self._begins = self._counted()  # [Q + 1] the position at which each part begins, and the end
-        self._part = lru_cache(2)(self._sorted)
+        self._part = memo(self._sorted, 2)
 
     def rows(self, positions: UInt64) -> UInt64:
         places = np.asarray(positions, dtype=np.uint64).astype(np.int64)

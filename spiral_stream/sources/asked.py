@@ -11,7 +11,7 @@ from typing import final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spiral_stream.errors import SourceError, cut, warn
+from spiral_stream.errors import SourceError, anew, cut, warn
 from spiral_stream.semantic import file_names, is_list
 from spiral_stream.sources.reach import Reach, ReferenceDataError, ReferenceSourceError
 from spiral_stream.sources.stamps import Stamps
@@ -98,7 +98,7 @@ def _checked(
     each: NamedObject, got: Got | SourceError, reach: Reach, most_bytes: int | None, stamps: Stamps | None
 ) -> memoryview:
     if isinstance(got, AwayError):
-        raise got  # of no row: the others would fail too, each after the deadline
+        raise anew(got)  # of no row: the others would fail too, each after the deadline
     if isinstance(got, SourceError):
         raise ReferenceSourceError(each.row, str(got)) from None
     facts = reach.need_object(each.uri, each.named, got.facts, each.row)

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Final, final
 
-from spiral_stream.errors import SourceError, cut
+from spiral_stream.errors import SourceError, anew, cut
 from spiral_stream.storage.opening import payload_store_of, store_of
 from spiral_stream.storage.store import Facts, Get, Store, what_differs
 from spiral_stream.storage.uri import printable
@@ -85,7 +85,7 @@ def read_several(asked: Sequence[tuple[str, Facts, int, int]]) -> list[memoryvie
         for at, got in zip(places, store.read([gets[at] for at in places]), strict=True):
             uri, opened, _, _ = asked[at]
             if isinstance(got, SourceError):
-                raise got
+                raise anew(got)
             if (got.facts.size, got.facts.mark) != (opened.size, opened.mark):
                 msg = (
                     f"{cut(printable(uri))} changed while it is being read: "
@@ -217,5 +217,5 @@ class RemoteBytes:
         try:
             return b"".join(data for _, data in read_parts(self._uri, self._facts, [(offset, length)]))
         except SourceError as error:
-            self.error = error
+            self.error = anew(error)
             raise

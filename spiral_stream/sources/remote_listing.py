@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from spiral_stream.errors import SourceError, cut
+from spiral_stream.errors import SourceError, anew, cut
 from spiral_stream.sources.braces import expanded
 from spiral_stream.sources.remote_file import look, look_all
 from spiral_stream.storage.faults import NotThereError
@@ -44,7 +44,7 @@ def objects_of(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> Itera
             yield FoundObject(given, member, seen, looked=True)
             continue
         if seen is not None and not (isinstance(seen, NotThereError) and scheme_of(member) not in WEB):
-            raise seen
+            raise anew(seen)
         found = _matching if _GLOB.search(member) else _below
         for uri, facts in found(member, what, suffixes):
             yield FoundObject(given, uri, facts, looked=False)
@@ -68,7 +68,7 @@ def confirmed(found: Sequence[FoundObject]) -> list[Facts]:
             continue
         for at, seen in zip(places, look_all([found[at].uri for at in places]), strict=True):
             if isinstance(seen, SourceError):
-                raise seen
+                raise anew(seen)
             facts[at] = seen
     return facts
 

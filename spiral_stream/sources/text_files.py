@@ -9,7 +9,7 @@ from typing import ClassVar, Final, final
 import pyarrow as pa
 
 from spiral_stream.arguments import class_door
-from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.errors import SourceError, anew, cut, shown
 from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.imports import FILE, RAISE, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.listing import file_units
@@ -133,7 +133,7 @@ def _objects_read(files: Sequence[ImportUnit]) -> list[bytes]:
     found = []
     for file, got in zip(files, places[0][0].read([Get(key, most_bytes=FILE_BYTES) for _, key in places]), strict=True):
         if isinstance(got, SourceError):
-            raise got
+            raise anew(got)
         if got.data is None:
             raise _too_large(file.path)
         if got.facts.size != file.size_bytes:

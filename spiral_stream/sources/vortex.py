@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.arguments import class_door
-from spiral_stream.errors import SourceError, SpiralError, cut
+from spiral_stream.errors import SourceError, SpiralError, anew, cut
 from spiral_stream.expr import Expr
 from spiral_stream.extras import need
 from spiral_stream.integrity.regular_files import open_file
@@ -386,8 +386,7 @@ def _storage(path: str, remote: RemoteBytes | None = None) -> Iterator[None]:
         raise
     except BaseException as error:  # PanicException derives from BaseException
         if remote is not None and remote.error is not None:
-            met, remote.error = remote.error, None
-            raise met from None
+            raise anew(remote.error) from None
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         msg = f"Vortex file {cut(path)}: {cut(first)}. Check that the file is whole and has not changed"
         raise SourceError(msg) from error

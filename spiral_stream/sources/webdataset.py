@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, cast, final
 import pyarrow as pa
 
 from spiral_stream.arguments import class_door
-from spiral_stream.errors import SourceError, SpiralWarning, cut, shown
+from spiral_stream.errors import SourceError, SpiralWarning, anew, cut, shown
 from spiral_stream.integrity.regular_files import need_file
 from spiral_stream.sources.declared import columns
 from spiral_stream.sources.imports import KEY, RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
@@ -261,7 +261,7 @@ def _facts_of(path: str, name: str, main: str, seen: Facts | SourceError | None)
     """What a sidecar is like; of an object, what a look said."""
     try:
         if isinstance(seen, SourceError):
-            raise seen
+            raise anew(seen)
         if seen is None:
             facts = os.stat(path)  # noqa: PTH116
             need_file(path, facts)

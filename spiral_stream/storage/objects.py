@@ -338,7 +338,7 @@ def _together(answers: "Sequence[Coroutine[Any, Any, T]]") -> list[T]:
     helper.start()
     helper.join()
     if failed:
-        raise failed[0]
+        raise failed.pop()
     return done[0]
 
 

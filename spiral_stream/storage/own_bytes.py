@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, final
 
-from spiral_stream.errors import CacheError, SourceError, SpiralError
+from spiral_stream.errors import CacheError, SourceError, SpiralError, anew
 from spiral_stream.storage.files import too_short
 from spiral_stream.storage.node_files import printable
 from spiral_stream.storage.node_store import NodeStore
@@ -50,7 +50,7 @@ def read_kept(
     out = []
     for got in store.read(gets):
         if isinstance(got, SourceError):
-            raise got
+            raise anew(got)
         out.append(got.data or memoryview(b""))
     return out
 

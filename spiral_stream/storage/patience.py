@@ -76,6 +76,9 @@ class Patience:
                 except BaseException as error:
                     if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
                         raise
+                    error.__traceback__ = (
+                        None  # the client drops the error in its next call only, and whatever it leads to
+                    )
                     pause_s = random.random() * min(MOST_PAUSE_S, FIRST_PAUSE_S * 2**failed)  # noqa: S311
                     if not passes(error) or failed >= self.retries or monotonic() + pause_s >= until:
                         raise fault(uri, error, doing) from None

@@ -12,7 +12,7 @@ from typing import Final, final
 
 import xxhash
 
-from spiral_stream.errors import SourceError
+from spiral_stream.errors import SourceError, anew
 
 Buffer = bytes | bytearray | memoryview
 
@@ -130,7 +130,7 @@ class Store(ABC):
         """
         [found] = self.read([Get(key, start, length)])
         if isinstance(found, SourceError):
-            raise found
+            raise anew(found)
         return found
 
 

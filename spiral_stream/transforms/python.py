@@ -95,24 +95,18 @@ class Function:
         except Exception as error:
             if not is_of_the_row(error):
                 raise self._fault(error) from error
-            row, own = self._failing(given, keys)
-            if own is None:
-                msg = f"{self._who}: failed on {len(keys):,} samples: {type(error).__name__}: {error}"
-                raise DataError(msg) from error
-            if not is_of_the_row(own):
-                raise self._fault(own, row) from own
-            msg = f"{self._who}: failed: {type(own).__name__}: {own}"
-            raise DataError(msg, row=row) from own
+            self._need_each(given, keys)
+            msg = f"{self._who}: failed on {len(keys):,} samples: {type(error).__name__}: {error}"
+            raise DataError(msg) from error
 
-    def _failing(self, given: list[Any], keys: NDArray[np.uint64]) -> tuple[int | None, Exception | None]:
-        """Return the first sample that fails by itself, and its error: one call per sample, after a failure only."""
+    def _need_each(self, given: list[Any], keys: NDArray[np.uint64]) -> None:
+        """Raise the error of the first sample that fails by itself: one call per sample, after a failure only."""
         for row in range(len(keys)):
             one = [each.slice(row, 1) for each in given]
             try:
                 self.function(*one, keys[row : row + 1]) if self.random else self.function(*one)
-            except Exception as error:  # noqa: BLE001  the caller raises it
-                return row, error
-        return None, None
+            except Exception as error:
+                raise self._of_row(error, row) from error
 
     def _singly(self, columns: list[list[Any]], keys: NDArray[np.uint64]) -> list[Any]:
         out = []
@@ -121,11 +115,14 @@ class Function:
             try:
                 out.append(self.function(*values, *drawn))
             except Exception as error:
-                if not is_of_the_row(error):
-                    raise self._fault(error, row) from error
-                msg = f"{self._who}: failed: {type(error).__name__}: {error}"
-                raise DataError(msg, row=row) from error
+                raise self._of_row(error, row) from error
         return out
+
+    def _of_row(self, error: Exception, row: int) -> SourceError:
+        """The error of one sample: its own fault, or another's."""
+        if not is_of_the_row(error):
+            return self._fault(error, row)
+        return DataError(f"{self._who}: failed: {type(error).__name__}: {error}", row=row)
 
     def _fault(self, error: Exception, row: int | None = None) -> SourceError:
         """A fault of storage or memory that the function met: no property of the sample."""
