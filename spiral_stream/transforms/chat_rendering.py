@@ -184,7 +184,11 @@ class Renderer:
         """The text of parts, for a template that would write a list as Python prints it."""
         if len(parts) == 1 and isinstance(parts[0], str):
             return parts[0]
-        if len(parts) != 1 or not isinstance(parts[0], Mapping) or set(parts[0]) != {"type", "text"}:
+        if (
+            len(parts) != 1
+            or not isinstance(parts[0], Mapping)
+            or parts[0] != {"type": "text", "text": parts[0].get("text")}
+        ):
             kinds = ", ".join(shown(each.get("type") if isinstance(each, Mapping) else each, _SHOWN) for each in parts)
             self._refuse(
                 f"the content of {where} has {len(parts)} parts ({kinds}), and the template reads content as one text",

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from spiral_stream.semantic import SHAPE, semantic_of
 from spiral_stream.sources import jsonl, mds, mds_samples, webdataset
 from spiral_stream.sources.mds_encodings import ARRAY_TYPES
 from spiral_stream.sources.payload import payload
+from spiral_stream.sources.saved import source_from_json, source_to_json
+from spiral_stream.testing import check_source
 from tests.fixtures.examples import few
 from tests.fixtures.imported_rows import rows_of
 from tests.stream.sources.test_mds import shard
@@ -416,6 +419,30 @@ def test_a_schema_that_cannot_be_meant_is_refused(tmp_path: Path, arguments: dic
     for source in (sp.WebDataset, sp.Mds):
         with pytest.raises(SourceError, match=message):
             source(tmp_path, **arguments)
+
+
+def test_a_schema_is_saved_and_sources_without_one_are_saved_as_before(tmp_path: Path) -> None:
+    schema = {"jpg": "image/jpeg-ref", "many": ("list", "image/jpeg-ref"), "n": ("struct", ("a", ("list", "int64")))}
+    for source in (sp.WebDataset(tmp_path, schema=schema), sp.Mds(tmp_path, schema=schema)):
+        assert source_from_json(json.loads(json.dumps(source_to_json(source)))) == source
+        before = source_to_json(replace(source, schema=None))
+        assert "schema" not in before
+        assert source_from_json(before) == replace(source, schema=None)
+
+
+def test_the_laws_of_sources_hold_under_a_schema(tmp_path: Path) -> None:
+    tars, shards = tmp_path / "tars", tmp_path / "shards"
+    shards.mkdir()
+    for at in range(3):
+        members(tars / f"{at}.tar", [(f"{at}.jpg", b"x"), (f"{at}.txt", b"t")][: at + 1])
+    columns = {"txt": "string", "jpg": "image/jpeg-ref"}
+    check_source(sp.WebDataset(tars, schema=columns), lambda: members(tars / "1.tar", [("1.txt", b"new")]))
+    write_shards(
+        shards, [([[b"1"]], {"m": "json"}, [None]), ([[b'{"a": 1}', b"b"]], {"m": "json", "b": "bytes"}, [None] * 2)]
+    )
+    again = [([[b"[2]"]], {"m": "json"}, [None]), ([[b'{"a": 1}', b"b"]], {"m": "json", "b": "bytes"}, [None] * 2)]
+    columns = {"b": "application/bytes-ref", "m_a": "int8"}
+    check_source(sp.Mds(shards, schema=columns), lambda: write_shards(shards, again))
 
 
 def test_what_a_tar_holds_is_what_its_schema_says(tmp_path: Path) -> None:
