@@ -18,6 +18,8 @@ EXTRA_OF: Final[Mapping[str, str]] = {
     "jax": "jax",
     "matplotlib": "report",
     "obstore": "object-stores",
+    "pandas": "pandas",
+    "polars": "polars",
     "ray": "ray",
     "tiktoken": "text",
     "tokenizers": "text",

@@ -6,18 +6,21 @@ several streams may share the beginning of a plan.
 The verbs of rows lie in `row_verbs`; here are those that make samples and batches.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
+import numpy as np
 import pyarrow as pa
 
-from spiral_stream.arguments import door
+from spiral_stream.arguments import door, whole
 from spiral_stream.batching.formation import Composition, Formation
 from spiral_stream.batching.tail import DropPartial, Tail, as_tail
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.row_identity import RowIdentity
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.extras import need
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.list import List
@@ -28,15 +31,21 @@ from spiral_stream.plan.checks import column_list, column_names, warn_of_unheede
 from spiral_stream.plan.decoded import with_decoded, with_steps
 from spiral_stream.plan.makers import sample_identity
 from spiral_stream.plan.record_types import struct_of
-from spiral_stream.plan.tree import spine
+from spiral_stream.plan.tree import find, spine
 from spiral_stream.planner.meaning import settled, tokenized
 from spiral_stream.row_verbs import RowVerbs
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
+from spiral_stream.sampling.permutation import permute
+from spiral_stream.seeding import key
+from spiral_stream.sources.source import SCAN_ROWS
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.transform import Named
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
     from spiral_stream.adapters.jax import JaxStream
     from spiral_stream.adapters.torch import TorchStream
     from spiral_stream.explain import Explanation
@@ -315,12 +324,170 @@ class Relation(RowVerbs):
             PlanError: the plan has samples already.
             SourceError: a source cannot be read.
         """
-        if not isinstance(self.node, nodes.Relational):
-            msg = f"to_arrow: it comes after {self.node.VERB}. Call it before sample, or iterate the stream"
-            raise PlanError(msg)
+        self._need_rows("to_arrow")
         from spiral_stream.planner.select import collect
+        from spiral_stream.planner.some_rows import batches
 
-        return collect(self.node, lambda name: OpenRelation(self.catalog.entry(name)))
+        with self._opened() as opened:
+            if find(self.node, nodes.Limit) is None:
+                return collect(self.node, opened)
+            return pa.Table.from_batches(batches(self.node, opened, SCAN_ROWS), self.schema)  # stops at the limit
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return all rows as a data frame of pandas, with the types that Arrow gives them; only before `sample`.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+            PlanError: the plan has samples already.
+            SourceError: a source cannot be read.
+        """
+        self._need_rows("to_pandas")
+        need("pandas", "to_pandas", "use to_arrow()")
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> "pl.DataFrame":
+        """Return all rows as a data frame of Polars; only before `sample`.
+
+        Raises:
+            MissingExtraError: Polars is not installed.
+            PlanError: the plan has samples already.
+            SourceError: a source cannot be read.
+        """
+        self._need_rows("to_polars")
+        need("polars", "to_polars", "use to_arrow()")
+        import polars as pl
+
+        found = pl.from_arrow(self.to_arrow())
+        assert isinstance(found, pl.DataFrame)
+        return found
+
+    @door(PlanError)
+    def batches(self, rows: int = SCAN_ROWS) -> Iterator[pa.RecordBatch]:
+        """Return all rows in their order, as record batches; only before `sample`. Memory holds one batch.
+
+        `distinct` and `sort` keep the columns that they look at in memory; an aggregate and SQL text, what they make.
+
+        Args:
+            rows: of a batch; the last one may be shorter.
+
+        Raises:
+            PlanError: the plan has samples already, or ``rows`` is not at least 1.
+            SourceError: a source cannot be read.
+
+        Example:
+            >>> for batch in relation.filter("width >= 256").batches(1_000):
+            ...     print(batch.num_rows)
+        """
+        self._need_rows("batches")
+        each = self._at_least("batches", "rows", rows, 1)
+        return self._batches(each)
+
+    def _batches(self, rows: int) -> Iterator[pa.RecordBatch]:
+        from spiral_stream.planner.some_rows import batches
+
+        with self._opened() as opened:
+            yield from batches(self.node, opened, rows)
+
+    @door(PlanError)
+    def sample_rows(self, count: int = 5, *, seed: int = 0) -> pa.Table:
+        """Return some rows at random, in their order; only before `sample`, which makes samples of all rows.
+
+        The rows depend on the plan, its data, ``count`` and ``seed`` alone: another call gives the same ones. Rows of a relation
+        are read by their address; after a filter or join the columns that decide are read twice.
+
+        Args:
+            count: how many; all rows, if there are fewer.
+            seed: another one gives other rows.
+
+        Raises:
+            PlanError: the plan has samples already, or an argument is wrong.
+            SourceError: a source cannot be read.
+        """
+        self._need_rows("sample_rows")
+        wanted, drawn = self._at_least("sample_rows", "count", count, 0), whole(seed)
+        if drawn is None:
+            msg = f"sample_rows: seed={shown(seed)}. Give an integer"
+            raise PlanError(msg)
+        from spiral_stream.planner.some_rows import rows_at
+
+        total = self.count()
+        at = np.arange(min(wanted, total), dtype=np.uint64)
+        places = np.sort(permute(at, total, np.uint64(key("sample_rows", drawn)))) if len(at) else at
+        with self._opened() as opened:
+            return rows_at(self.node, opened, places)
+
+    def count(self) -> int:
+        """Return the number of rows; only before `sample`. Where no metadata says it, the columns that decide are read.
+
+        Raises:
+            PlanError: the plan has samples already.
+            SourceError: a source cannot be read.
+        """
+        self._need_rows("count")
+        found = self._known_count()
+        if found is not None:
+            return found
+        from spiral_stream.planner.some_rows import count
+
+        with self._opened() as opened:
+            return count(self.node, opened)
+
+    def __len__(self) -> int:
+        """Return the number of rows where metadata says it. It reads nothing, so elsewhere it is a TypeError: call `count`."""
+        if not isinstance(self.node, nodes.Relational):
+            msg = f"len: a plan after {self.node.VERB} has no rows. Ask its stream for batches: len(plan.to_torch())"
+            raise TypeError(msg)
+        found = self._known_count()
+        if found is None:
+            msg = (
+                f"len: how many rows {self.node.VERB} leaves is known when they are read, and len reads nothing. "
+                "Call .count(), which reads the columns that decide"
+            )
+            raise TypeError(msg)
+        return found
+
+    def __bool__(self) -> bool:
+        """True: a plan is there, whether it has rows or not. ``relation.count() > 0`` asks for rows."""
+        return True
+
+    def describe(self) -> "Explanation":
+        """Return what statistics say of each column: nulls, NaN, distinct values, least and greatest, mean. Reads no row.
+
+        They were counted by ``catalog.measure(name)``, of all rows of a relation. What is not measured, or is computed, is
+        listed with what would say it. Only before `sample`.
+
+        Raises:
+            PlanError: the plan has samples already.
+            CatalogError: statistics are damaged.
+        """
+        self._need_rows("describe")
+        from spiral_stream.explain.described import described
+
+        return described(self.node, self.catalog)
+
+    def _known_count(self) -> int | None:
+        from spiral_stream.planner.some_rows import known_count
+
+        return known_count(self.node, lambda name: self.catalog.entry(name).manifest().total)
+
+    def _need_rows(self, verb: str) -> None:
+        if not isinstance(self.node, nodes.Relational):
+            msg = f"{verb}: it comes after {self.node.VERB}. Call it before sample, or iterate the stream"
+            raise PlanError(msg)
+
+    @staticmethod
+    def _at_least(verb: str, name: str, value: object, least: int) -> int:
+        found = whole(value)
+        if found is None or found < least:
+            msg = f"{verb}: {name}={shown(value)}. Give an integer of at least {least}"
+            raise PlanError(msg)
+        return found
+
+    @contextmanager
+    def _opened(self) -> Iterator[Callable[[str], OpenRelation]]:
+        """Relations by name, each opened once; all are closed in the end."""
+        with ExitStack() as held:
+            yield cache(lambda name: held.enter_context(OpenRelation(self.catalog.entry(name))))
 
     @door(PlanError)
     def order(self, epoch: int = 0) -> "OrderedRows":

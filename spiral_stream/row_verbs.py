@@ -3,7 +3,7 @@
 `RowVerbs` has more than 12 methods, since each verb is one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar, final
 
@@ -14,11 +14,12 @@ from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import Alias, Col, Expr, col, lit
 from spiral_stream.plan import combining, extents, maps, nodes, splits
-from spiral_stream.plan.checks import column_list, need_name, need_new_names
+from spiral_stream.plan.checks import column_list, need_columns, need_name, need_new_names
 from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.kept import SampleKept, need_seen
 from spiral_stream.plan.makers import natural_identity
 from spiral_stream.plan.profiles import Profile, renewed
+from spiral_stream.relational.conditions import condition
 from spiral_stream.sources.source import FormerProfile
 from spiral_stream.transforms.python import Function
 
@@ -38,6 +39,11 @@ class RowVerbs:
         return self.node.schema()
 
     @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.schema.names)
+
+    @property
     def fingerprint(self) -> str:
         """The plan's fingerprint: 32 hex digits."""
         return fingerprint(self.node)
@@ -50,7 +56,7 @@ class RowVerbs:
     @door(PlanError, kept=("batched", "version"))
     def filter(
         self,
-        *predicates: Expr | Callable[..., Any],
+        *predicates: Expr | str | Callable[..., Any],
         columns: Sequence[str] = (),
         batched: bool = True,
         version: str | None = None,
@@ -59,23 +65,27 @@ class RowVerbs:
         """Keep the rows for which every predicate is true. After `sample`, a predicate may be a Python function.
 
         Args:
-            *predicates: expressions over columns; after `sample` also functions that return booleans.
+            *predicates: expressions over columns; or conditions in SQL, such as ``"width >= 256 and lang in ('de', 'en')"``,
+                which mean what `col` means: no NaN is larger than a number, and ``%`` is floored. After `sample` also
+                functions that return booleans.
             columns: the columns that a function takes, in order.
             batched: whether a function takes Arrow arrays; else it takes the values of one sample at a time.
             version: as for `map`.
             workers: as for `map`.
 
         Raises:
-            PlanError: a predicate is not an expression or function, a column is unknown, or types do not fit.
+            PlanError: a predicate is not an expression or function, a text is no condition, or says what no expression says;
+                a column is unknown, or types do not fit.
 
         Example:
             >>> relation.filter((col("width") >= 256) & ~col("label_id").is_null())
         """
         node = self.node
-        if version is not None and all(isinstance(each, Expr) for each in predicates):
+        tests = [condition(each, self.schema) if isinstance(each, str) else each for each in predicates]
+        if version is not None and all(isinstance(each, Expr) for each in tests):
             msg = f"filter: version={shown(version)} stands for the code of a function, and no predicate is one. Leave it out"
             raise PlanError(msg)
-        for predicate in predicates:
+        for predicate in tests:
             if isinstance(node, nodes.Sampled):
                 test = (
                     predicate
@@ -115,6 +125,60 @@ class RowVerbs:
         return self._with(nodes.Project(source, tuple(named)))
 
     select = project
+
+    @door(PlanError)
+    def drop(self, *names: str) -> Self:
+        """Leave columns out: `project` of all others.
+
+        Args:
+            *names: the columns.
+
+        Raises:
+            PlanError: there is no such column, or none would be left.
+        """
+        need_columns("drop", names, self.schema)
+        return self.project(*(name for name in self.columns if name not in names)) if names else self
+
+    @door(PlanError)
+    def rename(self, names: Mapping[str, str] | None = None, /, **new: str) -> Self:
+        """Give columns other names, at their places: `project` with ``col("old").alias("new")``.
+
+        A column of images, clips or sound that a field decodes keeps its name.
+
+        Args:
+            names: ``{"old": "new"}``, as in pandas and Polars.
+            **new: ``new="old"``, as in ibis and in SQL's ``old AS new``.
+
+        Raises:
+            PlanError: there is no such column, one is named twice, or two would have one name.
+        """
+        pairs = [*(names or {}).items(), *((old, name) for name, old in new.items())]
+        have = self.columns
+        for old, name in pairs:
+            if old not in have and name in have:
+                pair = f'{{"{name}": "{old}"}}' if names and old in names else f'{old}="{name}"'
+                msg = f"rename: {old!r} is not a column, and {name!r} is one. Write it the other way round: rename({pair})"
+                raise PlanError(msg)
+        need_columns("rename", tuple(old for old, _ in pairs), self.schema)
+        renamed = dict(pairs)
+        if len(renamed) < len(pairs):
+            twice = next(old for old, name in pairs if renamed[old] != name)
+            msg = f"rename: {twice!r} gets two names. Copy it first: .with_columns(copy=col({twice!r}))"
+            raise PlanError(msg)
+        after = [renamed.get(name, name) for name in have]
+        need_new_names("rename", after, "Drop the other one first: .drop(...)")
+        return self.project(
+            *(name if name == now else col(name).alias(now) for name, now in zip(have, after, strict=True))
+        )
+
+    @door(PlanError)
+    def head(self, count: int = 5) -> Self:
+        """Keep the first rows: `limit`. Reading them stops there, unless a `sort` or `distinct` needs all rows.
+
+        Args:
+            count: how many.
+        """
+        return self.limit(count)
 
     @door(PlanError)
     def with_columns(self, **computed: Expr) -> Self:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spiral_stream.dialects.pushdown import Inexpressible
-from spiral_stream.expr import Alias, Call, Cast, Col, Expr, Lit, bind, kind_of, type_of
+from spiral_stream.expr import FUNCTIONS, Alias, Call, Cast, Col, Expr, Lit, bind, kind_of, type_of
 
 _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "==": lambda a, b: a == b,
@@ -43,6 +43,8 @@ def to_parquet(expr: Expr, schema: pa.Schema) -> pc.Expression:
     """
     bound = bind(expr, schema)
     for node in bound.walk():
+        if isinstance(node, Call) and node.op in FUNCTIONS:
+            raise Inexpressible  # statistics of a column say nothing of its functions, and hide NaN from them
         if isinstance(node, Call) and node.op in ("not", "!=", "is_nan") and _compares_floats(node, schema):
             raise Inexpressible
     return _lower(bound, schema)
@@ -66,6 +68,8 @@ def _lower(expr: Expr, schema: pa.Schema) -> pc.Expression:  # noqa: PLR0911  on
     if isinstance(expr, Cast):
         return _cast(expr, schema)
     assert isinstance(expr, Call)
+    if expr.op in FUNCTIONS:
+        return _tabled(expr, schema)
     args = [_lower(arg, schema) for arg in expr.args]
     if expr.op in _COMPARE or expr.op == "!=":
         return _compare(expr, args, schema)
@@ -78,6 +82,19 @@ def _lower(expr: Expr, schema: pa.Schema) -> pc.Expression:  # noqa: PLR0911  on
     if expr.op in ("//", "%"):
         return _floored(expr, args)
     return _function(expr, args, schema)
+
+
+def _tabled(expr: Call, schema: pa.Schema) -> pc.Expression:
+    function = FUNCTIONS[expr.op]
+    if not function.lowers:
+        raise Inexpressible
+    values = [_lower(arg, schema) for arg in expr.args[: function.values]]
+    return function.compute(*values, *constants_of(expr))
+
+
+def constants_of(expr: Call) -> list[Any]:
+    """Return the constants of a bound call of `FUNCTIONS`, which follow its values."""
+    return [arg.value for arg in expr.args[FUNCTIONS[expr.op].values :] if isinstance(arg, Lit)]
 
 
 def _cast(expr: Cast, schema: pa.Schema) -> pc.Expression:

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
+from spiral_stream.dialects.arrow import constants_of
 from spiral_stream.errors import DataError
-from spiral_stream.expr import Alias, Call, Cast, Col, Expr, Lit, bind, bind_predicate, kind_of, type_of
+from spiral_stream.expr import FUNCTIONS, Alias, Call, Cast, Col, Expr, Lit, bind, bind_predicate, kind_of, type_of
 from spiral_stream.seeding import combine, key
 
 Array = NDArray[Any]
@@ -94,6 +95,8 @@ def to_column(expr: Expr, columns: Columns, rows: int) -> pa.Array:
     schema = _schema(columns)
     bound, kind = bind(expr, schema), type_of(expr, schema)
     with np.errstate(all="ignore"):
+        if isinstance(bound, Call) and bound.op in FUNCTIONS:
+            return _one_array(_Evaluation(columns, rows).arrow(bound)).cast(kind)
         data, valid = _Evaluation(columns, rows).value(bound)
     data, valid = np.broadcast_to(data, rows), np.broadcast_to(valid, rows)
     return pa.array(data, mask=~valid).cast(kind) if rows else pa.array([], kind)
@@ -117,7 +120,7 @@ class _Evaluation:
         self.columns = columns
         self.rows = rows
 
-    def value(self, expr: Expr) -> Values:
+    def value(self, expr: Expr) -> Values:  # noqa: PLR0911  one return a kind of node
         if isinstance(expr, Col):
             return _from_column(self.columns[expr.name])
         if isinstance(expr, Lit):
@@ -127,10 +130,27 @@ class _Evaluation:
         if isinstance(expr, Cast):
             return self.cast(expr)
         assert isinstance(expr, Call)
+        if expr.op in FUNCTIONS:
+            return _from_column(self.arrow(expr))
         if expr.op in ("is_null", "len"):
             return self.of_column(expr)
         args = [self.value(arg) for arg in expr.args]
         return _call(expr.op, args)
+
+    def arrow(self, expr: Expr) -> Any:
+        """The value as an array of Arrow (or a scalar, of a constant): what the functions of the table take and give."""
+        if isinstance(expr, Col):
+            return _arrow(self.columns[expr.name])
+        if isinstance(expr, Call) and expr.op in FUNCTIONS:
+            function = FUNCTIONS[expr.op]
+            return function.compute(*map(self.arrow, expr.args[: function.values]), *constants_of(expr))
+        if isinstance(expr, Lit):
+            return pa.scalar(expr.value, expr.type)
+        kind = type_of(expr, _schema(self.columns))
+        if isinstance(expr, Cast) and kind_of(kind) in ("text", "binary"):
+            return self.arrow(expr.source).cast(kind)
+        data, valid = self.value(expr)
+        return pa.array(np.broadcast_to(data, self.rows), mask=~np.broadcast_to(valid, self.rows)).cast(kind)
 
     def cast(self, expr: Cast) -> Values:
         data, valid = self.value(expr.source)
@@ -141,8 +161,8 @@ class _Evaluation:
     def of_column(self, expr: Call) -> Values:
         """Functions that need no values, or those of a nested column."""
         source = expr.args[0]
-        if isinstance(source, Col):
-            array = _arrow(self.columns[source.name])
+        if isinstance(source, Col) or (isinstance(source, Call) and source.op in FUNCTIONS):
+            array = self.arrow(source)
             valid = np.asarray(pc.is_valid(array))
             if expr.op == "is_null":
                 return ~valid, np.ones_like(valid)
@@ -219,6 +239,11 @@ def _arrow(values: Array | pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedA
     if not isinstance(values, np.ndarray):
         return values
     return pa.array(values.astype(object) if values.dtype.kind in "UT" else values, from_pandas=False)
+
+
+def _one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    found = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
 def _from_column(values: Array | pa.Array | pa.ChunkedArray) -> Values:

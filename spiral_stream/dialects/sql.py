@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from spiral_stream.dialects.pushdown import Inexpressible
-from spiral_stream.expr import Alias, Call, Cast, Col, Expr, Lit, bind, kind_of, type_of
+from spiral_stream.expr import FUNCTIONS, Alias, Call, Cast, Col, Expr, Lit, bind, kind_of, type_of
 
 _SQL_OPS: Final = {"==": "=", "!=": "=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _ARROW_RS_TYPES: Final = {
@@ -75,6 +75,11 @@ class SqlDialect:
     def length(self, value: str, kind: str) -> str:
         raise NotImplementedError
 
+    def function(self, expr: Call, args: list[str]) -> str:
+        """Return a call of `FUNCTIONS`, whose SQL is DuckDB's."""
+        del expr, args
+        raise Inexpressible
+
     def zeros_joined(self, value: str, type_: pa.DataType) -> str:
         """Return a compared float as text that makes -0.0 equal to 0.0."""
         del type_
@@ -93,6 +98,8 @@ class SqlDialect:
         if expr.op in ("lower", "upper"):
             pair = (string.ascii_uppercase, string.ascii_lowercase)[:: 1 if expr.op == "lower" else -1]
             return f"translate({args[0]}, '{pair[0]}', '{pair[1]}')"
+        if expr.op in FUNCTIONS:
+            return self.function(expr, args)
         if expr.op == "hash":
             raise Inexpressible
         if expr.op == "len":

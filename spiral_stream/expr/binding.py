@@ -10,7 +10,9 @@ The bound tree is what dialects lower and fingerprints hash. Its rules, equal on
 * Arithmetic on integers is int64 and wraps; with a float, or ``/``, it is float64. ``/`` is true
   division (by zero: inf or NaN). ``//`` and ``%`` take integers, are floored, and null by zero.
 * ``hash`` of an integer is that of its value, whatever its width. It takes no dates and times, and no floats.
-* Text compares by code point; ``len`` of text counts code points; ``lower`` and ``upper`` are ASCII.
+* Text compares by code point; ``len`` of text counts code points. ``expr.lower()`` is of Unicode 14 (`letters`), and
+  ``expr.str.lower()`` of ASCII.
+* What else there is stands in `functions`: one entry per function.
 """
 
 import difflib
@@ -23,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.errors import PlanError
+from spiral_stream.expr.functions import FUNCTIONS
 from spiral_stream.expr.nodes import (
     ARITHMETIC,
     COMPARISONS,
@@ -89,7 +92,7 @@ def type_of(expr: Expr, schema: pa.Schema) -> pa.DataType:
 
 @cache
 def kind_of(type_: pa.DataType) -> str:
-    """One of bool, int, float, text, binary, time, date, list, other."""
+    """One of bool, int, float, text, binary, time, date, list, struct, other."""
     t = pa.types
     table = {
         "bool": t.is_boolean,
@@ -100,6 +103,7 @@ def kind_of(type_: pa.DataType) -> str:
         "time": t.is_timestamp,
         "date": t.is_date32,
         "list": lambda x: t.is_list(x) or t.is_large_list(x) or t.is_fixed_size_list(x),
+        "struct": t.is_struct,
     }
     return next((name for name, holds in table.items() if holds(type_)), "other")
 
@@ -124,7 +128,7 @@ def _bind(expr: Expr, schema: pa.Schema) -> tuple[Expr, pa.DataType | None]:  # 
         return _is_in(expr, args), BOOL
     if expr.op in ARITHMETIC or expr.op == "neg":
         return _arithmetic(expr, args)
-    return _function(expr, args)
+    return _tabled(expr, args) if expr.op in FUNCTIONS else _function(expr, args)
 
 
 def _column(expr: Col, schema: pa.Schema) -> tuple[Expr, pa.DataType]:
@@ -133,7 +137,11 @@ def _column(expr: Col, schema: pa.Schema) -> tuple[Expr, pa.DataType]:
         hint = f"Did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
         msg = f"expression: {expr.name!r} is not a column. {hint}There are {', '.join(schema.names)}"
         raise PlanError(msg)
-    stored = schema.field(expr.name).type
+    return _plain(expr, schema.field(expr.name).type)
+
+
+def _plain(expr: Expr, stored: pa.DataType) -> tuple[Expr, pa.DataType]:
+    """A stored value without its dictionary or view."""
     plain = stored.value_type if pa.types.is_dictionary(stored) else stored
     if pa.types.is_string_view(plain):
         plain = pa.string()
@@ -258,10 +266,12 @@ def _arithmetic(expr: Call, args: tuple[tuple[Expr, pa.DataType | None], ...]) -
         else:
             kinds.append("other" if type_ is None else kind_of(type_))
         if kinds[-1] not in ("int", "float") or (type_ is not None and kind_of(type_) in ("time", "date")):
-            _refuse(expr, f"{str(arg)!r} is {type_ or 'no number'}", "Arithmetic takes integers and floats")
+            joined = ". Join texts with .concat(...)" if type_ is not None and kind_of(type_) == "text" else ""
+            _refuse(expr, f"{str(arg)!r} is {type_ or 'no number'}", f"Arithmetic takes integers and floats{joined}")
     common = FLOAT if expr.op == "/" or "float" in kinds else INT
     if expr.op in ("//", "%") and common != INT:
-        _refuse(expr, f"{expr.op} of a float", "It takes integers. Use / for floats")
+        way_out = "Write (a / b).floor()" if expr.op == "//" else "Write a - (a / b).floor() * b"
+        _refuse(expr, f"{expr.op} of a float", f"It takes integers. {way_out}, or / for floats")
     if common == INT and any(type_ == pa.uint64() for _, type_ in args):
         _refuse(expr, "uint64 does not fit int64, in which integers are computed", "Use .cast('float64')")
     return Call(expr.op, tuple(_operand(expr, arg, type_, common) for arg, type_ in args)), common
@@ -303,6 +313,64 @@ def _function(expr: Call, args: tuple[tuple[Expr, pa.DataType | None], ...]) -> 
         return Call(expr.op, (source, _seed(expr, args[1][0]))), INT
     assert expr.op in ("is_nan", "len", *TEXT_MAPS)
     return Call(expr.op, (source,)), {"is_nan": BOOL, "len": INT}.get(expr.op, type_)
+
+
+def _tabled(expr: Call, args: tuple[tuple[Expr, pa.DataType | None], ...]) -> tuple[Expr, pa.DataType]:
+    """A function of the table: its values of one type, and its constants."""
+    function = FUNCTIONS[expr.op]
+    values, rest = args[: function.values], args[function.values :]
+    if all(isinstance(value, Lit) for value, _ in values):
+        _refuse(expr, f"{expr.op} of a constant", "Give a column")
+    constants = [
+        _constant_of(expr, constant, kind) for (constant, _), kind in zip(rest, function.constants, strict=False)
+    ]
+    given = [constant.value for constant in constants]
+    wrong = function.check(*given)
+    if wrong is not None:
+        _refuse(expr, *wrong)
+    if function.widens:
+        call, common = _arithmetic(Call(expr.op, expr.args[:1]), values)
+        assert isinstance(call, Call)
+        integer = common == INT and "int" not in function.takes
+        return (call.args[0] if integer else Call(expr.op, (*call.args, *constants))), common
+    bound, kind = _of_one_type(expr, values, function.takes)
+    gives = function.gives(kind, *given)
+    if gives is None:
+        names = [kind.field(at).name for at in range(kind.num_fields)]
+        found = "has several such fields" if str(given[0]) in names else f"has no field {given[0]!r}"
+        _refuse(expr, f"{str(bound[0])!r} {found}", f"It has {', '.join(names)}")
+    return _plain(Call(expr.op, (*bound, *constants)), gives)
+
+
+def _of_one_type(
+    expr: Call, values: tuple[tuple[Expr, pa.DataType | None], ...], takes: tuple[str, ...]
+) -> tuple[list[Expr], pa.DataType]:
+    """The values of a function in their common type, which constants take."""
+    common: pa.DataType | None = None
+    for value, kind in values:
+        text = isinstance(value, Lit) and isinstance(value.value, str) and "text" in takes
+        if not text and (kind is None or kind_of(kind) not in takes):
+            wanted = " or ".join(_NAMES[each] for each in takes)
+            shown = f"{str(value)!r} is {'a constant' if kind is None else kind}"
+            _refuse(expr, shown, f"{expr.op} takes {wanted}")
+        if isinstance(value, Lit) and isinstance(value.value, str):
+            _check_text(expr, value.value)
+        if kind is not None:
+            common = kind if common is None else _common(common, kind)
+            assert common is not None  # a function of several values takes texts
+    assert common is not None
+    return [
+        Lit(value.value, common) if isinstance(value, Lit) else _as(value, kind or common, common)
+        for value, kind in values
+    ], common
+
+
+def _constant_of(expr: Call, constant: Expr, kind: type) -> Lit:
+    if not isinstance(constant, Lit) or type(constant.value) is not kind:
+        _refuse(expr, f"{constant} is {'no text' if kind is str else 'no whole number'}", "Give a constant of Python")
+    if isinstance(constant.value, str):
+        _check_text(expr, constant.value)
+    return Lit(constant.value, pa.string() if kind is str else INT)
 
 
 def _seed(expr: Call, seed: Expr) -> Lit:
@@ -380,7 +448,7 @@ def _check_text(expr: Expr, value: str) -> None:
 
 _TAKES: Final = {"is_nan": ("float",), "len": ("list", "text", "binary"), "hash": ("int", "text", "binary")}
 _NAMES: Final = {"float": "a floating-point column", "int": "an integer", "list": "a list", "text": "a text"}
-_NAMES["binary"] = "a binary value"
+_NAMES.update(binary="a binary value", time="a time", date="a date", struct="a struct")
 
 
 def _example(kind: str) -> str:
@@ -392,6 +460,7 @@ def _example(kind: str) -> str:
         "binary": "bytes",
         "time": "a datetime",
         "date": "a date",
+        "struct": "nothing: only .is_null() is defined for this type. Compare a field of it: ...['name']",
     }.get(kind, "nothing: only .is_null() is defined for this type (.cast('float32') may help for float16)")
 
 

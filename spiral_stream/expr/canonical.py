@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr.binding import bind, kind_of
+from spiral_stream.expr.functions import FUNCTIONS
 from spiral_stream.expr.nodes import ARITHMETIC, COMPARISONS, TEXT_MAPS, TEXT_TESTS, Alias, Call, Cast, Col, Expr, Lit
 
 _MANY: Final = 2**31
@@ -22,6 +23,7 @@ _OPS: Final = {  # operators, and the least and most arguments that they take
     "and": (2, _MANY),
     "or": (2, _MANY),
     "is_in": (1, _MANY),
+    **{name: function.arity for name, function in FUNCTIONS.items()},
 }
 
 

@@ -6,6 +6,7 @@ nothing, so ``==`` is no test of equality: use `Expr.same_as`.
 """
 
 import datetime as dt
+import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from keyword import iskeyword
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from spiral_stream.arguments import door
 from spiral_stream.errors import PlanError, shown
+from spiral_stream.expr.functions import FUNCTIONS
 
 Text = str  # inside `Expr` the name ``str`` is the namespace of string functions
 Value = None | bool | int | float | str | bytes
@@ -33,6 +35,35 @@ class Expr:
 
     __slots__ = ()
     __array_ufunc__: ClassVar[None] = None  # NumPy scalars on the left hand the operation to us
+
+    def __getattr__(self, name: Text) -> NoReturn:
+        """Say what an expression lacks, and where it is; an AttributeError, so that `hasattr` answers."""
+        if name.startswith("_"):
+            msg = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(msg)
+        near = difflib.get_close_matches(name, [each for each in dir(Expr) if not each.startswith("_")], n=3)
+        hint = f"Did you mean {' or '.join(near)}? " if near else ""
+        way_out = f'catalog.sql("select *, {name}(...) as ... from ...")'  # noqa: S608  a text for people
+        msg = f"expression: {name!r} is no function of expressions. {hint}What they lack, SQL has: {way_out}"
+        raise AttributeError(msg)
+
+    def __getitem__(self, key: Text) -> "Expr":
+        """Return a field of a struct: ``col("meta")["lang"]``; null where the struct is missing.
+
+        Raises:
+            PlanError: ``key`` is no text.
+        """
+        if not isinstance(key, Text):
+            way_out = f'catalog.sql("select *, {self}[1] as ... from ...")'  # noqa: S608  a text for people
+            msg = f"expression {self}[{shown(key)}]: a struct's field is named by a text. Items of a list are for SQL: {way_out}"
+            raise PlanError(msg)
+        return Call("field", (self, lit(key)))
+
+    __iter__ = None  # with __getitem__, Python would ask for items 0, 1, 2, ...
+
+    def __contains__(self, _: object) -> NoReturn:
+        msg = f"what {self} holds is only known row by row. Write {self}.contains(...) or {self}.is_in([...])"
+        raise TypeError(msg)
 
     def __bool__(self) -> NoReturn:
         msg = (
@@ -91,6 +122,15 @@ class Expr:
             return Lit(-self.value)  # type: ignore[operator]  # a number by the line above
         return Call("neg", (self,))
 
+    def __abs__(self) -> "Expr":
+        return self.abs()
+
+    def __round__(self, digits: int | None = None) -> "Expr":
+        return self.round(0 if digits is None else digits)
+
+    def __floor__(self) -> "Expr":
+        return self.floor()
+
     def __add__(self, other: Any) -> "Expr":
         return _call("+", self, other)
 
@@ -135,6 +175,8 @@ class Expr:
             raise PlanError(msg)
         return Call("is_in", (self, *(lit(value) for value in values)))
 
+    isin = is_in
+
     def between(self, lo: Any, hi: Any) -> "Expr":
         """``(self >= lo) & (self <= hi)``: both ends belong to it."""
         return Call("and", (self >= lo, self <= hi))
@@ -150,6 +192,80 @@ class Expr:
     def len(self) -> "Expr":
         """Elements of a list, code points of a text, bytes of a binary value: int64."""
         return Call("len", (self,))
+
+    length = len  # noqa: A003  Polars' and pandas' word is `len`; DuckDB's and ibis' this one
+
+    def lower(self) -> "Expr":
+        """The text in lower case: letters of Unicode 14, one by one."""
+        return Call("lowercase", (self,))
+
+    def upper(self) -> "Expr":
+        """The text in upper case: letters of Unicode 14, one by one, so that ``ŉ``, which is two letters there, stays."""
+        return Call("uppercase", (self,))
+
+    def strip(self, characters: Text | None = None) -> "Expr":
+        """The text without these characters at both ends.
+
+        Args:
+            characters: each of them is taken off; None takes white space, as Python's ``str.strip`` does.
+        """
+        return Call("strip", (self,) if characters is None else (self, lit(characters)))
+
+    def startswith(self, prefix: Text) -> "Expr":
+        """Whether the text begins with ``prefix``."""
+        return Call("starts_with", (self, lit(prefix)))
+
+    def endswith(self, suffix: Text) -> "Expr":
+        """Whether the text ends with ``suffix``."""
+        return Call("ends_with", (self, lit(suffix)))
+
+    def contains(self, part: Text) -> "Expr":
+        """Whether ``part`` occurs in the text, as it is written; `regexp` and `like` take patterns."""
+        return Call("contains", (self, lit(part)))
+
+    def like(self, pattern: Text) -> "Expr":
+        """Whether the whole text is like SQL's pattern: ``%`` is any text, ``_`` one character; nothing escapes them."""
+        return Call("like", (self, lit(pattern)))
+
+    def regexp(self, pattern: Text) -> "Expr":
+        """Whether a regular expression (RE2, as in DuckDB) matches somewhere in the text; ``^...$`` matches all of it."""
+        return Call("regexp", (self, lit(pattern)))
+
+    def replace(self, old: Text, new: Text) -> "Expr":
+        """The text with ``new`` for every ``old``, from the left; no pattern language."""
+        return Call("replace", (self, lit(old), lit(new)))
+
+    def concat(self, *others: "Expr | Text") -> "Expr":
+        """The text and others, one after the other; null where one of them is missing, as SQL's ``||``."""
+        return Call("concat", (self, *map(lit, others)))
+
+    def abs(self) -> "Expr":
+        """The number without its sign: int64 or float64. As arithmetic does, the least int64 wraps to itself."""
+        return Call("abs", (self,))
+
+    def round(self, digits: int = 0) -> "Expr":
+        """The number rounded; halves go away from zero, as in SQL: 2.5 to 3, -2.5 to -3. Whole numbers stay, as int64.
+
+        Args:
+            digits: after the decimal point, 0 to 15: ``round(x * 10**digits) / 10**digits`` in float64.
+        """
+        return Call("round", (self, lit(digits)) if type(digits) is not int or digits else (self,))
+
+    def floor(self) -> "Expr":
+        """The greatest whole number that is not above the number: float64, and int64 of whole numbers."""
+        return Call("floor", (self,))
+
+    def year(self) -> "Expr":
+        """The year of a date or time, int64. A time with a zone is looked at in UTC, as ``catalog.sql`` does."""
+        return Call("year", (self,))
+
+    def month(self) -> "Expr":
+        """The month of a date or time, 1 to 12, int64; zones as for `year`."""
+        return Call("month", (self,))
+
+    def day(self) -> "Expr":
+        """The day of the month of a date or time, 1 to 31, int64; zones as for `year`."""
+        return Call("day", (self,))
 
     def hash(self, seed: int = 0) -> "Expr":
         """A number from 0 to 2**63 - 1 that depends on the value and the seed alone: int64, null where it is missing.
@@ -247,7 +363,10 @@ class Alias(Expr):
 @final
 @dataclass(frozen=True, slots=True)
 class StringFunctions:
-    """``expr.str``: tests and maps of text. Letters are ASCII: other alphabets stay as they are."""
+    """``expr.str``: tests and maps of text, as they were before `Expr` had them.
+
+    Here `lower` and `upper` are of ASCII: other alphabets stay as they are. ``expr.lower()`` is of all letters.
+    """
 
     source: Expr
 
@@ -365,6 +484,8 @@ def _show(expr: Expr) -> str:  # noqa: PLR0911  one return a kind of node
         return f"{parts[0]} {expr.op} {parts[1]}"
     if expr.op in ("not", "neg"):
         return f"{'~' if expr.op == 'not' else '-'}{parts[0]}"
+    if expr.op in FUNCTIONS and FUNCTIONS[expr.op].shown:
+        return FUNCTIONS[expr.op].shown.format(*parts)
     if expr.op == "is_in":
         return f"{parts[0]} in [{', '.join(parts[1:])}]"
     return f"{expr.op}({', '.join(str(a) for a in expr.args)})"

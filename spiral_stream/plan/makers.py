@@ -38,13 +38,20 @@ def natural_identity(node: Node) -> tuple[str, ...]:
     """
     rows = rows_of(node)
     if isinstance(rows, Scan):
-        return rows.identity
+        return _renamed(node, rows, rows.identity)
     if isinstance(rows, Aggregate):
-        return rows.keys
+        return _renamed(node, rows, rows.keys)
     if isinstance(rows, Sql):
         return ()
     first, *others = [natural_identity(part) for part in rows.parts]
-    return first if all(each == first for each in others) else ()
+    return _renamed(node, rows, first) if all(each == first for each in others) else ()
+
+
+def _renamed(node: Node, rows: Node, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names that columns of ``rows`` have after the verbs over it; the same names where the plan has them not."""
+    have = node.schema().names
+    now = {origin(node, name, rows): name for name in reversed(have)}
+    return tuple(name if origin(node, name, rows) == name and name in have else now.get(name, name) for name in names)
 
 
 def sample_identity(node: Node) -> tuple[str, ...]:

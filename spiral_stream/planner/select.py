@@ -7,7 +7,7 @@ the other side's row addresses): no payload is read.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, final
 
@@ -32,7 +32,7 @@ from spiral_stream.planner.late_columns import (
     right_leaf,
     substitute,
 )
-from spiral_stream.planner.rewrites import Arrange, First, Head, Keep, Match, Rewritten, rewrite
+from spiral_stream.planner.rewrites import Arrange, First, Head, Keep, Match, Rewritten, Step, rewrite
 from spiral_stream.relational import engine
 from spiral_stream.relational.sql import run_sql
 from spiral_stream.sources.memory import MemoryReader
@@ -178,20 +178,25 @@ def _scanned(base: Base, names: Sequence[str], predicate: Expr | None) -> pa.Tab
     return table if bool((rows[1:] > rows[:-1]).all()) else table.sort_by(ROW)
 
 
-def _over(node: nodes.Node, open_relation: Open) -> "_ChosenRows":
+def _over(node: nodes.Node, open_relation: Open) -> "ChosenRows":
     """The rows of a plan's last verbs: those over a relation, or over the last verb that makes new rows."""
-    verbs = list(spine(node))[::-1]
-    makers = nodes.Scan | combining.Aggregate | combining.Union | nodes.Sql
-    start = max(i for i, verb in enumerate(verbs) if isinstance(verb, makers))
-    bottom = verbs[start]
+    bottom, verbs = bottom_of(node)
     base = (
         open_relation(bottom.relation) if isinstance(bottom, nodes.Scan) else in_memory(collect(bottom, open_relation))
     )
-    return _ChosenRows(base, rewrite(bottom.schema(), verbs[start + 1 :]), node.schema(), open_relation)
+    return ChosenRows(base, rewrite(bottom.schema(), verbs), node.schema(), open_relation)
+
+
+def bottom_of(node: nodes.Node) -> tuple[nodes.Node, list[nodes.Node]]:
+    """Return the relation, or the last verb that makes new rows, and the verbs over it, first to last."""
+    verbs = list(spine(node))[::-1]
+    makers = nodes.Scan | combining.Aggregate | combining.Union | nodes.Sql
+    start = max(i for i, verb in enumerate(verbs) if isinstance(verb, makers))
+    return verbs[start], verbs[start + 1 :]
 
 
 @final
-class _ChosenRows:
+class ChosenRows:
     """Rows so far: ordinals of the base, the columns that steps look at, and the matching row of each joined relation."""
 
     def __init__(self, base: Base, work: Rewritten, schema: pa.Schema, open_relation: Open) -> None:
@@ -200,6 +205,7 @@ class _ChosenRows:
         self._pushed = work.condition
         self._frame: Frame | None = None  # None: nothing was scanned, all rows are in
         self._arranged = False
+        self._sides: dict[int, tuple[Chosen, pa.Table]] = {}  # joined relations by the place of their step
 
     def run(self, also: Sequence[str] = ()) -> pa.Table:
         """Scan and take every step.
@@ -214,27 +220,51 @@ class _ChosenRows:
             self._frame = Frame(_scanned(self._base, self._work.read(also), self._pushed))
         if self._pushed is not None:
             self._count(f"filter {self._pushed} (in the scan)")
-        for step in self._work.steps:
-            if isinstance(step, Keep):
-                self._rows.keep(step.predicate)
-                self._count(step.text)
-            elif isinstance(step, Match):
-                self._match(step)
-            elif isinstance(step, First):
-                self._rows.take(_first_places(self._rows.values(step.keys, types_of(step.verb, step.verb.names))))
-                self._count(f"distinct {', '.join(step.verb.names)}")
-            elif isinstance(step, Arrange):
-                table = without_dictionaries(self._rows.values(step.keys, types_of(step.verb, step.verb.names)))
-                direction = "descending" if step.verb.descending else "ascending"
-                self._rows.take(pc.sort_indices(table, [(name, direction) for name in table.column_names]).to_numpy())
-                self._arranged = True
-            else:
-                assert isinstance(step, Head)
-                self._rows.take(np.arange(min(step.count, len(self._rows.table))))
-                self._count(f"limit {step.count}")
+        for at, step in enumerate(self._work.steps):
+            self._take(at, step)
         kinds = [self._schema.field(name).type for name in also]
         exprs = [self._work.env[name] for name in also]
         return self._rows.values(exprs, kinds).rename_columns(list(also)) if also else pa.table({})
+
+    def pieces(self, tables: Iterable[pa.Table], left: Sequence[list[int]]) -> Iterator[Chosen]:
+        """Yield the outcome of each scanned table, in their order, so that no more rows are held; no step looks at all rows.
+
+        Args:
+            tables: scanned rows that passed the pushed conditions, with `ROW`.
+            left: for each `Head` among the steps, a list of how many rows it lets pass yet, which is counted down.
+        """
+        heads = [at for at, step in enumerate(self._work.steps) if isinstance(step, Head)]
+        for table in tables:
+            self._frame, self._counts = Frame(table), []
+            for at, step in enumerate(self._work.steps):
+                if isinstance(step, Head):
+                    rest = left[heads.index(at)]
+                    self._rows.take(np.arange(min(rest[0], len(self._rows.table))))
+                    rest[0] -= len(self._rows.table)
+                else:
+                    self._take(at, step)
+            yield self.chosen(ascending=False)
+            if not all(rest for (rest,) in left):
+                return
+
+    def _take(self, at: int, step: Step) -> None:
+        if isinstance(step, Keep):
+            self._rows.keep(step.predicate)
+            self._count(step.text)
+        elif isinstance(step, Match):
+            self._match(at, step)
+        elif isinstance(step, First):
+            self._rows.take(_first_places(self._rows.values(step.keys, types_of(step.verb, step.verb.names))))
+            self._count(f"distinct {', '.join(step.verb.names)}")
+        elif isinstance(step, Arrange):
+            table = without_dictionaries(self._rows.values(step.keys, types_of(step.verb, step.verb.names)))
+            direction = "descending" if step.verb.descending else "ascending"
+            self._rows.take(pc.sort_indices(table, [(name, direction) for name in table.column_names]).to_numpy())
+            self._arranged = True
+        else:
+            assert isinstance(step, Head)
+            self._rows.take(np.arange(min(step.count, len(self._rows.table))))
+            self._count(f"limit {step.count}")
 
     def chosen(self, *, ascending: bool) -> Chosen:
         """Return the outcome, with only the joined relations that columns come from."""
@@ -264,8 +294,10 @@ class _ChosenRows:
     def _count(self, what: str) -> None:
         self._counts.append((what, len(self._rows.table)))
 
-    def _match(self, step: Match) -> None:
-        right, keys = settled(step, self._open, step.verb.right_on)
+    def _match(self, at: int, step: Match) -> None:
+        if at not in self._sides:
+            self._sides[at] = settled(step, self._open, step.verb.right_on)
+        right, keys = self._sides[at]
         index, missed = self._rows.match(left_keys(self._rows, step), keys, step.verb.how)
         self._count(step.text(len(missed)))
         self._rows.rights.append(beside(right, index))

@@ -1,4 +1,4 @@
-"""DuckDB in this process: aggregates over Arrow, at prepare time. Text of the user's runs elsewhere: `sql`.
+"""DuckDB in this process: aggregates over Arrow, at prepare time. Text of the user's is parsed here, and runs elsewhere: `sql`.
 
 Every call has its own in-memory database, reads nothing but the table it is given,
 and runs on one thread: rows then come in the same order and sums of floats are the
@@ -7,6 +7,7 @@ same on every run of one engine version (with 2 and 4 threads averages differ in
 columns by number.
 """
 
+import json
 import os
 import tempfile
 from collections.abc import Sequence
@@ -72,6 +73,26 @@ def version() -> str:
     import duckdb
 
     return str(duckdb.__version__)
+
+
+def syntax_trees(text: str) -> list[dict[str, Any]]:
+    """Return the syntax tree of each SELECT of a text; nothing of it is run, or looked up.
+
+    Raises:
+        PlanError: the parser refuses it; says where.
+    """
+    import duckdb
+
+    with duckdb.connect(":memory:", config={**_SETTINGS}) as session:
+        try:
+            (written,) = session.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchone() or ("{}",)
+        except (duckdb.Error, UnicodeError) as error:
+            raise PlanError(str(error).splitlines()[0]) from error
+    found: dict[str, Any] = json.loads(written)
+    if found.get("error", True):
+        raise PlanError(str(found.get("error_message", "it cannot be parsed")))
+    statements: list[dict[str, Any]] = found["statements"]
+    return statements
 
 
 def aggregate(

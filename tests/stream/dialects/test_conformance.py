@@ -79,6 +79,7 @@ TYPES = {
     "day": (pa.date32(), DATES),
     "li": (pa.list_(pa.int32()), LISTS),
     "x": (pa.binary(), BINARY),
+    "st": (pa.struct([("a", pa.string()), ("n", pa.float64())]), [None, {"a": "é", "n": NAN}, {"a": None, "n": -0.5}]),
 }
 GROUP = 5  # rows of a row group: small, so that statistics decide about many of them
 
@@ -212,11 +213,40 @@ COMPARE: list[Callable[[Expr, object], Expr]] = [
 NUMERIC = ["d", "e", "f", "i", "t", "l", "m"]
 
 
+def _functions(text: object, number: object) -> list[tuple[Expr, object]]:
+    """Functions of the table, each with what it may be compared with."""
+    s, d, f, i = col("s"), col("d"), col("f"), col("l")
+    texts = [
+        s.lower(),
+        col("big").upper(),
+        s.strip(),
+        col("kind").replace("a", "é"),
+        s.concat(col("odd name'")),
+        col("st")["a"],
+    ]
+    floats = [d.abs(), f.abs(), d.floor(), f.round(), d.round(1), col("st")["n"], (d / 3).floor()]
+    whole = [
+        i.abs(),
+        col("t").abs(),
+        i.round(),
+        col("day").year(),
+        col("us").month(),
+        col("ns").day(),
+        col("st")["a"].length(),
+    ]
+    tests = [s.like("%a%"), s.regexp("^[aA]"), col("big").like("_"), col("st")["a"].is_null(), s.lower().contains("r")]
+    return [
+        *((each, text) for each in texts),
+        *((each, number) for each in [*floats, *whole]),
+        *((test.cast("int64"), 1) for test in tests),
+    ]
+
+
 @st.composite
 def _leaves(draw: st.DrawFn) -> Expr:  # noqa: PLR0911  one return a form
-    name = draw(st.sampled_from([n for n in TYPES if n not in ("b", "li")]))
+    name = draw(st.sampled_from([n for n in TYPES if n not in ("b", "li", "st")]))
     compare = draw(st.sampled_from(COMPARE))
-    form = draw(st.integers(0, 9))
+    form = draw(st.integers(0, 11))
     if form <= 3:
         return compare(col(name), draw(_constants(name)))
     if form == 4:
@@ -240,6 +270,8 @@ def _leaves(draw: st.DrawFn) -> Expr:  # noqa: PLR0911  one return a form
                 [text.str.starts_with(part), text.str.ends_with(part), text.str.contains(part), compare(text, part)]
             )
         )
+    if form >= 10:
+        return compare(*draw(st.sampled_from(_functions(draw(_constants("s")), draw(_constants("d"))))))
     return draw(
         st.sampled_from(
             [

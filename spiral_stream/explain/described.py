@@ -1,0 +1,83 @@
+"""`Relation.describe`: what statistics say of each column of a plan, and what they do not say.
+
+Only the catalog is asked: no row is read. Statistics are of all rows of a relation, so where a plan leaves rows out they are
+limits: no value is below the least, and no more values are null than those that were counted.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spiral_stream.catalog.entry import STORAGE_SHARD
+from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.statistics import KNOWN, load_statistics
+from spiral_stream.explain.figure import Figure, marked
+from spiral_stream.explain.text import Explanation
+from spiral_stream.plan import combining, nodes
+from spiral_stream.plan.tree import UNION, owner, spine, walk
+
+_STATISTICS: Final = "statistics"
+_CHOOSE: Final = nodes.Filter | nodes.Distinct | nodes.Limit | combining.Join
+_WORTH: Final = ("min", "mean", "max")
+_CUT: Final = 24  # characters of a value
+
+
+def described(node: nodes.Node, catalog: Registry) -> Explanation:
+    """Return the section DESCRIBE with a row per column, and the section NOTES.
+
+    Args:
+        node: a relational plan.
+        catalog: where its relations are registered.
+
+    Raises:
+        CatalogError: statistics are damaged; says how to count again.
+    """
+    names = {each.relation for each in walk(node) if isinstance(each, nodes.Scan)}
+    counted = {name: _counted(catalog, name) for name in sorted(names)}
+    rows, unsaid = [], dict[str, list[str]]()
+    for field in node.schema():
+        found = owner(node, field.name)
+        of, own = ("", "") if found is None or found[0] == UNION else found
+        facts = (counted.get(of) or {}).get(own, {})
+        rows.append(_row(field, f"{of}.{own}" if of else "computed", facts))
+        if facts.get("mark") != KNOWN and own != STORAGE_SHARD:
+            unsaid.setdefault(_way_out(of, counted), []).append(field.name)
+    notes = [f"{', '.join(columns)}: {why}" for why, columns in unsaid.items()]
+    verbs = [each.VERB for each in reversed(list(spine(node))) if isinstance(each, _CHOOSE)]
+    if verbs and any(counted.values()):
+        notes.insert(0, f"figures are of all rows of {', '.join(sorted(names))}: {', '.join(verbs)} may leave fewer")
+    return Explanation({"describe": rows, "notes": notes})
+
+
+def _counted(catalog: Registry, name: str) -> Mapping[str, Any] | None:
+    """What was counted of each column of a relation; None if nothing was."""
+    found = load_statistics(catalog.entry(name))
+    return None if found is None else {row["column"]: row for row in found.columns.to_pylist()}
+
+
+def _way_out(relation: str, counted: Mapping[str, Mapping[str, Any] | None]) -> str:
+    """Say why a column has no figures, and what would give them."""
+    if not relation:
+        return (
+            'computed by the plan. Measure it with .aggregate(least=("...", "min"), values=("...", "count_distinct"))'
+        )
+    if counted.get(relation) is None:
+        return f'not measured yet. Call catalog.measure("{relation}")'
+    return "payload, bytes or nested values, which measure does not read"
+
+
+def _row(field: pa.Field, of: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    known = facts.get("mark") == KNOWN
+    row: dict[str, Any] = {"column": field.name, "type": str(field.type), "of": of}
+    for name, label in (("rows", "rows"), ("nulls", "nulls"), ("nans", "NaN")):
+        value = facts.get(name) if known else None
+        row[label] = "-" if value is None else Figure(value, "rows", source=_STATISTICS)
+    distinct = facts.get("distinct") if known else None
+    row["distinct"] = "-"
+    if distinct is not None:
+        row["distinct"] = Figure(distinct, "values", marked(facts["distinct_mark"] == KNOWN), source=_STATISTICS)
+    for name in _WORTH:
+        value = facts.get(name) if known else None
+        row[name] = "-" if value is None else value if len(value) <= _CUT else f"{value[: _CUT - 3]}..."
+    return row
