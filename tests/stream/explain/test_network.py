@@ -181,6 +181,21 @@ def test_what_a_node_cache_of_a_third_fetches_again_is_what_was_said(
     )
 
 
+@pytest.mark.parametrize(("prefetch", "ranks", "crowded"), [(1, 1, False), (8, 2, True)])
+def test_a_first_epoch_with_much_under_way_has_no_tolerance(
+    catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch, prefetch: int, ranks: int, *, crowded: bool
+) -> None:
+    with stream(catalog, "ranges", order=sp.GlobalShuffle(seed=3), batch_size=16, lanes=2, prefetch=prefetch) as opened:
+        opened.bind(rank=0, world_size=ranks, ranks_per_node=ranks)
+        size = numbers(in_words(opened.explain(network=LINK))["network"]["bytes a batch"])[0]
+        monkeypatch.setenv(LIMIT_ENV, str(int(size * 4.5)))
+        monkeypatch.delenv(FOLDER_ENV)
+        said = in_words(opened.explain(network=LINK))["network"]["node cache"]
+    assert said.endswith(
+        "more than half of the room: lower prefetch" if crowded else "within 10% in the first two epochs"
+    )
+
+
 def test_lanes_of_nodes_are_compared_by_what_a_node_reads(catalog: sp.Catalog) -> None:
     order = sp.ShardAwareShuffle(seed=3, shuffle_block_size=32)
     with stream(catalog, "ranges", order=order, batch_size=4, lanes=2) as opened:
