@@ -5,6 +5,7 @@
  * the tightest row is found in at most 2 * LEVELS - 1 words, however wide the row is.
  * lay: samples end to end, cut at every row's end.
  * run_ends: the longest runs of samples that keep to the limits of a batch.
+ * least_ends: the runs that cost least: rows times width, and a price per run.
  *
  * All arrays are int64. Rows are numbered in the order in which they are opened.
  */
@@ -79,7 +80,7 @@ static void clear_bit(Bitmap *map, int64_t bit) {
     if (map->level[k][bit >> 6] &= ~((uint64_t)1 << (bit & 63))) return;
 }
 
-/* The first bit set at or after this one, which is below `bits`; -1 if there is none. */
+/* The first bit set at or after this one, which is below `bits`; -1 if there is none, or it may be one from `bits` on. */
 static int64_t next_bit(const Bitmap *map, int64_t bit, int64_t bits) {
   for (int k = 0; k < LEVELS && bit < bits; k++) {
     const uint64_t word = map->level[k][bit >> 6] >> (bit & 63);
@@ -183,6 +184,205 @@ static int64_t run_end(const Limits *l, int64_t start, uint64_t *sums) {
   return end > start ? end : start + 1;
 }
 
+/* ---- runs that cost least ------------------------------------------------------------ */
+
+/* cost[e] is the least cost of the first e samples: of all begins b that keep to the limits, the least of
+ * cost[b] + (e - b) * widest(b, e) + price. Begins lie in groups of one `widest`, from wide to narrow. A wider sample
+ * melts the groups below it into one.
+ *
+ * Of two begins a < b, b is never worse again once cost[b] - cost[a] <= (b - a) * widest(a): the width only grows, and a
+ * is the first that breaks a limit. So a group drops a, and its first begin is its best. Pairs of neighbours lie in
+ * buckets by the width at which the first of them is dropped. Those of wider groups wait for more than their own width, so
+ * a sample finds in the buckets up to its width what it drops, and nothing else. Some 50 ns per sample. */
+
+#define WIDEST ((int64_t)1 << 40) /* in costs; with MOST samples and PRICIEST, costs stay below 2 ** 63 */
+#define PRICIEST ((int64_t)1 << 39)
+
+enum { NONE = -1, DROPPED = -2 };
+
+typedef struct { int64_t width; int32_t first, second, below; } Pair; /* begins; the next pair in the bucket */
+typedef struct { int64_t width; int32_t first, last; } Group;
+
+typedef struct {
+  int64_t *cost;               /* [S + 1] */
+  int32_t *from, *next, *prev; /* [S + 1] begin of the last run; neighbours in the group */
+  Pair *pairs;                 /* one per neighbour that a begin ever had: at most 2 S */
+  Group *groups;               /* [S + 1] */
+  int32_t *buckets;            /* [BUCKETS S] 1 + the pair on top; 0: none */
+  Bitmap full;                 /* buckets that are not empty */
+  int64_t widest;
+  int32_t made, shift; /* a bucket has 2 ** shift widths */
+} Begins;
+
+enum { BUCKETS = 4 }; /* per sample: commonly one width each */
+
+static int64_t costed(int64_t width) { return width < WIDEST ? width : WIDEST; }
+
+static void put(Begins *b, int32_t pair) {
+  const int64_t bucket = b->pairs[pair].width >> b->shift;
+  b->pairs[pair].below = b->buckets[bucket] - 1;
+  if (b->pairs[pair].below < 0) set_bit(&b->full, bucket);
+  b->buckets[bucket] = pair + 1;
+}
+
+/* Make two begins neighbours. */
+static void join(Begins *b, int32_t first, int32_t second) {
+  const int64_t more = b->cost[second] - b->cost[first], samples = second - first; /* costs never fall */
+  const int64_t width = (more + samples - 1) / samples;
+  b->next[first] = second;
+  b->prev[second] = first;
+  if (width > b->widest) return;
+  b->pairs[b->made] = (Pair){width, first, second, NONE};
+  put(b, b->made++);
+}
+
+/* Drop the last begins of a group that a later begin replaces at this width; whether one is left. */
+static int drop_last(Begins *b, Group *group, int32_t later, int64_t width) {
+  int32_t begin = group->last;
+  while (begin >= 0 && b->cost[later] - b->cost[begin] <= (later - begin) * costed(width)) {
+    const int32_t before = b->prev[begin];
+    b->next[begin] = DROPPED;
+    begin = before;
+  }
+  group->last = begin;
+  if (begin >= 0) b->next[begin] = NONE;
+  return begin >= 0;
+}
+
+/* Put the begins of a group, which is as narrow as this one or narrower, before its own. */
+static void take_in(Begins *b, Group *group, Group *other) {
+  if (!drop_last(b, other, group->first, group->width)) return;
+  join(b, other->last, group->first);
+  group->first = other->first;
+}
+
+/* Drop the begins of the last group that its next one replaces from now on. */
+static void drop_worse(Begins *b, Group *group) {
+  const int64_t width = costed(group->width), last = width >> b->shift;
+  int64_t bucket;
+  while ((bucket = next_bit(&b->full, 0, last + 1)) >= 0 && bucket <= last) {
+    int32_t pair = b->buckets[bucket] - 1, waits = NONE, dropped = 0;
+    b->buckets[bucket] = 0;
+    clear_bit(&b->full, bucket);
+    while (pair >= 0) {
+      const Pair found = b->pairs[pair];
+      if (b->next[found.first] == found.second) { /* still neighbours */
+        if (found.width > width) {                /* of the last bucket alone */
+          b->pairs[pair].below = waits;
+          waits = pair;
+        } else {
+          const int32_t before = b->prev[found.first];
+          b->next[found.first] = DROPPED;
+          b->prev[found.second] = before;
+          if (before < 0)
+            group->first = found.second;
+          else
+            join(b, before, found.second);
+          dropped = 1;
+        }
+      }
+      pair = found.below;
+    }
+    while (waits >= 0) {
+      const int32_t after = b->pairs[waits].below;
+      put(b, waits);
+      waits = after;
+    }
+    if (bucket == last && !dropped) break;
+  }
+}
+
+/* Whether the samples from begin to end keep to the limits; `sums`: [A + 1, S + 1], of costs and then of lengths. */
+static int holds(const Limits *l, const uint64_t *sums, int64_t begin, int64_t end, int64_t width) {
+  const int64_t stride = l->count + 1, samples = end - begin;
+  if (l->batch_size >= 0 && samples > l->batch_size) return 0;
+  if (l->max_tokens >= 0) {
+    const uint64_t *lengths = sums + l->additive * stride;
+    const uint64_t tokens = l->padded ? (uint64_t)samples * (uint64_t)width : lengths[end] - lengths[begin];
+    if ((int64_t)tokens > l->max_tokens) return 0;
+  }
+  for (int64_t a = 0; a < l->additive; a++)
+    if ((int64_t)(sums[a * stride + end] - sums[a * stride + begin]) > l->limits[a]) return 0;
+  return 1;
+}
+
+static void sum_up(const int64_t *values, int64_t count, uint64_t *sums) {
+  sums[0] = 0;
+  for (int64_t i = 0; i < count; i++) sums[i + 1] = sums[i] + (uint64_t)values[i];
+}
+
+static int64_t width_of(const Limits *l, int64_t sample) {
+  const int64_t blocks = (l->lengths[sample] + l->multiple - 1) / l->multiple;
+  return (blocks < 1 ? 1 : blocks) * l->multiple;
+}
+
+/* Find the least cost of the samples up to each end. */
+static void find_costs(const Limits *l, int64_t price, const uint64_t *sums, Begins *b) {
+  int32_t low = 0, high = 0; /* groups from the widest to the narrowest */
+  b->cost[0] = 0;
+  for (int32_t end = 1; end <= l->count; end++) {
+    Group last = {width_of(l, end - 1), end - 1, end - 1};
+    b->next[end - 1] = b->prev[end - 1] = NONE;
+    for (; high > low && b->groups[high - 1].width <= last.width; high--) take_in(b, &last, b->groups + high - 1);
+    drop_worse(b, &last);
+    while (high > low && !drop_last(b, b->groups + high - 1, last.first, b->groups[high - 1].width)) high--;
+    b->groups[high++] = last;
+    for (int32_t begin; (begin = b->groups[low].first) < end - 1 && !holds(l, sums, begin, end, b->groups[low].width);) {
+      const int32_t after = b->next[begin];
+      b->next[begin] = DROPPED;
+      if (after >= 0) {
+        b->groups[low].first = after;
+        b->prev[after] = NONE;
+      } else {
+        low++;
+      }
+    }
+    b->cost[end] = INT64_MAX;
+    for (int32_t g = low; g < high; g++) {
+      const int32_t begin = b->groups[g].first;
+      const int64_t cost = b->cost[begin] + (end - begin) * costed(b->groups[g].width);
+      if (cost < b->cost[end]) {
+        b->cost[end] = cost;
+        b->from[end] = begin;
+      }
+    }
+    b->cost[end] += price;
+  }
+}
+
+/* Runs written, or -1 without memory. */
+static int64_t least_cost(const Limits *l, int64_t price, int64_t *ends) {
+  const int64_t count = l->count, stride = count + 1;
+  uint64_t *sums = malloc((size_t)(stride * (l->additive + 1)) * sizeof *sums);
+  Begins b = {malloc((size_t)stride * 8), malloc((size_t)stride * 4), malloc((size_t)stride * 4), malloc((size_t)stride * 4),
+              malloc((size_t)(2 * stride) * sizeof(Pair)), malloc((size_t)stride * sizeof(Group)),
+              calloc((size_t)(BUCKETS * stride), 4), {{0}, NULL}, 0, 0, 0};
+  int64_t found = sums && b.cost && b.from && b.next && b.prev && b.pairs && b.groups && b.buckets ? 0 : -1;
+  if (found == 0 && !make_bitmap(&b.full, BUCKETS * stride)) found = -1;
+  if (found == 0) {
+    for (int64_t a = 0; a < l->additive; a++) sum_up(l->costs + a * count, count, sums + a * stride);
+    sum_up(l->lengths, count, sums + l->additive * stride);
+    for (int64_t i = 0; i < count; i++) {
+      const int64_t width = costed(width_of(l, i));
+      if (width > b.widest) b.widest = width;
+    }
+    while (b.widest >> b.shift >= BUCKETS * stride) b.shift++;
+    find_costs(l, price, sums, &b);
+    for (int64_t end = count; end; end = b.from[end]) found++;
+    for (int64_t end = count, at = found; end; end = b.from[end]) ends[--at] = end;
+  }
+  free(sums);
+  free(b.cost);
+  free(b.from);
+  free(b.next);
+  free(b.prev);
+  free(b.pairs);
+  free(b.groups);
+  free(b.buckets);
+  free(b.full.words);
+  return found;
+}
+
 /* ---- the door ----------------------------------------------------------------------- */
 
 typedef struct {
@@ -268,15 +468,15 @@ static PyObject *cut(PyObject *self, PyObject *args) { /* lengths, width, segmen
   return give(&arrays, PyLong_FromLongLong(pieces));
 }
 
-static PyObject *run_ends(PyObject *self, PyObject *args) { /* lengths, costs, limits, ends, and the four limits */
+/* lengths, costs, limits, ends, the four limits; for the least cost also a price per run */
+static PyObject *ends_of(PyObject *args, const char *format, int least) {
   PyObject *objects[4];
-  long long batch_size, multiple, max_tokens;
+  long long batch_size, multiple, max_tokens, price = 0;
   int padded;
   int64_t found = 0;
   Arrays arrays;
-  (void)self;
-  if (!PyArg_ParseTuple(args, "OOOOLLLp", objects, objects + 1, objects + 2, objects + 3, &batch_size, &multiple,
-                        &max_tokens, &padded))
+  if (!PyArg_ParseTuple(args, format, objects, objects + 1, objects + 2, objects + 3, &batch_size, &multiple, &max_tokens,
+                        &padded, &price))
     return NULL;
   if (!take(&arrays, objects, 4)) return NULL;
   const Limits limits = {batch_size, multiple, max_tokens, padded, arrays.sizes[0], arrays.sizes[2],
@@ -284,19 +484,34 @@ static PyObject *run_ends(PyObject *self, PyObject *args) { /* lengths, costs, l
   if (multiple < 1 || batch_size == 0) return refuse(&arrays, "multiple or batch_size is out of range");
   if (arrays.sizes[1] != limits.count * limits.additive || arrays.sizes[3] < limits.count)
     return refuse(&arrays, "arrays of unequal length");
+  if (least && (price < 0 || price > PRICIEST || limits.count > MOST))
+    return refuse(&arrays, "the price is not in [0, 2**39], or there are too many samples");
   uint64_t *sums = malloc((size_t)(limits.additive + 1) * sizeof *sums);
   if (sums == NULL) return give(&arrays, PyErr_NoMemory());
   Py_BEGIN_ALLOW_THREADS
-  for (int64_t at = 0; at < limits.count;) arrays.data[3][found++] = at = run_end(&limits, at, sums);
+  if (least) found = least_cost(&limits, price, arrays.data[3]);
+  else
+    for (int64_t at = 0; at < limits.count;) arrays.data[3][found++] = at = run_end(&limits, at, sums);
   Py_END_ALLOW_THREADS
   free(sums);
-  return give(&arrays, PyLong_FromLongLong(found));
+  return give(&arrays, found < 0 ? PyErr_NoMemory() : PyLong_FromLongLong(found));
+}
+
+static PyObject *run_ends(PyObject *self, PyObject *args) {
+  (void)self;
+  return ends_of(args, "OOOOLLLp", 0);
+}
+
+static PyObject *least_ends(PyObject *self, PyObject *args) {
+  (void)self;
+  return ends_of(args, "OOOOLLLpL", 1);
 }
 
 static PyMethodDef methods[] = {
     {"fit", fit, METH_VARARGS, "Write the row and the start of each sample; the number of rows."},
     {"cut", cut, METH_VARARGS, "Lay samples end to end and write the pieces; the number of pieces."},
     {"run_ends", run_ends, METH_VARARGS, "Write the ends of the longest runs within the limits; the number of runs."},
+    {"least_ends", least_ends, METH_VARARGS, "Write the ends of the runs within the limits that cost least; the number of runs."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_packing", NULL, -1, methods, NULL, NULL, NULL, NULL};

@@ -37,3 +37,17 @@ def run_ends(
     padded: bool,  # whether tokens are rows times width, or the sum of lengths
     /,
 ) -> int: ...
+
+# Write the ends of the runs within every limit that cost least: rows times width, and a price per run; gives their number.
+def least_ends(
+    lengths: NDArray[np.int64],  # [S], at most 2**22 samples
+    costs: NDArray[np.int64],  # [A, S]
+    limits: NDArray[np.int64],  # [A]
+    ends: NDArray[np.int64],  # [S]
+    batch_size: int,  # this and what follows: as `run_ends`
+    multiple: int,
+    max_tokens: int,
+    padded: bool,
+    price: int,  # tokens, at most 2**39
+    /,
+) -> int: ...

@@ -24,6 +24,8 @@ Oversize = Literal["raise", "truncate", "alone", "drop"]
 COUNTS: Final = ("padded", "real")
 OVERSIZE: Final = ("raise", "truncate", "alone", "drop")
 MAX_LIMIT: Final = 2**53  # sums over a window stay exact
+SHARE: Final = 4  # a batch costs a quarter of max_tokens (docs/decisions/0064)
+MAX_PRICE: Final = 2**39  # sums over a window stay below 2**63
 
 # S samples, A additive limits
 
@@ -91,6 +93,9 @@ class BatchLimits:
     max_tokens: int | None
     padded: bool
     additive: tuple[int, ...]  # A
+    price: int | None = (
+        None  # of a batch, in tokens, where windows are cut to pad least; None: batches as long as they may be
+    )
 
     @property
     def only_counts(self) -> bool:
@@ -123,8 +128,13 @@ class BatchLimits:
         return good
 
 
-def limits_of(budget: BatchBudget | None, setting: Setting) -> BatchLimits:
+def limits_of(budget: BatchBudget | None, setting: Setting, *, sorts: bool = False) -> BatchLimits:
     """Return the limits of a chapter's batches.
+
+    Args:
+        budget: of the plan.
+        setting: of the chapter.
+        sorts: whether samples are sorted, so that under ``max_tokens`` it matters for padding where they are cut.
 
     Raises:
         PlanError: there is no limit, or one that no sample can keep to.
@@ -142,7 +152,8 @@ def limits_of(budget: BatchBudget | None, setting: Setting) -> BatchLimits:
         )
         raise PlanError(msg)
     additive = tuple(budget.additive.values())
-    return BatchLimits(setting.multiple, setting.batch_size, budget.max_tokens, padded, additive)
+    price = min(budget.max_tokens // SHARE, MAX_PRICE) if sorts and budget.max_tokens is not None else None
+    return BatchLimits(setting.multiple, setting.batch_size, budget.max_tokens, padded, additive, price)
 
 
 def too_large(window: Window, limits: BatchLimits) -> Bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.batching.budget import BatchLimits
 from spiral_stream.batching.composition import OneStream
-from spiral_stream.batching.cutting import cut, even_end, is_full
+from spiral_stream.batching.cutting import even_end, is_full, run_ends
 from spiral_stream.batching.emission import emission_order
 from spiral_stream.batching.formation import Int64, Setting
 from spiral_stream.batching.grouping import Grouping, Pool, targets
@@ -126,7 +126,7 @@ class OneStreamGrouping(Grouping):
             return _counted(len(members), self._unit, self._rows, drops=isinstance(self._last, DropPartial))
         lengths = None if pool.lengths is None else pool.lengths[members]
         costs = tuple(cost[members] for cost in pool.costs)
-        ends = cut(len(members), lengths, costs, self._limits)
+        ends = run_ends(len(members), lengths, costs, self._limits)
         if final:
             return _filled(even_end(ends, lengths, costs, self._limits), self._unit)
         if len(ends) > 1 and not is_full(int(ends[-2]), int(ends[-1]), lengths, costs, self._limits):

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.batching.budget import BatchLimits
-from spiral_stream.batching.cutting import cut, even_end, is_full
+from spiral_stream.batching.cutting import even_end, is_full, run_ends
 from spiral_stream.batching.emission import emission_order
 from spiral_stream.batching.formation import Composition, Int64, Setting
 from spiral_stream.batching.grouping import Grouping, Pool, targets
@@ -219,7 +219,7 @@ class StratifiedGrouping(Grouping):
         merged = ranked.merged(line)[:reach]
         lengths, costs = ranked.costs(merged)
         for left in range(_CUTS - 1, -1, -1):
-            ends = cut(len(merged), lengths, costs, self._limits)
+            ends = run_ends(len(merged), lengths, costs, self._limits)
             if even:
                 ends = even_end(ends, lengths, costs, self._limits)
             elif hold and len(ends) > 1 and not is_full(int(ends[-2]), int(ends[-1]), lengths, costs, self._limits):

@@ -1,9 +1,11 @@
 """Which samples of a window share a batch: samples of similar size, as many as the budget allows.
 
 A window's samples join the pool of waiting samples. The pool is sorted by the keys (ties by position) and cut into runs
-that keep to every limit; the last run waits unless no further sample can join it. At a chapter's end, the last samples
-that fill no batch wait for the lane's end, if batches are counted (docs/decisions/0057); under a budget nothing waits, and
-the last two runs are cut again evenly. A composition groups the sorted pool in its own way.
+that keep to every limit; the last run waits unless no further sample can join it. With keys and a limit of tokens, the
+runs are those that hold the fewest tokens with their padding, and a quarter of the limit per run (docs/decisions/0064);
+else each is as long as the limits allow. At a chapter's end, the last samples that fill no batch wait for the lane's end,
+if batches are counted (docs/decisions/0057); under a budget nothing waits, and the last two runs are cut again evenly. A
+composition groups the sorted pool in its own way.
 
 Cost: about 1 ms for a window of 8,192 samples, and 8 us per batch.
 """
@@ -26,7 +28,7 @@ from spiral_stream.batching.budget import (
     truncated,
 )
 from spiral_stream.batching.composition import OneStream, StratifiedByStream
-from spiral_stream.batching.cutting import cut, even_end, is_full
+from spiral_stream.batching.cutting import even_end, is_full, run_ends
 from spiral_stream.batching.emission import emission_order
 from spiral_stream.batching.formation import (
     Composition,
@@ -85,7 +87,8 @@ class WindowedBucket(Formation):
         window_size: how many samples are considered together, and how many may wait at most. Larger windows pad less
             and use more memory.
         keys: what samples are sorted by, most important key first. Without keys they keep their order.
-        budget: what a batch may hold. None: only ``batch_size`` limits it.
+        budget: what a batch may hold. None: only ``batch_size`` limits it. Under ``max_tokens`` a sorted window is cut
+            where it pads least; a batch more has to save a quarter of ``max_tokens``, so batches need not be full.
         cost_group: how many batches of similar size are delivered in a row. Use at least the world size, so that all
             ranks do similar work in a step.
         composition: how streams share a batch. `collate` sets it.
@@ -99,6 +102,7 @@ class WindowedBucket(Formation):
 
     VERSION: ClassVar[int] = 1
     COUNTED: ClassVar[int] = 3  # without a budget: what a chapter cannot fill waits for the lane's end
+    PADDED: ClassVar[int] = 4  # sorted, under max_tokens: cut where the window pads least
     window_size: int = WINDOW
     keys: Sequence[BucketKey] = ()
     budget: BatchBudget | None = None
@@ -130,8 +134,10 @@ class WindowedBucket(Formation):
 
     @property
     def version(self) -> int:
-        """The version of the batches it forms: 3 where samples are counted, 1 under a budget."""
-        return self.COUNTED if self.budget is None else self.VERSION
+        """The version of the batches it forms: 3 where samples are counted, 4 with keys under ``max_tokens``, else 1."""
+        if self.budget is None:
+            return self.COUNTED
+        return self.PADDED if self.needs_lengths and self.keys else self.VERSION
 
     @property
     def needs_lengths(self) -> bool:
@@ -176,7 +182,7 @@ class WindowedBucket(Formation):
         Raises:
             PlanError: there is no limit, or one that no batch can keep to; or there is a composition, but no mixture.
         """
-        limits = limits_of(self.budget, setting)
+        limits = limits_of(self.budget, setting, sorts=bool(self.keys))
         if self.budget is None and self.window_size < (setting.batch_size or 0):
             msg = (
                 f"WindowedBucket: window_size is {self.window_size}, less than a batch of {setting.batch_size}. Give at "
@@ -210,7 +216,7 @@ class _SortedRuns(Grouping):
 
     def group(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
         self._window += 1
-        ends = cut(len(pool.streams), pool.lengths, pool.costs, self._limits)
+        ends = run_ends(len(pool.streams), pool.lengths, pool.costs, self._limits)
         if final:
             if not self._limits.only_counts:
                 ends = even_end(ends, pool.lengths, pool.costs, self._limits)

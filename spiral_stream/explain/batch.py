@@ -1,15 +1,18 @@
 """BATCH in EXPLAIN DATA: which samples share a batch, how many batches there are, and how full they are."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from spiral_stream.batching import tail
+from spiral_stream.batching.budget import MAX_LIMIT
 from spiral_stream.batching.composition import OneStream
 from spiral_stream.batching.formation import Int64
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.tail import DropPartial, PadPartial
-from spiral_stream.batching.windowed import WindowedBucket
+from spiral_stream.batching.windowed import MAX_WINDOW, WindowedBucket
+from spiral_stream.errors import DataError, PlanError
 from spiral_stream.explain.costs import clip_batches, sample_costs
 from spiral_stream.explain.figure import RATIO, Figure, Mark, Phrase, marked, phrase, ratio
 from spiral_stream.explain.formed import FirstBatches, begins
@@ -24,6 +27,7 @@ from spiral_stream.runtime.formed_batches import FormedBatches
 _BARS: Final = 8  # bars of the histogram of T
 _BAR: Final = 40  # characters of the longest bar
 _UNUSED: Final = 0.2  # of a budget: above this, EXPLAIN warns
+_WIDER: Final = 4  # times the plan's window, in the comparison with other limits
 _ENOUGH: Final = 8  # batches from which on medians mean something
 _EXACT: Final[Mark] = "exact"
 _ESTIMATED: Final[Mark] = "estimated"
@@ -234,8 +238,9 @@ def _filling(subject: Subject, first: FirstBatches) -> dict[str, Any]:
         out["budget fill"] = phrase("{share:m} tokens", share=ratio(used, limit, mark, source))
         if used < (1 - _UNUSED) * limit and len(rows) >= _ENOUGH:
             subject.warnings.add(
-                f"batches leave {1 - used / limit:.0%} of max_tokens={budget.max_tokens:,} unused: a larger window_size "
-                "or finer keys bring samples of similar length together. Where batch_size is the tighter bound, lower max_tokens"
+                f"batches leave {1 - used / limit:.0%} of max_tokens={budget.max_tokens:,} unused, since fuller ones would pad "
+                "more: a larger window_size or finer keys bring samples of similar length together, or lower max_tokens. Where "
+                "batch_size is the tighter bound, lower max_tokens"
             )
     if 2 * float(np.median(rows)) > formation.window_size and formation.keys:
         subject.warnings.add(
@@ -252,7 +257,48 @@ def _filling(subject: Subject, first: FirstBatches) -> dict[str, Any]:
                 "{share:m} tokens, the same samples in order",
                 share=ratio(plain[1] - plain[0], plain[1], mark, source),
             )
-    return out
+    return {**out, **_other_limits(first)}
+
+
+def _other_limits(first: FirstBatches) -> dict[str, Any]:
+    """What half and twice the budget, and four times the window, would make of the samples seen."""
+    formation = first.formation
+    assert isinstance(formation, WindowedBucket)
+    budget = formation.budget
+    if budget is None or budget.max_tokens is None or not first.joined:
+        return {}
+    if any(window.shares is not None for window in first.windows):
+        return {"other limits": "unknown: a schedule moves the streams' shares"}
+    others: dict[str, WindowedBucket] = {"as planned": formation}
+    for limit in (budget.max_tokens // 2, budget.max_tokens * 2):
+        if 1 <= limit <= MAX_LIMIT:
+            others[f"max_tokens {limit:,}"] = replace(formation, budget=replace(budget, max_tokens=limit))
+    wide = _WIDER * formation.window_size
+    if formation.keys and formation.window_size < first.joined and wide <= MAX_WINDOW:
+        others[f"window_size {wide:,}"] = replace(formation, window_size=wide)
+    return {"other limits": [{"limits": name, **_made_by(first, other)} for name, other in others.items()]}
+
+
+def _made_by(first: FirstBatches, formation: WindowedBucket) -> dict[str, Any]:
+    """Padding, batches and their size, of the recorded windows."""
+    try:
+        batches = first.formed_by(formation)
+    except (DataError, PlanError) as error:
+        return {"padding": f"refused: {error}", "batches": "", "B median": "", "budget fill": ""}
+    budget = formation.budget
+    assert budget is not None
+    source = f"the first {first.joined:,} samples"
+    rows, places = np.array([b.rows for b in batches]), sum(b.rows * b.width for b in batches)
+    tokens = sum(int(b.lengths.sum()) for b in batches if b.lengths is not None)
+    used = places if budget.count == "padded" else tokens
+    return {
+        "padding": ratio(places - tokens, max(1, places), _ESTIMATED, source),
+        "batches": Figure(len(batches), "batches", _ESTIMATED, source=source),
+        "B median": Figure(
+            float(np.median(rows)) if len(rows) else 0.0, "samples", _ESTIMATED, source=source, form=",.0f"
+        ),
+        "budget fill": ratio(used, max(1, (budget.max_tokens or 1) * len(batches)), _ESTIMATED, source),
+    }
 
 
 def _packing(subject: Subject, first: FirstBatches) -> dict[str, Any]:

@@ -169,8 +169,24 @@ class FirstBatches:
             return None
         return limits_of(self.formation.budget, self.setting)
 
+    def formed_by(self, formation: Formation) -> list[Membership]:
+        """Return the batches that another formation makes of the recorded windows, as if the chapter ended with them.
+
+        Raises:
+            DataError: a sample is above the other budget.
+            PlanError: the other budget holds no sample.
+        """
+        former = formation.former(self.setting)
+        joined = _joined_all(self.windows)
+        batches: list[Membership] = []
+        at, size = 0, len(joined.samples)
+        while at < size:
+            begin, at = at, min(size, at + former.room)
+            batches += former.form(_part(joined, slice(begin, at)), final=at == size)
+        return batches
+
     def unsorted(self) -> tuple[int, int] | None:
-        """Return tokens without and with padding if the same samples were cut in their order; None without lengths."""
+        """Return tokens without and with padding if batches were as long as they may be, in order; None without lengths."""
         limits = self.limits()
         if limits is None or limits.additive or any(window.lengths is None for window in self.windows):
             return None
@@ -180,6 +196,29 @@ class FirstBatches:
         ends = cut(len(lengths), lengths, (), limits)
         longest = np.maximum.reduceat(lengths, ends[:-1])
         return int(lengths.sum()), int((np.diff(ends) * limits.widths(longest)).sum())
+
+
+def _joined_all(windows: list[Window]) -> Window:
+    """The recorded windows as one."""
+    lengths = [window.lengths for window in windows]
+    known = [each for each in lengths if each is not None]
+    return Window(
+        np.concatenate([window.samples for window in windows]),
+        np.concatenate([window.streams for window in windows]),
+        np.concatenate(known) if len(known) == len(windows) else None,
+        tuple(np.concatenate(each) for each in zip(*(window.keys for window in windows), strict=True)),
+        tuple(np.concatenate(each) for each in zip(*(window.costs for window in windows), strict=True)),
+    )
+
+
+def _part(window: Window, part: slice) -> Window:
+    return Window(
+        window.samples[part],
+        window.streams[part],
+        None if window.lengths is None else window.lengths[part],
+        tuple(each[part] for each in window.keys),
+        tuple(each[part] for each in window.costs),
+    )
 
 
 def _total(batch: Membership) -> int:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -5,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spiral_stream.batching.budget import BatchLimits
-from spiral_stream.batching.cutting import cut, even_end, is_full
+from spiral_stream.batching.cutting import cut, even_end, is_full, least_padded, run_ends
 
 sizes = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 50)), max_size=250)
 limits = st.builds(
@@ -53,6 +54,66 @@ def test_every_batch_is_the_longest_run_that_keeps_to_the_limits(
             assert not holds([*real[0], 1], [*real[1], 1], rule)
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 100) | st.integers(0, 4), st.integers(0, 50)), max_size=40),
+    limits,
+    st.sampled_from([0, 1, 10, 200, 10_000]),
+    st.sampled_from(["ascending", "descending", "as drawn"]),
+)
+@settings(max_examples=150)
+def test_no_other_cut_holds_fewer_tokens_and_prices(
+    drawn: list[tuple[int, int]], rule: BatchLimits, price: int, order: str
+) -> None:
+    drawn = drawn if order == "as drawn" else sorted(drawn, reverse=order == "descending")
+    lengths, costs = parts(drawn, rule)
+    ends = least_padded(len(drawn), lengths, costs, replace(rule, price=price)).tolist()
+    least = [0]
+    for end in range(1, len(drawn) + 1):
+        begins = [begin for begin in range(end) if fits(drawn[begin:end], rule)]
+        least.append(min(least[begin] + padded(drawn[begin:end], rule) + price for begin in begins))
+
+    assert (ends[0], ends[-1]) == (0, len(drawn))
+    assert all(start < stop and fits(drawn[start:stop], rule) for start, stop in pairwise(ends))
+    assert sum(padded(drawn[start:stop], rule) + price for start, stop in pairwise(ends)) == least[-1]
+
+
+def test_very_wide_samples_and_a_window_of_the_largest_size_are_cut_at_once() -> None:
+    wide = np.sort(np.random.default_rng(0).integers(1, 2**45, 1_000))
+    rule = BatchLimits(1, None, 2**53, padded=True, additive=(), price=2**39)
+    ends = least_padded(1_000, wide, (), rule)
+    assert rule.hold(np.diff(ends), np.maximum.reduceat(wide, ends[:-1]), wide[:1], ()).all()
+
+    many = np.arange(2**20) // 8
+    rule = BatchLimits(8, None, 2**24, padded=True, additive=(), price=2**22)
+    ends = least_padded(len(many), many, (), rule)
+    assert rule.hold(np.diff(ends), np.maximum.reduceat(many, ends[:-1]), many[:1], ()).all()
+    assert len(ends) <= len(cut(len(many), many, (), rule)) * 1.1
+
+
+def test_without_a_price_runs_are_as_long_as_they_may_be() -> None:
+    lengths = np.array([1, 1, 1, 9])
+    rule = BatchLimits(1, None, 40, padded=True, additive=())
+
+    assert run_ends(4, lengths, (), rule).tolist() == [0, 4]
+    assert run_ends(4, lengths, (), replace(rule, price=10)).tolist() == [0, 3, 4]
+    assert run_ends(4, lengths, (), replace(rule, price=30)).tolist() == [0, 4]
+
+
+@given(sizes, limits)
+@settings(max_examples=60)
+def test_the_last_two_batches_are_evened_out_for_no_more_than_the_price(
+    drawn: list[tuple[int, int]], rule: BatchLimits
+) -> None:
+    lengths, costs = parts(drawn, rule)
+    rule = replace(rule, price=(rule.max_tokens or 0) // 4)
+    ends = run_ends(len(drawn), lengths, costs, rule)
+    even = even_end(ends, lengths, costs, rule)
+    held = [sum(padded(drawn[a:b], rule) for a, b in pairwise(each.tolist())) for each in (ends, even)]
+
+    assert all(fits(drawn[start:stop], rule) for start, stop in pairwise(even.tolist()))
+    assert held[1] <= held[0] + (rule.price or 0)
+
+
 @given(sizes, limits)
 @settings(max_examples=60)
 def test_the_last_two_batches_are_as_equal_as_the_limits_allow(drawn: list[tuple[int, int]], rule: BatchLimits) -> None:
@@ -70,6 +131,10 @@ def test_the_last_two_batches_are_as_equal_as_the_limits_allow(drawn: list[tuple
             )
         }
         assert apart[even[-2]] == min(apart.values())
+
+
+def fits(drawn: list[tuple[int, int]], rule: BatchLimits) -> bool:
+    return holds([length for length, _ in drawn], [cost for _, cost in drawn], rule)
 
 
 def padded(drawn: list[tuple[int, int]], rule: BatchLimits) -> int:

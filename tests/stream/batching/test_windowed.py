@@ -113,8 +113,8 @@ def test_only_the_last_run_waits_and_goes_on_with_the_next_window() -> None:
     out = plain([9, 1, 2, 8, 1, 2, 9, 9], window_size=4, budget=BatchBudget(max_tokens=9))
 
     assert out.windows[0] == 3  # [1, 2], [8] and the full [9]
-    out = plain([4, 1, 2, 8, 4, 2, 1, 9], window_size=4, budget=BatchBudget(max_tokens=12))
-    assert [1, 2, 0] in out.samples()  # 8 waited for the next window, and the 9 there
+    out = plain([1, 1, 1, 9, 1, 1, 1, 9], window_size=4, budget=BatchBudget(max_tokens=30))
+    assert [3, 7] in out.samples()  # the first 9 waited for the other
 
 
 def test_a_budget_larger_than_the_window_does_not_stall() -> None:
@@ -191,6 +191,48 @@ def test_buckets_pad_less_than_none() -> None:
 
     assert padding() < 0.2
     assert padding(keys=()) > 0.6
+
+
+def padding(out: FormedChapter) -> float:
+    return 1 - sum(int(b.lengths.sum()) for b in out.batches) / sum(b.rows * b.width for b in out.batches)
+
+
+@pytest.mark.parametrize("composition", [None, StratifiedByStream()])
+def test_a_window_is_cut_where_it_pads_least(composition: StratifiedByStream | None) -> None:
+    """The example text program's parameters: the longest batches are two per window, and 65 to 69 % padding."""
+    rng = np.random.default_rng(3)
+    lengths = np.clip(rng.lognormal(4.6, 0.8, 4 * 8_192).astype(int), 1, 4_096)
+    streams = rng.choice(3, len(lengths), p=[0.7, 0.1, 0.2]).astype(np.int32)
+    chapter = ChapterSamples(lengths, streams, [0.7, 0.1, 0.2], keys=(lengths,))  # type: ignore[arg-type]
+    policy = WindowedBucket(8_192, (TOKENS,), BatchBudget(max_tokens=2_000_000), composition=composition)
+    out = check_formation(policy, chapter, replace(chapter.setting(), multiple=128))
+
+    assert padding(out) < 0.56
+    assert 9 <= len(out.batches) <= 16
+    assert min(batch.rows for batch in out.batches) >= 50
+
+
+def test_where_a_window_makes_many_batches_they_stay_about_as_full() -> None:
+    lengths = np.random.default_rng(0).lognormal(5.5, 1, 16_384).astype(int) + 1
+    budget = BatchBudget(max_tokens=16_384)
+    out = plain(lengths.tolist(), window_size=8_192, budget=budget)
+    places = [batch.rows * batch.width for batch in out.batches]
+
+    assert np.mean(places) > 0.9 * 16_384
+    assert padding(out) < 0.05
+
+
+def test_without_keys_or_tokens_each_batch_is_as_long_as_it_may_be() -> None:
+    lengths = [1, 1, 1, 1, 9]
+    budget = BatchBudget(max_tokens=45)
+
+    assert [len(each) for each in plain(lengths, keys=(), window_size=8, budget=budget).samples()] == [5]
+    assert sorted(plain(lengths, window_size=8, budget=budget).samples()) == [[0, 1, 2, 3], [4]]
+    clips = BatchBudget(max_frames=45)
+    versions = [
+        WindowedBucket(keys=keys, budget=each).version for keys in ((), (TOKENS,)) for each in (None, budget, clips)
+    ]
+    assert versions == [3, 1, 1, 3, 4, 1]
 
 
 def test_neighbours_in_cost_are_delivered_together() -> None:

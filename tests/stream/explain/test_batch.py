@@ -80,6 +80,36 @@ def test_sorting_is_compared_with_the_same_samples_in_order(catalog: sp.Catalog)
     assert "padding without buckets" not in plain
 
 
+def test_other_limits_are_what_a_run_with_them_makes(catalog: sp.Catalog) -> None:
+    """All samples are in the recorded windows here, so the figures are those of the other plan, up to its own chapters."""
+    with program(catalog, formation=bucketed(64), epoch_size=4_000, last=sp.KeepPartial) as stream:
+        rows = {row["limits"]: row for row in batch_of(stream)["other limits"]}
+    others = {
+        "as planned": bucketed(64),
+        "max_tokens 500": bucketed(64, 500),
+        "max_tokens 2,000": bucketed(64, 2_000),
+        "window_size 256": bucketed(256),
+    }
+
+    assert list(rows) == list(others)
+    for name, formation in others.items():
+        with program(catalog, formation=formation, epoch_size=4_000, last=sp.KeepPartial) as stream:
+            truth = delivered(stream)
+            count = stream.count()
+        padding, places = operands(rows[name]["padding"])
+        assert padding / places == pytest.approx(1 - truth["tokens"] / truth["places"], abs=0.01), name
+        assert int(re.sub(r"\D", "", str(rows[name]["batches"]))) == pytest.approx(count, rel=0.02), name
+        assert operands(rows[name]["budget fill"])[0] == places
+
+
+def test_an_other_budget_that_holds_no_sample_says_so(catalog: sp.Catalog) -> None:
+    with program(catalog, formation=bucketed(64, 64), composition=None) as stream:
+        rows = {row["limits"]: row for row in batch_of(stream)["other limits"]}
+
+    assert rows["max_tokens 32"]["padding"].startswith("refused: collate: a sample has")
+    assert operands(rows["max_tokens 128"]["padding"])[1] > 0
+
+
 def test_stratified_batches_are_within_two_samples_of_the_targets_and_plain_ones_are_not(catalog: sp.Catalog) -> None:
     def apart(composition: Any) -> float:
         with program(catalog, composition=composition) as stream:
@@ -95,7 +125,7 @@ def test_stratified_batches_are_within_two_samples_of_the_targets_and_plain_ones
 def test_a_part_of_an_epoch_is_an_estimate_of_it(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formed, "_SAMPLES", 1_000)
     monkeypatch.setattr(formed, "_DRAWN", 8_000)
-    with program(catalog, formation=bucketed(256), epoch_size=30_000) as stream:
+    with program(catalog, formation=bucketed(512), epoch_size=30_000) as stream:  # no stream is late in it
         found = batch_of(stream)
         count = stream.count()
         after = batch_of(stream)
@@ -234,13 +264,15 @@ def test_text_itself_is_not_looked_at(catalog: sp.Catalog) -> None:
 
 
 def test_budgets_and_windows_that_do_not_fit_are_warned_of(catalog: sp.Catalog) -> None:
-    def warnings(window_size: int, batch_size: int | None) -> str:
-        formation = bucketed(window_size, 3_600)
+    def warnings(window_size: int, batch_size: int | None, max_tokens: int = 3_600) -> str:
+        formation = bucketed(window_size, max_tokens)
         with program(catalog, formation=formation, composition=None, batch_size=batch_size) as stream:
             return "\n".join(in_words(stream.explain())["warnings"])
 
-    assert re.search(r"batches leave \d+% of max_tokens=3,600 unused: .* lower max_tokens", warnings(512, 8))
-    assert re.search(r"a batch takes most of the window .*: give window_size of \d+ or more", warnings(64, None))
+    assert re.search(r"batches leave \d+% of max_tokens=3,600 unused, since .* lower max_tokens", warnings(512, 8))
+    assert re.search(
+        r"a batch takes most of the window .*: give window_size of \d+ or more", warnings(64, None, 36_000)
+    )
 
 
 def test_a_fixed_count_of_a_mixture_counts_its_positions(catalog: sp.Catalog) -> None:

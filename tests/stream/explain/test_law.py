@@ -530,6 +530,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {  # what another plan would measure: th
         MIXING,
         "test_blocks_are_those_of_the_epoch_that_is_explained",
     ),
+    r"batch > other limits > .*": (BATCH, "test_other_limits_are_what_a_run_with_them_makes"),
     r"batch > padding without buckets > share": (BATCH, "test_sorting_is_compared_with_the_same_samples_in_order"),
     r"deliver > (bytes a batch( > arrays)?|host memory bound > bytes)": (SIZES_OF, "test_a_batch_is_as_large_as_said"),
     r"skew > (columns|values|shares) > .*": (SHARES, "test_shares_are_those_of_the_rows_that_the_plan_keeps"),

@@ -49,6 +49,7 @@ _ANOTHER: Final = (
 )
 REFUSED: Final = {
     "packed": _ANOTHER.format("Packed", 2),
+    "tokenized": _ANOTHER.format("WindowedBucket", 4),
     "mapped": _ANOTHER.format("WindowedBucket", 3),
     "mixed": rf"({_ANOTHER.format('WindowedBucket', 3)}|Sequential goes through the rows .* Take concat)",
 }  # of what the first version saved: batches of another version, and the order of storage in a mixture
