@@ -257,10 +257,10 @@ def _filling(subject: Subject, first: FirstBatches) -> dict[str, Any]:
                 "{share:m} tokens, the same samples in order",
                 share=ratio(plain[1] - plain[0], plain[1], mark, source),
             )
-    return {**out, **_other_limits(first)}
+    return {**out, **_other_limits(first, subject.stages.epochs.total)}
 
 
-def _other_limits(first: FirstBatches) -> dict[str, Any]:
+def _other_limits(first: FirstBatches, total: int) -> dict[str, Any]:
     """What half and twice the budget, and four times the window, would make of the samples seen."""
     formation = first.formation
     assert isinstance(formation, WindowedBucket)
@@ -276,15 +276,15 @@ def _other_limits(first: FirstBatches) -> dict[str, Any]:
     wide = _WIDER * formation.window_size
     if formation.keys and formation.window_size < first.joined and wide <= MAX_WINDOW:
         others[f"window_size {wide:,}"] = replace(formation, window_size=wide)
-    return {"other limits": [{"limits": name, **_made_by(first, other)} for name, other in others.items()]}
+    return {"other limits": [{"limits": name, **_made_by(first, other, total)} for name, other in others.items()]}
 
 
-def _made_by(first: FirstBatches, formation: WindowedBucket) -> dict[str, Any]:
-    """Padding, batches and their size, of the recorded windows."""
+def _made_by(first: FirstBatches, formation: WindowedBucket, total: int) -> dict[str, Any]:
+    """Padding and size of the batches of the recorded windows, and how many an epoch of ``total`` positions has."""
     try:
         batches = first.formed_by(formation)
     except (DataError, PlanError) as error:
-        return {"padding": f"refused: {error}", "batches": "", "B median": "", "budget fill": ""}
+        return {"padding": f"refused: {error}", "batches an epoch": "", "B median": "", "budget fill": ""}
     budget = formation.budget
     assert budget is not None
     source = f"the first {first.joined:,} samples"
@@ -293,7 +293,9 @@ def _made_by(first: FirstBatches, formation: WindowedBucket) -> dict[str, Any]:
     used = places if budget.count == "padded" else tokens
     return {
         "padding": ratio(places - tokens, max(1, places), _ESTIMATED, source),
-        "batches": Figure(len(batches), "batches", _ESTIMATED, source=source),
+        "batches an epoch": Figure(
+            round(len(batches) * total / max(1, first.positions)), "batches", _ESTIMATED, source=source
+        ),
         "B median": Figure(
             float(np.median(rows)) if len(rows) else 0.0, "samples", _ESTIMATED, source=source, form=",.0f"
         ),

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from spiral_stream.planner.bind import Bound
 from spiral_stream.testing import LOOPS, check_elastic, check_loops, check_replay, check_resume, frozen, same
 from tests.fixtures.drawn_streams import CACHES, ORDERS, TOKENS, Drawn, catalogs, plans
 from tests.fixtures.examples import few
-from tests.fixtures.texts import SMALL_PLANS, ids_of
+from tests.fixtures.texts import SMALL_PLANS, fields, ids_of, make_catalog, tokenized
 
 pytestmark = [SMALL_PLANS, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
@@ -359,3 +360,28 @@ def test_workers_need_lengths_that_are_known(shelf: Catalogs) -> None:
     stream = replace(PLAN, source="none", formation=replace(PLAN.formation, keys=())).plan(shelf).to_torch()
     with stream, pytest.raises(sp.BindError, match=r"decided by len\(tokens\).*2 workers"):
         stream.numbering.need_known(Bound(0, 0, 1, 0, 1), 2, 0)
+
+
+def test_a_state_of_batches_that_were_cut_otherwise_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = make_catalog(tmp_path, {"web": 60})
+    formation = sp.WindowedBucket(16, [sp.BucketKey("len(tokens)")], sp.BatchBudget(max_tokens=200))
+
+    def stream() -> Any:
+        sampled = tokenized(catalog.table("web"), sp.GlobalShuffle(1))
+        return sampled.collate(fields=fields(), batch_size=None, formation=formation).to_numpy()
+
+    with monkeypatch.context() as before:
+        before.setattr(sp.WindowedBucket, "PADDED", 1)
+        with stream() as old:
+            next(iter(old))
+            state = old.state_dict()
+    with (
+        stream() as new,
+        pytest.raises(
+            sp.ResumeError,
+            match=r"collate\.formation\.@version \(1 -> 4\)\. Restore the old plan, or start a new epoch",
+        ),
+    ):
+        new.load_state_dict(state)
