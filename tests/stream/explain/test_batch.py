@@ -96,8 +96,8 @@ def test_other_limits_are_what_a_run_with_them_makes(catalog: sp.Catalog) -> Non
             truth = delivered(stream)
             count = stream.count()
         padding, places = operands(rows[name]["padding"])
-        assert padding / places == pytest.approx(1 - truth["tokens"] / truth["places"], abs=0.01), name
-        assert int(re.sub(r"\D", "", str(rows[name]["batches an epoch"]))) == pytest.approx(count, rel=0.02), name
+        assert padding / places == pytest.approx(1 - truth["tokens"] / truth["places"], abs=0.02), name
+        assert int(re.sub(r"\D", "", str(rows[name]["batches an epoch"]))) == pytest.approx(count, rel=0.05), name
         assert operands(rows[name]["budget fill"])[0] == places
 
 
