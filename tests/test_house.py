@@ -318,6 +318,43 @@ def test_a_circle_of_imports_is_found() -> None:
     assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})) == {"a", "b", "c"}
 
 
+def warnings_of(tree: ast.AST) -> Iterator[int]:
+    """Lines that warn in another form than ``errors.warn``, under whatever name it was imported."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in ("warnings", "_warnings"):
+            yield from (node.lineno for each in node.names if each.name.startswith("warn"))
+        if isinstance(node, ast.Attribute) and node.attr in ("warn", "warn_explicit"):
+            yield node.lineno
+        if isinstance(node, ast.keyword) and node.arg in ("stacklevel", "skip_file_prefixes"):
+            yield node.value.lineno
+
+
+@pytest.mark.parametrize("package", ["spiral_stream", "spiral_assets"])
+def test_every_warning_is_given_in_the_one_form(package: str) -> None:
+    """Call ``errors.warn``: it names the caller's line without counting frames."""
+    found = {room.relative_to(ROOT).as_posix(): [*warnings_of(tree_of(room))] for room in rooms(package)}
+    calls = [node.func for room in rooms(package) for node in ast.walk(tree_of(room)) if isinstance(node, ast.Call)]
+
+    one = found.pop("spiral_stream/errors.py", [])
+    assert {name: lines for name, lines in found.items() if lines} == {}
+    assert len(one) == (package == "spiral_stream")
+    assert len([call for call in calls if isinstance(call, ast.Name) and call.id == "warn"]) >= 35 * len(one)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import warnings\nwarnings.warn('a')",
+        "import warnings as w\nw.warn('a', stacklevel=2)",
+        "from warnings import warn",
+        "from warnings import warn_explicit as tell",
+        "logging.getLogger().warn('a')",
+    ],
+)
+def test_another_form_is_found(text: str) -> None:
+    assert [*warnings_of(ast.parse(text))]
+
+
 def test_no_file_names_a_machine_or_a_registry() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"

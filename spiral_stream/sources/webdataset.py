@@ -5,7 +5,6 @@ Tars that are compressed as a whole have no offsets: their payload is copied.
 """
 
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,7 +13,7 @@ from typing import Any, ClassVar, Final, cast, final
 import pyarrow as pa
 
 from spiral_stream.arguments import class_door
-from spiral_stream.errors import SourceError, SpiralWarning, anew, cut, shown
+from spiral_stream.errors import SourceError, anew, cut, shown, warn
 from spiral_stream.integrity.regular_files import need_file
 from spiral_stream.sources.declared import columns
 from spiral_stream.sources.imports import KEY, RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
@@ -217,7 +216,7 @@ class WebDataset(ImportedSource):
                 f"WebDataset: no row that was looked at has a column of schema= ({', '.join(asked)}); they are null unless a "
                 f"later row has them. {have}. If these are meant, correct schema="
             )
-            warnings.warn(msg, SpiralWarning, stacklevel=8)  # of whoever registers
+            warn(msg)
             return
         if not names:
             msg = f"WebDataset: {cut(units[0].path)} has no members named <key>.<field>, such as 0001.jpg. Correct the path"

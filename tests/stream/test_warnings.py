@@ -1,13 +1,11 @@
-"""A warning names the line that called the library, by whatever way it came; no room warns in another form."""
+"""A warning names the line that called the library, by whatever way it came. Its one form: tests/test_house.py."""
 
-import ast
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import spiral_stream as sp
-from spiral_stream.errors import LIBRARY, warn
+from spiral_stream.errors import warn
 from tests.fixtures import streams
 
-ROOT = Path(sp.__file__).parents[1]
 SHUFFLED = sp.GlobalShuffle(seed=1)
 
 
@@ -29,46 +26,6 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
     made = streams.make_catalog(tmp_path_factory.mktemp("warnings"))
     made.register("plain", sp.Arrow(pa.table({"sample_id": np.arange(40), "v": [np.nan, 1.0] * 20})))
     return made
-
-
-# ---- one form
-
-
-def warnings_of(tree: ast.AST) -> Iterator[int]:
-    """Lines that warn in another form than ``errors.warn``, under whatever name it was imported."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module in ("warnings", "_warnings"):
-            yield from (node.lineno for each in node.names if each.name.startswith("warn"))
-        if isinstance(node, ast.Attribute) and node.attr in ("warn", "warn_explicit"):
-            yield node.lineno
-        if isinstance(node, ast.keyword) and node.arg in ("stacklevel", "skip_file_prefixes"):
-            yield node.value.lineno
-
-
-@pytest.mark.parametrize("package", ["spiral_stream", "spiral_assets"])
-def test_every_warning_is_given_in_the_one_form(package: str) -> None:
-    rooms = {room: ast.parse(room.read_text()) for room in sorted((ROOT / package).rglob("*.py"))}
-    others = {str(room.relative_to(ROOT)): lines for room, tree in rooms.items() if (lines := [*warnings_of(tree)])}
-
-    assert rooms
-    assert set(others) <= {"spiral_stream/errors.py"}
-    assert len(others.get("spiral_stream/errors.py", ())) == (package == LIBRARY)
-    calls = [node for tree in rooms.values() for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    assert len([call for call in calls if ast.unparse(call.func) == "warn"]) >= (35 if package == LIBRARY else 0)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import warnings\nwarnings.warn('a')",
-        "import warnings as w\nw.warn('a', stacklevel=2)",
-        "from warnings import warn",
-        "from warnings import warn_explicit as tell",
-        "logging.getLogger().warn('a')",
-    ],
-)
-def test_another_form_is_found(text: str) -> None:
-    assert [*warnings_of(ast.parse(text))]
 
 
 # ---- real warnings, from the public door
