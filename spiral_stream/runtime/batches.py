@@ -45,6 +45,7 @@ from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.payload_bytes import stored_bytes, stored_size
 from spiral_stream.runtime.pending import Batch, Pending, finish
 from spiral_stream.runtime.placing import sample_count
+from spiral_stream.runtime.rows_ahead import Expecting
 from spiral_stream.runtime.samples import Int64, SampleReader, as_lists
 from spiral_stream.runtime.sequence_filling import SequenceFilling
 from spiral_stream.runtime.sounds import SoundBatch, SoundField
@@ -117,11 +118,11 @@ class BatchBuilder:
         named = [name for stage in stages.sounds for name in (stage.column, *stage.times)]
         self._keys += [lineage.key(name, lineage.end) for name in named]
         calls = calls_of(stages, lineage, self._keys)
-        stored = [key for key in self._keys if isinstance(key, Stored)]
-        self._in_pieces = calls or (piece_rows is not None and bool(stored))
+        stored = any(isinstance(key, Stored) for key in self._keys)
+        self._in_pieces = calls or (piece_rows is not None and stored)
         self._looking_up = LookingUp(stages, numbering, gathering, metrics)
-        if not self._in_pieces:
-            self._looking_up.read_ahead(reader, stored, self._piece_rows)
+        payloads: list[Expecting] = [*self._images.values(), *self._lists.values(), *self._clips.values()]
+        self._looking_up.read_ahead(reader, () if calls else self._keys, payloads, self._piece_rows)
         self.batch_bytes = batch_bytes(stages, merge)
 
     def begin(self, epoch: int, numbers: range, pool: Executor, soon: Sequence[range] = ()) -> Pending:

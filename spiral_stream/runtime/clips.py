@@ -31,6 +31,7 @@ from spiral_stream.plan.clips import TIMES
 from spiral_stream.planner.physical import ClipStage
 from spiral_stream.planner.streams import split
 from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.rows_ahead import RowsAhead, least
 from spiral_stream.runtime.stored import stored_rows
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import UInt64
@@ -88,6 +89,7 @@ class ClipFeed:
     def __init__(self, stage: ClipStage, k: int, metrics: Metrics, index_of: IndexOf) -> None:
         source, index = stage.sources[k], stage.sources[k].index
         self._relation, self._metrics, self._selection = index.payload.relation, metrics, stage.selection
+        self.rows = RowsAhead(self._relation)
         self._limits = stage.limits
         self._name = self._relation.entry.name
         self._kind: ClipKind | None = None if source.frames is None else source.frames.kind
@@ -102,6 +104,10 @@ class ClipFeed:
         """How many clips one task reads."""
         return PIECE if self._kind is None else KEPT_PIECE
 
+    def expect(self, rows: UInt64) -> None:
+        """Note clips that will be looked up; see `Expecting`."""
+        self.rows.expect(rows[[each is None for each in self._stored(self._cache, rows)]])
+
     def find(self, rows: UInt64) -> Found:
         """Look up P clips by ordinal. Reads references and times, but no payload.
 
@@ -115,9 +121,7 @@ class ClipFeed:
             missing = np.array([at for at, each in enumerate(kept) if each is None], dtype=np.int64)
             missing = missing[np.argsort(rows[missing], kind="stable")]  # in storage order no source copies to reorder
             names = [self._column, *(TIMES if self._timed else ())]
-            table = (
-                self._relation.fetch(rows[missing], names) if len(missing) else pa.table({name: [] for name in names})
-            )
+            table = self.rows.fetch(rows[missing], names) if len(missing) else pa.table({name: [] for name in names})
             at = np.full(len(rows), -1, dtype=np.int64)
             at[missing] = np.arange(len(missing))
             index: list[Stored | None] = [None] * len(rows)
@@ -338,6 +342,16 @@ class ClipField:
     def __init__(self, stage: ClipStage, metrics: Metrics, index_of: IndexOf = index_of) -> None:
         self._payloads = stage.payloads
         self._feeds = [ClipFeed(stage, k, metrics, index_of) for k in range(len(stage.payloads))]
+
+    @property
+    def room(self) -> int | None:
+        """See `Expecting`."""
+        return least([feed.rows.room for feed in self._feeds])
+
+    def expect(self, places: Places) -> None:
+        """See `Expecting`."""
+        for k, where in split(places):
+            self._feeds[k].expect(self._payloads[k].ordinals(places.rows[where]))
 
     def find(self, places: Places, keys: UInt64) -> list[tuple[Task, Fetch | None]]:
         """Look up a batch's clips.

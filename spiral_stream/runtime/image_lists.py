@@ -23,6 +23,7 @@ from spiral_stream.planner.streams import split
 from spiral_stream.runtime.ahead import Fetched, fetched, need_all
 from spiral_stream.runtime.images import ImageFeed, Sizes, StoredRows, fill_rows
 from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.rows_ahead import least
 from spiral_stream.runtime.stored import stored_rows
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import UInt64
@@ -72,7 +73,8 @@ class ImageListFeed:
         self, relation: OpenRelation, kind: ImageListKind, cache: CacheReader | None, metrics: Metrics
     ) -> None:
         self._relation, self._kind, self._cache, self._metrics = relation, kind, cache, metrics
-        self._one = ImageFeed(relation, kind.one, cache, metrics)
+        self.one = ImageFeed(relation, kind.one, cache, metrics)
+        self.rows = self.one.rows
         self._waits: bool | None = None  # whether images come over a network; None: nobody met a reference yet
 
     def find(self, ordinals: UInt64) -> FoundLists:
@@ -105,7 +107,7 @@ class ImageListFeed:
             ]  # in storage order no source copies to reorder
             references = pa.nulls(0, self._relation.schema.field(column).type)
             if len(missing):
-                read = self._relation.fetch(ordinals[missing], [column])[column].combine_chunks()
+                read = self.rows.fetch(ordinals[missing], [column])[column].combine_chunks()
                 references = read.chunk(0) if isinstance(read, pa.ChunkedArray) else read
                 counts[missing] = pc.list_value_length(references).fill_null(0).to_numpy()
         at[~left], at[missing] = -1, np.arange(len(missing))
@@ -114,14 +116,14 @@ class ImageListFeed:
 
     def waits(self, ordinals: UInt64) -> bool:
         """Whether lists come over a network, as `ImageFeed.waits` says it: the first references stand for the others."""
-        if self._waits is None and len(self._one.left(ordinals[:: max(1, len(ordinals) - 1)])):
+        if self._waits is None and len(self.one.left(ordinals[:: max(1, len(ordinals) - 1)])):
             relation, column = self._relation, self._kind.column
             inner = relation.schema.field(column).type.value_type
             if relation.remote or pa.types.is_binary(inner) or pa.types.is_large_binary(inner):
                 self._waits = relation.remote
                 return self._waits
             try:
-                lists = relation.fetch(self._one.left(ordinals), [column])[column]
+                lists = relation.fetch(self.one.left(ordinals), [column])[column]
             except SourceError:  # whoever reads the rows says whose they are
                 return False
             if pc.sum(pc.list_value_length(lists)).as_py():
@@ -168,7 +170,7 @@ class ImageListFeed:
         flat = out_PN.reshape(-1, *out_PN.shape[2:])
         with self._metrics.timed("transform_s"):
             try:
-                fill_rows(flat, owners * width + items, lambda into: self._one.transform(rows, own, program, into))
+                fill_rows(flat, owners * width + items, lambda into: self.one.transform(rows, own, program, into))
             except DataError as error:
                 at = error.row or 0
                 raise of_item(int(items[at]), error, int(owners[at])) from error
@@ -234,6 +236,17 @@ class ImageListField:
             self._feeds[stream].waits(self._payloads[stream].ordinals(places.rows[where]))
             for stream, where in split(places)
         )
+
+    @property
+    def room(self) -> int | None:
+        """See `Expecting`."""
+        return least([feed.rows.room for feed in self._feeds])
+
+    def expect(self, places: Places) -> None:
+        """See `Expecting`."""
+        for stream, where in split(places):
+            feed = self._feeds[stream]
+            feed.rows.expect(feed.one.left(self._payloads[stream].ordinals(places.rows[where])))
 
     def find(self, places: Places) -> "Lists":
         """Look up the lists of samples; see `ImageListFeed.find`."""

@@ -25,6 +25,7 @@ from spiral_stream.planner.streams import split
 from spiral_stream.runtime.ahead import Fetched, fetched, need_all
 from spiral_stream.runtime.around import around
 from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.rows_ahead import RowsAhead, least
 from spiral_stream.runtime.stored import stored_rows
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import UInt64
@@ -68,7 +69,7 @@ class ImageFeed:
     """The images of one payload column of an open relation. Thread-safe."""
 
     def __init__(self, relation: OpenRelation, kind: ImageKind, cache: CacheReader | None, metrics: Metrics) -> None:
-        self._relation = relation
+        self._relation, self.rows = relation, RowsAhead(relation)
         self._kind = kind
         self._cache = cache
         self._metrics = metrics
@@ -114,7 +115,7 @@ class ImageFeed:
         column = self._kind.column
         words = f"fetching column {column} of relation {self._relation.entry.name}"
         with self._metrics.timed("fetch_s"), doing(words):
-            references = self._relation.fetch(wanted, [column])[column]
+            references = self.rows.fetch(wanted, [column])[column]
             data = fetched(references, self._relation.base, self._kind.decoder.limits.bytes)
         return dict(zip(wanted.tolist(), data, strict=True))
 
@@ -239,7 +240,7 @@ class ImageFeed:
                 with renumbered(places):
                     data = need_all([held[row] for row in ordinals[places].tolist()])
             else:
-                table = self._relation.fetch(ordinals[places], [column])
+                table = self.rows.fetch(ordinals[places], [column])
                 with renumbered(places):
                     data = resolve(table[column], self._relation.base, self._kind.decoder.limits.bytes)
         with self._metrics.timed("transform_s"):
@@ -270,6 +271,17 @@ class ImageField:
             self._feeds[stream].waits(self._payloads[stream].ordinals(places.rows[where]))
             for stream, where in split(places)
         )
+
+    @property
+    def room(self) -> int | None:
+        """See `Expecting`."""
+        return least([feed.rows.room for feed in self._feeds])
+
+    def expect(self, places: Places) -> None:
+        """See `Expecting`."""
+        for stream, where in split(places):
+            feed = self._feeds[stream]
+            feed.rows.expect(feed.left(self._payloads[stream].ordinals(places.rows[where])))
 
     def fetch(self, places: Places) -> list[Held]:
         """`ImageFeed.fetch` for samples: what each stream's images need."""

@@ -1,16 +1,17 @@
 """Which samples the next batches hold, and where their rows lie: drawn and looked up for several batches at a time.
 
 A batch of narrow rows or of token lists costs more calls than bytes, and a call for sixteen batches costs about what it
-costs for one. So the batches of the next steps are looked up with the one that is begun: if they are formed already, if no
-field is decoded, and if no map makes anything but tokens. What is held of them ahead is addresses, about 100 bytes per
+costs for one. So the batches of the next steps are looked up with the one that is begun: if they are formed already, and if
+no map makes anything but tokens. What is held of them ahead is addresses, about 100 bytes per
 sample, for 16,384 samples if batches have about the same number. Of each token column, at most 16 MiB are brought into
 memory with them. The memory of a batch is taken when it is begun, so the queue bounds it as ever.
 
 Rows that come from a disk take long, and a loop should not wait for those of sixteen batches. So twice as many batches are
 looked up together each time, and half as many after a time that was not quick. Neither changes a batch.
 
-Columns that are read from a source are read for several small batches at a time, for 64 rows together at most: a batch of one
-row would cost a call. The first read is for one batch; each next one is for twice as many rows, while what it gave is small.
+Columns that are read from a source, tokens that are made, and payload (`runtime.rows_ahead`) are read for several small batches
+at a time, for 64 rows together at most: a batch of one row would cost a call. The first read is for one batch; each next one is
+for twice as many rows, as far as 4 MiB go by the size of those that were read last.
 
 An error belongs to its batch: where looking up together fails, each batch is looked up alone when its turn comes.
 """
@@ -27,7 +28,7 @@ import numpy as np
 from spiral_stream.fields.ragged import FEW_BYTES, Ragged
 from spiral_stream.integrity.blocks import moment, sound
 from spiral_stream.plan.maps import SampleTokens
-from spiral_stream.planner.lineage import Stored
+from spiral_stream.planner.lineage import Key
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.blame import blaming
 from spiral_stream.runtime.chapters import Drawn
@@ -35,6 +36,7 @@ from spiral_stream.runtime.gathering import Gathering
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.placing import joined, part_of
+from spiral_stream.runtime.rows_ahead import AHEAD_BYTES, Expecting, least
 from spiral_stream.runtime.samples import Int64, Lost, SampleReader, Samples
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
@@ -42,7 +44,6 @@ from spiral_stream.threads import doing
 BATCHES: Final = 16  # looked up together at most
 SAMPLES: Final = 1 << 14  # of all of them
 QUICK_S: Final = 0.01  # 0.2 ms where all rows are in memory
-AHEAD_BYTES: Final = 4 << 20  # that are read together; after more, fewer rows are
 
 
 @final
@@ -85,23 +86,29 @@ class LookingUp:
         self._stages, self._numbering = stages, numbering
         self._gathering, self._metrics = gathering, metrics
         addresses = all(isinstance(step, SampleTokens) for step in stages.maps)  # are all that windows keep of samples
-        self._light = addresses and not (stages.images or stages.clips or stages.sounds)
+        self._light = addresses
         self._epoch = -1
         self._ahead: deque[FoundBatch] = deque()
         self._most = 1  # steps that are looked up together; the first one shows how many samples a step has
         self._reader: SampleReader | None = None
-        self._keys: Sequence[Stored] = ()
-        self._most_rows = self._rows = 0  # that are read together: the limit, and how many next time
+        self._keys: Sequence[Key] = ()
+        self._payloads: Sequence[Expecting] = ()
+        self._most_rows = self._rows = 0  # that are read together: the limit, and how many were last time
+        self._room: int | None = None  # the same limit by the size of the columns that were read last
 
-    def read_ahead(self, reader: SampleReader, keys: Sequence[Stored], most_rows: int) -> None:
-        """Read some columns of small batches together.
+    def read_ahead(
+        self, reader: SampleReader, keys: Sequence[Key], payloads: Sequence[Expecting], most_rows: int
+    ) -> None:
+        """Read columns and payload of small batches together.
 
         Args:
             reader: of the stream.
             keys: the columns.
+            payloads: the fields that read payload.
             most_rows: that are read together.
         """
-        self._reader, self._keys, self._most_rows = reader if keys else None, keys, most_rows
+        self._reader = reader if keys or payloads else None
+        self._keys, self._payloads, self._most_rows = keys, payloads, most_rows
 
     def of(self, epoch: int, numbers: range, soon: Sequence[range] = ()) -> FoundBatch:
         """Return the samples of some batches that are delivered as one.
@@ -128,23 +135,30 @@ class LookingUp:
     def _read(self, reader: SampleReader, first: FoundBatch) -> None:
         """Read columns of a batch together with those of the next ones, as far as so many rows go."""
         together, rows = [first], len(first.drawn.samples)
-        self._rows = min(self._most_rows, max(2 * self._rows, rows))
+        room = least([self._room, *(each.room for each in self._payloads)])
+        most = self._most_rows if room is None else min(self._most_rows, room)
+        self._rows = max(rows, min(most, 2 * self._rows))
         for each in self._ahead:
             rows += len(each.drawn.samples)
-            if rows > self._rows:
+            if rows > self._rows or each.read:
                 break
             together.append(each)
-        if len(together) == 1:
-            return
         whole = Samples.concat([each.drawn.samples for each in together])
         with suppress(Exception):  # it comes again, at its batch
-            reader.need(self._epoch, whole, self._keys)
-            parts = whole.only(self._keys).cut([len(each.drawn.samples) for each in together])
-            for each, part in zip(together, parts, strict=True):
-                each.drawn.samples.columns.update(part.columns)
+            if self._keys and len(together) > 1:
+                self._need(reader, together, whole)
+            for payload in self._payloads if len(first.drawn.samples) <= self._most_rows else ():
+                payload.expect(whole.places)
+            for each in together:
                 each.read = True
-            if sum(column.nbytes for column in part.columns.values()) * len(together) > AHEAD_BYTES:
-                self._rows = 1
+
+    def _need(self, reader: SampleReader, together: Sequence[FoundBatch], whole: Samples) -> None:
+        reader.need(self._epoch, whole, self._keys)
+        read = whole.only(self._keys)
+        parts = read.cut([len(each.drawn.samples) for each in together])
+        for each, part in zip(together, parts, strict=True):
+            each.drawn.samples.columns.update(part.columns)
+        self._room = AHEAD_BYTES // max(1, sum(column.nbytes for column in read.columns.values()) // max(1, len(whole)))
 
     def instead(self, epoch: int, numbers: range, chosen: Sequence[int]) -> FoundBatch:
         """Return other batches in place of some. It may be called while another thread asks for batches.
