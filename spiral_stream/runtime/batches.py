@@ -118,11 +118,11 @@ class BatchBuilder:
         named = [name for stage in stages.sounds for name in (stage.column, *stage.times)]
         self._keys += [lineage.key(name, lineage.end) for name in named]
         calls = calls_of(stages, lineage, self._keys)
-        stored = any(isinstance(key, Stored) for key in self._keys)
-        self._in_pieces = calls or (piece_rows is not None and stored)
+        stored = [key for key in self._keys if isinstance(key, Stored)]
+        self._in_pieces = calls or (piece_rows is not None and bool(stored))
         self._looking_up = LookingUp(stages, numbering, gathering, metrics)
         payloads: list[Expecting] = [*self._images.values(), *self._lists.values(), *self._clips.values()]
-        self._looking_up.read_ahead(reader, () if calls else self._keys, payloads, self._piece_rows)
+        self._looking_up.read_ahead(reader, () if calls else stored, payloads, self._piece_rows)
         self.batch_bytes = batch_bytes(stages, merge)
 
     def begin(self, epoch: int, numbers: range, pool: Executor, soon: Sequence[range] = ()) -> Pending:

@@ -9,7 +9,7 @@ memory with them. The memory of a batch is taken when it is begun, so the queue 
 Rows that come from a disk take long, and a loop should not wait for those of sixteen batches. So twice as many batches are
 looked up together each time, and half as many after a time that was not quick. Neither changes a batch.
 
-Columns that are read from a source, tokens that are made, and payload (`runtime.rows_ahead`) are read for several small batches
+Columns that are read from a source, and payload (`runtime.rows_ahead`), are read for several small batches
 at a time, for 64 rows together at most: a batch of one row would cost a call. The first read is for one batch; each next one is
 for twice as many rows, as far as 4 MiB go by the size of those that were read last.
 
@@ -28,7 +28,7 @@ import numpy as np
 from spiral_stream.fields.ragged import FEW_BYTES, Ragged
 from spiral_stream.integrity.blocks import moment, sound
 from spiral_stream.plan.maps import SampleTokens
-from spiral_stream.planner.lineage import Key
+from spiral_stream.planner.lineage import Stored
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.blame import blaming
 from spiral_stream.runtime.chapters import Drawn
@@ -91,13 +91,13 @@ class LookingUp:
         self._ahead: deque[FoundBatch] = deque()
         self._most = 1  # steps that are looked up together; the first one shows how many samples a step has
         self._reader: SampleReader | None = None
-        self._keys: Sequence[Key] = ()
+        self._keys: Sequence[Stored] = ()
         self._payloads: Sequence[Expecting] = ()
         self._most_rows = self._rows = 0  # that are read together: the limit, and how many were last time
         self._room: int | None = None  # the same limit by the size of the columns that were read last
 
     def read_ahead(
-        self, reader: SampleReader, keys: Sequence[Key], payloads: Sequence[Expecting], most_rows: int
+        self, reader: SampleReader, keys: Sequence[Stored], payloads: Sequence[Expecting], most_rows: int
     ) -> None:
         """Read columns and payload of small batches together.
 

@@ -59,8 +59,8 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
     )
     made = sp.connect(str(folder / "catalog"))
     semantic = {**SEMANTIC, "file": "image/jpeg-ref", "raw": "image/jpeg-ref"}
-    for k, some in enumerate((table, table.slice(0, 120), table.slice(120))):
-        made.register(("rows", "first", "second")[k], sp.Arrow(some), identity="n", semantic=semantic)
+    for k, some in enumerate((table, table.slice(0, 24), table.slice(24, 16), table.slice(0, 40))):
+        made.register(("rows", "first", "second", "few")[k], sp.Arrow(some), identity="n", semantic=semantic)
     made.register_tokenizer(texts.TOKENIZER, texts.tokenizer())
     return made
 
@@ -80,9 +80,16 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def stream(
-    catalog: sp.Catalog, kind: str, batch_size: int, rows: int | None = None, prefetch: int = 2, *, mixed: bool = False
+    catalog: sp.Catalog,
+    kind: str,
+    batch_size: int,
+    rows: int | None = None,
+    prefetch: int = 2,
+    *,
+    mixed: bool = False,
+    few: bool = False,
 ) -> sp.PreparedStream:
-    relation = catalog.table("rows")
+    relation = catalog.table("few" if few else "rows")
     if mixed:
         relation = sp.mix([sp.Stream(name, catalog.table(name), repeat=1.0) for name in ("first", "second")])
     sampled = relation.sample(identity="n", order=sp.GlobalShuffle(seed=1))
@@ -102,7 +109,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     )
 
 
-@pytest.mark.parametrize("kind", FIELDS)
+@pytest.mark.parametrize("kind", [kind for kind in FIELDS if kind != "tokens"])
 @pytest.mark.parametrize("batch_size", [1, 2, 8])
 def test_small_batches_share_a_read(catalog: sp.Catalog, read: list[int], kind: str, batch_size: int) -> None:
     with stream(catalog, kind, batch_size) as made:
@@ -116,7 +123,7 @@ def test_small_batches_share_a_read(catalog: sp.Catalog, read: list[int], kind: 
     assert len(read) <= 2 * ROWS // together + 10  # the first reads are for fewer rows; there was one for each batch
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     kind=st.sampled_from(sorted(FIELDS)),
     size=st.integers(1, 20),
@@ -131,7 +138,7 @@ def test_rows_that_are_read_ahead_change_no_batch_and_no_state(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows_ahead, "AHEAD_BYTES", room)
-        with stream(catalog, kind, size, rows, prefetch, mixed=mixed) as made:
+        with stream(catalog, kind, size, rows, prefetch, mixed=mixed, few=True) as made:
             wanted = [made.batch(number) for number in range(len(made))]  # each by itself
             found, states = list[Any](), list[Any]()
             for batch in made:
@@ -149,7 +156,7 @@ def test_rows_that_are_read_ahead_change_no_batch_and_no_state(
         assert len(found) == len(wanted)
         assert all(same(one, other) for one, other in zip(found, wanted, strict=True))
         if 0 < stop < len(wanted):
-            with stream(catalog, kind, size, None, 2, mixed=mixed) as again:
+            with stream(catalog, kind, size, None, 2, mixed=mixed, few=True) as again:
                 again.load_state_dict(states[stop - 1])
                 assert same(next(iter(again)), wanted[stop])
 
