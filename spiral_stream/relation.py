@@ -39,6 +39,7 @@ from spiral_stream.sampling.order import Order
 from spiral_stream.sampling.permutation import permute
 from spiral_stream.seeding import key
 from spiral_stream.sources.source import SCAN_ROWS
+from spiral_stream.sources.views import coded_once
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.transform import Named
 
@@ -343,7 +344,7 @@ class Relation(RowVerbs):
         """
         self._need_rows("to_pandas")
         need("pandas", "to_pandas", "use to_arrow()")
-        return self.to_arrow().to_pandas()
+        return coded_once(self.to_arrow()).to_pandas()
 
     def to_polars(self) -> "pl.DataFrame":
         """Return all rows as a data frame of Polars; only before `sample`.

@@ -29,6 +29,9 @@ class Explanation:
 
     facts: Mapping[str, Any]
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, by section.
 

@@ -90,6 +90,16 @@ def without_dictionaries(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(fields, table.schema.metadata))
 
 
+def coded_once(table: pa.Table) -> pa.Table:
+    """The rows with dictionaries in which each value stands once: those of Lance's fragments may repeat one."""
+    plain = without_dictionaries(table)
+    columns = [
+        each.dictionary_encode() if pa.types.is_dictionary(kind) else each
+        for each, kind in zip(plain.columns, table.schema.types, strict=True)
+    ]
+    return pa.table(columns, names=table.column_names)
+
+
 def no_rows(schema: pa.Schema) -> pa.Table:
     """Return a table without rows, also of tensors with a permutation, of which pyarrow 26 makes none."""
     return pa.table([pa.chunked_array([pa.nulls(0, kind)], kind) for kind in schema.types], schema=schema)

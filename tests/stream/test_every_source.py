@@ -43,3 +43,23 @@ def test_streams_of_every_source_keep_the_laws(kind: str, tmp_path: Path) -> Non
     second = delivered(catalog)
     assert len(set(second)) == len(second) == after.manifest().total
     assert set(second) != set(first)
+
+
+@pytest.mark.parametrize("kind", sorted(library_kinds()))
+def test_relations_of_every_source_answer_alike(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    catalog = spiral.connect(tmp_path / "catalog")
+    catalog.register("rows", made(kind, folder), identity=spiral.RowIdentity())
+    relation = catalog.table("rows")
+    whole = relation.to_arrow()
+    every = whole.to_pylist()
+
+    assert len(relation) == relation.count() == len(every)
+    assert [row for batch in relation.batches(4) for row in batch.to_pylist()] == every
+    assert relation.head(2).to_arrow().to_pylist() == every[:2]
+    assert all(row in every for row in relation.sample_rows(3).to_pylist())
+    odd = relation.filter(spiral.col("__row_id__").hash() % 2 == 1)
+    assert odd.count() == len(odd.to_arrow()) == sum(batch.num_rows for batch in odd.batches(4))
+    assert len(relation.to_pandas()) == len(every)
+    assert relation.describe().to_dict()["notes"]

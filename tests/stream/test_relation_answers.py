@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -178,6 +179,38 @@ def test_frames_hold_the_rows_of_to_arrow(catalog: spiral.Catalog) -> None:
     pd.testing.assert_frame_equal(relation.to_pandas(), whole.to_pandas())
     assert isinstance(relation.to_polars(), pl.DataFrame)
     assert relation.to_polars().equals(pl.DataFrame(pl.from_arrow(whole)))
+
+
+def test_columns_with_dictionaries_lists_and_structs_come_whole_from_every_source(tmp_path: Path) -> None:
+    parts = [
+        pa.table(
+            {
+                "id": range(10 * part, 10 * part + 10),
+                "k": pa.array([f"v{part}{at % 3}" for at in range(10)]).dictionary_encode(),
+                "list": pa.array([[at / 2] * 3 for at in range(10)], pa.list_(pa.float32(), 3)),
+                "struct": [{"a": str(at), "b": [at] * (at % 3)} for at in range(10)],
+                "half": np.arange(10).astype(np.float16),
+            }
+        )
+        for part in range(3)
+    ]
+    lance.write_dataset(pa.concat_tables(parts), str(tmp_path / "t.lance"), max_rows_per_file=7)
+    (tmp_path / "files").mkdir()
+    for at, part in enumerate(parts):
+        pq.write_table(part, tmp_path / "files" / f"{at}.parquet", row_group_size=4)
+    catalog = spiral.connect(str(tmp_path / "catalog"))
+    catalog.register("lance", spiral.Lance(str(tmp_path / "t.lance")), identity="id")
+    catalog.register("parquet", spiral.Parquet(str(tmp_path / "files")), identity="id")
+    catalog.register("arrow", spiral.Arrow(pa.concat_tables(parts)), identity="id")
+
+    for name in ("lance", "parquet", "arrow"):
+        relation = catalog.table(name).drop("storage_shard")
+        for each in (relation, relation.filter("id % 2 = 0"), relation.union(relation)):
+            rows = each.to_arrow().to_pylist()
+            assert pa.Table.from_batches(each.batches(7), each.schema).to_pylist() == rows
+            assert each.head(11).to_arrow().to_pylist() == rows[:11]
+            assert all(row in rows for row in each.sample_rows(4).to_pylist())
+            assert each.to_pandas()["k"].tolist() == each.to_polars()["k"].to_list() == [row["k"] for row in rows]
 
 
 MISSING = """

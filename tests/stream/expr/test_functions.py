@@ -305,6 +305,33 @@ def test_saved_streams_with_functions_come_back_and_print(catalog: spiral.Catalo
     assert "like(m['lang'], 'e_')" in said
 
 
+def test_samples_are_filtered_and_computed_as_rows_are(catalog: spiral.Catalog) -> None:
+    table = pa.table(
+        {
+            "id": range(40),
+            "s": pa.array([("École", "ab ", "", None)[at % 4] for at in range(40)]).dictionary_encode(),
+            "f": [at / 16 if at % 5 else None for at in range(40)],
+            "m": [{"lang": ("en", "de")[at % 2], "sizes": [1] * (at % 3)} for at in range(40)],
+        }
+    )
+    catalog.register("t", spiral.Arrow(table), identity="id")
+    condition = col("s").lower().like("é%") | (col("m")["lang"] == "de") & ~col("s").is_null()
+    computed = {"n": col("f").round(1) + col("m")["sizes"].length(), "text": col("s").strip().upper().concat("!")}
+    fields = {"id": spiral.List("id"), "n": spiral.List("n"), "text": spiral.List("text")}
+
+    def batches(relation: spiral.Relation) -> list[dict[str, Any]]:
+        with relation.collate(batch_size=3, fields=fields).to_numpy() as stream:
+            return [dict(batch) for batch in stream]
+
+    t, order = catalog.table("t"), spiral.GlobalShuffle(seed=5)
+    before = batches(t.filter(condition).with_columns(**computed).sample(order=order))
+    kept = t.filter(condition).sample(order=order)
+    after = batches(kept.filter(condition).with_columns(**computed))
+
+    assert len(before) == 6
+    assert after == before
+
+
 def test_new_spellings_of_what_was_there_have_the_same_fingerprint(catalog: spiral.Catalog) -> None:
     catalog.register("t", spiral.Arrow(pa.table({"id": range(2), "s": ["a", "b"]})), identity="id")
     t, s = catalog.table("t"), col("s")
