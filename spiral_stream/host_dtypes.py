@@ -4,6 +4,7 @@ A bfloat16 is the upper half of a float32. Until batches are delivered, it lies 
 name of their own, so that no other room takes them for integers. Frameworks see the same memory as their own type.
 """
 
+import re
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final
@@ -17,7 +18,11 @@ BFLOAT16: Final = np.dtype([("bfloat16", "<u2")])
 _HALF: Final = np.uint32(
     0x7FFF
 )  # rounds to nearest; one more where the bit that stays last is set, so that ties go to even
+_CODE: Final = re.compile(r"[<=|]?[?biuf][1248]?")  # as NumPy writes a dtype: "<f4"
 _OF_ARROW: Final = {"halffloat": "float16", "float": "float32", "double": "float64"}
+_SHORT: Final = {
+    "half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64", "double": "float64",
+}  # fmt: skip  # "float" is float32 in torch and float64 in NumPy, so it is neither
 _NAN: Final = np.uint16(0x7FC0)
 
 
@@ -27,13 +32,17 @@ def host_dtype(name: str) -> np.dtype[Any]:
 
 
 def dtype_name(given: Any) -> Any:
-    """Return the name of a dtype of NumPy, torch or Arrow, or of a class of numbers; what is none is returned as it is.
+    """Return the name of a dtype of NumPy, torch or Arrow, of a class of numbers, or of a short name such as "half".
+
+    What is none of them is returned as it is.
 
     A plan holds names, so that it is the same however its dtypes are given.
     """
     if isinstance(given, pa.DataType):
         return _OF_ARROW.get(str(given), str(given))
-    if isinstance(given, type | np.dtype):
+    if isinstance(given, str) and given in _SHORT:
+        return _SHORT[given]
+    if isinstance(given, type | np.dtype) or (isinstance(given, str) and _CODE.fullmatch(given)):
         with suppress(TypeError):
             return np.dtype(given).name
     return str(given).removeprefix("torch.") if type(given).__module__ == "torch" else given

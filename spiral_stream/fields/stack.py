@@ -52,11 +52,11 @@ class Stack(Field):
             to images or videos.
         decode: how to read a reference: ``"jpeg"``, ``"image"`` for any format that Pillow reads, ``"h264"``, or
             ``"audio"`` for any that libavcodec reads.
-        transforms: image transforms in order, for a decoded column: those of this package, any of
-            ``torchvision.transforms.v2``, and functions of a uint8 [H, W, 3] array (and of a NumPy generator that belongs to
-            the sample). They run after the shorthands below.
-        dtype: NumPy name of the result, or ``"bfloat16"``; None keeps the column's type (for images and clips
-            uint8, behind `Normalize` float32).
+        transforms: image transforms in order, for a decoded column: those of this package, transforms and pipelines of
+            torchvision and albumentations, image processors of transformers, and functions of a uint8 [H, W, 3] array (and
+            of a NumPy generator that belongs to the sample). One alone needs no list. They run after the shorthands below.
+        dtype: of the result, as NumPy, torch or Arrow name it (``"float16"``, ``torch.bfloat16``, ``"half"``); None keeps the
+            column's type (for images and clips uint8, behind `Normalize` float32).
         layout: ``"nchw"`` (default) or ``"nhwc"`` for images, also those of lists, ``"ntchw"`` (default) or ``"nthwc"`` for
             clips, ``"nhw"`` (default), ``"nchw"`` or ``"nhwc"`` for masks of one channel.
         device: where the field is delivered; None leaves it on the host.
@@ -133,8 +133,9 @@ class Stack(Field):
 
     def _check_types(self) -> None:
         if not isinstance(self.transforms, Sequence):
-            msg = f"Stack({self.column!r}): transforms={self.transforms!r}. Give a list of them"
-            raise PlanError(msg)
+            object.__setattr__(
+                self, "transforms", (self.transforms,)
+            )  # one transform, or a pipeline of another library
         if self.decode is not None and not isinstance(self.decode, str):
             msg = (
                 f"Stack({shown(self.column)}): decode={shown(self.decode)} is a {type(self.decode).__name__}. Give the name of a "

@@ -36,8 +36,10 @@ from spiral_stream.sampling.weighted import Weighted
 from spiral_stream.sampling.window_shuffle import WindowShuffle
 from spiral_stream.sampling.with_replacement import WithReplacement
 from spiral_stream.transforms import crop_and_resize as images
+from spiral_stream.transforms.albumentations_step import Albumentations
 from spiral_stream.transforms.chain import PIXEL_TRANSFORMS
 from spiral_stream.transforms.chat import ChatTemplate
+from spiral_stream.transforms.crop_and_resize import CenterCropDown
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text import Tokenize
 from spiral_stream.transforms.torchvision_step import Torchvision
@@ -95,9 +97,9 @@ VALUES: Final = {
             images.RandomCrop,
             images.CenterCrop,
         ),
-        *(images.Resize, images.Normalize),
+        *(images.Resize, images.Normalize, CenterCropDown),
         *PIXEL_TRANSFORMS.values(),
-        Torchvision,
+        *(Torchvision, Albumentations),
     )
 }
 

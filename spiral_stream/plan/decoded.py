@@ -18,7 +18,7 @@ from spiral_stream.plan.followed import check_followed
 from spiral_stream.plan.profiles import Frames
 from spiral_stream.plan.sounds import is_sound
 from spiral_stream.plan.tree import UNION, need, owner, profiles, replaced, walk
-from spiral_stream.transforms.chain import as_steps
+from spiral_stream.transforms.chain import settled
 from spiral_stream.transforms.crop_and_resize import CenterCrop, RandomCrop, Resize
 
 FRAME_COUNT: Final = "frame_count"  # column: frames of a segment
@@ -37,7 +37,9 @@ def with_steps(fields: Mapping[str, Field]) -> Mapping[str, Field]:
     for name, field in fields.items():
         if isinstance(field, Stack) and field.transforms:
             try:
-                out[name] = replace(field, transforms=as_steps(field.transforms))
+                steps, dtype = settled(field.transforms)
+                masks = field.interpolation == "nearest"  # their values are labels, and stay as they are
+                out[name] = replace(field, transforms=steps, dtype=field.dtype or (None if masks else dtype))
             except PlanError as error:
                 msg = f"collate: field {name!r}: {error}"
                 raise PlanError(msg) from error

@@ -14,16 +14,18 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.seeding import transform_keys
-from spiral_stream.transforms import function_step, nearest, torchvision_step
+from spiral_stream.transforms import albumentations_step, function_step, nearest, processor_steps, torchvision_step
+from spiral_stream.transforms.albumentations_step import is_albumentations
 from spiral_stream.transforms.color import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
 from spiral_stream.transforms.crop_and_resize import TRANSFORMS, ImageTransform, Normalize
 from spiral_stream.transforms.erasing import RandomErasing
 from spiral_stream.transforms.image import DTYPES, LAYOUTS, Float32, ImageProgram, UInt64, compile_image, no_transform
 from spiral_stream.transforms.pixel_transform import Pixels, PixelTransform
+from spiral_stream.transforms.processor_steps import is_processor
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.rand_augment import RandAugment
 from spiral_stream.transforms.torchvision_step import Torchvision, is_torchvision
-from spiral_stream.transforms.transform import Transform
+from spiral_stream.transforms.transform import AsNumbers, Transform
 from spiral_stream.transforms.warp import RandomAffine, RandomRotation
 
 # B images, H height, W width, C channels
@@ -239,13 +241,38 @@ def as_steps(transforms: Sequence[Any]) -> tuple[Any, ...]:
     """
     out: list[Any] = []
     for each in transforms:
-        if isinstance(each, Transform | Function | type):
+        if isinstance(each, Transform | Function | AsNumbers | type):
             out.append(each)
         elif is_torchvision(each):
-            out += torchvision_step.wrapped(each)
+            parts = torchvision_step.wrapped(each)
+            out += as_steps(parts) if any(not isinstance(part, Transform | AsNumbers) for part in parts) else parts
+        elif is_albumentations(each):
+            out += albumentations_step.wrapped(each)
+        elif is_processor(each):
+            out += processor_steps.wrapped(each)
         else:
             out.append(function_step.wrapped(each) if callable(each) else each)
     return tuple(out)
+
+
+def settled(transforms: Sequence[Any]) -> tuple[tuple[Any, ...], str | None]:
+    """Return what a user gave as steps of a plan, and the dtype of numbers that they turn pixels into; None if they do not.
+
+    Raises:
+        PlanError: one cannot stand in a chain, or pixels are changed behind that point.
+        MissingExtraError: torchvision is not installed.
+    """
+    steps = as_steps(transforms)
+    at = next((i for i, each in enumerate(steps) if isinstance(each, AsNumbers)), None)
+    if at is None:
+        return steps, None
+    behind = [each for each in steps[at:] if not isinstance(each, AsNumbers | Normalize)]
+    if behind:
+        what = getattr(behind[0], "title", type(behind[0]).__name__)
+        msg = f"images: {what} stands behind what turns pixels into numbers (ToDtype, ToTensor). Put it before that"
+        raise PlanError(msg)
+    last = [each for each in steps[at:] if isinstance(each, AsNumbers)][-1]
+    return (*steps[:at], *(each for each in steps[at:] if not isinstance(each, AsNumbers))), last.dtype
 
 
 def pixel_dtype(given: str | None, transforms: Sequence[Any]) -> str:

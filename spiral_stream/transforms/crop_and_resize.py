@@ -250,6 +250,33 @@ class CenterCrop(ImageTransform):
 @final
 @class_door(PlanError)
 @dataclass(frozen=True)
+class CenterCropDown(ImageTransform):
+    """As `CenterCrop`, where an odd rest is halved downward: the crop of Hugging Face's image processors."""
+
+    NAME: ClassVar[str] = "center_crop_down"
+
+    size: int | tuple[int, int]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", checked_size("CenterCropDown", self.size))
+
+    @property
+    def deterministic(self) -> bool:
+        return True
+
+    def place(self, at: Placement, draw: Draw, *, resized: bool) -> Placement:
+        del draw
+        room_h, room_w = _room("CenterCropDown", at, self.size)
+        return _window(at, self.size, room_h // 2, room_w // 2, resized=resized)
+
+    def size_after(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        del size
+        return _pair(self.size)
+
+
+@final
+@class_door(PlanError)
+@dataclass(frozen=True)
 class RandomCrop(ImageTransform):
     """Cut a window at a random place, each place equally likely. A smaller image is a `DataError`; nothing is padded.
 
@@ -327,7 +354,8 @@ class Normalize(Transform):
 
 
 TRANSFORMS: Final[Mapping[str, type[Transform]]] = {
-    kind.NAME: kind for kind in (RandomResizedCrop, RandomHorizontalFlip, Resize, CenterCrop, RandomCrop, Normalize)
+    kind.NAME: kind
+    for kind in (RandomResizedCrop, RandomHorizontalFlip, Resize, CenterCrop, CenterCropDown, RandomCrop, Normalize)
 }
 
 

@@ -83,6 +83,8 @@ def why_not(program: ImageProgram | ImageChain) -> str | None:
     for part in _parts(program):
         if isinstance(part, Link) and not isinstance(part.step, PixelTransform):
             return f"function {part.step.name}"
+        if isinstance(part, Link) and isinstance(part.step, PixelTransform) and not part.step.POINTS:
+            return f"{part.step.NAME}"
         if isinstance(part, Link) and isinstance(part.step, Torchvision):
             try:
                 part.step.apply_to_points(np.array([[1.0, 1.0, 5.0, 5.0]]), (61, 83), np.uint64(0))

@@ -25,6 +25,7 @@ class PixelTransform(Transform):
     """A transform of the pixels of one image."""
 
     MOVES: ClassVar[bool] = False  # whether pixels change their places
+    POINTS: ClassVar[bool] = True  # whether it says where boxes and points go
 
     @abstractmethod
     def apply(self, pixels: Pixels, key: np.uint64) -> Pixels:

@@ -25,15 +25,16 @@ from numpy.typing import NDArray
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.extras import need
 from spiral_stream.transforms.pixel_transform import Pixels, PixelTransform
-from spiral_stream.transforms.transform import Transform
+from spiral_stream.transforms.transform import AsNumbers, Transform
 
 _PACKAGE: Final = "torchvision.transforms.v2"
 _ENUMS: Final = ("InterpolationMode", "AutoAugmentPolicy")
 _OF_BATCHES: Final = ("MixUp", "CutMix")
 _PROBES: Final = ((61, 83), (97, 71))  # sizes of images by which the size after a transform is found
 _CONVERTS: Final = "Give the field dtype= (and layout=) instead; pixels stay uint8 until then"
+_BEGIN: Final = ("ToImage", "PILToTensor", "ToPureTensor", "ToPILImage", "Identity")  # nothing is left to do
+_NUMBERS: Final = ("ToDtype", "ConvertImageDtype", "ConvertDtype", "ToTensor")
 _TRIES: Final = 4  # draws at each of these sizes, for transforms that choose among others
-_BY_FIELD: Final = dict.fromkeys(("ToDtype", "ConvertImageDtype", "ToTensor", "ToPILImage"), _CONVERTS)
 
 
 @final
@@ -161,24 +162,26 @@ def is_torchvision(value: object) -> bool:
 def wrapped(transform: Any) -> list[Any]:
     """Return a transform of torchvision as values of a plan; a `Compose` becomes its parts.
 
+    One of ``torchvision.transforms`` (version 1) becomes that of the same name in ``v2``: resampling on tensors rounds
+    otherwise than Pillow's by a few levels. What turns pixels into numbers becomes `AsNumbers`.
+
     Raises:
         PlanError: it belongs elsewhere in a plan, or cannot be made again from its parameters.
         MissingExtraError: torchvision is not installed.
     """
     need("torchvision", f"transforms={type(transform).__name__}(...)")
     name = type(transform).__name__
-    if type(transform).__module__.startswith(_PACKAGE):
+    if type(transform).__module__.startswith("torchvision."):
         if name == "Compose":
-            return [part for each in transform.transforms for part in wrapped(each)]
-        if name in ("ToImage", "PILToTensor", "ToPureTensor", "Identity"):
+            return [part for each in transform.transforms for part in _part(each)]
+        if name in _BEGIN:
             return []
+        if name in _NUMBERS:
+            return _numbers(transform)
         if name == "Normalize":
             from spiral_stream.transforms.crop_and_resize import Normalize
 
             return [Normalize(tuple(map(float, transform.mean)), tuple(map(float, transform.std)))]
-        if name in _BY_FIELD:
-            msg = f"images: torchvision's {name} changes the type of pixels. {_BY_FIELD[name]}"
-            raise PlanError(msg)
         if name in _OF_BATCHES:
             msg = f"images: torchvision's {name} mixes the samples of a batch. Apply it to the batch, in the training loop"
             raise PlanError(msg)
@@ -190,6 +193,30 @@ def wrapped(transform: Any) -> list[Any]:
             raise PlanError(msg)
     config = json.dumps(_config(transform), sort_keys=True, allow_nan=False)
     return [Torchvision(config, installed_release())]
+
+
+def _part(transform: Any) -> list[Any]:
+    return wrapped(transform) if is_torchvision(transform) else [transform]
+
+
+def _numbers(transform: Any) -> list[AsNumbers]:
+    """Return what a transform does that changes the type of pixels.
+
+    Raises:
+        PlanError: it does not scale them to [0, 1].
+    """
+    name = type(transform).__name__
+    given = "torch.float32" if name == "ToTensor" else str(getattr(transform, "dtype", None))
+    dtype, scales = given.removeprefix("torch."), getattr(transform, "scale", True)
+    if dtype == "uint8":
+        return []
+    if not scales or dtype not in ("float16", "bfloat16", "float32"):
+        msg = (
+            f"images: torchvision's {name} gives pixels another type ({dtype}, {'scaled' if scales else 'not scaled'}). "
+            f"{_CONVERTS}, or scale them: ToDtype(torch.float32, scale=True)"
+        )
+        raise PlanError(msg)
+    return [AsNumbers(dtype)]
 
 
 def installed_release() -> str:
@@ -219,6 +246,9 @@ def _config(transform: Any) -> Any:
     """Return the class and the parameters of a transform, from which an equal one is made."""
     cls = type(transform)
     package = import_module(_PACKAGE)
+    first = cls.__module__ == "torchvision.transforms.transforms"  # version 1
+    if first:
+        cls = getattr(package, cls.__name__, cls)
     if getattr(package, cls.__name__, None) is not cls:
         msg = (
             f"images: {cls.__module__}.{cls.__qualname__} is no transform of {_PACKAGE}, so a plan cannot make it again. Give a "
@@ -234,7 +264,7 @@ def _config(transform: Any) -> Any:
         given["value"] = "random"
     config = {"class": cls.__name__, "of": {key: _encode(value, cls.__name__) for key, value in given.items()}}
     again = None if [n for n in lacking if n not in _optional(names)] else made(json.dumps(config))
-    if again is None or _public(again) != _public(transform):
+    if again is None or (not first and _public(again) != _public(transform)):
         msg = (
             f"images: {cls.__name__} of torchvision cannot be made again from its parameters. Give a function of a uint8 "
             "[H, W, 3] array that calls it"

@@ -57,6 +57,18 @@ class Named:
         return tuple(self.name) if isinstance(self.name, list | tuple) else (self.name,)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class AsNumbers:
+    """Where a pipeline turns bytes of pixels into numbers in [0, 1]. In a plan the field's dtype says it, and no step is left.
+
+    Args:
+        dtype: of the numbers.
+    """
+
+    dtype: str
+
+
 def is_number(value: object) -> bool:
     """Whether a field is a finite number and not a truth value."""
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)

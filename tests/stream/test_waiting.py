@@ -451,7 +451,7 @@ def test_ctrl_c_ends_a_waiting_loop_when_the_running_call_does(catalog: sp.Catal
 def slow(label):
     print("calling", flush=True)
     time.sleep(1)
-    print("returned", time.monotonic(), flush=True)
+    sys.stdout.write(f"returned {time.monotonic()}\\n")
     return label
 sampled = catalog.table("lance").sample(order=sp.Sequential()).map(slow, columns=["label_id"], name="y", returns=pa.int64())
 stream = sampled.collate(batch_size=4, fields={"y": sp.Stack("y")}).to_numpy()
@@ -460,7 +460,8 @@ try:
         pass
 finally:
     left = [each.name for each in threading.enumerate() if "spiral" in each.name]
-    print("ended", time.monotonic(), stream.state_dict()["batch"], *left, flush=True)
+    words = ["ended", time.monotonic(), stream.state_dict()["batch"], *left]
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")  # in one piece: the call of another thread writes too
 """
     with started(catalog, body, tmp_path) as process:
         assert process.stdout is not None

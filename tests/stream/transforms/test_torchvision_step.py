@@ -130,7 +130,7 @@ class Dropped(torch.nn.Module):
     ("transform", "says"),
     [
         (v2.MixUp(num_classes=3), "mixes the samples of a batch"),
-        (v2.ToDtype(torch.float32, scale=True), "Give the field dtype="),
+        (v2.ToDtype(torch.float32), "Give the field dtype="),
         (v2.Lambda(lambda x: x), "holds <function .* Give a function of a uint8"),
         (v2.RandomIoUCrop(), "chooses its crop by the boxes.*RandomResizedCrop"),
         (Mine(), "is no transform of torchvision.transforms.v2"),
