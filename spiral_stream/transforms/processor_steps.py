@@ -5,11 +5,14 @@ these as transformers' base classes do, the steps here give the same pixels (the
 Pillow rounds a resize otherwise, by a few levels of 255) and the same numbers up to rounding in float32.
 """
 
+from importlib import import_module
 from math import isclose
 from typing import Any, Final
 
 from spiral_stream.errors import PlanError, shown
+from spiral_stream.extras import need
 from spiral_stream.transforms.crop_and_resize import CenterCropDown, Normalize, Resize
+from spiral_stream.transforms.torchvision_step import wrapped as of_torchvision
 from spiral_stream.transforms.transform import AsNumbers
 
 _BASE: Final = "transformers.image_processing_backends"
@@ -87,13 +90,8 @@ def _resize(processor: Any, name: str) -> list[Any]:
     kernel = _KERNELS.get(2 if processor.resample is None else int(processor.resample), "")
     if kernel == "BILINEAR":
         return [Resize(target)]
-    from spiral_stream.extras import need
-
     need("torchvision", f"transforms={name}(resample={kernel})")
-    import torchvision.transforms.v2 as package
-
-    from spiral_stream.transforms.torchvision_step import wrapped as of_torchvision
-
+    package = import_module("torchvision.transforms.v2")
     mode = package.InterpolationMode[kernel]
     return of_torchvision(package.Resize(list(target) if isinstance(target, tuple) else target, interpolation=mode))
 
