@@ -1,11 +1,10 @@
 """Pipelines of albumentations in a chain: its transforms as it writes them down, seeded with each sample's key.
 
-A pipeline holds its own random state, so each thread makes its own from the same text. It is seeded for every image, which
-costs about 60 us.
+A pipeline holds its own random state, so one that is at work is lent to nobody else: as many are made from the same text as
+work at a time. It is seeded for every image, which costs about 60 us.
 """
 
 import json
-import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -23,7 +22,7 @@ from spiral_stream.transforms.transform import AsNumbers
 _PACKAGE: Final = "albumentations"
 _PROBES: Final = ((61, 83), (97, 71), (300, 280))  # sizes of images by which the size after a pipeline is found
 _TRIES: Final = 4
-_MADE: Final = threading.local()
+_FREE: Final = dict[str, list[Any]]()  # pipelines that nobody uses, by their text; a list's pop and append are atomic
 
 
 @final
@@ -54,7 +53,7 @@ class Albumentations(PixelTransform):
                 "may differ. Install that version, or make the plan again"
             )
             raise PlanError(msg)
-        _made(self.config)
+        _give_back(self.config, _lent(self.config))
 
     @property
     def title(self) -> str:
@@ -94,13 +93,14 @@ class Albumentations(PixelTransform):
         return found.pop() if len(found) == 1 else None
 
     def _call(self, key: np.uint64, **given: Pixels) -> dict[str, Any]:
-        made = _made(self.config)
+        made = _lent(self.config)
         try:
             made.set_random_seed(int(key) & 0xFFFFFFFF)
             out: dict[str, Any] = made(**given)
         except Exception as error:  # whatever a transform raises
             msg = f"{self.title} of albumentations failed: {type(error).__name__}: {error!s:.300}"
             raise DataError(msg) from error
+        _give_back(self.config, made)
         return out
 
     def _fit(self, out: Any, given: Pixels) -> Pixels:
@@ -189,21 +189,26 @@ def _last(transform: Any) -> list[Any]:
     return []
 
 
-def _made(config: str) -> Any:
-    """Return the pipeline that a text describes, of this thread.
+def _lent(config: str) -> Any:
+    """Return a pipeline that a text describes and that nobody else uses.
 
     Raises:
         PlanError: the text describes none.
     """
-    made: dict[str, Any] = _MADE.__dict__.setdefault("by_config", {})
-    if config not in made:
-        try:
-            found = import_module(_PACKAGE).from_dict(json.loads(config))
-            made[config] = found if hasattr(found, "set_random_seed") else import_module(_PACKAGE).Compose([found])
-        except Exception as error:  # the text may come from a file
-            msg = f"images: {shown(config)} is no transform of albumentations that can be made here ({error!s:.200})"
-            raise PlanError(msg) from error
-    return made[config]
+    try:
+        return _FREE[config].pop()
+    except (KeyError, IndexError):
+        package = import_module(_PACKAGE)
+    try:
+        found = package.from_dict(json.loads(config))
+        return found if hasattr(found, "set_random_seed") else package.Compose([found])
+    except Exception as error:  # the text may come from a file
+        msg = f"images: {shown(config)} is no transform of albumentations that can be made here ({error!s:.200})"
+        raise PlanError(msg) from error
+
+
+def _give_back(config: str, pipeline: Any) -> None:
+    _FREE.setdefault(config, []).append(pipeline)
 
 
 @lru_cache(maxsize=1024)
