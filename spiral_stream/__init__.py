@@ -89,8 +89,8 @@ if TYPE_CHECKING:
     from spiral_stream.prepared import PreparedStream
     from spiral_stream.report.charts import Picture, draw_bars, draw_curves
     from spiral_stream.report.making import Report, report_relation
-    from spiral_stream.report.wording import written
     from spiral_stream.version import __version__
+    from spiral_stream.wording import written
 
 __all__ = [
     "Arrow",
@@ -220,7 +220,7 @@ _LATE: Final = {
     "draw_curves": "spiral_stream.report.charts",
     "index_videos": "spiral_stream.planner.videos",
     "report_relation": "spiral_stream.report.making",
-    "written": "spiral_stream.report.wording",
+    "written": "spiral_stream.wording",
 }
 
 

@@ -19,7 +19,7 @@ from spiral_stream.extras import need
 from spiral_stream.report.blocks import BlockMix
 from spiral_stream.report.heat import Heat
 from spiral_stream.report.timeline import OTHER, Timeline
-from spiral_stream.report.wording import number, one_line
+from spiral_stream.wording import number, one_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -23,9 +23,9 @@ from spiral_stream.report.charts import Form, Picture
 from spiral_stream.report.columns import ColumnSummary, column_summaries, roles_of
 from spiral_stream.report.samples import ContactSheet, contact_sheet, sample_rows
 from spiral_stream.report.skewed import Blocks, ColumnSkew, column_skew, default_blocks
-from spiral_stream.report.wording import moment, size
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.semantic import semantic_of
+from spiral_stream.wording import moment, size
 
 _GUESSED: Final = 3  # columns whose skew is shown if none are named
 _LABELS: Final = ("label", "class", "categor", "target")

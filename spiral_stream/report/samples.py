@@ -20,10 +20,10 @@ from spiral_stream.decoders.image import PillowDecoder
 from spiral_stream.decoders.limits import CLIPS, IMAGES, need_pixels
 from spiral_stream.errors import DataError, MissingExtraError, SourceError
 from spiral_stream.plan.clips import TIMES
-from spiral_stream.report.wording import one_line, written
 from spiral_stream.semantic import H264_REF, JPEG_REF, is_inline, is_list, is_media, semantic_of
 from spiral_stream.sources.located import locate
 from spiral_stream.sources.reference import resolve
+from spiral_stream.wording import one_line, written
 
 SIDE: Final = 110  # pixels of a tile
 _GAP: Final = 4

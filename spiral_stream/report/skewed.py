@@ -15,9 +15,9 @@ from spiral_stream.report.blocks import BlockMix, block_mixes, population_of
 from spiral_stream.report.charts import Form, Picture
 from spiral_stream.report.heat import Heat, heat_of
 from spiral_stream.report.timeline import Timeline, timeline
-from spiral_stream.report.wording import number, one_line, share
 from spiral_stream.sampling.order import Population
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
+from spiral_stream.wording import number, one_line, share
 
 _ONE: Final = 1.01  # effective values of a shard that has one
 _NEAR: Final = 1.25  # times the distance by chance: blocks that are nearly as good as random rows

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.report.wording import bars, counted, moment, number, one_line, share, size, written
+from spiral_stream.wording import bars, counted, moment, number, one_line, share, size, written
 
 
 @given(st.floats(-1e300, 1e300))
