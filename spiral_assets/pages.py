@@ -70,8 +70,9 @@ def relation_page(
         found |= {"bytes": report.bytes, "size": dict(report.facts())["size"]}
     found["samples"] = reports.table(report.samples, cut=False)
     if report.sheet is not None:
-        if report.sheet.jpeg:
-            found["contact_sheet"] = shown(context, report.name, [(report.sheet.column, "jpg", report.sheet.jpeg)])
+        if report.sheet.tiles:
+            picture = report.sheet.encoded(".jpg")
+            found["contact_sheet"] = shown(context, report.name, [("samples", "jpg", picture)])
         if report.sheet.faults:
             found["cannot_be_decoded"] = reports.table([{"sample": each} for each in report.sheet.faults])
     return found

@@ -26,7 +26,8 @@ from spiral_stream.catalog.statistics import load_statistics
 from spiral_stream.command_words import typed
 from spiral_stream.connection import ANALYZED, EXPLAIN_DATA, Catalog, connect
 from spiral_stream.copy_command import copy
-from spiral_stream.errors import SpiralError, TrustError, cut
+from spiral_stream.errors import PlanError, SpiralError, TrustError, cut
+from spiral_stream.markup import PAGE_BYTES
 from spiral_stream.node_command import node_cache
 from spiral_stream.planner.build import caches
 from spiral_stream.planner.verify import Verification, relation_caches, relations_of, verify_relation
@@ -37,6 +38,7 @@ from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.guessed import source_at
 from spiral_stream.sources.parts import SHARD_BYTES
 from spiral_stream.version import __version__
+from spiral_stream.wording import one_line
 
 _SHOWN = 3  # names in one cell
 _REFUSED = 10  # rows that an import left out
@@ -160,6 +162,58 @@ def report(
     for note in made.notes:
         _console(plain=True).print(typed(note, _command()), soft_wrap=True)
     _console(plain=True).print(str(made.save(out)), soft_wrap=True)
+
+
+@app.command()
+def page(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Relations and saved streams that have a section; all if none is named.")
+    ] = None,
+    out: Annotated[str | None, typer.Option(help="File of the page; by default page.html beside the catalog.")] = None,
+    samples: Annotated[int, typer.Option(min=0, help="Rows of each relation.")] = 5,
+    pictures: Annotated[int, typer.Option(min=0, help="Rows whose images, clips and sounds are shown.")] = 8,
+    batches: Annotated[int, typer.Option(min=0, help="Batches of each stream that are built and shown.")] = 2,
+    max_bytes: Annotated[int, typer.Option(min=1, help="Most bytes of the page.")] = PAGE_BYTES,
+    where: Where = None,
+    trust: Trusted = None,
+) -> None:
+    """Write one page on the catalog, for a browser without a network: relations, streams with EXPLAIN and batches, caches."""
+    shown = {"samples": samples, "pictures": pictures, "batches": batches, "max_bytes": max_bytes}
+    with _parts_bar("page") as report:
+        made = connect(where).page(out, *(names or ()), **shown, trust=trust or (), report=report)
+    _console(plain=True).print(str(made), soft_wrap=True)
+
+
+@app.command()
+def look(
+    name: Annotated[str, typer.Argument(help="A saved stream or a relation.")],
+    count: Annotated[int, typer.Option(min=1, help="How many samples of a stream.")] = 8,
+    batch: Annotated[int | None, typer.Option(min=0, help="The global batch of a stream to begin with.")] = None,
+    epoch: Annotated[int | None, typer.Option(min=0, help="The epoch of a stream.")] = None,
+    tokenizer: Annotated[str | None, typer.Option("--tokenizer", help="Decodes the tokens of a stream.")] = None,
+    out: Annotated[str | None, typer.Option(help="Write it there instead: .html, .png, .jpg or .webp.")] = None,
+    where: Where = None,
+    trust: Trusted = None,
+) -> None:
+    """Look at samples of a saved stream, or at a relation: what a notebook shows, in this terminal or in a file."""
+    catalog = connect(where)
+    if name not in catalog.streams() and name in catalog.tables():
+        given = [
+            word
+            for word, value in (("--batch", batch), ("--epoch", epoch), ("--tokenizer", tokenizer))
+            if value is not None
+        ]
+        if given:
+            msg = f"look: {name} is a relation, and {given[0]} is of streams. Leave it out, or name a saved stream"
+            raise PlanError(msg)
+        if out is None:
+            _console().print(catalog.table(name))
+        else:
+            _console(plain=True).print(str(catalog.page(out, name)), soft_wrap=True)
+        return
+    with catalog.open_stream(name, trust=trust or ()) as stream:
+        sheet = stream.show(count, batch=batch, epoch=epoch, tokenizer=tokenizer, path=out)
+        _console(plain=out is not None).print(sheet if out is None else out, soft_wrap=out is not None)
 
 
 @app.command()
@@ -430,6 +484,18 @@ def _with_bar(name: str, run: Callable[[Callable[[int, int], None]], Verificatio
     with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
         task = bar.add_task(f"verify {name}", total=None)
         return run(lambda done, total: bar.update(task, completed=done, total=total))
+
+
+@contextmanager
+def _parts_bar(what: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar, and the name of the part that is under way."""
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, transient=True, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda part, done, total: bar.update(
+            task, description=f"{what}: {one_line(part, 40)}", completed=done, total=total
+        )
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import BindError, CatalogError, PlanError, shown, warn
 from spiral_stream.extras import need as need_package
 from spiral_stream.fields.stack import Stack
+from spiral_stream.markup import PAGE_BYTES
 from spiral_stream.plan import nodes
 from spiral_stream.plan.profiles import Frames, Profile, renewed
 from spiral_stream.plan.tree import need
@@ -44,6 +45,7 @@ EXPLAIN_DATA: Final = re.compile(
     r"(\s+network\s+'(?P<network>.*?)')?\s*"
 )
 ANALYZED: Final = 16  # batches
+_LEAST_PAGE: Final = 256 << 10  # bytes
 
 Trusted = Iterable[ModuleType | str] | ModuleType | str
 
@@ -155,6 +157,67 @@ class Catalog(registry.Registry):
         with OpenRelation(entry) as relation:
             save_statistics(entry, found := measure(relation))
         return found
+
+    @door(CatalogError)
+    def page(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *names: str,
+        samples: int = 5,
+        pictures: int = 8,
+        batches: int = 2,
+        max_bytes: int = PAGE_BYTES,
+        trust: Trusted = (),
+        report: Callable[[str, int, int], None] | None = None,
+    ) -> Path:
+        """Write one page on this catalog, which a browser shows without a network: relations, streams and caches.
+
+        Reads of each relation what `report_relation` reads. Opens each saved stream, explains it, and builds its first
+        batches; nothing else is read, and no stream's place is moved. What cannot be read is a note on the page.
+
+        Args:
+            path: of the file; None writes ``page.html`` beside the catalog.
+            *names: relations and saved streams that have a section; none named: all.
+            samples: rows of a relation that are shown.
+            pictures: rows of a relation whose images, clips and sounds are shown.
+            batches: of each stream; 0 builds none.
+            max_bytes: of the page, from 256 KiB up; what does not fit is left out, and the page says so.
+            trust: as for `open_stream`.
+            report: called before each part with its name, how many parts are done, and of how many.
+
+        Returns:
+            Where the page is.
+
+        Raises:
+            CatalogError: a name is unknown, a number is out of range, or the file cannot be written.
+        """
+        from spiral_stream.report.catalog_page import Asked, CatalogPage
+        from spiral_stream.report.making import write_page
+
+        for what, given, least in (
+            ("samples", samples, 0),
+            ("pictures", pictures, 0),
+            ("batches", batches, 0),
+            ("max_bytes", max_bytes, _LEAST_PAGE),
+        ):
+            if (number := whole(given)) is None or number < least:
+                msg = f"page: {what}={shown(given)}. Give a whole number from {least:,} up"
+                raise CatalogError(msg)
+        relations, streams = self.tables(), self.streams()
+        for name in names:
+            if name not in relations and name not in streams:
+                near = suggestions(name, [*relations, *streams])
+                msg = (
+                    f"page: {shown(name)} is no relation and no saved stream; {near} Name one of them, or none for all"
+                )
+                raise CatalogError(msg)
+        asked = Asked(
+            [name for name in relations if not names or name in names],
+            [name for name in streams if not names or name in names],
+            *(samples, pictures, batches, max_bytes, trust),
+        )
+        made = CatalogPage(self, self, asked, report or (lambda *_: None))
+        return write_page(f"page of {made.place}", self.root / "page.html" if path is None else Path(path), made.html())
 
     @door(CatalogError)
     def verify(self, name: str) -> "Verified":

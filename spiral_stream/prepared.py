@@ -23,6 +23,7 @@ from spiral_stream.cursor import Cursor
 from spiral_stream.derived.executors import Executor
 from spiral_stream.errors import BindError, SpiralError, StreamError
 from spiral_stream.looking.face import Looking
+from spiral_stream.looking.notebook import batch_formatter
 from spiral_stream.looking.sizes import need_sizes
 from spiral_stream.plan.drawn_seeds import drawn_seed, with_recorded
 from spiral_stream.plan.fingerprint import fingerprint
@@ -183,7 +184,7 @@ class PreparedStream(Looking):
         if worker is not None:
             return self._as_worker(*self._worker.begin(self._place, worker, self._delivery.worker_seed()), worker[1])
         self._delivery.need(self.devices())
-        return self._passes.run(self._now, self._delivery, 0, 1)
+        return self._known_to_notebooks(self._passes.run(self._now, self._delivery, 0, 1))
 
     def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Any]:
         """Yield the batches of a DataLoader's worker, or the rest of them."""
@@ -235,7 +236,10 @@ class PreparedStream(Looking):
             StreamError: the batches before it are not counted, and that takes long; says how long, and what counts them.
         """
         drawn, delivered = self._place_of(number, epoch, "batch")
-        return self._passes.build(self._now, self._delivery, drawn, need_kept(delivered, drawn, number))
+        built = self._passes.build(self._now, self._delivery, drawn, need_kept(delivered, drawn, number))
+        if (formatter := batch_formatter()) is not None:
+            formatter.remember(built, self._batch_html())
+        return built
 
     def sample(self, position: int, epoch: int | None = None) -> dict[str, Any]:
         """Build one sample by itself: its fields, as in a batch, without the dimension of the batch.

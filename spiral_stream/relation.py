@@ -6,7 +6,7 @@ several streams may share the beginning of a plan.
 The verbs of rows lie in `row_verbs`; here are those that make samples and batches.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from spiral_stream.adapters.torch import TorchStream
     from spiral_stream.explain import Explanation
     from spiral_stream.prepared import PreparedStream
+    from spiral_stream.report.relation_view import RelationView
     from spiral_stream.runtime.ordered_rows import OrderedRows
 
 OTHERWISE: Final = "use to_numpy()"  # needs no framework
@@ -503,6 +504,19 @@ class Relation(RowVerbs):
         from spiral_stream.explain import explain_plan
 
         return explain_plan(self.node, self.catalog)
+
+    def _repr_html_(self) -> str:
+        """The relation or plan in a notebook: columns with histograms, a few rows, pictures. It reads little, see `report`."""
+        return self._view().html()
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterable[Any]:
+        del console, options
+        yield self._view()
+
+    def _view(self) -> "RelationView":
+        from spiral_stream.report.relation_view import relation_view
+
+        return relation_view(self.node, self.catalog)
 
     def __repr__(self) -> str:
         from spiral_stream.explain.outline import outline

@@ -79,6 +79,11 @@ def one_line(text: str, most: int = LONGEST) -> str:
     return line if len(line) <= most and len(text) <= 4 * most else line[: most - 1] + "…"
 
 
+def seen(text: str) -> str:
+    """Write a text so that a terminal prints it and obeys none of it: lines stay, control characters become a sign."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
+
+
 def size(count: int) -> str:
     """Write a number of bytes."""
     value, unit = float(count), 0

@@ -1,4 +1,4 @@
-"""How EXPLAIN DATA shows facts: as JSON, as text of 132 columns, or as markdown.
+"""How EXPLAIN DATA shows facts: as JSON, as text of 132 columns, as markdown, in a terminal's width, or in a notebook.
 
 A section is a line, a list of lines, a list of rows or a dict; in a dict, rows come last, as tables. A number without a
 mark is exact, ``~`` marks an estimate, and ``!`` a measurement of this run. An unknown fact names what would supply it.
@@ -6,15 +6,20 @@ In JSON, numbers are numbers: see `figure`.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final, final
 
+from spiral_stream import markup
 from spiral_stream.explain.figure import Figure, Phrase, number, plain
+from spiral_stream.markup import Html, element
+from spiral_stream.wording import seen
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 SECTIONS: Final = (
     *("header", "plan", "relation", "mix", "sample", "skew", "batch", "materialize", "deliver", "resume", "warnings"),
@@ -51,58 +56,112 @@ class Explanation:
 
     def __str__(self) -> str:
         from rich.console import Console
+        from rich.text import Text
 
         out = StringIO()
         console = Console(file=out, width=132, highlight=False, markup=False, no_color=True)
         for section in self.facts:  # in the order of SECTIONS; NETWORK before the warnings where it was asked for
-            console.print(section.upper() if section != "header" else "EXPLAIN DATA")
-            _print(console, self.facts[section])
+            console.print(_title(section))
+            for each in _blocks(self.facts[section]):
+                console.print(each, soft_wrap=isinstance(each, Text))
         lines = [line.rstrip() for line in out.getvalue().splitlines()]
         return "\n".join(lines)
 
+    def __rich_console__(self, console: "Console", options: Any) -> "Iterable[Any]":
+        from rich.text import Text
 
-def _print(console: "Console", value: Any) -> None:
+        del console, options
+        for section in self.facts:
+            yield Text(_title(section), style="bold")
+            yield from _blocks(self.facts[section])
+
+    def _repr_html_(self) -> str:
+        return markup.view_of(self.parts(), "str(...) has all of it.")
+
+    def parts(self) -> Iterator[Html]:
+        """Yield the sections as markup, each whole by itself."""
+        for section in self.facts:
+            body = _warnings(self.facts[section]) if section == "warnings" else _section(self.facts[section])
+            yield markup.joined([element("h4", _title(section)), body])
+        yield markup.quiet("A number without a mark is exact, ~ is an estimate, ! is measured")
+
+
+def _title(section: str) -> str:
+    return section.upper() if section != "header" else "EXPLAIN DATA"
+
+
+def _warnings(lines: list[Any]) -> Html:
+    return markup.joined([markup.note(str(line)) for line in lines] or [element("div", "none")])
+
+
+def _section(value: Any) -> Html:
+    """A section as markup."""
     if isinstance(value, str | Phrase | Figure):
-        console.print(f"  {value}", soft_wrap=True)
+        return element("div", value)
+    if _is_table(value):
+        return _rows(value)
+    if isinstance(value, list):
+        lines = [str(line) for line in value] or ["none"]
+        return element("pre", "\n".join(lines)) if any(line.startswith(("(", " ")) for line in lines) else _lines(lines)
+    plain = [(key, _text(item)) for key, item in value.items() if not _is_table(item)]
+    tables = [markup.joined([element("h5", key), _rows(item)]) for key, item in value.items() if _is_table(item)]
+    return markup.joined([markup.pairs(plain) if plain else None, *tables])
+
+
+def _lines(lines: list[str]) -> Html:
+    return markup.joined(element("p", line) for line in lines)
+
+
+def _rows(rows: list[Mapping[str, Any]]) -> Html:
+    return markup.table([{name: _text(each) for name, each in row.items()} for row in rows], most=_ROWS)
+
+
+def _blocks(value: Any) -> "Iterator[Text | Table]":
+    """A section as what rich prints, line by line and table by table. Data is text: it is never markup of rich's."""
+    from rich.text import Text
+
+    if isinstance(value, str | Phrase | Figure):
+        yield Text(f"  {seen(str(value))}")
     elif _is_table(value):
-        _print_rows(console, value)
+        yield from _row_blocks(value)
     elif isinstance(value, list):
-        for line in value or ["none"]:
-            console.print(f"  {line}", soft_wrap=True)
+        yield from (Text(f"  {seen(str(line))}") for line in value or ["none"])
     else:
-        _print_pairs(console, value)
+        yield from _pair_blocks(value)
 
 
-def _print_pairs(console: "Console", value: Mapping[str, Any]) -> None:
+def _pair_blocks(value: Mapping[str, Any]) -> "Iterator[Text | Table]":
     from rich.table import Table
+    from rich.text import Text
 
     grid = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
     for key, item in value.items():
         if not _is_table(item):
-            grid.add_row(key, _text(item))
+            grid.add_row(Text(seen(key)), Text(seen(_text(item))))
     if grid.row_count:
-        console.print(grid)
+        yield grid
     for item in value.values():
         if _is_table(item):
-            _print_rows(console, item)
+            yield from _row_blocks(item)
 
 
 def _is_table(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
 
 
-def _print_rows(console: "Console", rows: list[Mapping[str, Any]]) -> None:
+def _row_blocks(rows: list[Mapping[str, Any]]) -> "Iterator[Text | Table]":
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 2), header_style="")
     for name in rows[0]:
         right = all(_is_number(row[name]) for row in rows)
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+        table.add_column(Text(seen(name)), justify="right" if right else "left", overflow="fold")
     for row in rows[:_ROWS]:
-        table.add_row(*(_text(row[name]) for name in rows[0]))
-    console.print(table)
+        table.add_row(*(Text(seen(_text(row[name]))) for name in rows[0]))
+    yield table
     if len(rows) > _ROWS:
-        console.print(f"  {len(rows) - _ROWS:,} more rows are in to_dict()", soft_wrap=True)
+        yield Text(f"  {len(rows) - _ROWS:,} more rows are in to_dict()")
 
 
 def _is_number(value: Any) -> bool:

@@ -4,9 +4,9 @@ Nothing here moves the place, so all of it may be asked while a loop reads the s
 iterate, as Arrow tables and with a progress bar, which move it as a loop does.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -17,26 +17,32 @@ from spiral_stream.errors import PlanError, SpiralError, StreamError
 from spiral_stream.explain import Explanation, explain_stream
 from spiral_stream.explain.outline import outline
 from spiral_stream.fields.field import FieldSpec
+from spiral_stream.looking.notebook import batch_formatter, remembered
 from spiral_stream.looking.progress import with_bar
 from spiral_stream.looking.sheet import Sheet
+from spiral_stream.looking.stream_view import StreamView
 from spiral_stream.looking.tables import batch_schema, record_batches
-from spiral_stream.looking.taken import taken
+from spiral_stream.looking.taken import need_count, taken, taken_of
 from spiral_stream.plan.dtypes import field_specs
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.planner.bind import Bindings, Bound, need_known_seed, settle
 from spiral_stream.planner.build import CacheStatus, caches, status
 from spiral_stream.planner.physical import Stages
+from spiral_stream.planner.verify import relations_of
 from spiral_stream.runtime.delivery import HOST, Delivery, Devices
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering, batch_number, need_kept
 from spiral_stream.runtime.opening import Opening
 from spiral_stream.runtime.ordered_rows import OrderedRows
-from spiral_stream.runtime.passes import Passes
+from spiral_stream.runtime.passes import Pass, Passes
 from spiral_stream.runtime.place import Place
 from spiral_stream.runtime.promised import promised
 from spiral_stream.runtime.steps import length_of, need_delivered, steps_of
 from spiral_stream.runtime.value_rows import value_statuses
 from spiral_stream.threads import ThreadShare
+
+LOOKED_AT_ROWS: Final = 1 << 20  # a stream over more rows is not opened in order to be shown
+_SHOWN: Final = 4  # samples
 
 
 class Looking:
@@ -229,27 +235,37 @@ class Looking:
         self,
         count: int = 8,
         *,
-        batch: int | None = None,
+        batch: int | Mapping[str, Any] | None = None,
         epoch: int | None = None,
         tokenizer: Any = None,
         path: Any = None,
     ) -> Sheet:
-        """Return a contact sheet of samples: images, strips of frames, waveforms, decoded tokens, and their labels.
+        """Return a contact sheet of samples: images, clips and sounds that play, tokens in colours, and their labels.
 
-        The stream stays where it is, and its metrics count none of it. Print the sheet in a terminal; a notebook shows it
-        as a picture.
+        The stream stays where it is, and its metrics count none of it. It reads the batches that hold the samples, and no
+        more. Print the sheet in a terminal; a notebook shows it, with at most 2 MiB.
 
         Args:
             count: how many samples, or rows of packed batches.
-            batch: the global batch to begin with; None takes the next one of this rank.
+            batch: the global batch to begin with, or a batch that the loop got; None takes the next one of this rank.
             epoch: the epoch; None takes the present one.
             tokenizer: decodes token fields: a name in the catalog, or an object with ``decode(ids)``. None takes the plan's own.
-            path: also write the sheet there, as the ending says: ``sheet.png``, ``.jpg``, ``.webp``.
+            path: also write the sheet there, as the ending says: ``sheet.png``, ``.jpg``, ``.webp``, or ``.html``.
 
         Raises:
             IndexError: the epoch has no such batch, or the run skips it.
-            PlanError: ``count`` is no number from 1 up.
+            PlanError: ``count`` is no number from 1 up, or ``batch`` is no batch of this stream.
         """
+        if isinstance(batch, Mapping):
+            sheet = taken_of(batch, self.stages, self.catalog, need_count(count), tokenizer)
+        else:
+            sheet = self._taken(count, batch, epoch, tokenizer)
+        if path is not None:
+            sheet.save(path)
+        return sheet
+
+    def _taken(self, count: int, batch: int | None, epoch: int | None, tokenizer: Any) -> Sheet:
+        """The sheet of the samples from a batch on."""
         bound = self._bound()
         at, begin = self._place.drawn(epoch), 0
         if batch is not None:
@@ -262,10 +278,7 @@ class Looking:
             self._need_delivered(delivered, epoch)
             return self._built(drawn, delivered)
 
-        sheet = taken(build, self.stages, self.numbering, self.catalog, at, begin, count, tokenizer)
-        if path is not None:
-            sheet.save(path)
-        return sheet
+        return taken(build, self.stages, self.numbering, self.catalog, at, begin, need_count(count), tokenizer)
 
     def _place_of(self, number: int, epoch: int | None, asked: str) -> tuple[int, int | None]:
         """The epoch whose order is drawn for a batch, and how many batches are delivered before it; None if it is skipped.
@@ -302,10 +315,62 @@ class Looking:
         lines += [f"  {line}" for line in outline(self.plan)]
         lines += [f"  {name}: {_field_text(each, device)}" for name, each, device in self._fields()]
         lines.append(f"  length: {self._length_text()}")
+        lines.append(f"  stands in {self._place_text()}>")
+        return "\n".join(lines)
+
+    def _place_text(self) -> str:
         place = self._place.known()
         number = self._opening.skips.number(self._place.drawn(place.epoch), place.batch)
-        lines.append(f"  stands in epoch {place.epoch:,} before step {place.step:,} (global batch {number:,})>")
-        return "\n".join(lines)
+        return f"epoch {place.epoch:,} before step {place.step:,} (global batch {number:,})"
+
+    def _repr_html_(self) -> str:
+        """The stream in a notebook: its plan, fields and place, and the next samples if showing them is cheap."""
+        return self._view().html()
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterable[Any]:
+        del console, options
+        yield self._view()
+
+    def _view(self) -> StreamView:
+        title = f"{type(self).__name__} to {self.plan.framework}"
+        if self._closed:
+            return StreamView(title, (), (), [("place", "closed")], None)
+        sheet, note = None, ""
+        try:
+            if self._may_look():
+                sheet = self.show(_SHOWN)
+            else:
+                note = f"no samples: the stream is not open, and it reads over {LOOKED_AT_ROWS:,} rows. show() opens it"
+        except (SpiralError, IndexError, TypeError) as error:
+            note = str(error)
+        fields = [{"field": name, "holds": _field_text(each, device)} for name, each, device in self._fields()]
+        facts = [("length", self._length_text()), ("place", self._place_text())]
+        return StreamView(title, outline(self.plan), fields, facts, sheet, note)
+
+    def _may_look(self) -> bool:
+        """Whether showing samples reads little: the stream is open, or its relations have few rows."""
+        if self._was_opened:
+            return True
+        return sum(self.catalog.entry(name).manifest().total for name in relations_of(self.plan)) <= LOOKED_AT_ROWS
+
+    def _known_to_notebooks(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Let a notebook know the batches of a pass, so that each shows itself."""
+        formatter = batch_formatter()
+        return batches if formatter is None else Pass(remembered(formatter, batches, self._batch_html))
+
+    def _batch_html(self) -> Callable[[Mapping[str, Any]], str | None]:
+        """Return what shows a batch, for as long as the batch lives: it needs no open stream."""
+        stages, catalog, name = self.stages, self.catalog, type(self).__name__
+
+        def html(batch: Mapping[str, Any]) -> str | None:
+            try:
+                sheet = taken_of(batch, stages, catalog, _SHOWN)
+            except (SpiralError, OSError):  # such as a tokenizer that is gone: the dict is shown as a dict
+                return None
+            rows = [{"field": field, "holds": _array_text(value)} for field, value in batch.items()]
+            return StreamView(f"Batch of a {name}", (), rows, (), sheet).html()
+
+        return html
 
     def _fields(self) -> Iterator[tuple[str, FieldSpec, str | None]]:
         try:
@@ -330,3 +395,13 @@ def _field_text(each: FieldSpec, device: str | None) -> str:
         return "list"
     shape = ", ".join("?" if size is None else str(size) for size in each.shape)
     return f"{each.dtype} [B{', ' if shape else ''}{shape}]" + ("" if device is None else f" on {device}")
+
+
+def _array_text(value: Any) -> str:
+    """What a batch holds of a field."""
+    if not hasattr(value, "shape"):
+        return f"list of {len(value):,}"
+    device = str(getattr(value, "device", "cpu"))
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}" + (
+        f" on {device}" if device != "cpu" else ""
+    )

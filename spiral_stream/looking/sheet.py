@@ -1,24 +1,28 @@
-"""`Sheet`: samples as people look at them, drawn by Pillow: in a terminal, in a notebook, in a file."""
+"""`Sheet`: samples as people look at them: in a terminal, in a notebook, as a picture or a page in a file."""
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream import markup
 from spiral_stream.errors import PlanError, shown
+from spiral_stream.looking import media
+from spiral_stream.looking.media import SIDE, fitted
+from spiral_stream.looking.tokens import Document
+from spiral_stream.markup import Html, element
+from spiral_stream.wording import one_line
 
 if TYPE_CHECKING:
     from PIL import Image
     from rich.console import Console
 
-SIDE: Final = 160  # pixels of a picture, at most
 _WIDE: Final = 640  # of a strip of frames, a waveform or a text
 _GAP: Final = 8
 _LINE: Final = 14  # pixels of a line of text
@@ -38,8 +42,30 @@ _INKS: Final = (
     (20, 110, 120),
 )  # of documents
 _ENDINGS: Final = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+_PAGE: Final = ".html"
+_TINTS: Final = 5  # of tokens
+_FIELDS: Final = 40  # of a sample that are shown, of each kind
+_LABEL: Final = 200  # characters
+_TEXT: Final = 4_000  # characters of a document
+_PICTURES: Final = 16  # of a list
 
 Pixels = NDArray[np.uint8]
+
+
+class Strip(NamedTuple):
+    """The pictures of a field: one image, the images of a list, or the frames of a clip."""
+
+    name: str
+    frames: list[Pixels]
+    moves: bool = False
+
+
+class Sound(NamedTuple):
+    """The recording of a field."""
+
+    name: str
+    values: NDArray[np.float32]  # [C, N]
+    rate: int
 
 
 @final
@@ -48,18 +74,48 @@ class Tile:
     """What is shown of one sample; every entry begins with the field's name."""
 
     title: str
-    strips: list[tuple[str, list[Pixels]]] = field(default_factory=list)  # an image is a strip of one frame
-    sounds: list[tuple[str, NDArray[np.float32]]] = field(default_factory=list)  # [C, N]
-    texts: list[tuple[str, list[str]]] = field(default_factory=list)  # documents
+    batch: int | None = None  # its global number; None for a row of a relation
+    strips: list[Strip] = field(default_factory=list)
+    sounds: list[Sound] = field(default_factory=list)
+    texts: list[tuple[str, list[Document]]] = field(default_factory=list)
     labels: list[tuple[str, str]] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """Return the tile as text."""
         out = [self.title]
-        out += [f"  {name}: {len(frames)} x {frames[0].shape[0]}x{frames[0].shape[1]}" for name, frames in self.strips]
-        out += [f"  {name}: {_heard(wave)}" for name, wave in self.sounds]
-        out += [f"  {name}: {' | '.join(texts)}" for name, texts in self.texts]
+        for name, frames, _ in self.strips:
+            out.append(f"  {name}: {len(frames)}" + (f" x {frames[0].shape[0]}x{frames[0].shape[1]}" if frames else ""))
+        out += [f"  {name}: {_heard(wave)}" for name, wave, _ in self.sounds]
+        out += [f"  {name}: {' | '.join(map(str, texts))}" for name, texts in self.texts]
         return out + [f"  {name}: {text}" for name, text in self.labels]
+
+    def markup(self, most: int) -> Html:
+        """Return the tile as markup of at most this many bytes."""
+        head = element("h5", one_line(self.title, _LABEL))
+        kind = "sp-c sp-long" if self.texts else "sp-c sp-heard" if self.sounds else "sp-c"
+        return element("div", head, markup.bounded(self._parts(), most - 256), class_=kind)
+
+    def _parts(self) -> Iterator[Html]:
+        strips = self.strips[:_FIELDS]
+        still = [(strip, each) for strip in strips if not strip.moves for each in strip.frames[:_PICTURES]]
+        if still:
+            drawn = (
+                element("figure", media.picture(each, strip.name), *_caption(strip.name, strips))
+                for strip, each in still
+            )
+            yield element("div", *drawn, class_="sp-r")
+        for strip in strips:
+            if strip.moves and strip.frames:
+                yield element("figure", media.clip(strip.frames, strip.name), *_caption(strip.name, strips))
+        for name, values, rate in self.sounds[:_FIELDS]:
+            words = f"{one_line(name)}: {_seconds(values, rate)}, {_heard(values)}"
+            yield element("figure", media.sound(values, rate, name), element("figcaption", words))
+        for name, documents in self.texts[:_FIELDS]:
+            yield from _text_parts(name, documents)
+        if self.labels:
+            yield markup.pairs((one_line(name), one_line(text, _LABEL)) for name, text in self.labels[:_FIELDS])
+        if len(self.labels) > _FIELDS:
+            yield markup.quiet(f"{len(self.labels) - _FIELDS:,} more fields")
 
 
 @final
@@ -69,13 +125,15 @@ class Sheet:
     Args:
         tiles: one per sample.
         title: of the sheet.
+        faults: what could not be decoded, and why.
     """
 
-    def __init__(self, tiles: list[Tile], title: str) -> None:
-        self.tiles, self.title = tiles, title
+    def __init__(self, tiles: list[Tile], title: str, faults: Sequence[str] = ()) -> None:
+        self.tiles, self.title, self.faults = tiles, title, tuple(faults)
 
     def __str__(self) -> str:
-        return "\n".join([self.title, *(line for tile in self.tiles for line in tile.lines())])
+        head = [self.title] if self.title else []
+        return "\n".join([*head, *(line for tile in self.tiles for line in tile.lines()), *self.faults])
 
     def __repr__(self) -> str:
         """The text; on a terminal with the pictures."""
@@ -92,55 +150,69 @@ class Sheet:
         from rich.text import Text
 
         del console, options
-        yield Text(self.title, style="bold")
+        if self.title:
+            yield Text(one_line(self.title, _LABEL), style="bold")
         for tile in self.tiles:
-            yield Text(tile.title, style="bold cyan")
-            for name, frames in tile.strips:
-                yield Text(f"  {name}")
-                yield _cells(frames[0])
-            for name, wave in tile.sounds:
-                yield Text(f"  {name}: {_heard(wave)}")
-            for name, texts in tile.texts:
-                line = Text(f"  {name}: ")
-                for k, each in enumerate(texts):
-                    line.append(each + " ", style="rgb({},{},{})".format(*_INKS[k % len(_INKS)]))
-                yield line
-            for name, text in tile.labels:
-                yield Text(f"  {name}: {text}")
-
-    def _repr_png_(self) -> bytes:
-        return self._encoded("PNG")
+            yield Text(one_line(tile.title, _LABEL), style="bold cyan")
+            for name, frames, _ in tile.strips[:_FIELDS]:
+                yield Text(f"  {one_line(name)}")
+                if frames:
+                    yield _cells(frames[0])
+            for name, wave, rate in tile.sounds[:_FIELDS]:
+                yield Text(f"  {one_line(name)}: {_seconds(wave, rate)}, {_heard(wave)}")
+            for name, documents in tile.texts[:_FIELDS]:
+                yield Text(f"  {one_line(name)}:")
+                for each in documents[:_FIELDS]:
+                    yield _terminal_tokens(each)
+            for name, text in tile.labels[:_FIELDS]:
+                yield Text(f"  {one_line(name)}: {one_line(text, _LABEL)}")
+        for fault in self.faults[:_FIELDS]:
+            yield Text(one_line(fault, _LABEL), style="yellow")
 
     def _repr_html_(self) -> str:
-        from base64 import b64encode
+        return markup.view_of(
+            [self.markup(markup.NOTEBOOK_BYTES - markup.PAPER_BYTES)], "Ask for fewer samples: show(2)."
+        )
 
-        data = b64encode(self._encoded("PNG")).decode()
-        return f'<img alt="{escape(self.title)}" src="data:image/png;base64,{data}">'
+    def markup(self, most: int) -> Html:
+        """Return the sheet as markup of at most this many bytes."""
+        faults = [markup.note(one_line(each, _LABEL)) for each in self.faults[:_FIELDS]]
+        room = most - 256 - sum(len(each.encode()) for each in faults)
+        tiles = (tile.markup(most // 2) for tile in self.tiles)
+        shown_ = element("div", markup.bounded(tiles, room, "Ask for fewer samples: show(2)."), class_="sp-g")
+        return element("div", element("h4", self.title) if self.title else None, shown_, *faults)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the sheet as a picture, and return where it is.
+        """Write the sheet as a picture or, with the ending ``.html``, as a page that needs no other file; return where it is.
 
         Raises:
-            PlanError: the ending is none of a picture, or the file cannot be written.
+            PlanError: the ending is none of these, or the file cannot be written.
         """
+        endings = ", ".join([*_ENDINGS, _PAGE])
         if not isinstance(path, str | os.PathLike):
-            msg = f"show: path={shown(path)} is no path. Give one that ends with {', '.join(_ENDINGS)}"
+            msg = f"show: path={shown(path)} is no path. Give one that ends with {endings}"
             raise PlanError(msg)
         file = Path(path)
-        form = _ENDINGS.get(file.suffix.lower())
-        if form is None:
-            msg = f"show: path={str(file)!r} ends with {file.suffix!r}. Give one that ends with {', '.join(_ENDINGS)}"
+        ending = file.suffix.lower()
+        if ending != _PAGE and ending not in _ENDINGS:
+            msg = f"show: path={str(file)!r} ends with {file.suffix!r}. Give one that ends with {endings}"
             raise PlanError(msg)
         try:
-            file.write_bytes(self._encoded(form))
+            if ending == _PAGE:
+                file.write_text(
+                    markup.page(self.title, self.markup(markup.PAGE_BYTES - markup.PAPER_BYTES)), encoding="utf-8"
+                )
+            else:
+                file.write_bytes(self.encoded(ending))
         except OSError as error:
             msg = f"show: {file}: {error.strerror or error}. Name another file"
             raise PlanError(msg) from error
         return file
 
-    def _encoded(self, form: str) -> bytes:
+    def encoded(self, ending: str) -> bytes:
+        """Return the sheet as a picture in a file of this ending, such as ``.jpg``."""
         file = BytesIO()
-        self.image().save(file, form)
+        self.image().save(file, _ENDINGS[ending])
         return file.getvalue()
 
     def image(self) -> "Image.Image":
@@ -168,17 +240,17 @@ def _drawn(tile: Tile) -> "Image.Image":
     """Draw one sample: its pictures in a row, below them strips, waves and text."""
     from PIL import Image
 
-    images = [_picture(frames[0]) for _, frames in tile.strips if len(frames) == 1]
+    images = [fitted(frames[0], SIDE) for _, frames, _ in tile.strips if len(frames) == 1]
     parts: list[Image.Image] = []
     if images:
         parts.append(_beside(images))
-    parts += [_strip(frames) for _, frames in tile.strips if len(frames) > 1]
-    parts += [_wave(wave) for _, wave in tile.sounds]
+    parts += [_strip(frames) for _, frames, _ in tile.strips if len(frames) > 1]
+    parts += [_wave(wave) for _, wave, _ in tile.sounds]
     wide = _WIDE if tile.texts or tile.sounds else max([each.width for each in parts], default=SIDE)
     chars = max(8, wide * _CHARS // _WIDE)
-    for name, texts in tile.texts:
-        parts.append(_texts(name, texts, wide, chars))
-    lines = [_cut(tile.title, chars), *(_cut(f"{name}: {text}", chars) for name, text in tile.labels)]
+    for name, documents in tile.texts:
+        parts.append(_texts(name, [str(each)[:_TEXT] for each in documents], wide, chars))
+    lines = [one_line(tile.title, chars), *(one_line(f"{name}: {text}", chars) for name, text in tile.labels[:_FIELDS])]
     paper = Image.new("RGB", (wide, sum(each.height + 2 for each in parts) + _LINE * len(lines)), "white")
     top = 0
     for part in parts:
@@ -187,15 +259,6 @@ def _drawn(tile: Tile) -> "Image.Image":
     for k, line in enumerate(lines):
         _write(paper, (0, top + k * _LINE), line, _GRAY if k == 0 else _INK)
     return paper
-
-
-def _picture(pixels: Pixels, side: int = SIDE) -> "Image.Image":
-    from PIL import Image
-
-    found = Image.fromarray(np.ascontiguousarray(pixels))
-    scale = side / max(found.size)
-    size = max(1, round(found.width * scale)), max(1, round(found.height * scale))
-    return found.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BILINEAR)
 
 
 def _beside(images: "list[Image.Image]") -> "Image.Image":
@@ -211,7 +274,7 @@ def _beside(images: "list[Image.Image]") -> "Image.Image":
 
 def _strip(frames: list[Pixels]) -> "Image.Image":
     return _beside(
-        [_picture(each, max(24, _WIDE // len(frames) - 2) if len(frames) > _ACROSS else SIDE) for each in frames]
+        [fitted(each, max(24, _WIDE // len(frames) - 2) if len(frames) > _ACROSS else SIDE) for each in frames]
     )
 
 
@@ -255,9 +318,53 @@ def _write(paper: "Image.Image", at: tuple[int, int], text: str, ink: tuple[int,
     ImageDraw.Draw(paper).text(at, text, fill=ink, font=ImageFont.load_default(size=11))
 
 
-def _cut(text: str, chars: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= chars else line[: chars - 1] + "…"
+def _caption(name: str, strips: list[Strip]) -> list[Html]:
+    """The name of a field, where a sample has pictures of several."""
+    return [element("figcaption", one_line(name))] if len(strips) > 1 else []
+
+
+def _text_parts(name: str, documents: list[Document]) -> Iterator[Html]:
+    count = f"{len(documents):,} documents, " if len(documents) > 1 else ""
+    tokens = sum(len(ids) for each in documents for _, ids in each.pieces) + sum(each.left for each in documents)
+    yield element("figcaption", f"{one_line(name)}: {count}{tokens:,} tokens")
+    for each in documents[:_FIELDS]:
+        yield _coloured_tokens(each)
+    if len(documents) > _FIELDS:
+        yield markup.quiet(f"{len(documents) - _FIELDS:,} more documents")
+
+
+def _coloured_tokens(document: Document) -> Html:
+    """A document whose tokens are told apart by colour; each says its numbers."""
+    spans, chars = list[Html](), 0
+    for k, (text, ids) in enumerate(document.pieces):
+        room = _TEXT - chars
+        if room <= 0:
+            break
+        cut = text if len(text) <= room else text[: room - 1] + "…"
+        chars += len(text)
+        spans.append(element("span", cut, class_=f"sp-{k % _TINTS}", title=" ".join(map(str, ids))))
+    left = sum(len(ids) for _, ids in document.pieces[len(spans) :]) + document.left
+    more = element("span", f" … and {left:,} more tokens", class_="sp-quiet") if left else None
+    return element("div", *spans, more, class_="sp-p")
+
+
+def _terminal_tokens(document: Document) -> Any:
+    from rich.text import Text
+
+    line, chars = Text("    "), 0
+    for k, (text, _) in enumerate(document.pieces):
+        if chars > _TEXT:
+            break
+        spaced = "".join(each if each.isprintable() else " " for each in text[:_TEXT])
+        line.append(spaced, style="rgb({},{},{})".format(*_INKS[k % len(_INKS)]))
+        chars += len(text)
+    if document.left:
+        line.append(f" … and {document.left:,} more tokens", style="dim")
+    return line
+
+
+def _seconds(values: NDArray[np.float32], rate: int) -> str:
+    return f"{np.atleast_2d(values).shape[1] / max(1, rate):.2f} s at {rate:,} Hz"
 
 
 def _heard(wave: NDArray[np.float32]) -> str:
@@ -271,7 +378,7 @@ def _cells(pixels: Pixels) -> Any:
     """A picture of half blocks: two pixels per character."""
     from rich.text import Text
 
-    small = np.asarray(_picture(pixels, _CELLS))
+    small = np.asarray(fitted(pixels, _CELLS))
     small = small[: len(small) // 2 * 2] if len(small) > 1 else np.repeat(small, 2, axis=0)
     text = Text()
     for upper, lower in zip(small[::2], small[1::2], strict=True):

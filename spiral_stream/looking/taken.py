@@ -4,7 +4,7 @@ Pixels are shown as they were before `Normalize`; masks in colours, one per labe
 tokenizer, or by one that is given; the documents of a packed row are kept apart.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -16,7 +16,8 @@ from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, SpiralError, shown
 from spiral_stream.fields.segments import CuSeqlens
 from spiral_stream.fields.sequence import SequenceField
-from spiral_stream.looking.sheet import Sheet, Tile
+from spiral_stream.looking.sheet import Sheet, Sound, Strip, Tile
+from spiral_stream.looking.tokens import Decode, Document, document
 from spiral_stream.planner.physical import ClipStage, ImageStage, Stages
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.transforms.chain import MaskProgram
@@ -38,41 +39,60 @@ class _Shown:
     """How fields become tiles."""
 
     stages: Stages
-    decode: Mapping[str, Callable[[Sequence[int]], str]] = field(default_factory=dict)  # by column
+    decode: Mapping[str, Decode] = field(default_factory=dict)  # by column
 
-    def tile(self, title: str, fields: Mapping[str, Any], row: int, pieces: list[tuple[int, int]] | None) -> Tile:
+    def tile(
+        self,
+        title: str,
+        fields: Mapping[str, Any],
+        row: int,
+        pieces: list[tuple[int, int]] | None,
+        batch: int | None = None,
+    ) -> Tile:
         """Return what is shown of one row."""
-        tile = Tile(title)
+        tile = Tile(title, batch)
         pixels: dict[str, ImageStage | ClipStage] = {stage.name: stage for stage in self.stages.images}
         pixels.update({stage.name: stage for stage in self.stages.clips})
         tokens = {stage.name: stage.field for stage in self.stages.sequences}
-        sounds = {stage.name for stage in self.stages.sounds}
+        moving = {stage.name for stage in self.stages.clips}
+        sounds = {stage.name: stage.selection.sample_rate for stage in self.stages.sounds}
         first = dict.fromkeys(each.column for each in tokens.values())  # one field per column is decoded
         for name, values in fields.items():
             if isinstance(tokens.get(name), CuSeqlens):
                 continue
             value = values[row]
             if name in pixels:
-                tile.strips.append((name, _frames(pixels[name], value)))
+                tile.strips.append(Strip(name, _frames(pixels[name], value), name in moving))
             elif name in sounds:
-                tile.sounds.append((name, np.asarray(value, np.float32)))
+                tile.sounds.append(Sound(name, np.asarray(value, np.float32), sounds[name]))
             elif name in tokens:
                 column = tokens[name].column
                 if column in first and _names_tokens(tokens[name]):
                     del first[column]
-                    tile.texts.append((name, self._documents(column, value, pieces)))
+                    unpadded = _unpadded(value, tokens[name]) if pieces is None else value
+                    tile.texts.append((name, self._documents(column, unpadded, pieces)))
             else:
                 tile.labels.append((name, _written(value)))
         return tile
 
-    def _documents(self, column: str, value: Any, pieces: list[tuple[int, int]] | None) -> list[str]:
-        spans = [(0, len(value))] if pieces is None else pieces
-        return [self._text(column, value[start : start + length][:_TOKENS]) for start, length in spans]
+    def _documents(self, column: str, value: Any, pieces: list[tuple[int, int]] | None) -> list[Document]:
+        spans, decode = [(0, len(value))] if pieces is None else pieces, self.decode.get(column)
+        return [
+            document(value[start : start + min(length, _TOKENS)].tolist(), decode, max(0, length - _TOKENS))
+            for start, length in spans
+        ]
 
-    def _text(self, column: str, ids: Any) -> str:
-        decode = self.decode.get(column)
-        numbers = [int(each) for each in ids]
-        return " ".join(map(str, numbers)) if decode is None else decode(numbers)
+
+def need_count(count: object) -> int:
+    """Return how many samples to show.
+
+    Raises:
+        PlanError: it is no number from 1 up.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        msg = f"show: count={shown(count)}. Give how many samples, from 1 up"
+        raise PlanError(msg)
+    return count
 
 
 def taken(
@@ -89,11 +109,8 @@ def taken(
 
     Raises:
         IndexError: the epoch has no such batch.
-        PlanError: ``count`` is no number from 1 up, or the tokenizer decodes nothing.
+        PlanError: the tokenizer decodes nothing.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        msg = f"show: count={shown(count)}. Give how many samples, from 1 up"
-        raise PlanError(msg)
     look = _Shown(stages, _decoders(stages, catalog, tokenizer))
     tiles: list[Tile] = []
     while len(tiles) < count:
@@ -107,12 +124,70 @@ def taken(
         spans = None if drawn.packing is None else _spans(drawn.packing, drawn.rows)
         if spans is None and drawn.lengths is not None:
             spans = [[(0, int(length))] for length in drawn.lengths]
+        by_fields = None if spans is not None else _spans_in(fields, stages)
         rows = next((len(values) for name, values in fields.items() if not _is_cu(stages, name)), 0)
+        batch = numbering.skips.number(epoch, number)
         for row in range(min(rows, count - len(tiles))):
-            title = f"batch {numbering.skips.number(epoch, number):,} row {row}"
-            tiles.append(look.tile(title, fields, row, spans[row] if spans and len(spans) == rows else None))
+            pieces = spans[row] if spans and len(spans) == rows else None if by_fields is None else by_fields(row)
+            tiles.append(look.tile(f"batch {batch:,} row {row}", fields, row, pieces, batch))
         number += 1
     return Sheet(tiles, f"epoch {epoch:,}")
+
+
+def taken_of(batch: Mapping[str, Any], stages: Stages, catalog: Registry, count: int, tokenizer: Any = None) -> Sheet:
+    """Return the sheet of the first rows of a batch that a loop got, on whatever device it lies.
+
+    Args:
+        batch: the batch.
+        stages: of its stream.
+        catalog: where tokenizers are registered.
+        count: how many rows.
+        tokenizer: as for `PreparedStream.show`.
+
+    Raises:
+        PlanError: it is no batch of this stream.
+    """
+    names = set(stages.field_names)
+    if set(batch) != names:
+        msg = (
+            f"show: batch={shown(batch)} has the fields {', '.join(map(str, batch))}; batches of this stream have "
+            f"{', '.join(stages.field_names)}. Give a batch of this stream, or its number"
+        )
+        raise PlanError(msg)
+    fields = {name: _on_host(value) for name, value in batch.items()}
+    look = _Shown(stages, _decoders(stages, catalog, tokenizer))
+    rows = next((len(values) for name, values in fields.items() if not _is_cu(stages, name)), 0)
+    spans = _spans_in(fields, stages)
+    tiles = [
+        look.tile(f"row {row}", fields, row, None if spans is None else spans(row)) for row in range(min(rows, count))
+    ]
+    return Sheet(tiles, f"{len(tiles):,} of {rows:,} rows")
+
+
+def _on_host(value: Any) -> Any:
+    """An array of whatever framework as one of NumPy; bfloat16, which NumPy lacks, as float32."""
+    if isinstance(value, list | np.ndarray):
+        return value
+    if hasattr(value, "detach"):
+        here = value.detach().cpu()
+        return (here.float() if str(here.dtype) == "torch.bfloat16" else here).numpy()
+    return np.asarray(value)
+
+
+def _spans_in(fields: Mapping[str, Any], stages: Stages) -> Callable[[int], list[tuple[int, int]]] | None:
+    """Where the documents of a row lie, if a field says so: segment numbers, or the mask of padding."""
+    by_kind = {type(stage.field).__name__: fields[stage.name] for stage in stages.sequences}
+    numbers = by_kind.get("Segments", by_kind.get("PadMask"))
+    if numbers is None:
+        return None
+
+    def spans(row: int) -> list[tuple[int, int]]:
+        values = np.asarray(numbers[row]).astype(np.int64)
+        edges = np.flatnonzero(np.diff(values, prepend=0, append=0))
+        found = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+        return [(begin, end - begin) for begin, end in found if values[begin]]
+
+    return spans
 
 
 def _is_cu(stages: Stages, name: str) -> bool:
@@ -121,6 +196,12 @@ def _is_cu(stages: Stages, name: str) -> bool:
 
 def _names_tokens(each: SequenceField) -> bool:
     return type(each).__name__ in ("Pad", "Tokens")
+
+
+def _unpadded(ids: NDArray[Any], each: SequenceField) -> NDArray[Any]:
+    """A row without the padding at its end, as far as its values tell."""
+    others = np.flatnonzero(ids != getattr(each, "pad_value", None))
+    return ids if getattr(each, "pad_value", None) is None else ids[: others[-1] + 1 if len(others) else 0]
 
 
 def _spans(packing: Packing, rows: int) -> list[list[tuple[int, int]]]:
@@ -133,7 +214,7 @@ def _spans(packing: Packing, rows: int) -> list[list[tuple[int, int]]]:
     return out
 
 
-def _decoders(stages: Stages, catalog: Registry, tokenizer: Any) -> dict[str, Callable[[Sequence[int]], str]]:
+def _decoders(stages: Stages, catalog: Registry, tokenizer: Any) -> dict[str, Decode]:
     columns = {stage.field.column for stage in stages.sequences}
     if tokenizer is not None and not isinstance(tokenizer, str):
         if not callable(getattr(tokenizer, "decode", None)):
@@ -147,7 +228,7 @@ def _decoders(stages: Stages, catalog: Registry, tokenizer: Any) -> dict[str, Ca
     return {column: _decoder(catalog, name) for column, name in names.items() if column in columns}
 
 
-def _decoder(catalog: Registry, name: str) -> Callable[[Sequence[int]], str]:
+def _decoder(catalog: Registry, name: str) -> Decode:
     from spiral_stream.transforms.encoder import open_tokenizer
 
     path = catalog.tokenizer(name).path

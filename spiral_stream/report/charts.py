@@ -46,6 +46,8 @@ _STYLE: Final = {
     "legend.frameon": False,
     "svg.hashsalt": "spiral",  # the same picture has the same bytes
     "svg.fonttype": "path",
+    "savefig.transparent": True,  # on light paper and on dark
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#747b85"),
 }
 _BLUE, _ORANGE, _GRAY = "#3b6ea5", "#d9822b", "#777777"
 
@@ -188,7 +190,7 @@ def block_sizes(column: str, found: Sequence[BlockMix], shard_mean: float, used_
     axes.axhline(shard_mean, color=_GRAY, linewidth=1, label=f"a storage shard, mean {number(shard_mean)}")
     for each in found:
         if each.chosen:
-            axes.axvline(each.block_rows, color="black", linewidth=1, linestyle=":", label=f"the block size {used_by}")
+            axes.axvline(each.block_rows, color=_GRAY, linewidth=1.5, linestyle=":", label=f"the block size {used_by}")
     axes.set_xscale("log")
     axes.set(ylim=(0, None), xlabel="shuffle_block_size, rows", ylabel="total variation to the whole")
     axes.set_xticks(

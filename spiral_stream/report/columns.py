@@ -34,6 +34,7 @@ class ColumnSummary:
     greatest: str = ""
     mean: str = ""
     histogram: str = ""  # a line of blocks, from the least value to the greatest; of texts, the most frequent first
+    counts: tuple[int, ...] = ()  # of the histogram's bins
     frequent: str = ""
     numbers: tuple[tuple[str, float], ...] = ()  # what can be plotted over time, by name
 
@@ -86,6 +87,7 @@ def _summary(field: pa.Field, facts: dict[str, Any], roles: tuple[str, ...], row
     mean = facts["mean"]
     is_moment = pa.types.is_temporal(kind)
     frequent = facts["frequent"] or ()
+    counts = facts["bins"] if facts["bins"] is not None else [each["count"] for each in frequent]
     return ColumnSummary(
         name=field.name,
         kind=shown,
@@ -100,7 +102,8 @@ def _summary(field: pa.Field, facts: dict[str, Any], roles: tuple[str, ...], row
         quartiles=tuple(counted(text, kind) for text in facts["quartiles"] or ()),
         greatest=counted(facts["max"], kind, _TEXT),
         mean="" if mean is None else moment(mean, whole=True) if is_moment else number(float(mean)),
-        histogram=bars(facts["bins"] if facts["bins"] is not None else [each["count"] for each in frequent]),
+        histogram=bars(counts),
+        counts=tuple(counts),
         frequent=_mark(facts["frequent_mark"]) * bool(frequent)
         + ", ".join(
             f"{counted(each['value'], kind, _TEXT)} {share(each['count'], rows)}" for each in frequent[:_NAMED]

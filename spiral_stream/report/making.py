@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, final
 
+from spiral_stream import markup
 from spiral_stream.arguments import door
 from spiral_stream.catalog.entry import STORAGE_SHARD, Entry
 from spiral_stream.catalog.manifest import UNKNOWN_BYTES
@@ -18,10 +19,12 @@ from spiral_stream.catalog.statistics import KNOWN, Statistics, load_statistics
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, PlanError, shown
 from spiral_stream.explain.shares import time_column
+from spiral_stream.looking.sheet import Sheet
+from spiral_stream.markup import PAGE_BYTES, element
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.report.charts import Form, Picture
 from spiral_stream.report.columns import ColumnSummary, column_summaries, roles_of
-from spiral_stream.report.samples import ContactSheet, contact_sheet, sample_rows
+from spiral_stream.report.samples import sample_rows, sample_sheet
 from spiral_stream.report.skewed import Blocks, ColumnSkew, column_skew, default_blocks
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.semantic import semantic_of
@@ -50,7 +53,7 @@ class Report:
         columns: every column, with what was counted of it.
         is_measured: whether statistics were kept; without them columns have types alone, and there is no skew.
         samples: a few rows, as texts.
-        sheet: pictures of some samples; None if no column refers to images or videos.
+        sheet: images, clips and sounds of some samples; None if no column refers to any.
         skews: of labels and sources.
         notes: what could not be shown, and why.
         default_path: where `save` writes the page: beside the catalog.
@@ -68,7 +71,7 @@ class Report:
     columns: tuple[ColumnSummary, ...]
     is_measured: bool
     samples: tuple[dict[str, str], ...]
-    sheet: ContactSheet | None
+    sheet: Sheet | None
     skews: tuple[ColumnSkew, ...]
     notes: tuple[str, ...]
     default_path: Path
@@ -101,15 +104,11 @@ class Report:
         return [picture for each in self.skews for picture in each.pictures(form)]
 
     def html(self) -> str:
-        """Return the report as one page.
+        """Return the report as one page of at most 16 MiB. Without matplotlib, a note is in the place of pictures of skew."""
+        from spiral_stream.report.page import relation_parts
 
-        Raises:
-            MissingExtraError: matplotlib is not installed, and there are pictures to draw.
-        """
-        from spiral_stream.report.page import page
-
-        parts = (self.columns, self.samples, self.sheet, self.skews)
-        return page(self.name, self.facts(), self.notes, self.snippet, *parts)
+        parts = markup.bounded(relation_parts(self, PAGE_BYTES // 2), PAGE_BYTES - markup.PAPER_BYTES)
+        return markup.page(self.name, element("h1", self.name), parts)
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the page, and return where it is.
@@ -120,17 +119,24 @@ class Report:
         Raises:
             CatalogError: it cannot be written.
         """
-        file = self.default_path if path is None else Path(path)
-        text = self.html()
-        draft = file.with_name(f".{os.getpid()}-{file.name}")
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(file)
-        except OSError as error:
-            msg = f"report of {self.name}: {file}: {error.strerror or error}. Name another file"
-            raise CatalogError(msg) from error
-        return file
+        return write_page(f"report of {self.name}", self.default_path if path is None else Path(path), self.html())
+
+
+def write_page(what: str, file: Path, text: str) -> Path:
+    """Write a page, at once over one that is there, and return where it is.
+
+    Raises:
+        CatalogError: it cannot be written.
+    """
+    draft = file.with_name(f".{os.getpid()}-{file.name}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(file)
+    except OSError as error:
+        msg = f"{what}: {file}: {error.strerror or error}. Name another file"
+        raise CatalogError(msg) from error
+    return file
 
 
 @door(PlanError)
@@ -160,7 +166,7 @@ def report_relation(
         stream: a stream of this relation, whose blocks are looked at; None looks at those of a `ShardAwareShuffle`.
         block_size: the ``shuffle_block_size`` without a stream; None is its default.
         samples: rows that are shown.
-        pictures: images, or first frames of videos, on the contact sheet.
+        pictures: rows whose images, clips and sounds are shown.
 
     Raises:
         CatalogError: the relation or a column is unknown; lists similar ones.
@@ -194,7 +200,7 @@ def report_relation(
             columns=tuple(column_summaries(entry, statistics, roles_of(entry, labels, origins))),
             is_measured=statistics is not None and len(statistics.columns) > 0,
             samples=tuple(sample_rows(relation, samples)),
-            sheet=contact_sheet(relation, pictures) if pictures else None,
+            sheet=sample_sheet(relation, pictures) if pictures else None,
             skews=tuple(skews),
             notes=tuple(notes),
             default_path=entry.root / "reports" / f"{name}.html",

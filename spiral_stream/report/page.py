@@ -1,108 +1,108 @@
-"""The report of a relation as one HTML page: no script, and no other file."""
+"""A relation as markup: what it is, its columns with histograms, some rows, what they refer to, and its skew.
 
-import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
-from typing import Final
-
-from spiral_stream.report.charts import Picture
-from spiral_stream.report.columns import ColumnSummary
-from spiral_stream.report.samples import ContactSheet
-from spiral_stream.report.skewed import ColumnSkew
-
-_NUMBERS: Final = frozenset({"nulls", "NaN", "distinct", "min", "mean", "max", "distance", "values in effect"})
-_WIDTH: Final = 540  # pixels of a picture
-_STARTS: Final = frozenset("0123456789-~∞<>")
-_STYLE: Final = """
-body { font: 14px/1.45 system-ui, sans-serif; color: #222; max-width: 1400px; margin: 2em auto; padding: 0 1em }
-h1 { font-size: 22px } h2 { font-size: 17px; margin-top: 2em; border-bottom: 1px solid #ddd } h3 { font-size: 14px }
-table { border-collapse: collapse; display: block; overflow-x: auto } th { text-align: left; font-weight: 600 }
-th, td { padding: 3px 12px 3px 0; border-bottom: 1px solid #eee; vertical-align: top } td { max-width: 22em }
-td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
-td.bars { white-space: pre; line-height: 1; font-family: monospace } td.wide { min-width: 14em }
-.columns { font-size: 12px }
-pre { background: #f6f6f6; padding: 8px; overflow-x: auto } img { max-width: 100% }
-.pictures { display: flex; flex-wrap: wrap; gap: 16px } .note { color: #8a5a00 } .small { color: #666; font-size: 12px }
+`spiral report`, `spiral page` and notebooks show the same parts.
 """
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-def page(
-    name: str,
-    facts: Iterable[tuple[str, str]],
-    notes: Sequence[str],
-    snippet: str,
-    columns: Sequence[ColumnSummary],
-    samples: Sequence[Mapping[str, str]],
-    sheet: ContactSheet | None,
-    skews: Sequence[ColumnSkew],
-) -> str:
-    """Return the page of a relation; arguments are as in `making.Report`."""
-    parts = [
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(name)}</title>',
-        f"<style>{_STYLE}</style></head><body>\n<h1>{escape(name)}</h1>",
-        _pairs(facts),
-        *(f'<p class="note">{escape(note)}</p>' for note in notes),
-        f"<pre>{escape(snippet)}</pre>\n<h2>Columns</h2>",
-        f'<div class="columns">{_table([each.cells() for each in columns])}</div>',
-        '<p class="small">~ marks an estimate; quartiles are estimates, good to 1/64 of the rows.</p>',
-        *_described(columns),
-        "<h2>Samples</h2>",
-        _table(samples),
-        *([] if sheet is None else _sheet(sheet)),
-        *(line for each in skews for line in _skew(each)),
-        "</body></html>\n",
-    ]
-    return "\n".join(parts)
+from spiral_stream import markup
+from spiral_stream.errors import MissingExtraError
+from spiral_stream.markup import Html, element
+from spiral_stream.report.charts import Picture
+from spiral_stream.report.columns import ColumnSummary
+from spiral_stream.report.skewed import ColumnSkew
+from spiral_stream.wording import one_line
+
+if TYPE_CHECKING:
+    from spiral_stream.report.making import Report
+
+_WIDTH: Final = 520  # pixels of a picture
+_NAME: Final = 60  # characters of a column's name
+_WORDS: Final = 200  # of its description
+_SAMPLED: Final = 24  # columns of a table of rows
+_MEASURED: Final = (*("histogram", "nulls", "NaN", "distinct", "min", "mean", "max", "quartiles", "most frequent"),)
 
 
-def _described(columns: Sequence[ColumnSummary]) -> Iterator[str]:
-    told = [(each.name, ", ".join(each.roles), each.description) for each in columns]
-    rows = [{"column": name, "role": roles, "description": words} for name, roles, words in told if roles or words]
-    if rows:
-        yield "<h3>Roles and descriptions</h3>" + _table(rows)
+def relation_parts(report: "Report", sheet_bytes: int, *, skew_is_open: bool = True) -> Iterator[Html]:
+    """Yield the parts of a relation's page, each whole by itself.
+
+    Args:
+        report: of the relation.
+        sheet_bytes: most bytes of pictures, clips and sounds.
+        skew_is_open: whether a reader sees the pictures of skew without unfolding them.
+    """
+    yield markup.pairs(report.facts())
+    yield from (markup.note(note) for note in report.notes)
+    yield element("h4", "Columns")
+    yield columns_table(report.columns)
+    yield element("h4", "Samples")
+    yield rows_table(report.samples)
+    if report.sheet is not None:
+        yield report.sheet.markup(sheet_bytes)
+    for each in report.skews:
+        yield from _skew(each, is_open=skew_is_open)
+    yield markup.folded("Open it in Python", element("pre", report.snippet.strip()))
 
 
-def _sheet(sheet: ContactSheet) -> Iterator[str]:
-    yield f"<h3>{escape(sheet.column)}</h3>"
-    if sheet.jpeg:
-        source = base64.b64encode(sheet.jpeg).decode()
-        words = escape(", ".join(sheet.samples))
-        yield f'<img width="{sheet.width}" alt="{words}" src="data:image/jpeg;base64,{source}">'
-        yield f'<p class="small">{words}</p>'
-    yield from (f'<p class="note">cannot be decoded: {escape(fault)}</p>' for fault in sheet.faults)
+def columns_table(columns: Sequence[ColumnSummary]) -> Html:
+    """Write the columns of a relation, with what is counted of each."""
+    rows = [_column(each) for each in columns[: markup.ROWS]]
+    none = {name for name in ("nulls", "NaN") if all(row[name] in ("", "0") for row in rows)}
+    shown = markup.table([{name: row[name] for name in row if name not in none} for row in rows], class_="sp-one")
+    left = len(columns) - len(rows)
+    told = [f"{left:,} more columns"] if left > 0 else []
+    if any(each.nulls is not None for each in columns):
+        told += [f"no column holds {' or '.join(sorted(none, reverse=True))}"] if none else []
+        told.append("~ marks an estimate; quartiles are estimates, good to 1/64 of the rows")
+    return markup.joined([shown, markup.quiet("; ".join(told)) if told else None])
 
 
-def _skew(each: ColumnSkew) -> Iterator[str]:
-    yield f"<h2>Skew of {escape(each.column)}</h2>"
-    yield _pairs(each.facts())
-    yield f"<p>{escape(each.advice())}.</p>"
-    yield '<div class="pictures">'
-    yield from map(_picture, each.pictures("svg"))
-    yield "</div>"
+def _column(each: ColumnSummary) -> Mapping[str, object]:
+    cells: dict[str, Any] = {**each.cells()}
+    words = f"{each.name}, from {each.least} to {each.greatest}" if each.least else each.name
+    cells["histogram"] = markup.histogram(each.counts, one_line(words)) or ""
+    return {
+        "column": one_line(each.name, _NAME),
+        "type": one_line(each.kind, _NAME),
+        **{name: cells[name] for name in _MEASURED},
+        "role": ", ".join(each.roles),
+        "description": one_line(each.description, _WORDS),
+    }
+
+
+def rows_table(rows: Sequence[Mapping[str, str]]) -> Html:
+    """Write rows; of many columns, the first."""
+    if not rows or len(rows[0]) <= _SAMPLED:
+        return markup.table([{one_line(name, _NAME): text for name, text in row.items()} for row in rows])
+    names = list(rows[0])[:_SAMPLED]
+    cut = [{one_line(name, _NAME): row[name] for name in names} for row in rows]
+    return markup.joined([markup.table(cut), markup.quiet(f"{len(rows[0]) - _SAMPLED:,} more columns")])
+
+
+def _skew(each: ColumnSkew, *, is_open: bool) -> Iterator[Html]:
+    parts = [markup.pairs(each.facts()), element("p", f"{each.advice()}.")]
+    try:
+        parts.append(element("div", *map(_picture, each.pictures("svg")), class_="sp-pics"))
+    except MissingExtraError as error:
+        parts.append(markup.note(str(error)))
     worst, shards = each.worst_rows(), len(each.skew.distance)
-    yield f"<h3>The {len(worst)} storage shards farthest from the whole, of {shards:,}</h3>"
-    yield _table(worst)
+    parts += [
+        element("h4", f"The {len(worst)} storage shards farthest from the whole, of {shards:,}"),
+        markup.table(worst),
+    ]
+    title = f"Skew of {one_line(each.column, _NAME)}"
+    if is_open:
+        yield markup.joined([element("h4", title), *parts])
+    else:
+        yield markup.folded(title, *parts)
 
 
-def _picture(picture: Picture) -> str:
-    data = base64.b64encode(picture.data).decode()
-    title = escape(picture.title.replace("\n", ": "))
-    return f'<img width="{_WIDTH}" alt="{title}" src="data:image/svg+xml;base64,{data}">'
+def _picture(picture: Picture) -> Html:
+    source, words = markup.data_uri("image/svg+xml", picture.data), picture.title.replace("\n", ": ")
+    return element("img", width=_WIDTH, alt=words, src=source)
 
 
-def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
-    return "<table>" + "".join(f"<tr><th>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in pairs) + "</table>"
-
-
-def _table(rows: Sequence[Mapping[str, str]]) -> str:
-    """A table; columns that are empty in all rows are left out."""
-    names = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join("<tr>" + "".join(_cell(name, row[name]) for name in names) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>" if names else "<p>none</p>"
-
-
-def _cell(name: str, text: str) -> str:
-    is_number = name in _NUMBERS and text[:1] in _STARTS
-    kind = "number" if is_number else {"histogram": "bars", "most frequent": "wide"}.get(name, "")
-    return f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>"
+def outline_part(lines: Iterable[str]) -> Html:
+    """Write the outline of a plan."""
+    return element("pre", "\n".join(one_line(line, _WORDS) for line in lines))

@@ -1,11 +1,10 @@
-"""A few rows of a relation as people read them, and a contact sheet of its images or of the first frames of its videos.
+"""A few rows of a relation as people read them, and what their references name: small pictures, clips and sounds.
 
-Rows and pictures are evenly spaced over storage. A picture that cannot be decoded is an empty tile, and the sheet says why.
+Rows are evenly spaced over storage. A payload that cannot be decoded is named, and stops nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from io import BytesIO
+from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 import numpy as np
@@ -18,75 +17,117 @@ from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.decoders.frame_selection import segment_of
 from spiral_stream.decoders.image import PillowDecoder
 from spiral_stream.decoders.limits import CLIPS, IMAGES, need_pixels
+from spiral_stream.decoders.sound_selection import SOUNDS, SoundSelection
 from spiral_stream.errors import DataError, MissingExtraError, SourceError
+from spiral_stream.looking.media import fitted
+from spiral_stream.looking.sheet import Sheet, Sound, Strip, Tile
 from spiral_stream.plan.clips import TIMES
-from spiral_stream.semantic import H264_REF, JPEG_REF, is_inline, is_list, is_media, semantic_of
+from spiral_stream.semantic import AUDIO_REF, H264_REF, JPEG_REF, is_inline, is_list, is_media, semantic_of
 from spiral_stream.sources.located import locate
+from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.reference import resolve
 from spiral_stream.wording import one_line, written
 
-SIDE: Final = 110  # pixels of a tile
-_GAP: Final = 4
-_ACROSS: Final = 4  # tiles in one row: as wide as the pictures of a report
-_PAPER: Final = (255, 255, 255)
-_EMPTY: Final = (224, 224, 224)
-_QUALITY: Final = 85
+_SIDE: Final = 320  # pixels of a picture that is kept
+_COLUMNS: Final = 3  # of references that are shown
+_IMAGES: Final = 6  # of a list
+_FRAMES: Final = 12  # of a clip, every second one from its first on
+_STEP: Final = 2
+_RATE_HZ: Final = 16_000
+_HEARD: Final = SoundSelection(_RATE_HZ, 4 * _RATE_HZ)
 
 Pixels = NDArray[np.uint8]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ContactSheet:
-    """Small pictures of some samples, as one JPEG."""
-
-    column: str
-    samples: tuple[str, ...]  # the identity of each tile
-    faults: tuple[str, ...]  # what could not be decoded, and why
-    width: int
-    height: int
-    jpeg: bytes
+Rows = tuple[pa.Table, Reach]  # some rows, and what their references mean
 
 
 def sample_rows(relation: OpenRelation, count: int) -> list[dict[str, str]]:
     """Return some rows as texts. Payload that lies inline is not read."""
-    names = [field.name for field in relation.schema if not _is_payload(field)]
-    hidden = [field.name for field in relation.schema if _is_payload(field)]
-    rows = relation.fetch(_spaced(relation, count), names).to_pylist()
+    names = [each.name for each in relation.schema if not is_payload(each)]
+    return as_texts(relation.fetch(_spaced(relation, count), names), relation.schema)
+
+
+def as_texts(rows: pa.Table, schema: pa.Schema) -> list[dict[str, str]]:
+    """Write rows as texts; columns of the schema that they lack are payload."""
+    hidden = set(schema.names) - set(rows.column_names)
     return [
-        {name: "(inline bytes)" if name in hidden else written(row[name]) for name in relation.schema.names}
-        for row in rows
+        {name: "(inline bytes)" if name in hidden else written(row[name]) for name in schema.names}
+        for row in rows.to_pylist()
     ]
 
 
-def contact_sheet(relation: OpenRelation, count: int) -> ContactSheet | None:
-    """Return pictures of the first column that refers to images or videos; None if there is none, or no rows."""
-    kinds: Mapping[str, Callable[[OpenRelation, str, pa.Table, int], Pixels]] = {
-        JPEG_REF: _image,
-        H264_REF: _first_frame,
-    }
-    shown = (
-        f for f in relation.schema if semantic_of(f) == JPEG_REF or (semantic_of(f) in kinds and not is_list(f.type))
-    )
-    found = next(((f.name, kinds[semantic_of(f) or ""]) for f in shown), None)
+def sample_sheet(relation: OpenRelation, count: int) -> Sheet | None:
+    """Return what the references of some rows name; None if no column refers to anything, or there are no rows."""
+    shown = references(relation.schema)
     ordinals = _spaced(relation, count)
-    if found is None or not len(ordinals):
+    if not shown or not len(ordinals):
         return None
-    column, picture = found
-    identity, times = relation.entry.identity, [name for name in TIMES if name in relation.schema.names]
-    table = relation.fetch(ordinals, list(dict.fromkeys([*identity, *times, column])))
-    names = [one_line(" ".join(str(row[name]) for name in identity)) for row in table.select(identity).to_pylist()]
-    tiles, faults = list[Pixels | None](), list[str]()
+    times = [name for name in TIMES if name in relation.schema.names]
+    table = relation.fetch(ordinals, list(dict.fromkeys([*relation.entry.identity, *times, *shown])))
+    return sheet_of(table, relation.schema, relation.base, relation.entry.identity)
+
+
+def references(schema: pa.Schema) -> list[str]:
+    """The columns that refer to what can be shown."""
+    return [
+        each.name
+        for each in schema
+        if semantic_of(each) == JPEG_REF or (semantic_of(each) in (H264_REF, AUDIO_REF) and not is_list(each.type))
+    ][:_COLUMNS]
+
+
+def sheet_of(table: pa.Table, schema: pa.Schema, base: Reach, identity: Sequence[str]) -> Sheet:
+    """Return what the references of rows name.
+
+    Args:
+        table: the rows, with columns of references.
+        schema: says what the columns refer to.
+        base: what the references mean.
+        identity: columns that name a row, as far as the table has them.
+    """
+    found = _Found(table, base)
+    named = [name for name in identity if name in table.column_names]
+    rows = table.select(named).to_pylist() if named else [{"row": k} for k in range(len(table))]
+    names = [one_line(" ".join(map(str, row.values()))) for row in rows]
+    for column in references(schema):
+        if column in table.column_names:
+            found.look(column, _SHOWN[semantic_of(schema.field(column)) or ""], names)
+    tiles = []
     for k, name in enumerate(names):
-        try:
-            tiles.append(picture(relation, column, table, k))
-        except MissingExtraError as error:
-            return ContactSheet(column, (), (str(error),), 0, 0, b"")
-        except SourceError as error:
-            tiles.append(None)
-            faults.append(f"{name}: {error}")
-    width, height, jpeg = _sheet(tiles)
-    return ContactSheet(column, tuple(names), tuple(faults), width, height, jpeg)
+        tile = Tile(name)
+        for column, each in found.at[k].items():
+            if isinstance(each, Sound):
+                tile.sounds.append(each)
+            elif isinstance(each, Strip):
+                tile.strips.append(each)
+            else:
+                tile.labels.append((column, each))
+        tiles.append(tile)
+    return Sheet(tiles, "", found.faults)
+
+
+@final
+@dataclass
+class _Found:
+    """What the references of rows name."""
+
+    table: pa.Table
+    base: Reach
+    at: list[dict[str, Strip | Sound | str]] = field(init=False)
+    faults: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.at = [{} for _ in range(len(self.table))]
+
+    def look(self, column: str, show: Callable[..., Strip | Sound], names: Sequence[str]) -> None:
+        for k, name in enumerate(names):
+            try:
+                self.at[k][column] = show(self.base, column, self.table, k)
+            except MissingExtraError as error:
+                self.faults.append(str(error))
+                return
+            except SourceError as error:
+                self.faults.append(f"{name}: {error}")
+                self.at[k][column] = "cannot be decoded"
 
 
 def _spaced(relation: OpenRelation, count: int) -> NDArray[np.uint64]:
@@ -96,62 +137,65 @@ def _spaced(relation: OpenRelation, count: int) -> NDArray[np.uint64]:
     return np.unique(np.array([(2 * k + 1) * total // (2 * count) for k in range(count)], np.uint64))
 
 
-def _is_payload(field: pa.Field) -> bool:
+def is_payload(column: pa.Field) -> bool:
     """Whether a column may hold megabytes in a row."""
-    kind = field.type.value_type if is_list(field.type) else field.type
-    inline = is_inline(kind) or is_media(kind) or _is_extension(kind)
+    kind = column.type.value_type if is_list(column.type) else column.type
+    inline = is_inline(kind) or is_media(kind) or isinstance(kind, pa.BaseExtensionType)
     blob = pa.types.is_struct(kind) and {each.name for each in kind} >= {"kind", "position", "size"}
     return bool(inline or blob)
 
 
-def _is_extension(kind: Any) -> bool:
-    return isinstance(kind, pa.BaseExtensionType)
+def _small(pixels: Pixels) -> Pixels:
+    return pixels if max(pixels.shape[:2]) <= _SIDE else np.asarray(fitted(pixels, _SIDE))
 
 
-def _image(relation: OpenRelation, column: str, table: pa.Table, k: int) -> Pixels:
+def _images(base: Reach, column: str, table: pa.Table, k: int) -> Strip:
     """The image of a row, or the first of its list."""
     value = table[column].slice(k, 1)
     if is_list(value.type):
-        value = pc.list_flatten(value).slice(0, 1)
+        value = pc.list_flatten(value).slice(0, _IMAGES)
         if not len(value):
             msg = "the list has no image"
             raise DataError(msg)
-    (data,) = resolve(value, relation.base, IMAGES.bytes)
-    return PillowDecoder().decode(data)
+    data = resolve(value, base, IMAGES.bytes)
+    return Strip(column, [_small(PillowDecoder().decode(each)) for each in data])
 
 
-def _first_frame(relation: OpenRelation, column: str, table: pa.Table, k: int) -> Pixels:
-    """The first frame of a row's segment, upright."""
-    (located,) = locate(table[column].slice(k, 1), relation.base)
+def _clip(base: Reach, column: str, table: pa.Table, k: int) -> Strip:
+    """The first frames of a row's segment, upright."""
+    (located,) = locate(table[column].slice(k, 1), base)
     index = index_of(located)  # asks for PyAV
     from spiral_stream.decoders.rgb import to_rgb
     from spiral_stream.decoders.video import decode
 
-    start, lasts = (table[name][k].as_py() if name in table.column_names else None for name in TIMES)
-    first = segment_of(index.times_F, index.duration, start, lasts).first
+    start, lasts = _times(table, k)
+    segment = segment_of(index.times_F, index.duration, start, lasts)
     height, width = index.displayed
     need_pixels("first frame", height, width, CLIPS.pixels)
-    frames = decode(index, located.read, np.array([first], np.int64), located.size)
-    out = np.empty((width * 3 * height + 63) & ~63, np.uint8)
-    to_rgb(frames, np.array([[0, 0, height, width]], np.int32), index.rotation, index.full_range, index.matrix, out)
-    return out[: width * 3 * height].reshape(height, width, 3)
+    wanted = np.arange(segment.first, segment.stop, _STEP, dtype=np.int64)[:_FRAMES]
+    box, out = np.array([[0, 0, height, width]], np.int32), np.empty((width * 3 * height + 63) & ~63, np.uint8)
+    frames = []
+    for each in decode(index, located.read, wanted, located.size):
+        to_rgb([each], box, index.rotation, index.full_range, index.matrix, out)
+        frames.append(_small(out[: width * 3 * height].reshape(height, width, 3)).copy())
+    return Strip(column, frames, moves=True)
 
 
-def _sheet(tiles: Sequence[Pixels | None]) -> tuple[int, int, bytes]:
-    """Lay the pictures out, each as large as its tile allows; return width, height and JPEG."""
-    from PIL import Image
+def _sound(base: Reach, column: str, table: pa.Table, k: int) -> Sound:
+    """The first seconds of a row's segment."""
+    from spiral_stream.decoders.sound import decode_sound
 
-    across, step = min(_ACROSS, len(tiles)), SIDE + _GAP
-    width, height = across * step + _GAP, -(-len(tiles) // across) * step + _GAP
-    paper = Image.new("RGB", (width, height), _PAPER)
-    for k, pixels in enumerate(tiles):
-        left, top = _GAP + k % across * step, _GAP + k // across * step
-        if pixels is None:
-            paper.paste(_EMPTY, (left, top, left + SIDE, top + SIDE))
-            continue
-        tile = Image.fromarray(pixels)
-        tile.thumbnail((SIDE, SIDE))
-        paper.paste(tile, (left + (SIDE - tile.width) // 2, top + (SIDE - tile.height) // 2))
-    file = BytesIO()
-    paper.save(file, "JPEG", quality=_QUALITY)
-    return width, height, file.getvalue()
+    start, lasts = _times(table, k)
+    segment = None if start is None or lasts is None else (start, lasts)
+    (data,) = resolve(table[column].slice(k, 1), base, SOUNDS.bytes)
+    values = decode_sound(data, _HEARD, segment_ms=segment)
+    heard = np.flatnonzero(values.any(axis=0))  # silence fills up a short one
+    return Sound(column, values[:, : heard[-1] + 1 if len(heard) else 1], _RATE_HZ)
+
+
+_SHOWN: Final[Mapping[str, Callable[..., Strip | Sound]]] = {JPEG_REF: _images, H264_REF: _clip, AUDIO_REF: _sound}
+
+
+def _times(table: pa.Table, k: int) -> tuple[Any, Any]:
+    start, lasts = (table[name][k].as_py() if name in table.column_names else None for name in TIMES)
+    return start, lasts
