@@ -164,7 +164,7 @@ def _rows(node: nodes.Node, catalog: Registry) -> tuple[list[dict[str, str]], st
     is_whole = any(isinstance(each, _WHOLE) for each in walk(node))
     payload = is_whole and any(map(is_payload, _fields(scans))) and not _are_small(scans)
     if any(isinstance(each, Mix) for each in walk(node)) or (not by_row and (total > ALL_ROWS or payload)):
-        return [], f"no rows: this would read {total:,} rows. limit(5).to_arrow() does", None
+        return [], f"no rows: this would read {total:,} rows. head(5).to_arrow() does", None
     opened: dict[str, OpenRelation] = {}
 
     def open_relation(name: str) -> Any:

@@ -384,3 +384,53 @@ def test_register_takes_options_and_show_shows_the_rows_that_were_left_out(own: 
     assert "line 3" in shown
     assert "column 'n' holds 'five'" in shown
     assert "2;five" in shown
+
+
+def test_look_shows_what_a_notebook_shows_of_streams_and_relations(own: sp.Catalog, tmp_path: Path) -> None:
+    own.save_stream("train", plan(own.table("lance")).to_numpy())
+    with own.open_stream("train") as stream:
+        wanted = stream.ledger(3)[:2]
+    shown = run(own, "look", "train", "--count", "2", "--batch", "3")
+    rows = run(own, "look", "lance")
+    written = run(own, "look", "train", "--count", "2", "--out", str(tmp_path / "two.html"))
+    page = run(own, "look", "lance", "--out", str(tmp_path / "lance.html"))
+
+    assert all(name in shown for name in wanted)
+    assert "batch 3 row 1" in shown
+    assert "image/jpeg-ref" in rows
+    assert "two.html" in written
+    assert (tmp_path / "two.html").read_text().count("<img") == 2
+    assert "lance.html" in page
+    refused = CliRunner().invoke(cli.app, ["look", "lance", "--batch", "1", "--catalog", str(own.root)])
+    assert isinstance(refused.exception, sp.PlanError)
+    assert "Leave it out, or name a saved stream" in str(refused.exception)
+
+
+def test_page_writes_the_catalog_and_tells_how_far_it_is(own: sp.Catalog, tmp_path: Path) -> None:
+    own.save_stream("train", plan(own.table("lance")).to_numpy())
+    told: list[tuple[str, int, int]] = []
+    made = own.page(tmp_path / "page.html", report=lambda *each: told.append(each))
+    named = run(own, "page", "labels", "--batches", "0", "--out", str(tmp_path / "one.html"))
+
+    names = [*own.tables(), *own.streams()]
+    assert told == [(name, k, len(names) + 1) for k, name in enumerate([*names, "what is prepared"])]
+    assert made.read_text().count("<section>") == len(names)
+    assert "one.html" in named
+    assert (tmp_path / "one.html").read_text().count("<section>") == 1
+    assert own.page() == own.root / "page.html"
+    for words, way_out in ((["labls"], "Name one of them, or none for all"), (["--max-bytes", "9"], "from 262,144 up")):
+        refused = CliRunner().invoke(cli.app, ["page", *words, "--catalog", str(own.root)])
+        assert way_out in str(refused.exception)
+
+
+def test_what_cannot_be_read_is_a_note_on_the_page_and_the_rest_is_there(own: sp.Catalog, tmp_path: Path) -> None:
+    sampled = own.table("lance").sample(order=sp.Sequential())
+    mapped = sampled.map(pc.negate, columns=["label_id"], name="less", returns=pa.int64(), version="1")
+    own.save_stream("less", mapped.collate(batch_size=4, fields={"less": sp.Stack("less")}).to_numpy())
+    for file in (tmp_path / "files").iterdir():
+        file.unlink()
+    page = own.page(tmp_path / "page.html", trust=()).read_text()
+
+    assert page.count("not shown: ") == 2  # the relation whose files are gone, and the stream that names code
+    assert page.count("<section>") == 4
+    assert "image/jpeg-ref" in page

@@ -359,7 +359,7 @@ def test_showing_reads_no_more_than_it_says(tmp_path: Path, monkeypatch: pytest.
     assert "the first rows among the first 4,096 of 70,000" in first
     assert "4,004" in first
     assert "the first rows among the first 4,096 of 70,000" in late
-    assert "no rows: this would read 70,000 rows. limit(5).to_arrow() does" in ordered
+    assert "no rows: this would read 70,000 rows. head(5).to_arrow() does" in ordered
     assert "70,000" in whole
     assert sum(read) < 3 * 4_096
 
