@@ -191,7 +191,7 @@ class Catalog(registry.Registry):
         Raises:
             CatalogError: a name is unknown, a number is out of range, or the file cannot be written.
         """
-        from spiral_stream.report.catalog_page import Asked, CatalogPage
+        from spiral_stream.report.catalog_page import CatalogPage, PageRequest
         from spiral_stream.report.making import write_page
 
         for what, given, least in (
@@ -211,7 +211,7 @@ class Catalog(registry.Registry):
                     f"page: {shown(name)} is no relation and no saved stream; {near} Name one of them, or none for all"
                 )
                 raise CatalogError(msg)
-        asked = Asked(
+        asked = PageRequest(
             [name for name in relations if not names or name in names],
             [name for name in streams if not names or name in names],
             *(samples, pictures, batches, max_bytes, trust),

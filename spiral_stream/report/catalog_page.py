@@ -46,7 +46,7 @@ class Streams(Protocol):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PageRequest:
     """What a page shows.
 
     Attributes:
@@ -79,7 +79,7 @@ class CatalogPage:
         tell: is called before each part.
     """
 
-    def __init__(self, catalog: Registry, opener: Streams, asked: Asked, tell: Tell) -> None:
+    def __init__(self, catalog: Registry, opener: Streams, asked: PageRequest, tell: Tell) -> None:
         self._catalog, self._opener, self._asked, self._tell = catalog, opener, asked, tell
         self._room = asked.most - markup.PAPER_BYTES
         most = max(1, self._room // 2 // _LEAST_BYTES)

@@ -4,18 +4,16 @@
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from spiral_stream import markup
 from spiral_stream.errors import MissingExtraError
+from spiral_stream.looking.sheet import Sheet
 from spiral_stream.markup import Html, element
 from spiral_stream.report.charts import Picture
 from spiral_stream.report.columns import ColumnSummary
 from spiral_stream.report.skewed import ColumnSkew
 from spiral_stream.wording import one_line
-
-if TYPE_CHECKING:
-    from spiral_stream.report.making import Report
 
 _WIDTH: Final = 520  # pixels of a picture
 _NAME: Final = 60  # characters of a column's name
@@ -24,7 +22,35 @@ _SAMPLED: Final = 24  # columns of a table of rows
 _MEASURED: Final = (*("histogram", "nulls", "NaN", "distinct", "min", "mean", "max", "quartiles", "most frequent"),)
 
 
-def relation_parts(report: "Report", sheet_bytes: int, *, skew_is_open: bool = True) -> Iterator[Html]:
+class Reported(Protocol):
+    """What a page shows of a relation, as `making.Report` has it."""
+
+    @property
+    def columns(self) -> tuple[ColumnSummary, ...]: ...
+
+    @property
+    def samples(self) -> tuple[dict[str, str], ...]: ...
+
+    @property
+    def sheet(self) -> Sheet | None: ...
+
+    @property
+    def skews(self) -> tuple[ColumnSkew, ...]: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    @property
+    def snippet(self) -> str:
+        """Python code that opens the relation."""
+        ...
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What is said of the relation as a whole, each with its name."""
+        ...
+
+
+def relation_parts(report: Reported, sheet_bytes: int, *, skew_is_open: bool = True) -> Iterator[Html]:
     """Yield the parts of a relation's page, each whole by itself.
 
     Args:
