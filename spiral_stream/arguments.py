@@ -1,8 +1,9 @@
 """One checker for arguments at the door: a wrong one is named, whatever it breaks inside.
 
-A callable behind a `door` runs as it is. Only if it fails with a raw error, one that Python or another library raised, are
-its arguments held against what its signature says of them, and the first that does not fit is refused by name. So a right
-call costs a frame, the words that a room has of its own pass, and so does an error that no argument explains.
+A callable behind a `door` runs as it is; a number of NumPy becomes Python's where a number is meant. Only if it fails with a
+raw error, one that Python or another library raised, are its arguments held against what its signature says of them, and
+the first that does not fit is refused by name. So a right call costs a frame, the words that a room has of its own pass, and
+so does an error that no argument explains.
 """
 
 import opcode
@@ -14,6 +15,8 @@ from inspect import Parameter, Signature, signature
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+
+import numpy as np
 
 from spiral_stream.errors import SpiralError, is_ours, shown
 
@@ -33,6 +36,7 @@ _RAW: Final = (
 )
 _RAISE: Final = opcode.opmap["RAISE_VARARGS"]  # what a `raise` statement runs
 _MAKING: Final = ("__new__", "__init__", "__post_init__")
+_NUMBERS: Final = {int, float, bool}
 _LARGEST: Final = 2**63 - 1
 _NAME: Final = 255  # characters of a file's name
 _DEEPEST: Final = 8  # of lists in lists
@@ -64,6 +68,8 @@ def door(
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if any(isinstance(each, np.generic) for each in (*args, *kwargs.values())):
+                args, kwargs = _as_python(function, args, kwargs)  # type: ignore[assignment]  # the same arguments
             try:
                 out = function(*args, **kwargs)
             except _RAW as found:
@@ -89,6 +95,21 @@ def class_door(error: type[SpiralError], *, kept: Collection[str] = ()) -> Calla
         return cls
 
     return guarded
+
+
+def _as_python(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with NumPy's numbers as Python's, where the signature says that a number is meant."""
+    known, hints = _signature(function)
+    try:
+        bound = known.bind(*args, **kwargs)
+    except TypeError:
+        return tuple(args), dict(kwargs)
+    for name, value in bound.arguments.items():
+        if isinstance(value, np.generic) and _NUMBERS & {hints.get(name), *get_args(hints.get(name))}:
+            bound.arguments[name] = value.item()
+    return bound.args, bound.kwargs
 
 
 def is_worded(error: BaseException) -> bool:

@@ -256,6 +256,7 @@ class Relation(RowVerbs):
         values = (batch_size, as_tail(last), tuple(fields.items()), formed, on_error, error_budget)
         return self._with(nodes.Collate(node, *values))
 
+    @door(PlanError)
     def to_torch(
         self,
         *,
@@ -284,6 +285,7 @@ class Relation(RowVerbs):
         made = nodes.Deliver(self.node, "torch", prefetch, device)
         return TorchStream(made, self.catalog, threads, read_batch_size=read_batch_size)
 
+    @door(PlanError)
     def to_numpy(
         self, *, prefetch: int = 2, threads: int | None = None, read_batch_size: int | None = None
     ) -> "PreparedStream":
@@ -302,6 +304,7 @@ class Relation(RowVerbs):
         made = nodes.Deliver(self.node, "numpy", prefetch)
         return PreparedStream(made, self.catalog, threads, read_batch_size=read_batch_size)
 
+    @door(PlanError)
     def to_jax(
         self, *, prefetch: int = 2, threads: int | None = None, read_batch_size: int | None = None
     ) -> "JaxStream":

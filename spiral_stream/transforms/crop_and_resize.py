@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.transforms.placement import Placement, portable_exp, sized_to_shorter
-from spiral_stream.transforms.transform import Transform, checked_range, checked_size, is_number
+from spiral_stream.transforms.transform import Transform, checked_range, checked_size, is_number, plain
 
 # B images of a batch; one-dimensional arrays are [B]
 
@@ -339,7 +339,7 @@ class Normalize(Transform):
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
-            given = getattr(self, name)
+            given = plain(getattr(self, name))
             if not isinstance(given, Sequence) or len(given) != 3 or not all(map(is_number, given)):  # noqa: PLR2004  R, G, B
                 msg = f"Normalize: {name} is {shown(given)}. Give three numbers, for red, green and blue"
                 raise PlanError(msg)

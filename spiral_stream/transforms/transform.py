@@ -10,7 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar, Final, final
+from typing import Any, ClassVar, Final, final
+
+import numpy as np
 
 from spiral_stream.errors import PlanError, shown
 
@@ -74,12 +76,20 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
+def plain(given: Any) -> Any:
+    """Return an array or a number of NumPy as Python's numbers, also within a list or a tuple; others as they are."""
+    if isinstance(given, np.ndarray | np.generic):
+        return given.tolist()
+    return tuple(map(plain, given)) if isinstance(given, list | tuple) else given
+
+
 def checked_size(name: str, size: object) -> int | tuple[int, int]:
     """Check a size: an integer, or (height, width). A sequence of one integer counts as an integer, as in torchvision.
 
     Raises:
         PlanError: it is neither, or out of range.
     """
+    size = plain(size)
     given = tuple(size) if isinstance(size, Sequence) and not isinstance(size, str) else (size,)
     whole = all(isinstance(side, int) and not isinstance(side, bool) and 1 <= side <= LARGEST_SIDE for side in given)
     if not whole or len(given) not in (1, 2):
@@ -96,6 +106,7 @@ def checked_range(name: str, what: str, given: object) -> tuple[float, float]:
     Raises:
         PlanError: it is not 0 < low <= high.
     """
+    given = plain(given)
     pair = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
     if len(pair) != 2 or not all(map(is_number, pair)) or not 0 < pair[0] <= pair[1]:  # noqa: PLR2004  low, high
         msg = f"{name}: {what} is {shown(given)}. Give (low, high) with 0 < low <= high"

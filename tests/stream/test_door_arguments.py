@@ -241,3 +241,56 @@ def test_a_wrong_option_of_a_store_is_refused_where_it_is_given(option: str, val
 )
 def test_what_fits_a_signature(value: object, hint: object, does: bool) -> None:
     assert fits(value, hint) is does
+
+
+NUMPY = {
+    "orders": lambda kind: [
+        *(
+            sp.GlobalShuffle(seed=kind(3)),
+            sp.WindowShuffle(seed=kind(3), window=kind(9)),
+            sp.WithReplacement(seed=kind(1)),
+        ),
+        *(sp.HashBucketed(seed=kind(3), bucket_count=kind(8)), sp.ExpandedRange(seed=kind(3), expanded_range=kind(20))),
+        *(sp.ShardAwareShuffle(seed=kind(3), shuffle_block_size=kind(16)), sp.WithinShards(seed=kind(2))),
+    ],
+    "batches": lambda kind: [
+        *(sp.Packed(max_tokens=kind(8), window_size=kind(16)), sp.WindowedBucket(kind(16))),
+        *(sp.BatchBudget(max_tokens=kind(16)), sp.OneStream(batches=kind(2)), sp.Pad("t", pad_value=kind(0))),
+    ],
+    "transforms": lambda kind: [
+        *(sp.Resize(kind(3)), sp.Resize((kind(3), kind(4))), sp.CenterCrop([kind(3), kind(4)]), sp.RandomCrop(kind(4))),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", NUMPY)
+@pytest.mark.parametrize("kind", [np.int64, np.uint8])
+def test_numbers_of_numpy_are_numbers(name: str, kind: type) -> None:
+    found, wanted = NUMPY[name](kind), NUMPY[name](int)
+
+    assert found == wanted
+    assert list(map(repr, found)) == list(map(repr, wanted))  # no value of NumPy is left in a plan
+
+
+def test_arrays_and_short_floats_are_numbers() -> None:
+    assert sp.Normalize(np.array([0.5, 0.25, 0.125]), np.float32([0.5, 0.5, 0.25])) == sp.Normalize(
+        (0.5, 0.25, 0.125), (0.5, 0.5, 0.25)
+    )
+    assert sp.ColorJitter(np.float32(0.5)) == sp.ColorJitter(0.5)
+
+
+def test_a_stream_takes_numbers_of_numpy(tmp_path: Path) -> None:
+    catalog = sp.connect(tmp_path)
+    catalog.register("a", sp.Arrow(pa.table({"id": range(50)})), identity="id")
+
+    def stream(kind: type) -> sp.PreparedStream:
+        rows = sp.mix([sp.Stream("a", catalog.table("a"), proportion=kind(1))], epoch_size=kind(40))
+        sampled = rows.sample(order=sp.GlobalShuffle(seed=kind(1)))
+        plan = sampled.collate(batch_size=kind(4), fields={"id": sp.Stack("id")})
+        return plan.to_numpy(prefetch=kind(2), threads=kind(1)).bind(rank=kind(0), world_size=kind(2), epoch=kind(1))
+
+    with stream(np.uint8) as found, stream(int) as wanted:
+        assert found.fingerprint == wanted.fingerprint
+        assert found.state_dict() == wanted.state_dict()
+        found.set_epoch(np.int64(0))
+        assert np.array_equal(found.batch(np.int64(1), epoch=np.int64(0))["id"], wanted.batch(1, epoch=0)["id"])
