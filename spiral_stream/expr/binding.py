@@ -318,6 +318,9 @@ def _function(expr: Call, args: tuple[tuple[Expr, pa.DataType | None], ...]) -> 
 def _tabled(expr: Call, args: tuple[tuple[Expr, pa.DataType | None], ...]) -> tuple[Expr, pa.DataType]:
     """A function of the table: its values of one type, and its constants."""
     function = FUNCTIONS[expr.op]
+    least, most = function.arity
+    if not least <= len(args) <= most:
+        _refuse(expr, f"{len(args):,} values", f"{expr.op} takes {least} to {most:,}")
     values, rest = args[: function.values], args[function.values :]
     if all(isinstance(value, Lit) for value, _ in values):
         _refuse(expr, f"{expr.op} of a constant", "Give a column")

@@ -2,7 +2,8 @@
 
 A new function is an entry here and a method of `Expr`. Binding, the normal form, saved plans, the reference evaluation and
 DuckDB's text read this table; no room has a branch per function. `compute` is called with Arrow arrays (or, if `lowers`, with
-expressions of `pyarrow.compute`) and must give the same answer on every machine and with every version of a library.
+expressions of `pyarrow.compute`) and must give the same answer on every machine and with every version of a library
+(docs/decisions/0065).
 
 Constants of a call follow its values: ``replace(text, "a", "b")`` has one value and two constants.
 """
@@ -22,6 +23,9 @@ from spiral_stream.expr.letters import lower_letters, upper_letters
 
 _SPACES: Final = "".join(map(chr, (*range(9, 14), *range(28, 33), 133, 160, 5760, *range(8192, 8203))))
 WHITE: Final = _SPACES + "".join(map(chr, (8232, 8233, 8239, 8287, 12288)))  # what Python's str.strip takes off
+LONGEST_PATTERN: Final = 10_000  # characters; RE2 has a limit of its own, near which it complains on standard error
+_HALF: Final = 0.5
+_SPLIT: Final = 2.0**27 + 1
 MOST_DIGITS: Final = 15  # of a decimal fraction that float64 holds exactly enough
 Arrow = Any  # pa.Array, pa.ChunkedArray or pc.Expression; pyarrow ships no types
 
@@ -116,11 +120,24 @@ def like_regex(pattern: str) -> str:
     return rf"(?s)\A{''.join(parts.get(each) or re.escape(each) for each in pattern)}\z"
 
 
+def _bad_like(pattern: str) -> tuple[str, str] | None:
+    return _too_long(pattern) or _bad_regex(like_regex(pattern))
+
+
 def _regexp(array: Arrow, pattern: str) -> Arrow:
     return pc.match_substring_regex(array, pattern=pattern)
 
 
+def _too_long(pattern: str) -> tuple[str, str] | None:
+    fits = len(pattern) <= LONGEST_PATTERN
+    return None if fits else (f"a pattern of {len(pattern):,} characters", f"Give at most {LONGEST_PATTERN:,}")
+
+
 def _bad_pattern(pattern: str) -> tuple[str, str] | None:
+    return _too_long(pattern) or _bad_regex(pattern)
+
+
+def _bad_regex(pattern: str) -> tuple[str, str] | None:
     try:
         pc.match_substring_regex(pa.array([""]), pattern=pattern)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -153,15 +170,33 @@ def _numbers(array: Arrow) -> tuple[NDArray[np.bool_], NDArray[Any]]:
 
 
 def _rounded(data: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
-    """Round halves away from zero, at a decimal place: scaled, rounded, and scaled back, in float64."""
+    """Round halves away from zero, at a decimal place: scaled, rounded, and scaled back, in float64.
+
+    Where scaling rounds to a half, the exact product decides: 2.675 * 100 is 267.5 in float64, and below it in truth, so the
+    answer is 2.67.
+    """
     scale = 10.0**digits
     with np.errstate(all="ignore"):
-        scaled = data * scale
-        size = np.abs(scaled)
-        whole = np.floor(size)
-        whole += size - whole >= 0.5  # noqa: PLR2004  a half; the difference is exact
+        size = np.abs(data)
+        scaled = size * scale
+        whole = np.floor(scaled)
+        rest = scaled - whole  # exact
+        whole += (rest > _HALF) | ((rest == _HALF) & (_lost(size, scale, scaled) >= 0))
         found = np.copysign(whole, data) / scale
     return np.where(np.isfinite(found), found, data)
+
+
+def _lost(values: NDArray[np.float64], scale: float, products: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What rounding took from ``values * scale``: Dekker's product of halves of 26 bits, exact where products are below 2**52."""
+    high, low = _halves(values)
+    by_high, by_low = _halves(np.float64(scale))
+    return np.asarray(((high * by_high - products) + high * by_low + low * by_high) + low * by_low)
+
+
+def _halves(values: Any) -> tuple[Any, Any]:
+    shifted = values * _SPLIT
+    high = shifted - (shifted - values)
+    return high, values - high
 
 
 def _bad_digits(digits: int = 0) -> tuple[str, str] | None:
@@ -202,7 +237,7 @@ FUNCTIONS: Final[Mapping[str, ColumnFunction]] = MappingProxyType(
         "strip": ColumnFunction(
             _TEXT, _same, _strip, (f"trim({{0}}, '{WHITE}')", "trim({0}, {1})"), (str,), optional=1
         ),
-        "like": ColumnFunction(_TEXT, _bool, _like, ("({0} LIKE {1})",), (str,)),
+        "like": ColumnFunction(_TEXT, _bool, _like, ("({0} LIKE {1})",), (str,), check=_bad_like),
         "regexp": ColumnFunction(_TEXT, _bool, _regexp, ("regexp_matches({0}, {1})",), (str,), check=_bad_pattern),
         "replace": ColumnFunction(_TEXT, _same, _replace, ("replace({0}, {1}, {2})",), (str, str), check=_nothing_old),
         "concat": ColumnFunction(_TEXT, _same, _concat, ("({all})",), values=_MOST_TEXTS, lowers=False),

@@ -247,7 +247,8 @@ class Expr:
         """The number rounded; halves go away from zero, as in SQL: 2.5 to 3, -2.5 to -3. Whole numbers stay, as int64.
 
         Args:
-            digits: after the decimal point, 0 to 15: ``round(x * 10**digits) / 10**digits`` in float64.
+            digits: after the decimal point, 0 to 15. Of floats, what decides is the exact value: 2.675, which lies below the
+                half in float64, becomes 2.67.
         """
         return Call("round", (self, lit(digits)) if type(digits) is not int or digits else (self,))
 

@@ -24,6 +24,10 @@ def need_columns(verb: str, names: tuple[str, ...], have: pa.Schema) -> None:
         PlanError: names the first unknown column and those that look like it.
     """
     for name in names:
+        if isinstance(name, list | tuple):
+            one_by_one = ", ".join(f'"{each}"' for each in name[:3])
+            msg = f"{verb}: {shown(name)} is a list. Give the names one by one: {verb}({one_by_one}), or {verb}(*names)"
+            raise PlanError(msg)
         if name not in have.names:
             near = get_close_matches(str(name), have.names, 3)
             hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""

@@ -282,6 +282,7 @@ def test_drop_and_rename_are_projections_of_todays_plans(catalog: spiral.Catalog
     ("made", "way_out"),
     [
         (lambda t: t.drop("idd"), "drop: 'idd' is not a column of the input; did you mean 'id'"),
+        (lambda t: t.drop(["x", "f"]), r'drop: .* is a list. Give the names one by one: drop\("x", "f"\)'),
         (lambda t: t.drop(*t.columns), "project: no columns"),
         (lambda t: t.rename(y="z"), "rename: 'z' is not a column"),
         (lambda t: t.rename(x="y"), r'Write it the other way round: rename\(y="x"\)'),

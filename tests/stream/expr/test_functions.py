@@ -24,12 +24,17 @@ WHITE = "".join(chr(each) for each in range(sys.maxunicode + 1) if chr(each).iss
 TEXTS = st.one_of(
     st.none(),
     st.text(st.characters(exclude_categories=["Cs", "Cn"], exclude_characters="\0"), max_size=8),
-    st.text("aAbB%_.é", max_size=5),
+    st.text("aAbB%_.é\\([{*+?|^$ \n#-&~", max_size=5),
     st.text("ßẞİıſÉéΣσςÑ \t\n\u00a0\u3000x", max_size=6),
 )
-PARTS = st.text("aAbB%_.é\\", max_size=3)
+PARTS = st.text("aAbB%_.é\\([{*+?|^$ \n#-&~", max_size=3)
 HALVES = st.integers(-10_000, 10_000).map(lambda each: each / 8)  # many lie half between two
-FLOATS = st.one_of(st.none(), st.floats(), HALVES, st.sampled_from([-0.0, 0.49999999999999994, 2.675, 1e308, 2.0**53]))
+NEAR_HALVES = st.tuples(st.integers(-(10**6), 10**6), st.integers(1, 6)).map(
+    lambda each: (each[0] + 0.5) / 10 ** each[1]
+)
+FLOATS = st.one_of(
+    st.none(), st.floats(), HALVES, NEAR_HALVES, st.sampled_from([-0.0, 0.49999999999999994, 2.675, 1e308, 2.0**53])
+)
 INTS = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.integers(-20, 20), st.just(-(2**63)))
 MOMENTS = st.one_of(
     st.none(),
@@ -379,6 +384,9 @@ def test_what_expressions_lack_names_a_way_out(
         (col("s").regexp("(?=a)"), "no look-around"),
         (col("s").replace("", "x"), "Give the text to look for"),
         (col("s").like(3), "Give a constant of Python"),  # type: ignore[arg-type]  # which is the point
+        (col("s").like("a" * 10_001), "Give at most 10,000"),
+        (col("s").regexp("a" * 10_001), "Give at most 10,000"),
+        (col("s").concat(*["x"] * 1000), "concat takes 1 to 1,000"),
         (col("f").round(16), "Round to 0 to 15 digits"),
         (col("f").round(-1), "Round to 0 to 15 digits"),
         (col("f") // 2, r"Write \(a / b\)\.floor\(\)"),

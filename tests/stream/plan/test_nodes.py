@@ -62,7 +62,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "no such column": (lambda w: w.t.filter(col("payloa") == b""), "filter: .*'payloa' is not a column. Did you mean 'payload'"),
     "wrong type of constant": (lambda w: w.t.filter(col("k") == "a"), "filter: .*'k' is int64, compared with 'a'. Compare it with a number"),
     "not a condition": (lambda w: w.t.filter(col("k") + 1), r'filter: the predicate is int64, not bool. Compare it.*col\("x"\) > 0'),
-    "text for an expression": (lambda w: w.t.filter("k > 3"), "filter: 'k > 3' is a str, not an expression. Write one with col"),
+    "text that is no condition": (lambda w: w.t.filter("k >"), "filter: 'k >': syntax error .* Write a condition"),
     "a Python condition": (lambda w: w.t.filter(len), "filter: .*is a function, not an expression. Write one with col"),
     "a truth value": (lambda w: w.t.filter(True), "filter: True is a bool, not an expression"),
     # project, with_columns
