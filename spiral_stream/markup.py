@@ -12,7 +12,7 @@ import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any, Final, final
+from typing import Final, final
 
 from spiral_stream.wording import size
 
@@ -116,7 +116,7 @@ def table(rows: Sequence[Mapping[str, object]], *, most: int = ROWS, class_: str
     names = [name for name in rows[0] if any(row[name] not in ("", None) for row in rows[:most])] if rows else []
     if not names:
         return quiet("none")
-    right = {name for name in names if all(_is_number(row[name]) for row in rows[:most])}
+    right = {name for name in names if all(is_number(row[name]) for row in rows[:most])}
     head = [element("th", name, class_="sp-n" if name in right else None) for name in names]
     body = [
         element("tr", *(element("td", row[name], class_=_class_of(row[name], name in right)) for name in names))
@@ -133,7 +133,8 @@ def _class_of(value: object, right: bool) -> str | None:
     return None if isinstance(value, Html) or len(str(value)) < 30 else "sp-w"  # noqa: PLR2004
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether a cell of a table is a number as people write it, or empty."""
     if value in ("", None) or isinstance(value, int | float):
         return True
     return not isinstance(value, Html) and _NUMBER.fullmatch(str(value)) is not None
@@ -210,11 +211,6 @@ def page(title: str, *children: object) -> str:
     ]
     body = element("body", element("main", *children, class_="sp"))
     return f"<!doctype html>\n{element('html', element('head', *head), body, lang='en')}\n"
-
-
-def rows_of(value: Any) -> list[Mapping[str, Any]] | None:
-    """Return the rows of a value that is a table; None if it is none."""
-    return value if isinstance(value, list) and value and isinstance(value[0], Mapping) else None
 
 
 STYLE: Final = """

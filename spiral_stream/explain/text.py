@@ -68,12 +68,14 @@ class Explanation:
         return "\n".join(lines)
 
     def __rich_console__(self, console: "Console", options: Any) -> "Iterable[Any]":
+        from rich.padding import Padding
         from rich.text import Text
 
         del console, options
         for section in self.facts:
             yield Text(_title(section), style="bold")
-            yield from _blocks(self.facts[section])
+            for each in _blocks(self.facts[section]):  # a line that is broken goes on where it began
+                yield Padding(Text(each.plain[2:]), (0, 0, 0, 2)) if isinstance(each, Text) else each
 
     def _repr_html_(self) -> str:
         return markup.view_of(self.parts(), "str(...) has all of it.")

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
@@ -17,7 +18,7 @@ from spiral_stream.looking import media
 from spiral_stream.looking.media import SIDE, fitted
 from spiral_stream.looking.tokens import Document
 from spiral_stream.markup import Html, element
-from spiral_stream.wording import one_line
+from spiral_stream.wording import bars, one_line
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -41,6 +42,7 @@ _INKS: Final = (
     (110, 90, 20),
     (20, 110, 120),
 )  # of documents
+_TERMINAL_INKS: Final = ("default", "cyan", "yellow", "green")  # of tokens; a terminal's theme makes them legible
 _ENDINGS: Final = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 _PAGE: Final = ".html"
 _TINTS: Final = 5  # of tokens
@@ -88,6 +90,26 @@ class Tile:
         out += [f"  {name}: {_heard(wave)}" for name, wave, _ in self.sounds]
         out += [f"  {name}: {' | '.join(map(str, texts))}" for name, texts in self.texts]
         return out + [f"  {name}: {text}" for name, text in self.labels]
+
+    def lines_of_terminal(self) -> Iterator[Any]:
+        """Yield the tile as rich prints it."""
+        from rich.padding import Padding
+        from rich.text import Text
+
+        yield Text(one_line(self.title, _LABEL), style="bold cyan")
+        for name, frames, _ in self.strips[:_FIELDS]:
+            if len(self.strips) > 1 or len(frames) != 1:
+                yield Text(f"{one_line(name)}: {len(frames):,} pictures", style="dim")
+            if frames:
+                yield _cells(frames[0])
+        for name, values, rate in self.sounds[:_FIELDS]:
+            yield Text(_envelope(values), style="cyan")
+            yield Text(f"{one_line(name)}: {_seconds(values, rate)}")
+        for name, documents in self.texts[:_FIELDS]:
+            yield Text(one_line(name), style="dim")
+            yield from (Padding(_terminal_tokens(each), (0, 0, 0, 2)) for each in documents[:_FIELDS])
+        for name, text in self.labels[:_FIELDS]:
+            yield Text.assemble((f"{one_line(name)} ", "dim"), one_line(text, _LABEL))
 
     def markup(self, most: int) -> Html:
         """Return the tile as markup of at most this many bytes."""
@@ -147,25 +169,16 @@ class Sheet:
         return written.get()
 
     def __rich_console__(self, console: "Console", options: Any) -> Iterable[Any]:
+        from rich.columns import Columns
+        from rich.console import Group
         from rich.text import Text
 
         del console, options
         if self.title:
             yield Text(one_line(self.title, _LABEL), style="bold")
-        for tile in self.tiles:
-            yield Text(one_line(tile.title, _LABEL), style="bold cyan")
-            for name, frames, _ in tile.strips[:_FIELDS]:
-                yield Text(f"  {one_line(name)}")
-                if frames:
-                    yield _cells(frames[0])
-            for name, wave, rate in tile.sounds[:_FIELDS]:
-                yield Text(f"  {one_line(name)}: {_seconds(wave, rate)}, {_heard(wave)}")
-            for name, documents in tile.texts[:_FIELDS]:
-                yield Text(f"  {one_line(name)}:")
-                for each in documents[:_FIELDS]:
-                    yield _terminal_tokens(each)
-            for name, text in tile.labels[:_FIELDS]:
-                yield Text(f"  {one_line(name)}: {one_line(text, _LABEL)}")
+        for is_wide, tiles in groupby(self.tiles, lambda tile: bool(tile.texts)):
+            shown = [Group(*tile.lines_of_terminal()) for tile in tiles]
+            yield from shown if is_wide else [Columns(shown, width=_CELLS + 3)]
         for fault in self.faults[:_FIELDS]:
             yield Text(one_line(fault, _LABEL), style="yellow")
 
@@ -351,12 +364,12 @@ def _coloured_tokens(document: Document) -> Html:
 def _terminal_tokens(document: Document) -> Any:
     from rich.text import Text
 
-    line, chars = Text("    "), 0
+    line, chars = Text(), 0
     for k, (text, _) in enumerate(document.pieces):
         if chars > _TEXT:
             break
         spaced = "".join(each if each.isprintable() else " " for each in text[:_TEXT])
-        line.append(spaced, style="rgb({},{},{})".format(*_INKS[k % len(_INKS)]))
+        line.append(spaced, style=_TERMINAL_INKS[k % len(_TERMINAL_INKS)])
         chars += len(text)
     if document.left:
         line.append(f" … and {document.left:,} more tokens", style="dim")
@@ -374,6 +387,13 @@ def _heard(wave: NDArray[np.float32]) -> str:
     return f"{channels} x {count:,} values, peak {peak:.3f}, root mean square {power:.3f}"
 
 
+def _envelope(values: NDArray[np.float32]) -> str:
+    """The loudness of a recording as a line of blocks."""
+    loud = np.abs(np.atleast_2d(values)).max(axis=0)
+    edges = np.linspace(0, len(loud), min(_CELLS, max(1, len(loud))) + 1).astype(np.int64)[:-1]
+    return bars(np.maximum.reduceat(loud, edges).tolist()) if len(loud) else ""
+
+
 def _cells(pixels: Pixels) -> Any:
     """A picture of half blocks: two pixels per character."""
     from rich.text import Text
@@ -382,8 +402,8 @@ def _cells(pixels: Pixels) -> Any:
     small = small[: len(small) // 2 * 2] if len(small) > 1 else np.repeat(small, 2, axis=0)
     text = Text()
     for upper, lower in zip(small[::2], small[1::2], strict=True):
-        text.append("  ")
         for a, b in zip(upper.tolist(), lower.tolist(), strict=True):
             text.append("▀", style="rgb({},{},{}) on rgb({},{},{})".format(*a, *b))
         text.append("\n")
+    text.rstrip()
     return text

@@ -104,7 +104,8 @@ class RelationView:
         names = ("column", "type", "histogram", "nulls", "distinct", "min", "max", "most frequent")
         yield _terminal_table([{name: row[name] for name in names} for row in cells])
         if self.note:
-            yield Text(one_line(self.note, 300), style="dim")
+            yield Text(f"  {one_line(self.note, 300)}", style="dim")
+        yield Text("")
         if self.rows:
             shown = list(self.rows[0])[:_TERMINAL]
             yield _terminal_table([{name: row[name] for name in shown} for row in self.rows])
@@ -120,9 +121,8 @@ def _terminal_table(rows: Sequence[Mapping[str, str]]) -> "Table":
     grid = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
     names = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
     for name in names:
-        grid.add_column(
-            Text(one_line(name)), justify="right" if name in {"nulls", "distinct", "min", "max"} else "left"
-        )
+        right = all(markup.is_number(row[name]) for row in rows)
+        grid.add_column(Text(one_line(name)), justify="right" if right else "left")
     for row in rows:
         grid.add_row(*(Text(one_line(row[name], 40)) for name in names))
     return grid
