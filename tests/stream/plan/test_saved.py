@@ -135,6 +135,8 @@ def test_the_plans_name_nearly_every_class_of_ours(plans: dict[str, Any]) -> Non
         "RandomAffine",
     }
     pixels |= {
+        "Albumentations",
+        "CenterCropDown",
         "ChatTemplate",
         "RandomErasing",
         "RandomGrayscale",
