@@ -1,7 +1,4 @@
-"""Teach a notebook to show batches, which stay dicts.
-
-A subclass of dict would break training code: JAX takes it for a leaf, so ``jax.jit(step)(batch)`` raises, and torch's
-``tree_map``, by which FSDP casts inputs, passes over it without a word.
+"""Teach a notebook to show batches, which stay dicts (docs/decisions/0066).
 
 IPython asks a formatter by type. Ours, of dicts, knows a batch by its first array, and leaves every other dict to whoever
 showed it before. It keeps nothing alive: what it knows of a batch goes with that array. Outside of IPython nothing happens.
