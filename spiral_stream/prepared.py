@@ -188,7 +188,7 @@ class PreparedStream(Looking):
 
     def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Any]:
         """Yield the batches of a DataLoader's worker, or the rest of them."""
-        self._worker.need_edits(self._place)
+        self._worker.need_wanted(self._place)
         if not self._threads.in_worker and first % workers == 0:
             tell_of_host(self.devices())
         self._threads.in_worker = True

@@ -26,9 +26,10 @@ class WorkerPlace:
         self.reached: Reached | None = None  # what its last batch was, where another interpreter reads
         self._loaded = 0  # batches of the next pass that it gave in an earlier run
         self._passes = 0  # that it began
+        self._repeats = False  # whether the pass is one that was read before, which nobody asked for
 
     def begin(self, place: Place, worker: Worker, seed: int) -> tuple[Cursor, int]:
-        """Begin a pass; warn if it is one that was read before, which nobody asked for.
+        """Begin a pass. `need_wanted` says whether it may go on.
 
         Args:
             place: the stream's place in this process.
@@ -44,20 +45,21 @@ class WorkerPlace:
             self.began = place.cursor
         self.had, self._loaded = self._loaded, 0
         self._passes += 1
-        if not place.outdated and place.repeats((seed + self._passes) % _PASS_NUMBERS + 1):
-            warn(
-                f"iter: the workers of a DataLoader read epoch {self.began.epoch} from batch {self.began.batch} once more, since "
-                "the main process has not moved the stream. Call stream.set_epoch(epoch) before each pass, or read with "
-                "spiral_stream.adapters.torch.StreamLoader(stream, num_workers=...), which moves on by itself"
-            )
+        self._repeats = not place.outdated and place.repeats((seed + self._passes) % _PASS_NUMBERS + 1)
         return self.began, worker[0] + self.had * worker[1]
 
-    @staticmethod
-    def need_edits(place: Place) -> None:
-        """Refuse to deliver what the main process has edited since this worker began.
+    def need_wanted(self, place: Place) -> None:
+        """Refuse a pass of a run that was edited since this worker began; warn of one that nobody asked to read once more.
+
+        Called when the first batch is asked for, and not by `begin`: a DataLoader passes an error of ``next`` to the loop,
+        while one of ``iter`` ends a worker of ``persistent_workers=True``, and its message is lost. A warning is an error
+        where the filters say so.
+
+        Args:
+            place: the stream's place in this process.
 
         Raises:
-            StreamError: says the way out.
+            StreamError: the run was edited; says the way out.
         """
         if place.outdated:
             msg = (
@@ -65,6 +67,13 @@ class WorkerPlace:
                 "other samples. Make a new DataLoader, or leave out persistent_workers=True"
             )
             raise StreamError(msg)
+        repeats, self._repeats = self._repeats, False
+        if repeats and self.began is not None:
+            warn(
+                f"iter: the workers of a DataLoader read epoch {self.began.epoch} from batch {self.began.batch} once more, since "
+                "the main process has not moved the stream. Call stream.set_epoch(epoch) before each pass, or read with "
+                "spiral_stream.adapters.torch.StreamLoader(stream, num_workers=...), which moves on by itself"
+            )
 
     def state(self, place: Place, worker: Worker, plan: str | None, edits: str) -> dict[str, Any]:
         """Return the state of this worker's pass.

@@ -193,8 +193,8 @@ def test_a_worker_goes_on_where_its_own_pass_stood(
     assert alike([*first, *rest], expected)
     assert [next(each, None) for each in resumed] == [None] * workers
     with pytest.warns(sp.SpiralWarning, match="once more"):
-        again = after.iterators()[0]
-    assert alike(list(again), expected[::workers])  # what was loaded counts for one pass
+        again = list(after.iterators()[0])
+    assert alike(again, expected[::workers])  # what was loaded counts for one pass
 
     with pytest.raises(sp.ResumeError, match="as many workers"):
         Workers(texts, monkeypatch, workers + 1).at(0).load_state_dict(states[0])

@@ -152,11 +152,14 @@ def test_a_pass_of_workers_that_nobody_asked_for_twice_says_so(
     assert "once more" not in after
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # StatefulDataLoader calls it; PyTorch warns
 @pytest.mark.parametrize(
     ("kind", "how", "persistent"),
     [
         ("DataLoader", "fork", False),
+        ("DataLoader", "fork", True),
         ("StatefulDataLoader", "fork", False),
+        ("StatefulDataLoader", "fork", True),
         ("StreamLoader", "fork", False),
         ("StreamLoader", "fork", True),
         pytest.param("StatefulDataLoader", "spawn", True, marks=pytest.mark.slow),
