@@ -43,7 +43,7 @@ from spiral_stream.runtime.looking_up import FoundBatch, LookingUp
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.payload_bytes import stored_bytes, stored_size
-from spiral_stream.runtime.pending import Batch, Pending, finish
+from spiral_stream.runtime.pending import Batch, Pending, dropped_on_error, finish
 from spiral_stream.runtime.placing import sample_count
 from spiral_stream.runtime.rows_ahead import Expecting
 from spiral_stream.runtime.samples import Int64, SampleReader, as_lists
@@ -249,13 +249,14 @@ class BatchBuilder:
         keys = self._reader.random_keys(epoch, samples) if self._draws else np.zeros(len(samples), dtype=np.uint64)
         following = BatchFollowers(self._followers, len(samples), keys)
         draft = Draft(samples, drawn.membership, keys, refusals, pool, fields, following)
-        self._gather(draft, found)
-        if later:
-            draft.parts += self._deferred(epoch, draft, found.tokens).start(pool)
-        else:
-            self._fill_columns(draft, found.tokens)
-        if not later or not self._followers.fields:
-            self._fill_pixels(draft)
+        with dropped_on_error(draft.parts):
+            self._gather(draft, found)
+            if later:
+                draft.parts += self._deferred(epoch, draft, found.tokens).start(pool)
+            else:
+                self._fill_columns(draft, found.tokens)
+            if not later or not self._followers.fields:
+                self._fill_pixels(draft)
 
         def finish() -> Batch:
             following.finish(fields, refusals)
@@ -282,7 +283,8 @@ class BatchBuilder:
         def fill() -> None:
             own = replace(draft, pool=Here(), parts=[], listed=0)
             draft.refusals.know_unread()
-            self._fill_columns(own, gathered)
+            with dropped_on_error(own.parts):
+                self._fill_columns(own, gathered)
             draft.listed += own.listed
             finish(own.parts)
             if self._followers.fields:  # which have to be known before an image is read

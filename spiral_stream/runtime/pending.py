@@ -1,7 +1,8 @@
 """One batch, and the work that is left until it is whole."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -38,6 +39,16 @@ def drop(parts: list[Future[None]]) -> None:
     for part in parts:
         part.cancel()
     parts.clear()
+
+
+@contextmanager
+def dropped_on_error(parts: list[Future[None]]) -> Iterator[None]:
+    """Drop the pieces that were begun if one more cannot be; `finish` says why."""
+    try:
+        yield
+    except BaseException:
+        drop(parts)
+        raise
 
 
 class Pending:

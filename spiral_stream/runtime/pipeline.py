@@ -10,6 +10,7 @@ deadline, after which it names the threads whose calls do not return and leaves 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from contextlib import ExitStack
 from functools import partial
 from operator import attrgetter
 from time import monotonic, perf_counter
@@ -99,13 +100,18 @@ class Pipeline(Owner):
         if not self._queue.reserve(reserved):
             return False
         self._pool.begin()
-        with doing(f"batch {numbers.start:,} of epoch {self._epoch}"):
-            pending = self._builder.begin(self._epoch, numbers, self._pool, soon)
-        self.begun += 1
-        self.begun_samples += pending.samples
-        self._learn(pending)
-        first = not self._largest
-        self._queue.put(pending, pending.nbytes if pending.settled else max(reserved, pending.nbytes), reserved)
+        with ExitStack() as given_up:
+            with doing(f"batch {numbers.start:,} of epoch {self._epoch}"):  # whose end stops a thread that was told to
+                pending = self._builder.begin(self._epoch, numbers, self._pool, soon)
+                given_up.callback(pending.cancel)
+            self.begun += 1
+            self.begun_samples += pending.samples
+            self._learn(pending)
+            first = not self._largest
+            nbytes = pending.nbytes if pending.settled else max(reserved, pending.nbytes)
+            if not self._queue.put(pending, nbytes, reserved):
+                return False
+            given_up.pop_all()  # the consumer has it
         if first:
             self._size(pending)
         return True

@@ -57,8 +57,8 @@ class BoundedQueue(Generic[T]):
     def _full(self, nbytes: int) -> bool:
         return self._reserved >= self.depth or self._bytes + nbytes > self.budget_bytes
 
-    def put(self, item: T, nbytes: int, reserved: int | None = None) -> None:
-        """Hand over an item.
+    def put(self, item: T, nbytes: int, reserved: int | None = None) -> bool:
+        """Hand over an item. Return False if the queue was closed meanwhile: the item is still the caller's.
 
         Args:
             item: the item.
@@ -66,10 +66,13 @@ class BoundedQueue(Generic[T]):
             reserved: the bytes that were reserved for it; None means ``nbytes``.
         """
         with self._changed:
+            if self._closed:
+                return False
             self._items.append((item, nbytes))
             self._bytes += nbytes - (nbytes if reserved is None else reserved)
             self.peak_bytes = max(self.peak_bytes, self._bytes)
             self._changed.notify_all()
+            return True
 
     def get(self, tell: Callable[[float], None] | None = None, after_s: float = 0.0) -> T | None:
         """Return the next item; None after the last.

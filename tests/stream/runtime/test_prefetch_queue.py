@@ -134,3 +134,14 @@ def test_closing_wakes_a_waiting_producer_and_gives_back_what_is_left() -> None:
     assert queue.close() == []
     with pytest.raises(StreamError, match=r"closed while it was read. Make a new one from its plan"):
         queue.get()
+
+
+def test_what_is_put_into_a_closed_queue_stays_the_producers() -> None:
+    queue: BoundedQueue[str] = BoundedQueue(2, 100)
+    assert queue.reserve(1)
+    assert queue.put("taken", 1)
+    assert queue.reserve(1)
+    assert queue.close() == ["taken"]
+
+    assert not queue.put("late", 1)
+    assert queue.close() == []
