@@ -1,6 +1,11 @@
 """The code location: everything under ``defs``."""
 
+# ruff: noqa: E402
 from pathlib import Path
+
+from spiral_assets import need_dagster
+
+need_dagster()  # the import below would say it worse
 
 import dagster as dg
 

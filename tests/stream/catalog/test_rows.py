@@ -82,13 +82,13 @@ def test_rows_of_relations_are_read_as_they_were_or_refused(
 ) -> None:
     monkeypatch.chdir(catalog.root.parent)
     sound = read(catalog, name)
-    (row,) = [row for row in catalog.database.rows(RELATIONS) if row["name"] == name]
+    row = dict(catalog.database.rows(RELATIONS)[name])
     refused = 0
     for seed in range(count // 2):
         changed = drawn(row, seed)
         for forged in (False, True):
             given = RELATIONS.sealed(changed) if forged and storable(changed) else changed
-            monkeypatch.setattr(Database, "rows", lambda *_, row=given: [row])
+            monkeypatch.setattr(Database, "rows", lambda *_, row=given: {name: row})
             says = f"relation {name}, seed {seed}, forged {forged}: {shown(changed)}"
             refused += survives(lambda: read(catalog, name), sound, says=says, other_is_fine=forged)
 
@@ -109,12 +109,12 @@ def test_saved_streams_are_read_as_they_were_or_refused(
     catalog: Registry, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sound = catalog.saved.plan("s")
-    (row,) = catalog.database.rows(STREAMS)
+    row = dict(catalog.database.rows(STREAMS)["s"])
     for seed in range(count):
         forged = bool(seed % 2)
         changed = drawn(row, seed)
         changed = STREAMS.sealed(changed) if forged and isinstance(changed["plan"], str) else changed
-        monkeypatch.setattr(Database, "rows", lambda *_, row=changed: [row])
+        monkeypatch.setattr(Database, "rows", lambda *_, row=changed: {"s": row})
         says = f"stream, seed {seed}: {shown(changed)}"
         survives(lambda: catalog.saved.plan("s"), sound, says=says, other_is_fine=forged)
 
