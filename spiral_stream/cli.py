@@ -27,6 +27,7 @@ from spiral_stream.command_words import typed
 from spiral_stream.connection import ANALYZED, EXPLAIN_DATA, Catalog, connect
 from spiral_stream.copy_command import copy
 from spiral_stream.errors import PlanError, SpiralError, TrustError, cut
+from spiral_stream.init_command import init
 from spiral_stream.markup import PAGE_BYTES
 from spiral_stream.node_command import node_cache
 from spiral_stream.planner.build import caches
@@ -48,6 +49,7 @@ _PIPE_WIDTH = 10_000  # where no terminal shows lines: none is broken
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.command("copy")(copy)
 app.command("node-cache")(node_cache)
+app.command("init")(init)
 Where = Annotated[str | None, typer.Option("--catalog", envvar="SPIRAL_CATALOG", help="Folder or URI of the catalog.")]
 Trusted = Annotated[
     list[str] | None,

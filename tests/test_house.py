@@ -226,6 +226,7 @@ def test_packages_that_are_not_light_are_imported_in_functions() -> None:
             "cli.py",
             "command_words.py",
             "copy_command.py",
+            "init_command.py",
             "node_command.py",
             "relational/sql_process.py",
         },

@@ -53,7 +53,7 @@ def lines_units(
     need_one_compression([unit.path for unit in files], what)
     for folder in dict.fromkeys(os.path.dirname(unit.path) for unit in files if _SHARD.match(_base(unit.path))):  # noqa: PTH120
         index = f"{folder}/{INDEX_FILE}"
-        if _is_index_there(index):
+        if is_index_there(index):
             raise _alone(what, index)
     return files
 
@@ -71,6 +71,16 @@ def is_shard(unit: ImportUnit) -> bool:
 def is_index_file(path: Path) -> bool:
     """Whether a file of this machine is the index of shards."""
     return _index_at(path) is not None
+
+
+def is_index_there(index: str) -> bool:
+    """Whether a file, or an object, is there and is the index of shards."""
+    if not is_object(index):
+        return is_index_file(Path(index))
+    try:
+        return _index_on_store(index, look(index)) is not None
+    except SourceError:  # not there; or nobody may ask, as a bucket says of what is not there
+        return False
 
 
 def _of_folder(
@@ -130,15 +140,6 @@ def _index_in(unit: ImportUnit) -> bytes | None:
         return None
     facts = unit.facts(unit.path)
     return _index_at(Path(unit.path)) if facts is None else _index_on_store(unit.path, facts)
-
-
-def _is_index_there(index: str) -> bool:
-    if not is_object(index):
-        return is_index_file(Path(index))
-    try:
-        return _index_on_store(index, look(index)) is not None
-    except SourceError:  # not there; or nobody may ask, as a bucket says of what is not there
-        return False
 
 
 def _index_at(path: Path) -> bytes | None:
