@@ -48,7 +48,7 @@ _FEW_FIELDS: Final = 8
 
 @final
 @dataclass(frozen=True, slots=True)
-class Found:
+class DataFound:
     """What lies at a path, and what was guessed of it."""
 
     name: str  # of the relation
@@ -87,7 +87,7 @@ def look(
     *,
     force: bool = False,
     made: bool = True,
-) -> Found:
+) -> DataFound:
     """Register what lies at a path, and look at its first rows.
 
     Args:
@@ -151,7 +151,7 @@ def look(
     )
 
 
-def _source(path: str, notes: dict[str, str]) -> Found:
+def _source(path: str, notes: dict[str, str]) -> DataFound:
     """What a path is, before its rows are looked at."""
     place = path.rstrip("/") or path
     if not is_object(path) and not re.search(r"[*?\[{]", path) and not Path(path).expanduser().exists():
@@ -183,7 +183,7 @@ def _source(path: str, notes: dict[str, str]) -> Found:
         options["split"] = "train" if "train" in names else names[0]
     if kind == "image_folder" and not is_object(place) and _is_flat(Path(place)):
         notes["source"] = "no class folders, so there are no labels"
-        return Found(
+        return DataFound(
             name,
             place,
             kind,
@@ -198,7 +198,7 @@ def _source(path: str, notes: dict[str, str]) -> Found:
             flat=True,
         )
     source = source_at(place, kind, typed_options(options))
-    return Found(name, place, kind, source, options, 0, (), {}, pa.schema([]), pa.table({}), {})
+    return DataFound(name, place, kind, source, options, 0, (), {}, pa.schema([]), pa.table({}), {})
 
 
 def typed_options(options: Mapping[str, Any]) -> list[str]:
@@ -219,7 +219,7 @@ def _flat(folder: str) -> Arrow:
     return Arrow(pa.table({"sample_id": names, "image_ref": names}), base=folder)
 
 
-def _is_of(entry: Entry, found: Found) -> bool:
+def _is_of(entry: Entry, found: DataFound) -> bool:
     """Whether a relation of the catalog is of the same files."""
     if found.flat:
         return getattr(entry.source, "base", None) == getattr(found.source, "base", "")
@@ -228,7 +228,7 @@ def _is_of(entry: Entry, found: Found) -> bool:
 
 
 def _identity(
-    found: Found,
+    found: DataFound,
     entry: Entry,
     register: Callable[[tuple[str, ...], Mapping[str, str]], Any],
     semantic: Mapping[str, str],
@@ -265,7 +265,7 @@ def _identity(
     return (ROW_ID,)
 
 
-def _holds_images(values: pa.ChunkedArray, found: Found) -> bool:
+def _holds_images(values: pa.ChunkedArray, found: DataFound) -> bool:
     """Whether the first value of a column is an image, or names one that is there."""
     first = next((each for each in values.to_pylist() if each is not None), None)
     if isinstance(first, dict) and set(first) == {"bytes", "path"}:
@@ -283,12 +283,12 @@ def _tokenizer(path: str) -> str | None:
     return next((str(each / "tokenizer.json") for each in places if (each / "tokenizer.json").is_file()), None)
 
 
-def batch_size(found: Found) -> int:
+def batch_size(found: DataFound) -> int:
     """Return the samples of a batch: fewer where there are few rows."""
     return max(1, min(_BATCH, found.rows // 4))
 
 
-def fields_of(found: Found) -> tuple[dict[str, str], list[str], str | None]:
+def fields_of(found: DataFound) -> tuple[dict[str, str], list[str], str | None]:
     """Return the fields as Python, the columns that are left out, and the column of text that is tokenized."""
     fields: dict[str, str] = {}
     left: list[str] = []
@@ -367,7 +367,7 @@ def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def program(found: Found, catalog: str) -> str:
+def program(found: DataFound, catalog: str) -> str:
     """Return the program that trains on what was found.
 
     Args:
@@ -384,7 +384,9 @@ def program(found: Found, catalog: str) -> str:
         del fields[dropped]
 
 
-def _lines(found: Found, catalog: str, fields: Mapping[str, str], left: list[str], tokenized: str | None) -> list[str]:
+def _lines(
+    found: DataFound, catalog: str, fields: Mapping[str, str], left: list[str], tokenized: str | None
+) -> list[str]:
     indent = " " * 12
     size = batch_size(found)
     few = f"  # a quarter of {found.rows} rows; give more where there are more" if size < _BATCH else ""
@@ -433,7 +435,7 @@ def _lines(found: Found, catalog: str, fields: Mapping[str, str], left: list[str
     ]
 
 
-def _why(found: Found, said: str) -> str:
+def _why(found: DataFound, said: str) -> str:
     """Why a column is a list of its values, and what else it may become."""
     column = re.fullmatch(r'spiral\.List\("(.*)"\)', said)
     if column is None or column[1] not in found.head.column_names:
@@ -443,7 +445,7 @@ def _why(found: Found, said: str) -> str:
         return "  # spiral.Tokenize makes tokens of it"
     if _is_chat(values.type):
         return "  # spiral.ChatTemplate makes tokens of it"
-    return "  # some are missing" if _is_number(values.type) else ""
+    return "  # some are missing" if _is_number(values.type) and values.null_count else ""
 
 
 def _is_chat(kind: pa.DataType) -> bool:
@@ -458,7 +460,7 @@ def _left(left: list[str], indent: str) -> list[str]:
     return [line if len(line) <= WIDTH else f"{line[: WIDTH - 4].rpartition(',')[0]}, ..."]
 
 
-def _registered(found: Found) -> list[str]:
+def _registered(found: DataFound) -> list[str]:
     """The lines that register the source, with what was guessed."""
     if found.flat:
         return [
@@ -489,14 +491,14 @@ def _registered(found: Found) -> list[str]:
     ]
 
 
-def _endings(found: Found) -> str:
+def _endings(found: DataFound) -> str:
     assert isinstance(found.source, Arrow)
     names = found.source.table["image_ref"].to_pylist()
     there = sorted({Path(name).suffix.lower() for name in names})
     return "(" + ", ".join(map(_text, there)) + ("," if len(there) == 1 else "") + ")"
 
 
-def definitions(found: Found, catalog: str) -> dict[str, str]:
+def definitions(found: DataFound, catalog: str) -> dict[str, str]:
     """Return the files of a Dagster project, by their paths: where the catalog lies, and the relation.
 
     Args:

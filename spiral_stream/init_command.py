@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from spiral_stream.connection import connect
 from spiral_stream.errors import SpiralError, cut
-from spiral_stream.first_program import Found, definitions, look, program, typed_options
+from spiral_stream.first_program import DataFound, definitions, look, program, typed_options
 from spiral_stream.storage.uri import is_object
 
 _WIDTH = 10_000  # where no terminal shows lines: none is broken
@@ -80,7 +80,7 @@ def _need_free(names: list[str], *, force: bool) -> None:
         raise SpiralError(msg)
 
 
-def _said(found: Found, files: list[str], catalog: str) -> list[str]:
+def _said(found: DataFound, files: list[str], catalog: str) -> list[str]:
     options = "".join(f" --option {each}" for each in typed_options(found.options))
     images = "".join(f" --image {name}" for name in found.semantic)
     elsewhere = "" if catalog == _CATALOG else f" --catalog {catalog}"

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import runpy
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 
 import spiral_stream as sp
 from spiral_stream import cli
+from spiral_stream.storage.opening import store_of
 from tests.fixtures.every_source import MADE
 from tests.fixtures.every_source import made as write_source
 from tests.fixtures.programs import stored_images
@@ -146,6 +148,29 @@ def test_the_program_of_every_kind_of_data_runs(kind: str, place: Path, capsys: 
         assert "EXPLAIN" in printed[0]
         for number, line in enumerate(printed[-len(stream) :]):
             assert line.endswith(str(stream.ledger(number, epoch=0)[:2]))
+
+
+@pytest.mark.parametrize("kind", ["images", "images of two splits", "parquet", "tars", "mds", "a copy of the Hub"])
+def test_a_folder_on_a_store_gives_the_program_of_a_folder_here(
+    kind: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    KINDS[kind][0](place / "data")
+    uri = f"memory://{place.name}/data"
+    store, key = store_of(uri)
+    for file in (place / "data").rglob("*"):
+        if file.is_file():
+            store.put(f"{key}/{file.relative_to(place / 'data')}", file.read_bytes())
+    typed("data")
+    here = (place / "train.py").read_text()
+
+    typed(uri, "--force")
+    there = (place / "train.py").read_text()
+
+    assert there == re.sub(r'(?<!table)\("data', f'("{uri}', here)
+    with runpy.run_path("train.py")["stream"] as stream:
+        assert stream.epoch == 1
+        assert len(stream) >= 2
+    assert "EXPLAIN" in capsys.readouterr().out
 
 
 def test_a_killed_program_goes_on_at_the_next_batch(place: Path) -> None:
