@@ -36,7 +36,7 @@ _RAW: Final = (
 )
 _RAISE: Final = opcode.opmap["RAISE_VARARGS"]  # what a `raise` statement runs
 _MAKING: Final = ("__new__", "__init__", "__post_init__")
-_NUMBERS: Final = {int, float, bool}
+_NUMBERS: Final = (int, float, bool)
 _LARGEST: Final = 2**63 - 1
 _NAME: Final = 255  # characters of a file's name
 _DEEPEST: Final = 8  # of lists in lists
@@ -107,7 +107,8 @@ def _as_python(
     except TypeError:
         return tuple(args), dict(kwargs)
     for name, value in bound.arguments.items():
-        if isinstance(value, np.generic) and _NUMBERS & {hints.get(name), *get_args(hints.get(name))}:
+        hint = hints.get(name)
+        if isinstance(value, np.generic) and any(each is kind for each in (hint, *get_args(hint)) for kind in _NUMBERS):
             bound.arguments[name] = value.item()
     return bound.args, bound.kwargs
 

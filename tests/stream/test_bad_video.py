@@ -354,7 +354,6 @@ def test_a_segment_past_a_long_pause_is_beyond_the_end(tmp_path: Path) -> None:
         lambda: sp.Frames(25.5),  # type: ignore[arg-type]
         lambda: sp.Frames(quality=90.5),  # type: ignore[arg-type]
         lambda: sp.Stack("c", decode="h264", crop=3, random_crop="no"),  # type: ignore[arg-type]
-        lambda: sp.Stack("c", decode="h264", transforms=sp.RandomHorizontalFlip()),  # type: ignore[arg-type]
     ],
 )
 def test_values_of_another_type_are_refused_where_they_are_given(wrong: Callable[[], Any]) -> None:

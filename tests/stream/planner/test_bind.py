@@ -122,7 +122,8 @@ dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_
 group = settled()
 data, tensor = (init_device_mesh("cpu", (1, world), mesh_dim_names=names) for names in (("tp", "dp"), ("dp", "tp")))
 meshes = [settled(mesh=mesh) for mesh in (data, tensor)]
-print(*[(each.rank, each.world_size) for each in (group, *meshes)], sep="|")
+words = "|".join(str((each.rank, each.world_size)) for each in (group, *meshes))
+sys.stdout.write(words + "\\n")  # in one piece: both write here
 dist.destroy_process_group()
 if other:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))

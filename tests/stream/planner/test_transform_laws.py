@@ -15,7 +15,7 @@ import spiral_stream as sp
 from spiral_stream.testing import check_transform
 from spiral_stream.transforms.chain import PIXEL_TRANSFORMS
 from spiral_stream.transforms.color import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
-from spiral_stream.transforms.crop_and_resize import TRANSFORMS
+from spiral_stream.transforms.crop_and_resize import TRANSFORMS, CenterCropDown
 from spiral_stream.transforms.erasing import RandomErasing
 from spiral_stream.transforms.rand_augment import RandAugment
 from spiral_stream.transforms.warp import RandomAffine, RandomRotation
@@ -95,6 +95,7 @@ CHAINS: list[tuple[Any, ...]] = [
     (sp.RandomResizedCrop(24), sp.RandomHorizontalFlip(), sp.Normalize((0.5,) * 3, (0.25,) * 3)),
     (sp.Resize(32), sp.CenterCrop(24)),
     (sp.Resize(28), sp.RandomCrop(20)),
+    (sp.Resize(32), CenterCropDown(23)),
     (sp.Resize(20),),
     (
         *(
