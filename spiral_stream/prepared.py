@@ -21,7 +21,7 @@ from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
 from spiral_stream.derived.executors import Executor
-from spiral_stream.errors import BindError, SpiralError, StreamError
+from spiral_stream.errors import BindError, SpiralError, StreamError, shown
 from spiral_stream.looking.face import Looking
 from spiral_stream.looking.notebook import batch_formatter
 from spiral_stream.looking.sizes import need_sizes
@@ -47,6 +47,7 @@ from spiral_stream.runtime.place import Place, Reached
 from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
 from spiral_stream.runtime.rebasing import need_stream
 from spiral_stream.runtime.row_lookup import found_rows
+from spiral_stream.runtime.seeking import sought
 from spiral_stream.runtime.skipping import Asked, need_epochs
 from spiral_stream.runtime.steps import first_delivery
 from spiral_stream.runtime.subprocess_reader import SubprocessReader
@@ -241,6 +242,21 @@ class PreparedStream(Looking):
             formatter.remember(built, self._batch_html())
         return built
 
+    def __getitem__(self, number: int) -> Any:
+        """Return `batch` of this number, of the present epoch.
+
+        Raises:
+            IndexError: the epoch has no such batch, or the run skips it. Numbers count from 0; none is counted from the end.
+            TypeError: ``number`` is a slice, or no whole number.
+        """
+        if isinstance(number, slice):
+            msg = (
+                f"stream[{shown(number)}]: a slice is no number. Give one, as in stream[0]; stream.take(3) returns the next "
+                "batches"
+            )
+            raise TypeError(msg)
+        return self.batch(number)
+
     def sample(self, position: int, epoch: int | None = None) -> dict[str, Any]:
         """Build one sample by itself: its fields, as in a batch, without the dimension of the batch.
 
@@ -348,6 +364,32 @@ class PreparedStream(Looking):
         edited = self._go_on_with(admitted.opening)
         self.numbering.anchor(epoch, admitted.anchors)
         self._place.move(admitted.cursor, edited=edited)
+
+    @door(BindError)
+    def seek(self, *, epoch: int | None = None, batch: int | None = None, step: int | None = None) -> None:
+        """Go to a place of which only the number is known; `load_state_dict` checks plan and data too.
+
+        What comes next is what a run of this plan, with the present ranks and merge, delivers there: ``seek(step=1000)``
+        goes on after 1,000 steps, counted over epochs from epoch 0. Where batches are counted this is arithmetic. Where a
+        formation decides, the chapters before the place are counted: with ``step`` alone, whole epochs.
+
+        Args:
+            epoch: the epoch; alone, its start.
+            batch: the global batch that comes next, as `batch` and `ledger` number it; of the present epoch without
+                ``epoch``. It means the same for every number of ranks.
+            step: how many steps of this rank were done before; of ``epoch``, if that is given, else of the run.
+
+        Raises:
+            BindError: a number is wrong, or ``batch`` and ``step`` are both given, or nothing is.
+            ResumeError: the epoch has no such place, or the run skips the batch.
+            StreamError: a loop, or a worker of a DataLoader, reads the stream; or chapters before the place are not counted, and
+                that takes long. Says how long, and what counts them.
+        """
+        if self._delivery.worker() is not None:
+            msg = "seek: this is a worker of a DataLoader. Call it in the main process, which workers follow"
+            raise StreamError(msg)
+        self._passes.need_idle("seek")
+        self._place.move(sought(self._place, self.numbering, self._bound(), self._opening.rebase, epoch, batch, step))
 
     def _take_seed(self, saved: SavedState) -> None:
         """Go on with the order's seed of a state, where this process and the one that saved it drew one each."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
 
 import numpy as np
 import pyarrow as pa
@@ -451,6 +451,20 @@ class Relation(RowVerbs):
             raise TypeError(msg)
         return found
 
+    def __iter__(self) -> NoReturn:
+        """A plan yields nothing itself, so this is a TypeError that names what does."""
+        kind = "rows" if isinstance(self.node, nodes.Relational) else "samples"
+        if isinstance(self.node, nodes.Collate):
+            msg = "iter: a plan is no stream. Iterate a stream of it: plan.to_torch(), or plan.to_numpy() without a framework"
+        elif kind == "rows":
+            msg = "iter: a relation yields no rows by itself. Iterate .batches(1_000), or take .to_arrow()"
+        else:
+            msg = (
+                f"iter: a plan after {self.node.VERB} has samples and no batches. Add .collate(batch_size=..., fields=...), and "
+                "iterate its .to_torch() or .to_numpy()"
+            )
+        raise TypeError(msg)
+
     def __bool__(self) -> bool:
         """True: a plan is there, whether it has rows or not. ``relation.count() > 0`` asks for rows."""
         return True
@@ -477,7 +491,8 @@ class Relation(RowVerbs):
 
     def _need_rows(self, verb: str) -> None:
         if not isinstance(self.node, nodes.Relational):
-            msg = f"{verb}: it comes after {self.node.VERB}. Call it before sample, or iterate the stream"
+            stream = ": plan.to_numpy().to_arrow()" if verb == "to_arrow" else ""
+            msg = f"{verb}: it comes after {self.node.VERB}. Call it before sample, or iterate the stream{stream}"
             raise PlanError(msg)
 
     @staticmethod

@@ -198,6 +198,11 @@ class StreamLoader(IterableDataset[Tensors]):
         self.close()
         self.stream.load_state_dict(state)
 
+    def seek(self, *, epoch: int | None = None, batch: int | None = None, step: int | None = None) -> None:
+        """End the pass under way, and go to a place of which only the number is known; see `PreparedStream.seek`."""
+        self.close()
+        self.stream.seek(epoch=epoch, batch=batch, step=step)
+
     def close(self) -> None:
         """End the pass under way. The next one goes on after the last batch that the loop had."""
         reading, self._reading = self._reading, None

@@ -1,7 +1,7 @@
 """`Looking`: what a stream knows and shows of itself. `PreparedStream` adds what moves it.
 
 Nothing here moves the place, so all of it may be asked while a loop reads the stream; but for the two other ways to
-iterate, as Arrow tables and with a progress bar, which move it as a loop does.
+iterate, as Arrow tables and with a progress bar, which move it as a loop does. `take` looks at what a loop would get.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from spiral_stream.arguments import door
+from spiral_stream.arguments import door, whole
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import PlanError, SpiralError, StreamError
+from spiral_stream.errors import PlanError, SpiralError, StreamError, shown
 from spiral_stream.explain import Explanation, explain_stream
 from spiral_stream.explain.outline import outline
 from spiral_stream.fields.field import FieldSpec
@@ -201,10 +201,45 @@ class Looking:
         yield from self.to_reader()
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Return `to_batches` as an Arrow reader, which DuckDB, Polars and pandas read; errors as there."""
+        """Return `to_batches` as an Arrow reader, which DuckDB, Polars and pandas read; errors as there.
+
+        `to_arrow` is another name for it. Memory holds one batch at a time; ``read_all()`` makes a table of the epoch's rest.
+        """
         schema = batch_schema(self._collate, field_specs(self._collate.fields, self._collate.schema()))
         batches = self._passes.run(self._now, HOST, 0, 1)
         return pa.RecordBatchReader.from_batches(schema, record_batches(batches, schema))
+
+    to_arrow = to_reader
+
+    @door(StreamError)
+    def take(self, count: int = 1) -> list[Any]:
+        """Return the next batches as a loop would get them: of this rank, merged, on their devices. The stream stays.
+
+        So a second call returns the same batches, and a loop that follows begins with them. Each is held in memory.
+
+        Args:
+            count: how many. A list ends with the epoch, as a loop does, so it may be shorter.
+
+        Raises:
+            StreamError: ``count`` is no number from 0 up, or workers of a DataLoader read the stream.
+
+        Example:
+            >>> first, second = stream.take(2)
+        """
+        wanted = whole(count)
+        if wanted is None or wanted < 0:
+            msg = f"take: count={shown(count)}. Give how many batches, a whole number from 0 up"
+            raise StreamError(msg)
+        self._place.here("take")
+        steps = self._place.coming(self.numbering, self._bound())
+        passes = Passes(self._place, Metrics(), self._threads, self._budget_bytes)  # metrics count none of it
+        try:
+            out = []
+            while len(out) < wanted and (numbers := steps.at(steps.start.step + len(out))) is not None:
+                out.append(passes.build(self._now, self._delivery, steps.epoch, numbers))
+            return out
+        finally:
+            passes.close()
 
     @door(PlanError, kept=("title",))
     def progress(self, title: str | None = None, *, console: Any = None) -> Iterator[Any]:

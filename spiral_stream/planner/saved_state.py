@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
+from spiral_stream.arguments import whole
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.state_records import StateRecords, is_name
 from spiral_stream.cursor import STATE_VERSION, Cursor
@@ -130,7 +131,10 @@ class SavedState:
         """
         if not isinstance(state, Mapping) or not _of_version(state.get("spiral")):
             found = state.get("spiral") if isinstance(state, Mapping) else type(state).__name__
-            msg = f"resume: this is no state of version {STATE_VERSION} (found {shown(found)}). Pass what state_dict() returned"
+            msg = (
+                f"resume: this is no state of version {STATE_VERSION} (found {shown(found)}). Pass what state_dict() returned"
+                f"{_instead(state)}"
+            )
             raise ResumeError(msg)
         seed, data, plan = state.get("run_seed"), state.get("data"), state.get("plan")
         _need(_is_whole(seed), f"run_seed is {shown(seed)}, not an integer")
@@ -205,7 +209,10 @@ def need_sealed(state: Mapping[str, Any], read: Mapping[str, Any]) -> None:
     """
     found = state.get("checksum", read["checksum"])
     if not isinstance(found, str) or found != read["checksum"]:
-        msg = "resume: the state was edited or damaged: its checksum does not fit. Pass what state_dict() returned, unchanged"
+        msg = (
+            "resume: the state was edited or damaged: its checksum does not fit. Pass what state_dict() returned, "
+            "unchanged; stream.seek(epoch=..., batch=...) goes to a place of your choice"
+        )
         raise ResumeError(msg)
 
 
@@ -230,6 +237,18 @@ def _anchors(chapters: Any) -> tuple[Anchor, ...] | None:
     once = len({lane for lane, *_ in found}) == len(found)
     _need(once and not any(chapter == 0 < first for _, chapter, first in found), f"{_CHAPTERS} {shown(chapters)}")
     return found
+
+
+def _instead(state: Any) -> str:
+    """The way out for somebody who has a number, or the numbers of a place, and no state."""
+    number = whole(state)
+    if number is not None:
+        return f". Without a state, stream.seek(step={max(0, number)}) goes to a step"
+    if isinstance(state, Mapping) and "spiral" not in state:
+        return (
+            ". Without a state, stream.seek(epoch=..., batch=...) goes to a batch, and stream.seek(step=...) to a step"
+        )
+    return ""
 
 
 def _of_version(found: Any) -> bool:

@@ -5,7 +5,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from operator import index
@@ -128,6 +128,14 @@ class Numbering(Drawable):
         del epoch
         return 0
 
+    def alike(self, drawn: Callable[[int], int]) -> bool:
+        """Return whether it is known without counting that all epochs have equally many batches.
+
+        Args:
+            drawn: which epoch's order an epoch has.
+        """
+        return drawn(0) == drawn(1)
+
     def anchors(self, epoch: int, number: int) -> list[Anchor] | None:
         """Return where the chapters around batch ``number`` begin, as far as known; None if there are none. Forms nothing."""
         del epoch, number
@@ -220,6 +228,9 @@ class CountedBatches(Numbering):
 
     def total(self, epoch: int) -> int:
         return self._batches(epoch).formed
+
+    def alike(self, drawn: Callable[[int], int]) -> bool:
+        return self._stages.epochs.mixture is None or drawn(0) == drawn(1)
 
     @property
     def ahead(self) -> Drawable:

@@ -156,31 +156,34 @@ class Passes:
         finally:
             self._leave(pipeline)
 
-    def build(self, now: Now, delivery: Delivery, epoch: int, number: int, numbering: Numbering | None = None) -> Any:
-        """Build one global batch by itself, with threads of its own.
+    def build(
+        self, now: Now, delivery: Delivery, epoch: int, numbers: int | range, numbering: Numbering | None = None
+    ) -> Any:
+        """Build one global batch by itself, or several merged into one, with threads of its own.
 
         Args:
             now: what is read.
             delivery: what the batch becomes.
             epoch: the epoch.
-            number: the batch's number.
+            numbers: the batch's number, or those of a rank's step.
             numbering: which samples it holds; None takes the stream's own.
 
         Raises:
             IndexError: the epoch has no such batch.
         """
         try:
-            return self._build(now, delivery, epoch, number, numbering)
+            several = range(numbers, numbers + 1) if isinstance(numbers, int) else numbers
+            return self._build(now, delivery, epoch, several, numbering)
         except BaseException as error:
             without_values(error)
             raise
 
-    def _build(self, now: Now, delivery: Delivery, epoch: int, number: int, numbering: Numbering | None) -> Any:
+    def _build(self, now: Now, delivery: Delivery, epoch: int, numbers: range, numbering: Numbering | None) -> Any:
         opening, bound, devices = now()
         opening.check_kept(bound.run_seed)
-        builder = self._builder(opening, bound, 1, delivery, devices, numbering)
+        builder = self._builder(opening, bound, len(numbers), delivery, devices, numbering)
         with Workers(opening.read(bound.run_seed)[0].threads, "spiral-batch") as pool:
-            done = builder.begin(epoch, range(number, number + 1), pool).result()
+            done = builder.begin(epoch, numbers, pool).result()
         (batch,) = delivery.delivered(OneBatch(done), devices, opening.stages)
         self._metrics.add(batches=1, samples=done.samples)
         return batch

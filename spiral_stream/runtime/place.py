@@ -143,11 +143,20 @@ class Place:
         Raises:
             ResumeError: the epoch does not have this place.
         """
+        self.steps = self.coming(numbering, bound)
+        self.cursor = self._pass_from = self.steps.start
+        self._ended = False
+        return self.steps
+
+    def coming(self, numbering: Numbering, bound: Bound) -> Steps:
+        """Return the steps of a pass that begins from here, and begin none.
+
+        Raises:
+            ResumeError: the epoch does not have this place.
+        """
         cursor = self._next()
         start = entered(numbering, self.drawn(cursor.epoch), cursor, bound)
-        self.cursor, self._pass_from, self._ended = start, start, False
-        self.steps = Steps(numbering, self.drawn(start.epoch), start, bound.place)
-        return self.steps
+        return Steps(numbering, self.drawn(start.epoch), start, bound.place)
 
     def over(self) -> bool:
         """Return whether the pass under way has had this rank's last batch."""

@@ -5,7 +5,7 @@ multiple, each rank forms the chapters of its own lanes alone (docs/decisions/00
 ended, so batch g is batch ``g // lanes`` of lane ``g % lanes``.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
 from spiral_stream.errors import StreamError
@@ -61,6 +61,10 @@ class PromisedBatches(OfEvery):
     def total(self, epoch: int) -> int:
         del epoch
         return self._count
+
+    def alike(self, drawn: Callable[[int], int]) -> bool:
+        del drawn
+        return True
 
     @property
     def ahead(self) -> Drawable | None:
