@@ -234,7 +234,7 @@ class Looking:
         steps = self._place.coming(self.numbering, self._bound())
         passes = Passes(self._place, Metrics(), self._threads, self._budget_bytes)  # metrics count none of it
         try:
-            out = []
+            out = list[Any]()
             while len(out) < wanted and (numbers := steps.at(steps.start.step + len(out))) is not None:
                 out.append(passes.build(self._now, self._delivery, steps.epoch, numbers))
             return out
