@@ -93,8 +93,7 @@ def tables(where: Where = None) -> None:
     """List relations, tokenizers and saved streams."""
     catalog = connect(where)
     listing = Table("relation", "source", "rows", "shards", "identity", "data version")
-    for name in catalog.tables():
-        entry = catalog.entry(name)
+    for name, entry in catalog.relations.entries().items():
         manifest = entry.manifest()
         rows, shards = f"{manifest.total:,}", f"{len(manifest.shard_names):,}"
         listing.add_row(

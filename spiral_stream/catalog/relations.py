@@ -136,14 +136,17 @@ class Relations:
         """
         return self.entries([name])[name]
 
-    def entries(self, names: Iterable[str]) -> dict[str, Entry]:
+    def entries(self, names: Iterable[str] | None = None) -> dict[str, Entry]:
         """Return the registered relations of these names, all of one moment: the catalog is read once.
+
+        Args:
+            names: None returns all that there are at that moment.
 
         Raises:
             CatalogError: there is none of a name; lists near matches.
         """
         rows, found = self._rows(), {}
-        for name in names:
+        for name in sorted(rows) if names is None else names:
             if name not in rows:
                 near = suggestions(str(name), rows)
                 msg = f"relation {shown(name)} is not in catalog {place_of(self._root)}; {near} Register it first"

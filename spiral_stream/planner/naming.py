@@ -125,7 +125,7 @@ def present(catalog: Registry) -> Iterator[Present]:
     Raises:
         CatalogError: one cannot be read, so nobody knows which of its shards are there.
     """
-    for name, entry in catalog.relations.entries(catalog.tables()).items():
+    for name, entry in catalog.relations.entries().items():
         manifest = entry.manifest()
         keys = [keys_of(manifest.content_keys), keys_of(manifest.row_keys)]
         yield Present(name, entry.schema, np.unique(np.concatenate(keys), axis=0))

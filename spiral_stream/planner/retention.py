@@ -181,7 +181,7 @@ class _Survey:
     def imports(self, catalogs: Sequence[Registry]) -> Iterator[_Found]:
         """Yield the rows that catalogs copied from files."""
         for catalog in catalogs:
-            entries = catalog.relations.entries(catalog.tables()).values()
+            entries = catalog.relations.entries().values()
             having = [(each.name, each.source) for each in entries if isinstance(each.source, ImportedRows)]
             for folder in _inside(catalog.root / IMPORTS):
                 yield self._import(

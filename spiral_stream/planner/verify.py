@@ -136,7 +136,7 @@ def relations_of(plan: nodes.Node) -> list[str]:
 
 def _selections(plan: nodes.Deliver, catalog: Registry) -> Iterator[Path]:
     sample = need(plan, nodes.Sample)
-    versions = {name: entry.data_version for name, entry in catalog.relations.entries(catalog.tables()).items()}
+    versions = {name: entry.data_version for name, entry in catalog.relations.entries().items()}
     for _, node in per_stream(sample.source):
         for each in (node, owned_by_right_side(node, sample.identity)):
             if each is not None:
