@@ -212,10 +212,38 @@ class Resize(ImageTransform):
         return int(height), int(width)
 
 
+@dataclass(frozen=True)
+class _Centred(ImageTransform):
+    """Cut the centre of an image; a subclass says how what is left over is halved."""
+
+    size: int | tuple[int, int]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", checked_size(type(self).__name__, self.size))
+
+    @property
+    def deterministic(self) -> bool:
+        return True
+
+    @staticmethod
+    @abstractmethod
+    def half(room_B: Int) -> Int:
+        """Return how many of the rows or columns that are left over lie before the crop."""
+
+    def place(self, at: Placement, draw: Draw, *, resized: bool) -> Placement:
+        del draw
+        room_h, room_w = _room(type(self).__name__, at, self.size)
+        return _window(at, self.size, self.half(room_h), self.half(room_w), resized=resized)
+
+    def size_after(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        del size
+        return _pair(self.size)
+
+
 @final
 @class_door(PlanError)
 @dataclass(frozen=True)
-class CenterCrop(ImageTransform):
+class CenterCrop(_Centred):
     """Cut the centre of the image. A smaller image is a `DataError`; nothing is padded.
 
     Args:
@@ -227,51 +255,22 @@ class CenterCrop(ImageTransform):
 
     NAME: ClassVar[str] = "center_crop"
 
-    size: int | tuple[int, int]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", checked_size("CenterCrop", self.size))
-
-    @property
-    def deterministic(self) -> bool:
-        return True
-
-    def place(self, at: Placement, draw: Draw, *, resized: bool) -> Placement:
-        del draw
-        room_h, room_w = _room("CenterCrop", at, self.size)
-        top, left = np.rint(room_h / 2).astype(np.int64), np.rint(room_w / 2).astype(np.int64)
-        return _window(at, self.size, top, left, resized=resized)
-
-    def size_after(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        del size
-        return _pair(self.size)
+    @staticmethod
+    def half(room_B: Int) -> Int:
+        return np.rint(room_B / 2).astype(np.int64)
 
 
 @final
 @class_door(PlanError)
 @dataclass(frozen=True)
-class CenterCropDown(ImageTransform):
+class CenterCropDown(_Centred):
     """As `CenterCrop`, where an odd rest is halved downward: the crop of Hugging Face's image processors."""
 
     NAME: ClassVar[str] = "center_crop_down"
 
-    size: int | tuple[int, int]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", checked_size("CenterCropDown", self.size))
-
-    @property
-    def deterministic(self) -> bool:
-        return True
-
-    def place(self, at: Placement, draw: Draw, *, resized: bool) -> Placement:
-        del draw
-        room_h, room_w = _room("CenterCropDown", at, self.size)
-        return _window(at, self.size, room_h // 2, room_w // 2, resized=resized)
-
-    def size_after(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        del size
-        return _pair(self.size)
+    @staticmethod
+    def half(room_B: Int) -> Int:
+        return room_B // 2
 
 
 @final
