@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar, final
+from weakref import ref
 
 import numpy as np
 import pyarrow as pa
@@ -76,7 +77,7 @@ class Around:
 
     def run(self, work: Callable[..., T], *args: Any) -> T:
         """Do work; what it reads may call `near`."""
-        token = _AROUND.set(self)
+        token = _AROUND.set(ref(self))
         try:
             return work(*args)
         finally:
@@ -168,9 +169,11 @@ def _sorted(starts: NDArray[np.int64], lengths: NDArray[np.int64], of: NDArray[n
     return starts[of][by], (starts[of] + lengths[of])[by]
 
 
-_AROUND: Final[ContextVar[Around | None]] = ContextVar("around", default=None)
+# weak: a client of stores that is told to stop may keep its copy of the context for ever, and a stream's files with it
+_AROUND: Final[ContextVar["ref[Around] | None"]] = ContextVar("around", default=None)
 
 
 def around() -> Around | None:
     """Return who fetches what lies around for the stream that this thread works for; None if nobody does."""
-    return _AROUND.get()
+    current = _AROUND.get()
+    return None if current is None else current()

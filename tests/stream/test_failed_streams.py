@@ -1,9 +1,11 @@
 """A stream that raised lets go of its files when its error is dropped, without the garbage collector."""
 
+import asyncio
 import gc
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,6 +168,27 @@ def test_no_file_is_open_or_mapped_once_the_error_is_dropped(
     until = time.monotonic() + 30
     while place.held() and time.monotonic() < until:  # a thread that still waits for the store ends when it answers
         time.sleep(0.01)
+    assert place.held() == set()
+
+
+@pytest.mark.parametrize("place", ["store down"], indirect=True)
+def test_a_copy_of_the_context_that_a_client_keeps_holds_no_file(
+    place: Failing, no_collection: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, run = list[Any](), asyncio.run
+
+    def keeping(*args: Any, **options: Any) -> Any:
+        kept.append(copy_context())
+        return run(*args, **options)
+
+    monkeypatch.setattr(asyncio, "run", keeping)
+    with pytest.raises(SourceError):
+        read(place.stream(formed=True), "left open")
+    until = time.monotonic() + 30
+    while place.held() and time.monotonic() < until:
+        time.sleep(0.01)
+
+    assert kept
     assert place.held() == set()
 
 
