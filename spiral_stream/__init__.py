@@ -76,6 +76,7 @@ from spiral_stream.transforms.crop_and_resize import (
     Resize,
 )
 from spiral_stream.transforms.erasing import RandomErasing
+from spiral_stream.transforms.python import fn
 from spiral_stream.transforms.rand_augment import RandAugment
 from spiral_stream.transforms.text import Tokenize
 from spiral_stream.transforms.warp import RandomAffine, RandomRotation
@@ -193,6 +194,7 @@ __all__ = [
     "declared_source",
     "draw_bars",
     "draw_curves",
+    "fn",
     "index_videos",
     "len_",
     "lit",

@@ -40,7 +40,7 @@ from spiral_stream.sampling.permutation import permute
 from spiral_stream.seeding import key
 from spiral_stream.sources.source import SCAN_ROWS
 from spiral_stream.sources.views import coded_once
-from spiral_stream.transforms.python import Function
+from spiral_stream.transforms.python import Function, NamedFunction, named_function, need_no_function
 from spiral_stream.transforms.transform import Named
 
 if TYPE_CHECKING:
@@ -98,10 +98,10 @@ class Relation(RowVerbs):
         warn_of_unheeded_sort(self.node, order)
         return sampled
 
-    @door(PlanError, kept=("batched", "random", "version"))
+    @door(PlanError, kept=("batched", "random", "version", "with_index"))
     def map(
         self,
-        what: Named | Callable[..., Any],
+        what: Named | NamedFunction | Callable[..., Any],
         *,
         name: str | None = None,
         columns: Sequence[str] = (),
@@ -110,12 +110,13 @@ class Relation(RowVerbs):
         random: bool = False,
         version: str | None = None,
         workers: int | None = None,
+        with_index: bool = False,
     ) -> Self:
         """Add columns to samples: tokens of a text, or the values that a Python function returns.
 
         Args:
             what: ``Tokenize("text", tokenizer="...") >> "tokens"``, or a function. Several threads may call it at a time.
-            name: the column that a function adds.
+            name: the column that a function adds. ``fn(function) >> "name"`` says it too.
             columns: the columns that it takes, in order.
             returns: Arrow type of its values. With ``{"name": type, ...}``, or a schema, the function takes a record batch
                 of ``columns`` and returns these columns: as a record batch, a dict of arrays, or a list of dicts.
@@ -126,26 +127,33 @@ class Relation(RowVerbs):
             version: enters the fingerprint in place of the function's code; None takes its code, and that of its helpers.
             workers: run it in this many processes, for Python that holds the GIL; None runs it on the stream's threads.
                 Batches are the same.
+            with_index: also pass it where each sample stands in the epoch's order, from 0, after the columns and before
+                randomness: with ``batched`` an array of shape [S], int64; else an integer. `PreparedStream.order` tells who
+                stands there. Filters do not change it, and the parts of a ``flat_map`` share it.
 
         Raises:
-            PlanError: a column is unknown, ``name`` or ``returns`` is missing, the transform is for images, or no other
-                process can find a function with ``workers``.
+            PlanError: a column is unknown, ``name`` or ``returns`` is missing, the transform is for images, no other
+                process can find a function with ``workers``, or an argument is of functions and ``what`` is none.
         """
         if isinstance(what, Named):
+            given = {"name": name, "columns": columns, "returns": returns, "batched": batched, "random": random}
+            need_no_function(what, {**given, "version": version, "workers": workers, "with_index": with_index})
             return self._with(tokenized(self.node, what, self.catalog))
+        what, name = named_function(what, name)
         if isinstance(returns, Mapping | pa.Schema):
             kind = struct_of(returns, name)
-            options = {"version": version, "records": True, "workers": workers}
+            options = {"version": version, "records": True, "workers": workers, "with_index": with_index}
             function = Function(what, column_list("map", columns), kind, batched, random, **options)  # type: ignore[arg-type]  # mixed
             return self._with(maps.SampleRecords(self.node, function))
         if name is None or returns is None:
             msg = (
                 "map: a function needs name= and returns=, for example "
                 '.map(score, columns=["text"], name="score", returns=pa.float32()), or returns={"score": pa.float32(), ...} '
-                "for a function of record batches"
+                'for a function of record batches. fn(score) >> "score" in place of score says the name too'
             )
             raise PlanError(msg)
-        function = Function(what, column_list("map", columns), returns, batched, random, version, workers=workers)
+        options = {"workers": workers, "with_index": with_index}
+        function = Function(what, column_list("map", columns), returns, batched, random, version, **options)  # type: ignore[arg-type]  # mixed
         return self._with(maps.SampleMap(self.node, function, name))
 
     @door(PlanError, kept=("batched", "random", "version"))

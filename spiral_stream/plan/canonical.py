@@ -203,6 +203,8 @@ def _encode_function(value: Function) -> dict[str, Any]:
     later: dict[str, Any] = {"records": True} if value.records else {}
     if value.workers is not None:
         later["workers"] = value.workers
+    if value.with_index:
+        later["with_index"] = True
     return {FUNCTION: name, CODE: code, **facts, "version": value.version, **later}
 
 

@@ -156,6 +156,8 @@ def _function(value: Function) -> Any:
     }
     if value.records:
         facts["records"] = True
+    if value.with_index:
+        facts["with_index"] = True
     return {CLASS: "Function", "@code": code, **facts}
 
 

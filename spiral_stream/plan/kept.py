@@ -109,6 +109,8 @@ def _impure(node: Node) -> list[tuple[Node, str]]:
         function = function_of(step)
         if function is not None and function.random:
             why = "draws random numbers, so its values are others in each epoch"
+        elif function is not None and function.with_index:
+            why = "takes the place of a sample in the epoch, so its values are others in each epoch"
         if isinstance(step, SampleAssembly):
             why = "makes samples of several others, which are no rows of the relation"
             assembled = why = assembled or why

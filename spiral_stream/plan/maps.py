@@ -49,6 +49,23 @@ def need_elsewhere(verb: str, function: Function, *, kept: bool = False) -> None
         raise PlanError(msg) from error
 
 
+def need_places(node: Node, function: Function) -> None:
+    """Refuse places in the epoch's order for samples that `assemble` made of several, and that stand nowhere in it.
+
+    Raises:
+        PlanError: says what to do instead.
+    """
+    made = (
+        next((each for each in spine(node) if isinstance(each, SampleAssembly)), None) if function.with_index else None
+    )
+    if made is not None:
+        msg = (
+            f"map ({function.name}): with_index=True follows assemble ({made.function.name}), whose samples are made of several "
+            "and have no place in the order. Write this map before assemble, and take its column there"
+        )
+        raise PlanError(msg)
+
+
 PART = "part"  # which of its parent's samples a sample of flat_map is
 
 
@@ -131,6 +148,7 @@ class SampleMap(Sampled):
         need_sampled(self.VERB, self.source)
         need_columns(f"map ({self.function.name})", self.function.columns, self.source.schema())
         need_elsewhere("map", self.function)
+        need_places(self.source, self.function)
 
     def schema(self) -> pa.Schema:
         return _with(self.source.schema(), self.name, self.function.kind)
@@ -154,6 +172,7 @@ class SampleRecords(Sampled):
             raise PlanError(msg)
         need_new_names(f"map ({name})", self.names, "Name each column of returns= once")
         need_elsewhere("map", self.function)
+        need_places(self.source, self.function)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ _FUNCTION_KINDS: Final[Mapping[str, Any]] = {
     "version": str | None,
     CODE: str | None,
 }
-_LATER_OF_FUNCTION: Final[Mapping[str, Any]] = {"records": bool, "workers": int | None}
+_LATER_OF_FUNCTION: Final[Mapping[str, Any]] = {"records": bool, "workers": int | None, "with_index": bool}
 
 
 def from_json(data: object, resolve: Resolve, resolve_sql: ResolveSql, trust: Trust | None = None) -> nodes.Node:

@@ -131,7 +131,7 @@ def _leaves_out(maps: Sequence[nodes.Sampled], lineage: Lineage, at: int) -> boo
     step = maps[at]
     if isinstance(step, SampleFilter):
         return all(_of_the_row(maps, key) for key in lineage.rests_on(lineage.test_keys(step, at)))
-    return isinstance(step, SampleFlatMap) and not step.function.random
+    return isinstance(step, SampleFlatMap) and step.function.of_the_row
 
 
 def _of_the_row(maps: Sequence[nodes.Sampled], key: Key) -> bool:
@@ -139,7 +139,7 @@ def _of_the_row(maps: Sequence[nodes.Sampled], key: Key) -> bool:
         return True
     step = maps[key.at]
     function = function_of(step)
-    return not isinstance(step, SampleFlatMap | SampleAssembly) and not (function is not None and function.random)
+    return not isinstance(step, SampleFlatMap | SampleAssembly) and (function is None or function.of_the_row)
 
 
 def values_of(boundary: Boundary, stream: StreamStage, place: Workplace) -> Values:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, StreamError, anew
 from spiral_stream.threads import Stopped, doing, starting_processes, take_interrupts, told_to_stop
-from spiral_stream.transforms.python import Function
+from spiral_stream.transforms.python import INDEX, Function
 
 _KEYS: Final = "\0keys"  # no column begins with NUL
 _VALUES: Final = "values"
@@ -141,7 +141,8 @@ class FunctionProcesses:
             StreamError: the process ended, or the stream was closed.
         """
         function = self._functions[at]
-        given = table.select(list(dict.fromkeys(function.columns))).append_column(_KEYS, pa.array(keys))
+        names = dict.fromkeys((*function.columns, *([INDEX] if function.with_index else [])))
+        given = table.select(list(names)).append_column(_KEYS, pa.array(keys))
         with doing("waiting for a process"):
             process = self._taken()
         try:

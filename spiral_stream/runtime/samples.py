@@ -56,6 +56,7 @@ from spiral_stream.runtime.token_columns import TokenColumns
 from spiral_stream.runtime.unreadable import reasons
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.threads import CLOSE_TIMEOUT_S, OwnThread, Workers, doing
+from spiral_stream.transforms.python import INDEX
 
 Int64 = NDArray[np.int64]
 
@@ -286,6 +287,9 @@ class SampleReader:
             keys = seeding.combine(self.random_keys(epoch, samples, at), named)
         with self.metrics.calling(self._named[at]), doing(called(function)):
             table = pa.table(columns, names=[*function.columns])
+            if function.with_index:
+                assert samples.places.positions is not None, function.name  # only rows that are kept have no place
+                table = table.append_column(INDEX, pa.array(samples.places.positions.astype(np.int64)))
             if not self._tolerant:
                 return self._calling.run(at, function, table, keys, self.refused(samples, inputs))
             failed: dict[int, str] = {}

@@ -9,7 +9,7 @@ How long an epoch is: see `plan.epoch_length`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import numpy as np
@@ -38,25 +38,32 @@ class Places:
     streams: NDArray[np.int32]  # [P] number of the stream in the mixture, 0 without one
     rows: UInt64  # [P] surviving row of that stream
     passes: UInt64  # [P]
+    positions: UInt64 | None = None  # [P] where each stands in the epoch; None for rows of no epoch
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def take(self, at: NDArray[np.int64]) -> "Places":
         """Return the samples at these indices, in this order."""
-        return Places(self.streams[at], self.rows[at], self.passes[at])
+        return Places(
+            self.streams[at], self.rows[at], self.passes[at], None if self.positions is None else self.positions[at]
+        )
 
     def run(self, first: int, last: int) -> "Places":
         """Return samples [first, last), as views."""
-        return Places(self.streams[first:last], self.rows[first:last], self.passes[first:last])
+        own = slice(first, last)
+        where = None if self.positions is None else self.positions[own]
+        return Places(self.streams[own], self.rows[own], self.passes[own], where)
 
     @classmethod
     def concat(cls, parts: "Sequence[Places]") -> "Places":
         """Return several, end to end."""
+        where = [part.positions for part in parts if part.positions is not None]
         return cls(
             np.concatenate([part.streams for part in parts]),
             np.concatenate([part.rows for part in parts]),
             np.concatenate([part.passes for part in parts]),
+            np.concatenate(where) if len(where) == len(parts) else None,
         )
 
 
@@ -107,8 +114,11 @@ class EpochOrder:
             epoch: the epoch.
             positions: shape [P], uint64, each in [0, length).
         """
-        if self.mixture is None:
-            return self._of_one(epoch, positions)
+        found = self._of_one(epoch, positions) if self.mixture is None else self._of_several(epoch, positions)
+        return replace(found, positions=positions)
+
+    def _of_several(self, epoch: int, positions: UInt64) -> Places:
+        """The samples of positions of a mixture."""
         numbers = positions // np.uint64(self._chunk_size)
         chunks = np.unique(numbers)
         if len(chunks) > _CHUNKS and len(chunks) * self._chunk_size > _SPARSE * len(positions):  # no chunk is worth it

@@ -6,16 +6,21 @@ depend on that sample alone. A random function gets a generator that belongs to 
 batched, the samples' 64-bit keys. So the numbers it draws depend on neither workers nor batches.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import door
 from spiral_stream.errors import DataError, PlanError, SourceError, SpiralError, shown
 from spiral_stream.transforms.returned import column_of, columns_of, need_rows
+from spiral_stream.transforms.transform import Named
+
+INDEX: Final = "\0index"  # where samples stand in the epoch's order; no column of a plan begins with NUL
+_LEFT_OUT: Final[Mapping[str, Any]] = {"columns": (), "batched": True, "random": False, "with_index": False}
 
 
 @final
@@ -31,6 +36,7 @@ class Function:
     version: str | None = None  # stands for its code in fingerprints
     records: bool = False  # takes record batches (or dicts) and returns several columns
     workers: int | None = None  # processes that run it; None runs it on the stream's threads. Not in fingerprints
+    with_index: bool = False  # also takes where each sample stands in the epoch's order, after its columns
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -52,15 +58,20 @@ class Function:
             raise PlanError(msg)
 
     @property
+    def of_the_row(self) -> bool:
+        """Whether it gives the same value in every epoch: it draws no random number, and is given no place in an epoch."""
+        return not self.random and not self.with_index
+
+    @property
     def name(self) -> str:
         """The function's own name, for messages."""
-        return str(getattr(self.function, "__qualname__", None) or type(self.function).__name__)
+        return own_name(self.function)
 
     def run(self, table: pa.Table, keys: NDArray[np.uint64]) -> pa.Array:
         """Call the function for some samples.
 
         Args:
-            table: S samples with at least `columns`.
+            table: S samples with at least `columns`, and with `INDEX` for a function ``with_index``.
             keys: shape [S], uint64: random keys of the samples, for this function alone.
 
         Returns:
@@ -70,12 +81,18 @@ class Function:
             DataError: the function failed, or did not return S values of type ``kind``; ``row`` is the sample, if known.
         """
         columns = [table[name].combine_chunks() for name in self.columns]
+        given = [pa.RecordBatch.from_arrays(columns, names=list(self.columns))] if self.records else columns
+        if not self.batched:
+            given = [each.to_pylist() for each in given]
+        if self.with_index:
+            index = table[INDEX].to_numpy()
+            given = [*given, index if self.batched else index.tolist()]
         if self.records:
-            return self._records(pa.RecordBatch.from_arrays(columns, names=list(self.columns)), keys)
-        if self.batched:
-            values = column_of(self._called(columns, keys), self.kind, self._who)
-        else:
-            values = column_of(self._singly([c.to_pylist() for c in columns], keys), self.kind, self._who)
+            values = self._called(given, keys) if self.batched else self._singly(given, keys)
+            return columns_of(values, self.kind, len(table), self._who)
+        values = column_of(
+            self._called(given, keys) if self.batched else self._singly(given, keys), self.kind, self._who
+        )
         need_rows(len(values), len(table), self._who)
         return values
 
@@ -83,13 +100,8 @@ class Function:
     def _who(self) -> str:
         return f"map ({self.name})"
 
-    def _records(self, batch: pa.RecordBatch, keys: NDArray[np.uint64]) -> pa.Array:
-        if self.batched:
-            return columns_of(self._called([batch], keys), self.kind, len(batch), self._who)
-        return columns_of(self._singly([batch.to_pylist()], keys), self.kind, len(batch), self._who)
-
     def _called(self, given: list[Any], keys: NDArray[np.uint64]) -> Any:
-        """One call for all samples; ``given`` holds arrays, or one record batch."""
+        """One call for all samples; ``given`` holds arrays, or one record batch, and perhaps the samples' places."""
         try:
             return self.function(*given, keys) if self.random else self.function(*given)
         except Exception as error:
@@ -102,7 +114,7 @@ class Function:
     def _need_each(self, given: list[Any], keys: NDArray[np.uint64]) -> None:
         """Raise the error of the first sample that fails by itself: one call per sample, after a failure only."""
         for row in range(len(keys)):
-            one = [each.slice(row, 1) for each in given]
+            one = [each[row : row + 1] for each in given]
             try:
                 self.function(*one, keys[row : row + 1]) if self.random else self.function(*one)
             except Exception as error:
@@ -127,6 +139,93 @@ class Function:
     def _fault(self, error: Exception, row: int | None = None) -> SourceError:
         """A fault of storage or memory that the function met: no property of the sample."""
         return SourceError(f"{self._who}: failed: {type(error).__name__}: {error}", row=row)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NamedFunction:
+    """A function, and the name of the column that it gives. Made by ``fn(function) >> "name"``."""
+
+    function: Callable[..., Any]
+    name: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class UnnamedFunction:
+    """A function that waits for the name of its column. Made by `fn`."""
+
+    function: Callable[..., Any]
+
+    def __rshift__(self, name: str) -> NamedFunction:
+        """Name the column that the function gives."""
+        if not isinstance(name, str) or not name:
+            own = own_name(self.function)
+            msg = f'fn({own}) >> {shown(name)}: give the name of the new column, as in fn({own}) >> "score"'
+            raise PlanError(msg)
+        return NamedFunction(self.function, name)
+
+
+@door(PlanError, kept=("function",))
+def fn(function: Callable[..., Any]) -> UnnamedFunction:
+    """Let ``>>`` name the column that a function gives, as it does for `Tokenize`. A bare function of Python has no ``>>``.
+
+    The plan is that of ``map(function, name=...)``.
+
+    Args:
+        function: what `Relation.map` takes.
+
+    Raises:
+        PlanError: it is no function.
+
+    Example:
+        >>> plan.map(fn(score) >> "score", columns=["text"], returns=pa.float32())
+    """
+    return UnnamedFunction(function)
+
+
+def named_function(what: Any, name: str | None) -> tuple[Any, str | None]:
+    """Return the function that `map` is given, and the name of its column: by ``>>`` or by ``name=``.
+
+    Raises:
+        PlanError: it is named twice, or waits for its name.
+    """
+    if isinstance(what, UnnamedFunction):
+        own = own_name(what.function)
+        msg = (
+            f'map: fn({own}) has no name yet. Write fn({own}) >> "score", or give the function itself and name="score"'
+        )
+        raise PlanError(msg)
+    if not isinstance(what, NamedFunction):
+        return what, name
+    if name is not None:
+        own = own_name(what.function)
+        msg = f"map: fn({own}) >> {what.name!r} names the column, and so does name={shown(name)}. Leave one of them out"
+        raise PlanError(msg)
+    return what.function, what.name
+
+
+def need_no_function(what: Named, given: Mapping[str, Any]) -> None:
+    """Refuse arguments of functions for a transform, which would not heed them.
+
+    Args:
+        what: the transform.
+        given: the arguments by name.
+
+    Raises:
+        PlanError: names the first that is not as if it were left out.
+    """
+    for name, value in given.items():
+        left_out = value == _LEFT_OUT[name] if name in _LEFT_OUT else value is None
+        if not left_out:
+            own = type(what.transform).__name__
+            msg = f"map: {name}={shown(value)} is of functions, and {own} is none: it says itself what it takes. Leave it out"
+            raise PlanError(msg)
+
+
+def own_name(function: Callable[..., Any]) -> str:
+    """Return a function's own name, for messages."""
+    return str(getattr(function, "__qualname__", None) or type(function).__name__)
 
 
 def is_of_the_row(error: Exception) -> bool:
