@@ -25,7 +25,7 @@ from spiral_stream.extras import need
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.list import List
 from spiral_stream.params import RuntimeParam
-from spiral_stream.plan import maps, nodes
+from spiral_stream.plan import extents, maps, nodes
 from spiral_stream.plan.bad_samples import OnError
 from spiral_stream.plan.checks import column_list, column_names, warn_of_unheeded_sort
 from spiral_stream.plan.decoded import with_decoded, with_steps
@@ -97,6 +97,35 @@ class Relation(RowVerbs):
         sampled = self._with(nodes.Sample(self.node, names, order, when, assignment or _RANKS))
         warn_of_unheeded_sort(self.node, order)
         return sampled
+
+    @door(PlanError)
+    def skip(self, count: int, *, fixed: bool = False) -> Self:
+        """After `sample`: leave out the first ``count`` samples of every epoch. Nothing of them is read.
+
+        Args:
+            count: how many; 0 leaves the plan as it is.
+            fixed: leave out the samples that epoch 0 begins with in every epoch, and shuffle the others anew: what
+                ``take(count, fixed=True)`` does not take.
+
+        Raises:
+            PlanError: it does not come directly after `sample`, or no sample is left. Where only the data say how many there
+                are, it is raised when the stream is prepared.
+
+        Example:
+            >>> shuffled = relation.sample(order=GlobalShuffle(seed=17))
+            >>> held_out, rest = shuffled.take(1_000, fixed=True), shuffled.skip(1_000, fixed=True)
+        """
+        if isinstance(self.node, nodes.Relational):
+            msg = (
+                f"skip: follows {self.node.VERB}, and counts samples of an order. Write it after .sample(...): with "
+                "order=Sequential() the first rows are skipped"
+            )
+            raise PlanError(msg)
+        skipped = extents.SampleSkip(self.node, count, fixed)
+        sample = next(each for each in spine(skipped) if isinstance(each, nodes.Sample))
+        if type(sample.order).size is Order.size:  # a pass has every row
+            extents.longest(skipped, self._known_count(sample.source))  # which refuses to skip everything
+        return self._with(skipped) if count or fixed else self
 
     @door(PlanError, kept=("batched", "random", "version", "with_index"))
     def map(
@@ -437,7 +466,7 @@ class Relation(RowVerbs):
             SourceError: a source cannot be read.
         """
         self._need_rows("count")
-        found = self._known_count()
+        found = self._known_count(self.node)
         if found is not None:
             return found
         from spiral_stream.planner.some_rows import count
@@ -450,7 +479,7 @@ class Relation(RowVerbs):
         if not isinstance(self.node, nodes.Relational):
             msg = f"len: a plan after {self.node.VERB} has no rows. Ask its stream for batches: len(plan.to_torch())"
             raise TypeError(msg)
-        found = self._known_count()
+        found = self._known_count(self.node)
         if found is None:
             msg = (
                 f"len: how many rows {self.node.VERB} leaves is known when they are read, and len reads nothing. "
@@ -492,10 +521,10 @@ class Relation(RowVerbs):
 
         return described(self.node, self.catalog)
 
-    def _known_count(self) -> int | None:
+    def _known_count(self, node: nodes.Node) -> int | None:
         from spiral_stream.planner.some_rows import known_count
 
-        return known_count(self.node, lambda name: self.catalog.entry(name).manifest().total)
+        return known_count(node, lambda name: self.catalog.entry(name).manifest().total)
 
     def _need_rows(self, verb: str) -> None:
         if not isinstance(self.node, nodes.Relational):

@@ -276,7 +276,7 @@ class RowVerbs:
 
     @door(PlanError)
     def limit(self, count: int, *, fixed: bool = False) -> Self:
-        """Keep the first ``count`` rows. After `sample`, the first ``count`` samples of every epoch.
+        """Keep the first ``count`` rows. After `sample`, the first ``count`` samples of every epoch. `take` is the same.
 
         Args:
             count: rows or samples.
@@ -288,6 +288,8 @@ class RowVerbs:
             msg = "limit: fixed=True is of samples. Write it after sample; before, the rows are the same in every epoch"
             raise PlanError(msg)
         return self._with(nodes.Limit(self.node, count))
+
+    take = limit
 
     @door(PlanError)
     def repeat(self, times: int | None = None) -> Self:

@@ -102,6 +102,10 @@ def describe(node: nodes.Node) -> str:  # noqa: C901, PLR0911, PLR0912  one retu
             return f"Filter after sample {what}"
         case extents.SampleLimit():
             return f"First {node.count:,} samples of {'epoch 0, in every epoch' if node.fixed else 'every epoch'}"
+        case extents.SampleSkip():
+            return (
+                f"Skip the first {node.count:,} samples of {'epoch 0, in every epoch' if node.fixed else 'every epoch'}"
+            )
         case extents.SampleRepeat():
             return "Repeat without end" if node.times is None else f"Repeat {node.times:,} times per epoch"
         case nodes.Collate():

@@ -68,7 +68,7 @@ NODES: Final = {
             maps.SampleAssembly,
             kept.SampleKept,
         ),
-        *(extents.SampleLimit, extents.SampleRepeat),
+        *(extents.SampleLimit, extents.SampleRepeat, extents.SampleSkip),
     )
 }
 _SAVED_AS: Final[dict[type, str]] = {

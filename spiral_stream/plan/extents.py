@@ -1,4 +1,4 @@
-"""The verbs that say how much of its order an epoch takes: `limit` and `repeat`, directly after `sample`.
+"""The verbs that say how much of its order an epoch takes: `limit`, `skip` and `repeat`, directly after `sample`.
 
 They work on positions, so nothing that depends on what samples hold may come between. A mixture has an ``epoch_size``.
 """
@@ -11,7 +11,7 @@ from spiral_stream.plan.checks import need_whole
 from spiral_stream.plan.mix import Mix
 from spiral_stream.plan.nodes import Node, Sample, Sampled, Simple
 from spiral_stream.plan.tree import find, spine
-from spiral_stream.sampling.extent import ENDLESS, Beginning, Extent, Fixed, Repeated, Stretch
+from spiral_stream.sampling.extent import ENDLESS, Beginning, Extent, Fixed, Repeated, Rest, Stretch
 from spiral_stream.sampling.order import Order
 
 
@@ -30,7 +30,7 @@ class Extends(Simple, Sampled):
         if find(self.source, Mix) is not None:
             msg = (
                 f"{self.VERB}: follows a mixture, whose epochs are as long as mix(..., epoch_size=...) says. Give an "
-                "epoch_size, or repeat= and choose= to its streams"
+                "epoch_size, or repeat= and choose= to its streams; to begin later, .seek(epoch=, batch=) of the stream"
             )
             raise PlanError(msg)
 
@@ -52,14 +52,32 @@ class SampleLimit(Extends):
     def __post_init__(self) -> None:
         Extends.__post_init__(self)
         need_whole("limit", "count", self.count, least=1)
-        if not isinstance(self.fixed, bool):
-            msg = f"limit: fixed={shown(self.fixed)}. Give True for the same samples in every epoch, or False"
-            raise PlanError(msg)
+        _need_flag("limit", self.fixed)
 
     def stretch(self, order: Order) -> Stretch:
-        if not self.fixed:
-            return Beginning(self.count)
-        return Fixed(self.count, None if order.follows_sort else order.run_seed)
+        return _of_every_epoch(Beginning(self.count), order, fixed=self.fixed)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleSkip(Extends):
+    """Every epoch without its first ``count`` samples; with ``fixed`` epoch 0 without them, in every epoch."""
+
+    VERB: ClassVar[str] = "skip"
+    source: Node
+    count: int
+    fixed: bool = False
+
+    def __post_init__(self) -> None:
+        Extends.__post_init__(self)
+        need_whole(self.VERB, "count", self.count, least=0)
+        _need_flag(self.VERB, self.fixed)
+        most = longest(self.source, None)
+        if most is not None:
+            Rest(self.count).length(most)  # which refuses to skip everything
+
+    def stretch(self, order: Order) -> Stretch:
+        return _of_every_epoch(Rest(self.count), order, fixed=self.fixed)
 
 
 @final
@@ -81,6 +99,38 @@ class SampleRepeat(Extends):
         return Repeated(self.times)
 
 
+def longest(node: Node, passed: int | None) -> int | None:
+    """Return how long an epoch is at most after `sample` and these verbs; None where only the data say it.
+
+    Args:
+        node: `Sample`, or a verb on its positions.
+        passed: the most samples that a pass has; None where that is not known.
+
+    Raises:
+        PlanError: a `skip` leaves nothing of it.
+    """
+    if isinstance(node, SampleLimit):
+        before = longest(node.source, passed)
+        return node.count if before is None else Beginning(node.count).length(before)
+    if isinstance(node, SampleSkip):
+        before = longest(node.source, passed)
+        return None if before is None else Rest(node.count).length(before)
+    if isinstance(node, SampleRepeat):
+        before = longest(node.source, passed)
+        return None if before is None else Repeated(node.times).length(before)
+    return passed
+
+
 def extent_of(node: Node, order: Order) -> Extent:
     """Return how much of its passes an epoch of a plan takes."""
     return Extent(tuple(each.stretch(order) for each in reversed(list(spine(node))) if isinstance(each, Extends)))
+
+
+def _of_every_epoch(part: Beginning | Rest, order: Order, *, fixed: bool) -> Stretch:
+    return Fixed(part, None if order.follows_sort else order.run_seed) if fixed else part
+
+
+def _need_flag(verb: str, fixed: object) -> None:
+    if not isinstance(fixed, bool):
+        msg = f"{verb}: fixed={shown(fixed)}. Give True for the same samples in every epoch, or False"
+        raise PlanError(msg)

@@ -147,7 +147,7 @@ def need_whole_passes(stages: Stages) -> None:
         msg = f"rebase: {type(order).__name__} draws rows, so none of an epoch is left over for another plan. {_AT_ITS_END}"
         raise ResumeError(msg)
     if extent.parts:
-        msg = f"rebase: a plan has limit or repeat after sample, so its epochs are not passes over its rows. {_AT_ITS_END}"
+        msg = f"rebase: a plan has limit, skip or repeat after sample, so its epochs are not passes over its rows. {_AT_ITS_END}"
         raise ResumeError(msg)
 
 

@@ -1,8 +1,8 @@
-"""How much of its passes an epoch takes: `limit` and `repeat` after `sample`.
+"""How much of its passes an epoch takes: `limit`, `skip` and `repeat` after `sample`.
 
-Without either, epoch e is pass e of the order. Each part of an extent maps the epochs and positions that come after it to
-those before it, by arithmetic. So an epoch may be the start of a pass, the same samples every time, several passes without
-a border between them, or passes without an end.
+Without them, epoch e is pass e of the order. Each part of an extent maps the epochs and positions that come after it to
+those before it, by arithmetic, so nothing is read of what is left out. An epoch may be the start of a pass, what comes
+after its start, the same samples every time, several passes without a border between them, or passes without an end.
 """
 
 from abc import ABC, abstractmethod
@@ -12,6 +12,7 @@ from typing import Final, final
 
 import numpy as np
 
+from spiral_stream.errors import PlanError
 from spiral_stream.sampling.order import LARGEST, UInt64
 from spiral_stream.sampling.permutation import permute, unpermute
 from spiral_stream.seeding import key
@@ -66,31 +67,57 @@ class Beginning(Stretch):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Fixed(Stretch):
-    """The first ``count`` positions of epoch 0, in every epoch; permuted in each, unless ``seed`` is None."""
+class Rest(Stretch):
+    """All but the first ``count`` positions of every epoch."""
 
     count: int
+
+    def length(self, before: int) -> int:
+        if self.count >= before:
+            msg = f"skip: {self.count:,} samples are skipped, and an epoch has {before:,}, so none is left. " + (
+                f"Skip at most {before - 1:,}" if before > 1 else "Leave skip out"
+            )
+            raise PlanError(msg)
+        return before - self.count
+
+    def back(self, epochs: UInt64, positions: UInt64, before: int) -> tuple[UInt64, UInt64]:
+        del before
+        return epochs, positions + np.uint64(self.count)
+
+    def epochs(self, epoch: int, before: int) -> range:
+        del before
+        return range(epoch, epoch + 1)
+
+    def on(self, epoch: int, of: int, positions: UInt64, before: int) -> UInt64:
+        del epoch, of, before
+        return positions[positions >= np.uint64(self.count)] - np.uint64(self.count)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Fixed(Stretch):
+    """What a part takes of epoch 0, in every epoch; permuted in each, unless ``seed`` is None."""
+
+    part: Beginning | Rest
     seed: int | None
 
     def length(self, before: int) -> int:
-        return min(self.count, before)
+        return self.part.length(before)
 
     def back(self, epochs: UInt64, positions: UInt64, before: int) -> tuple[UInt64, UInt64]:
         keys = np.zeros(len(epochs), dtype=np.uint64)
         for epoch in np.unique(epochs).tolist():
             keys[epochs == epoch] = self._key(epoch)
         places = positions if self.seed is None else permute(positions, self.length(before), keys)
-        return np.zeros_like(epochs), places
+        return self.part.back(np.zeros_like(epochs), places, before)
 
     def epochs(self, epoch: int, before: int) -> range:
-        del epoch, before
-        return range(1)
+        del epoch
+        return self.part.epochs(0, before)
 
     def on(self, epoch: int, of: int, positions: UInt64, before: int) -> UInt64:
-        del of
-        size = self.length(before)
-        inside = positions[positions < np.uint64(size)]
-        return inside if self.seed is None else unpermute(inside, size, np.uint64(self._key(epoch)))
+        inside = self.part.on(0, of, positions, before)
+        return inside if self.seed is None else unpermute(inside, self.length(before), np.uint64(self._key(epoch)))
 
     def _key(self, epoch: int) -> int:
         return 0 if self.seed is None else key("fixed subset", 1, self.seed, epoch)
