@@ -7,9 +7,7 @@ The verbs of rows lie in `row_verbs`; here are those that make samples and batch
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
 
 import numpy as np
@@ -18,7 +16,6 @@ import pyarrow as pa
 from spiral_stream.arguments import door, whole
 from spiral_stream.batching.formation import Composition, Formation
 from spiral_stream.batching.tail import DropPartial, Tail, as_tail
-from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.row_identity import RowIdentity
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.extras import need
@@ -539,12 +536,6 @@ class Relation(RowVerbs):
             msg = f"{verb}: {name}={shown(value)}. Give an integer of at least {least}"
             raise PlanError(msg)
         return found
-
-    @contextmanager
-    def _opened(self) -> Iterator[Callable[[str], OpenRelation]]:
-        """Relations by name, each opened once; all are closed in the end."""
-        with ExitStack() as held:
-            yield cache(lambda name: held.enter_context(OpenRelation(self.catalog.entry(name))))
 
     @door(PlanError)
     def order(self, epoch: int = 0) -> "OrderedRows":

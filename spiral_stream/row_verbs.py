@@ -3,13 +3,16 @@
 `RowVerbs` has more than 12 methods, since each verb is one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Generic, Self, TypeVar, final
 
 import pyarrow as pa
 
 from spiral_stream.arguments import door
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import Alias, Col, Expr, col, lit
@@ -50,6 +53,12 @@ class RowVerbs:
 
     def _with(self, node: nodes.Node) -> Self:
         return replace(self, node=node)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Callable[[str], OpenRelation]]:
+        """Relations by name, each opened once; all are closed in the end."""
+        with ExitStack() as held:
+            yield cache(lambda name: held.enter_context(OpenRelation(self.catalog.entry(name))))
 
     # ---- relational verbs
 
@@ -204,6 +213,7 @@ class RowVerbs:
         left_on: str | Sequence[str] | None = None,
         right_on: str | Sequence[str] | None = None,
         suffix: str = "_right",
+        validate: combining.JoinRule | None = None,
     ) -> Self:
         """Add the columns of the one right row with equal keys (N:1). Null keys match nothing.
 
@@ -214,14 +224,23 @@ class RowVerbs:
             left_on: key columns of the left relation, instead of ``on``.
             right_on: key columns of the right relation, in the same order.
             suffix: added to the names of right columns that the left relation has too.
+            validate: what the keys are now, in pandas' words: ``"one_to_one"`` (``"1:1"``), ``"many_to_one"`` (``"m:1"``),
+                ``"one_to_many"`` (``"1:m"``); ``"many_to_many"`` checks nothing. It reads the key columns of the sides that are
+                to have each key once, and is no part of the plan.
 
         Raises:
-            PlanError: a key column is unknown, or the keys differ in number or type. Several right rows with one key
-                raise when the stream is prepared.
+            PlanError: a key column is unknown, the keys differ in number or type, or are not what ``validate`` says.
+                Several right rows with one key raise when the stream is prepared.
         """
         need_relations("join", self, other)
         left, right = (combining.join_keys(own if on is None else on) for own in (left_on, right_on))
-        return self._with(combining.Join(self.node, other.node, left, right, how, suffix))
+        joined = self._with(combining.Join(self.node, other.node, left, right, how, suffix))
+        if validate is not None:
+            from spiral_stream.planner.validated import need_rule
+
+            with self._opened() as opened:
+                need_rule(validate, ((self.node, left), (other.node, right)), opened)
+        return joined
 
     @door(PlanError, kept=("*keys",))
     def group_by(self, *keys: str) -> "Grouped[Self]":

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, final
+from typing import ClassVar, Final, Literal, final, get_args
 
 import pyarrow as pa
 
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import kind_of
 from spiral_stream.plan.checks import column_names, need_columns, need_compared, need_like_keys, need_new_names
 from spiral_stream.plan.nodes import Node, Relational, need_relation
@@ -65,6 +65,29 @@ class Join(Relational):
         fields = {ours: right.field(theirs).with_name(ours) for ours, theirs in self.taken().items()}
         added = [field.with_nullable(True) if missed else field for field in fields.values()]
         return pa.schema([*self.source.schema(), *added])
+
+
+JoinRule = Literal["one_to_one", "one_to_many", "many_to_one", "many_to_many", "1:1", "1:m", "m:1", "m:m"]
+
+
+def join_rule(validate: object) -> tuple[bool, bool]:
+    """Return whether the keys of the left and of the right side of a join are to be unique.
+
+    Args:
+        validate: the word of pandas for it.
+
+    Raises:
+        PlanError: it is another one.
+    """
+    words = [word for word in get_args(JoinRule) if "_" in word]
+    short = dict(zip((word for word in get_args(JoinRule) if ":" in word), words, strict=True))
+    word = short.get(validate, validate) if isinstance(validate, str) else validate
+    if word not in words:
+        named = ", ".join(f'"{name}" or "{other}"' for other, name in short.items())
+        msg = f"join: validate={shown(validate)} is unknown. Give {named}, which checks nothing"
+        raise PlanError(msg)
+    left, _, right = str(word).split("_")
+    return left == "one", right == "one"
 
 
 def join_keys(names: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -57,6 +57,25 @@ def join_n_to_1(left: pa.Table, right: pa.Table, *, how: str = "inner", on: str 
     return first[ours]
 
 
+def repeated_keys(keys: pa.Table) -> tuple[int, str]:
+    """Count the keys of a table that several rows have; null and NaN, which match nothing, are none of them.
+
+    Args:
+        keys: key columns only.
+
+    Returns:
+        how many keys, and the first of them as text; empty if there are none.
+    """
+    codes = np.zeros(len(keys), np.int64)
+    for column, name in zip(keys.columns, keys.column_names, strict=True):
+        _, codes = _joined(codes, codes, *_codes(column, column, name, name))
+    counts = np.bincount(codes[codes >= 0])
+    first = np.full(len(counts), len(codes), np.int64)
+    np.minimum.at(first, codes[codes >= 0], np.flatnonzero(codes >= 0))
+    found = np.flatnonzero(counts > 1)
+    return len(found), ", ".join(_examples(found, counts, keys, first))
+
+
 def _codes(left: pa.ChunkedArray, right: pa.ChunkedArray, name: str, on: str) -> tuple[Int64, Int64]:
     """Numbers of both sides' keys; equal keys have equal numbers, -1 matches nothing."""
     left, right = _plain(left), _plain(right)
@@ -104,9 +123,7 @@ def _place(values: Int64, distinct: Int64) -> Int64:
 def _refuse_fan_out(codes: Int64, counts: Int64, right: pa.Table, first: Int64, on: str) -> None:
     if not len(codes):
         return
-    named = codes[np.argsort(first[codes])][:_EXAMPLES]
-    keys = right.take(pa.array(first[named])).to_pylist()
-    examples = [f"{_shown(tuple(key.values()))} ({counts[code]} rows)" for key, code in zip(keys, named, strict=True)]
+    examples = _examples(codes, counts, right, first)
     names = ", ".join(repr(name) for name in right.column_names)
     msg = (
         f"join on {on}: {len(codes):,} keys have several rows on the right, so left rows would multiply and identities "
@@ -115,6 +132,13 @@ def _refuse_fan_out(codes: Int64, counts: Int64, right: pa.Table, first: Int64, 
         "column of the right relation that tells them apart, where this is the plan's first join and an inner one"
     )
     raise FanOutError(msg)
+
+
+def _examples(codes: Int64, counts: Int64, table: pa.Table, first: Int64) -> list[str]:
+    """The first keys of these codes, with the number of rows of each."""
+    named = codes[np.argsort(first[codes])][:_EXAMPLES]
+    keys = table.take(pa.array(first[named])).to_pylist()
+    return [f"{_shown(tuple(key.values()))} ({counts[code]} rows)" for key, code in zip(keys, named, strict=True)]
 
 
 def _shown(key: Sequence[object]) -> str:
