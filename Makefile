@@ -70,7 +70,7 @@ ui: $(READY)  ## open Dagster on the demo's assets, whose data is written if it 
 
 docs: $(DOCS_READY)  ## build the site in build/site, fail on a broken link, and run the documents' code
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
-	$(BIN)/python -m pytest tests/test_documents.py tests/test_references.py
+	$(BIN)/python -m pytest tests/test_documents.py tests/test_references.py tests/test_examples.py
 
 clean:  ## remove what the targets made, except your data
 	rm -rf $(VENV) $(BENCH_VENV) $(MOSAIC_VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,5 +1,6 @@
-"""What MkDocs cannot say in its settings: a folder in the navigation stands for its pages."""
+"""What MkDocs cannot say in its settings: folders in the navigation, and pages for programs beside those for people."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,3 +22,12 @@ def _expanded(entry: Any, docs: Path) -> Any:
         (docs / entry).glob("*.md"), key=lambda page: (page.name != "index.md", page.name)
     )
     return [page.relative_to(docs).as_posix() for page in pages]
+
+
+def on_post_build(config: Any) -> None:
+    """Put each page's Markdown into the site, since `llms.txt` names it."""
+    docs, site = Path(config["docs_dir"]), Path(config["site_dir"])
+    for page in docs.rglob("*.md"):
+        place = site / page.relative_to(docs)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(page, place)

@@ -51,7 +51,14 @@ Trusted = Iterable[ModuleType | str] | ModuleType | str
 
 
 class Catalog(registry.Registry):
-    """An embedded catalog: relations by name, tokenizers, saved streams, and their caches. Made by `connect`."""
+    """An embedded catalog: relations by name, tokenizers, saved streams, and their caches. Made by `connect`.
+
+    Examples:
+        >>> catalog = spiral.connect("catalog")
+        >>> entry = catalog.register("more", spiral.Arrow(text_rows), identity="doc_id")
+        >>> catalog.table("more").count()
+        40
+    """
 
     def __repr__(self) -> str:
         return f"<Catalog in {self.uri}: {len(self.tables()):,} relations, {len(self.streams()):,} saved streams>"
@@ -65,6 +72,10 @@ class Catalog(registry.Registry):
 
         Raises:
             CatalogError: the name is unknown; the message lists similar ones.
+
+        Examples:
+            >>> catalog.table("photos").count()
+            48
         """
         return Relation(self._scan(name), self)
 
@@ -79,6 +90,12 @@ class Catalog(registry.Registry):
 
         Raises:
             PlanError: the engine refuses the text; the message says where.
+
+        Examples:
+            >>> catalog.sql("select camera, max(width) as w from photos group by camera order by camera").to_arrow()[
+            ...     "w"
+            ... ].to_pylist()
+            [704, 704, 704, 704]
         """
         asked = EXPLAIN_DATA.match(text) if isinstance(text, str) else None
         if asked is not None:
@@ -111,6 +128,11 @@ class Catalog(registry.Registry):
         Raises:
             CatalogError: there is no such name; the message lists saved streams and relations.
             PlanError: the engine refuses the query; or ``analyze`` is asked of what is no saved stream.
+
+        Examples:
+            >>> catalog.save_stream("explained", stream)
+            >>> str(catalog.explain("explained")).splitlines()[0][:12]
+            'EXPLAIN DATA'
         """
         name = what.strip().rstrip(";").strip()
         bare = name[1:-1] if len(name) > 1 and name[0] == name[-1] == '"' else name
@@ -146,6 +168,11 @@ class Catalog(registry.Registry):
 
         Raises:
             CatalogError: the name is unknown; the message lists similar ones.
+
+        Examples:
+            >>> statistics = catalog.measure("photos")
+            >>> photos.describe().to_dict()["describe"][3]["max"]
+            '704'
         """
         from spiral_stream.catalog.statistics import load_statistics, measure, save_statistics
 
@@ -190,6 +217,10 @@ class Catalog(registry.Registry):
 
         Raises:
             CatalogError: a name is unknown, a number is out of range, or the file cannot be written.
+
+        Examples:
+            >>> catalog.page("page.html", "texts", batches=0).exists()
+            True
         """
         from spiral_stream.report.catalog_page import CatalogPage, PageRequest
         from spiral_stream.report.making import write_page
@@ -234,6 +265,10 @@ class Catalog(registry.Registry):
         Raises:
             CatalogError: the name is unknown; the message lists similar ones.
             SourceError: the source cannot be opened.
+
+        Examples:
+            >>> catalog.verify("photos").rows
+            48
         """
         from spiral_stream.catalog.verify import verify
 
@@ -253,6 +288,10 @@ class Catalog(registry.Registry):
         Raises:
             CatalogError: the name is unknown; the message lists similar ones.
             SourceError: what was noted of the import is missing or damaged.
+
+        Examples:
+            >>> catalog.refused("photos").num_rows
+            0
         """
         from spiral_stream.catalog.refused_rows import SCHEMA, refused_rows
 
@@ -267,7 +306,13 @@ class Catalog(registry.Registry):
 
     @door(CatalogError)
     def skew(self, name: str, column: str) -> "Skew | None":
-        """Return how much the values of a column differ between shards; None if `measure` was not called."""
+        """Return how much the values of a column differ between shards; None if `measure` was not called.
+
+        Examples:
+            >>> statistics = catalog.measure("photos")
+            >>> catalog.skew("photos", "label") is None
+            False
+        """
         from spiral_stream.catalog.skew import skew_of
         from spiral_stream.catalog.statistics import load_statistics
 
@@ -276,14 +321,24 @@ class Catalog(registry.Registry):
 
     @door(CatalogError)
     def concentration(self, name: str, column: str) -> "Concentration":
-        """Return how unevenly a relation's rows are spread over the values of a column; reads that column."""
+        """Return how unevenly a relation's rows are spread over the values of a column; reads that column.
+
+        Examples:
+            >>> statistics = catalog.measure("photos")
+            >>> places = catalog.concentration("photos", "label")
+        """
         from spiral_stream.catalog.shares import concentration
 
         return concentration(self._codes(name, column)[0])
 
     @door(CatalogError)
     def drift(self, name: str, column: str, along: str) -> "Drift":
-        """Return how much the values of a column drift along another, such as the time of ingest; reads both columns."""
+        """Return how much the values of a column drift along another, such as the time of ingest; reads both columns.
+
+        Examples:
+            >>> statistics = catalog.measure("photos")
+            >>> over_time = catalog.drift("photos", "label", along="taken")
+        """
         from spiral_stream.catalog.shares import drift
 
         codes, axis = self._codes(name, column, along)
@@ -307,6 +362,11 @@ class Catalog(registry.Registry):
 
         Raises:
             PlanError: it is neither, or the plan holds something that cannot be saved.
+
+        Examples:
+            >>> catalog.save_stream("train", plan.to_torch())
+            >>> "train" in catalog.streams()
+            True
         """
         from spiral_stream.plan.canonical import to_json
         from spiral_stream.prepared import PreparedStream
@@ -334,6 +394,12 @@ class Catalog(registry.Registry):
             TrustError: the plan names code that is not trusted.
             PlanError: the plan cannot be read here, or code that it names has changed.
             BindError: a binding is wrong.
+
+        Examples:
+            >>> catalog.save_stream("kept", plan.to_numpy())
+            >>> with catalog.open_stream("kept") as stream:
+            ...     print(stream.batch(0)["id"][:2])
+            ['p19', 'p17']
         """
         stream = _prepared(need(self._plan(name, _trust(trust)), nodes.Deliver), self)
         return stream.bind(**bindings) if bindings else stream
@@ -352,6 +418,11 @@ class Catalog(registry.Registry):
         Raises:
             ResumeError: it is no state, or this catalog lacks what it names.
             CatalogError: the file cannot be written.
+
+        Examples:
+            >>> catalog.save_stream("moving", plan.to_numpy())
+            >>> with catalog.open_stream("moving") as stream:
+            ...     catalog.export_state(stream.state_dict(), "state.spiral")
         """
         from spiral_stream.planner.saved_state import SavedState
 
@@ -368,6 +439,12 @@ class Catalog(registry.Registry):
 
         Raises:
             CatalogError: the file is none, or is damaged; or the catalog cannot be written.
+
+        Examples:
+            >>> catalog.save_stream("moved", plan.to_numpy())
+            >>> with catalog.open_stream("moved") as stream:
+            ...     catalog.export_state(stream.state_dict(), "moved.spiral")
+            >>> state = catalog.import_state("moved.spiral")
         """
         return StateRecords(self.root).imported(Path(path))
 
@@ -389,6 +466,12 @@ class Catalog(registry.Registry):
         Raises:
             CatalogError: a relation cannot be read, so nobody knows which of its shards are there.
             CacheError: the folder cannot be written.
+
+        Examples:
+            >>> first = stream.take(1)
+            >>> sum(each.bytes for each in catalog.caches()) > 0
+            True
+            >>> removed = catalog.caches(remove_dead=True)
         """
         from spiral_stream.planner.kept_on_store import looked_over
 
@@ -435,6 +518,11 @@ def connect(uri: str | None = None) -> Catalog:
 
     Raises:
         CatalogError: the folder cannot be made, or the URI is none.
+
+    Examples:
+        >>> catalog = spiral.connect("catalog")
+        >>> "photos" in catalog.tables()
+        True
     """
     return Catalog(registry.default_folder() if uri is None else uri)
 
@@ -467,6 +555,10 @@ def cache_fingerprint(
 
     Raises:
         PlanError: ``form`` is `Frames`, and ``decode`` is not the field that reads the clips.
+
+    Examples:
+        >>> len(spiral.cache_fingerprint("photos", "image", spiral.Raw(shorter_side=20)))
+        32
     """
     from spiral_stream.cache.fingerprint import clip_facts, image_facts, token_code_facts
     from spiral_stream.decoders.limits import CLIPS
@@ -490,19 +582,42 @@ def cache_fingerprint(
 
 @door(CatalogError)
 def table(name: str) -> Relation:
-    """Return all rows of a relation of the default catalog; see `Catalog.table`."""
+    """Return all rows of a relation of the default catalog; see `Catalog.table`.
+
+    Examples:
+        >>> import os
+        >>> os.environ["SPIRAL_CATALOG"] = "catalog"
+        >>> spiral.table("photos").count()
+        48
+    """
     return connect().table(name)
 
 
 @door(CatalogError)
 def sql(text: str) -> Relation:
-    """Return the rows of a query over the default catalog; see `Catalog.sql`."""
+    """Return the rows of a query over the default catalog; see `Catalog.sql`.
+
+    Examples:
+        >>> import os
+        >>> os.environ["SPIRAL_CATALOG"] = "catalog"
+        >>> spiral.sql("select count(*) as n from photos").to_arrow().to_pylist()
+        [{'n': 48}]
+    """
     return connect().sql(text)
 
 
 @door(CatalogError)
 def open_stream(name: str, *, trust: Trusted = (), **bindings: Any) -> "PreparedStream":
-    """Prepare a saved stream of the default catalog; see `Catalog.open_stream`."""
+    """Prepare a saved stream of the default catalog; see `Catalog.open_stream`.
+
+    Examples:
+        >>> import os
+        >>> os.environ["SPIRAL_CATALOG"] = "catalog"
+        >>> catalog.save_stream("widths", plan.to_numpy())
+        >>> with spiral.open_stream("widths") as stream:
+        ...     print(len(stream))
+        6
+    """
     return connect().open_stream(name, trust=trust, **bindings)
 
 

@@ -39,19 +39,52 @@ S = TypeVar("S", bound="SpiralError")
 
 
 class SpiralError(Exception):
-    """Anything this library raises on purpose."""
+    """Anything this library raises on purpose.
+
+    Examples:
+        >>> try:
+        ...     catalog.table("fotos")
+        ... except spiral.SpiralError as error:
+        ...     print(type(error).__name__)
+        CatalogError
+    """
 
 
 class PlanError(SpiralError):
-    """The plan is not legal: the message names the verb and the way out."""
+    """The plan is not legal: the message names the verb and the way out.
+
+    Examples:
+        >>> photos.filter(col("wdth") > 512)
+        Traceback (most recent call last):
+            ...
+        spiral_stream.errors.PlanError: filter: expression: 'wdth' is not a column. Did you mean 'width'?
+            There are photo_id, image, label, width, score, caption, taken, meta, boxes, kinds, points,
+            camera, storage_shard
+    """
 
 
 class TrustError(PlanError):
-    """A saved plan names code that this process does not trust: the message names the module and what would allow it."""
+    """A saved plan names code that this process does not trust: the message names the module and what would allow it.
+
+    Examples:
+        >>> catalog.save_stream("trusted", plan.to_numpy())
+        >>> try:
+        ...     stream = catalog.open_stream("trusted")
+        ... except spiral.TrustError as error:
+        ...     print(f"name the module in trust=: {error}")
+    """
 
 
 class CatalogError(SpiralError):
-    """A relation or stream name is unknown, taken, or registered wrongly."""
+    """A relation or stream name is unknown, taken, or registered wrongly.
+
+    Examples:
+        >>> catalog.table("fotos")
+        Traceback (most recent call last):
+            ...
+        spiral_stream.errors.CatalogError: relation 'fotos' is not in catalog
+            .../catalog; did you mean photos? Register it first
+    """
 
 
 class SourceError(SpiralError):
@@ -65,6 +98,13 @@ class SourceError(SpiralError):
         place: of a message that names the sample: its place among the samples of the batch, else None.
 
     The arguments are attributes. All but ``samples``, which is an address in one process, are pickled.
+
+    Examples:
+        >>> entry = catalog.register("nothing", spiral.Parquet("nothing/*.parquet"), identity="id")
+        Traceback (most recent call last):
+            ...
+        spiral_stream.errors.SourceError: register 'nothing': Parquet: there is none at
+            .../nothing/*.parquet; ... Correct the path
     """
 
     def __init__(
@@ -85,6 +125,18 @@ class DataError(SourceError):
 
     It depends on the bytes alone, so it repeats on every run, and a declared policy may skip the sample. An I/O fault is
     never a DataError.
+
+    Examples:
+        >>> bad = pa.table({"id": [0], "image": [b"no JPEG"]})
+        >>> entry = catalog.register("bad", spiral.Arrow(bad), identity="id", semantic={"image": "image/jpeg-ref"})
+        >>> sampled = catalog.table("bad").sample(order=shuffle)
+        >>> sampled.collate(batch_size=1, fields={"x": spiral.Stack("image", decode="jpeg")}).to_numpy()[0]
+        Traceback (most recent call last):
+            ...
+        spiral_stream.errors.DataError: bad: sample id=0: jpeg: the data (7 bytes) start with something
+            else, not JPEG's ff d8 ff or the signature of another image format. Check the column or the
+            file. Mend it, or leave it out with .filter(col("id") != 0) before sample, or go on without such
+            samples: collate(..., on_error="skip"), which takes the run's saved states
     """
 
 
@@ -182,34 +234,88 @@ def _clear(frame: FrameType | None, seen: set[int]) -> None:
 
 
 class CacheError(SpiralError):
-    """A cache could not be written, committed or opened."""
+    """A cache could not be written, committed or opened.
+
+    Examples:
+        >>> try:
+        ...     found = catalog.caches()
+        ... except spiral.CacheError as error:
+        ...     print(f"the cache cannot be used: {error}")
+    """
 
 
 class DamageError(CacheError):
     """A derived file (a cache, a selection, an index) is not what was written, or could not be read to its end.
 
     Nothing is lost, since it is derived: the message says who builds it again.
+
+    Examples:
+        >>> try:
+        ...     checked = stream.verify()
+        ... except spiral.DamageError as error:
+        ...     print(f"build it again: {error}")
     """
 
 
 class BindError(SpiralError):
-    """A binding is missing, out of range, or asks for a device that is not there."""
+    """A binding is missing, out of range, or asks for a device that is not there.
+
+    Examples:
+        >>> stream.bind(data_parallel_rank=2, data_parallel_world_size=2)
+        Traceback (most recent call last):
+            ...
+        spiral_stream.errors.BindError: bind: data_parallel_rank=2 of data_parallel_world_size=2; ranks
+            count from 0. Bind both, with a rank in [0, 2)
+    """
 
 
 class ResumeError(SpiralError):
-    """A saved state does not belong to this plan, data version or run seed."""
+    """A saved state does not belong to this plan, data version or run seed.
+
+    Examples:
+        >>> other = samples.collate(batch_size=16, fields={"id": spiral.List("photo_id")}).to_numpy()
+        >>> other.load_state_dict(stream.state_dict())
+        Traceback (most recent call last):
+            ...
+        spiral_stream.errors.ResumeError: resume: saved by plan fa55de0b, this is plan b6c67cb4; they differ
+            at collate.batch_size (8 -> 16); collate.fields.width (Stack -> null). Restore the old plan, or
+            start a new epoch
+    """
 
 
 class StreamError(SpiralError):
-    """A stage of a running stream failed, or the stream is closed."""
+    """A stage of a running stream failed, or the stream is closed.
+
+    Examples:
+        >>> stream.take(-1)
+        Traceback (most recent call last):
+            ...
+        spiral_stream.errors.StreamError: take: count=-1. Give how many batches, a whole number from 0 up
+    """
 
 
 class MissingExtraError(SpiralError, ImportError):
-    """What is asked for needs a package that is not installed: the message says which extra brings it."""
+    """What is asked for needs a package that is not installed: the message says which extra brings it.
+
+    Examples:
+        >>> try:
+        ...     stream = plan.to_torch()
+        ... except spiral.MissingExtraError as error:
+        ...     print(f"install it, or use to_numpy(): {error}")
+    """
 
 
 class SpiralWarning(UserWarning):
-    """Something is legal, and probably not what was meant. The message says what happens, and the way out."""
+    """Something is legal, and probably not what was meant. The message says what happens, and the way out.
+
+    Examples:
+        >>> import warnings
+        >>> with warnings.catch_warnings(record=True) as warned:
+        ...     warnings.simplefilter("always")
+        ...     undone = photos.sort("width").sample(order=shuffle)
+        >>> warned[0].category.__name__
+        'SpiralWarning'
+    """
 
 
 def warn(message: str, kind: type[Warning] = SpiralWarning) -> None:

@@ -26,6 +26,11 @@ class Stream:
 
     Raises:
         PlanError: ``relation`` is not a relation.
+
+    Examples:
+        >>> web = spiral.Stream("web", texts.filter(col("doc_id") < 20), proportion=0.7)
+        >>> web.name, web.proportion
+        ('web', 0.7)
     """
 
     name: str
@@ -80,8 +85,15 @@ def mix(
     Warns:
         SpiralWarning: proportions do not sum to 1; each is divided by their sum.
 
-    Example:
-        >>> mix([Stream("web", web, proportion=0.7), Stream("code", code, proportion=0.3)], epoch_size="10m")
+    Examples:
+        >>> streams = [
+        ...     spiral.Stream("web", texts.filter(col("doc_id") < 20), proportion=0.75),
+        ...     spiral.Stream("code", texts.filter(col("doc_id") >= 20), proportion=0.25),
+        ... ]
+        >>> mixed = spiral.mix(streams, epoch_size=80).sample(order=shuffle)
+        >>> fields = {"from": spiral.List("stream_id")}
+        >>> mixed.collate(batch_size=8, fields=fields).to_numpy()[0]["from"].count("web")
+        5
     """
     parts, first = _parts("mix", streams)
     points = schedule_points(schedule, [stream.name for stream in streams], samples_per_step)
@@ -103,8 +115,10 @@ def concat(streams: Sequence[Stream], *, columns: Literal["common", "all"] = "co
     Raises:
         PlanError: ``streams`` is not a list of `Stream`, or a stream has a proportion or is a mixture itself; or as for `mix`.
 
-    Example:
-        >>> concat([Stream("easy", easy), Stream("hard", hard, repeat=2)])
+    Examples:
+        >>> easy, hard = texts.filter(spiral.len_("tokens") < 3), texts.filter(spiral.len_("tokens") >= 3)
+        >>> spiral.concat([spiral.Stream("easy", easy), spiral.Stream("hard", hard, repeat=2)]).columns
+        ['doc_id', 'text', 'tokens', 'storage_shard', 'stream_id']
     """
     parts, first = _parts("concat", streams)
     shared = next((part.name for part in parts if part.proportion is not None), None)

@@ -23,6 +23,9 @@ class RuntimeParam:
 
     Raises:
         PlanError: there is no such parameter.
+
+    Examples:
+        >>> fixed = photos.sample(order=shuffle, epoch=spiral.RuntimeParam("epoch"))
     """
 
     name: str

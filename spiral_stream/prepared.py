@@ -70,10 +70,10 @@ class PreparedStream(Looking):
         delivery: what batches become; None leaves them on the host as NumPy arrays.
         read_batch_size: how many rows of payload a task reads and decodes at a time; None takes 64.
 
-    Example:
+    Examples:
         >>> with plan.to_numpy() as stream:
         ...     for batch in stream:
-        ...         train(batch["image"], batch["label"])
+        ...         loss = batch["width"].mean()
         ...     state = stream.state_dict()
     """
 
@@ -129,6 +129,11 @@ class PreparedStream(Looking):
             BindError: a name is unknown, a value is out of range, this machine does not have the device, or a loop reads
                 the stream.
             MissingExtraError: the framework that batches go to is not installed.
+
+        Examples:
+            >>> bound = stream.bind(data_parallel_rank=1, data_parallel_world_size=2)
+            >>> next(iter(stream))["id"] == stream.ledger(1)
+            True
         """
         if not self._passes.idle():
             msg = "bind: the stream is being read. Leave the loop (or close its iterator), then bind"
@@ -152,6 +157,11 @@ class PreparedStream(Looking):
         Raises:
             BindError: ``epoch`` is not a whole number from 0 up.
             StreamError: a loop reads the stream.
+
+        Examples:
+            >>> stream.set_epoch(3)
+            >>> stream.epoch
+            3
         """
         epoch = epoch_number(epoch)
         if epoch != self.epoch:
@@ -167,6 +177,10 @@ class PreparedStream(Looking):
 
         Args:
             epoch: None takes the present epoch.
+
+        Examples:
+            >>> stream.count()
+            6
         """
         return count_epoch(self._open(), self._bound().run_seed, self._place.drawn(epoch))
 
@@ -218,6 +232,9 @@ class PreparedStream(Looking):
 
         Returns:
             The fields as NumPy arrays and lists, and where the batch stands in its epoch.
+
+        Examples:
+            >>> batch, reached = next(stream.worker_batches(worker=0, workers=2))
         """
         self._place.in_worker = self._threads.in_worker = True
         for fields in self._passes.run(self._now, BITS, worker, workers):
@@ -235,6 +252,10 @@ class PreparedStream(Looking):
         Raises:
             IndexError: the epoch has no such batch, or the run skips it.
             StreamError: the batches before it are not counted, and that takes long; says how long, and what counts them.
+
+        Examples:
+            >>> stream.batch(2)["id"][:2]
+            ['p38', 'p16']
         """
         drawn, delivered = self._place_of(number, epoch, "batch")
         built = self._passes.build(self._now, self._delivery, drawn, need_kept(delivered, drawn, number))
@@ -267,6 +288,10 @@ class PreparedStream(Looking):
         Raises:
             IndexError: the epoch has no such position.
             StreamError: samples are packed, or a filter, flat_map or assemble decides which there are; or it is unreadable.
+
+        Examples:
+            >>> stream.sample(0)["id"]
+            'p19'
         """
         drawn = self._place.drawn(epoch)
         one = OneSample(self.stages, position_in(self.stages, drawn, position))
@@ -287,6 +312,10 @@ class PreparedStream(Looking):
         Raises:
             IndexError: the epoch has no such batch.
             StreamError: as for `batch`.
+
+        Examples:
+            >>> stream.ledger(2)[:2]
+            ['p38', 'p16']
         """
         drawn, _ = self._place_of(number, epoch, "ledger")
         found = self._open().samples(self._bound().run_seed, drawn, batch_number(number))
@@ -305,6 +334,10 @@ class PreparedStream(Looking):
         Raises:
             KeyError: the plan keeps no row with this identity.
             StreamError: as for `batch`.
+
+        Examples:
+            >>> stream.locate(stream.ledger(2)[0])
+            {'epoch': 0, 'batch': 2, 'step': 2, 'rank': 0}
         """
         bound, numbering = self._bound(), self.numbering
         at = self.epoch if epoch is None else epoch_number(epoch, "locate")
@@ -326,6 +359,12 @@ class PreparedStream(Looking):
         Raises:
             StreamError: workers read, and ``delivered`` is missing; or a thread that forms batches does not answer.
             ResumeError: ``delivered`` is not a whole number from 0 up, or more than the epoch has.
+
+        Examples:
+            >>> batches = iter(stream)
+            >>> first, second = next(batches), next(batches)
+            >>> state = stream.state_dict()
+            >>> batches.close()
         """
         worker = self._delivery.worker()
         if worker is not None:  # torchdata's StatefulDataLoader asks each worker
@@ -347,6 +386,13 @@ class PreparedStream(Looking):
         Raises:
             ResumeError: the state is damaged, or of another plan, data version or run seed; says where they differ.
             StreamError: a loop reads the stream.
+
+        Examples:
+            >>> state = stream.state_dict()
+            >>> resumed = plan.to_numpy()
+            >>> resumed.load_state_dict(state)
+            >>> next(iter(resumed))["id"] == stream.ledger(0)
+            True
         """
         worker = self._delivery.worker()
         if worker is not None or (isinstance(state, Mapping) and "worker" in state):
@@ -384,6 +430,11 @@ class PreparedStream(Looking):
             ResumeError: the epoch has no such place, or the run skips the batch.
             StreamError: a loop, or a worker of a DataLoader, reads the stream; or chapters before the place are not counted, and
                 that takes long. Says how long, and what counts them.
+
+        Examples:
+            >>> stream.seek(step=4)
+            >>> next(iter(stream))["id"] == stream.ledger(4)
+            True
         """
         if self._delivery.worker() is not None:
             msg = "seek: this is a worker of a DataLoader. Call it in the main process, which workers follow"
@@ -414,6 +465,12 @@ class PreparedStream(Looking):
             ResumeError: the plans have no place in common; a `CatalogError`, if the state's data is not known.
             SourceError: rows that changed since would have to be read.
             StreamError: a loop reads the stream.
+
+        Examples:
+            >>> earlier = plan.to_numpy()
+            >>> state = earlier.state_dict()
+            >>> stream.rebase(earlier)
+            >>> stream.load_state_dict(state)
         """
         self._passes.need_idle("rebase")
         if isinstance(earlier, Mapping):
@@ -453,6 +510,11 @@ class PreparedStream(Looking):
         Raises:
             KeyError: the plan keeps no row with such an identity.
             StreamError: a loop reads the stream; or it has delivered them already, or never will.
+
+        Examples:
+            >>> stream.skip(batches=[2])
+            >>> stream.ledger(2)
+            []
         """
         self._passes.need_idle("skip")
         need_epochs(self.plan)
@@ -474,7 +536,12 @@ class PreparedStream(Looking):
 
     @property
     def forked(self) -> bool:
-        """Whether this process was forked from the one that made the stream."""
+        """Whether this process was forked from the one that made the stream.
+
+        Examples:
+            >>> stream.forked
+            False
+        """
         return os.getpid() != self._pid
 
     # ---- caches, other streams, the end
@@ -498,6 +565,14 @@ class PreparedStream(Looking):
 
         Raises:
             CacheError: the cache folder cannot be written.
+
+        Examples:
+            >>> quick = photos.cache(image=spiral.Raw(shorter_side=24)).sample(order=shuffle)
+            >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.RandomResizedCrop(16)])
+            >>> with quick.collate(batch_size=8, fields={"image": image}).to_numpy() as stream:
+            ...     done = stream.materialize(lambda progress: None)  # None shows a bar
+            >>> done.rows, done.rows_total
+            (48, 48)
         """
         chosen = Executor(executor, workers)
         done = self._open().materialize(chosen, report, keep=self._passes.running, lengths=lengths)
@@ -511,11 +586,20 @@ class PreparedStream(Looking):
 
         Args:
             report: called with the bytes done and the bytes in total.
+
+        Examples:
+            >>> checked = stream.verify()
         """
         return self._open().verify(self._bound().run_seed, report)
 
     def eval(self) -> Self:
-        """Return a stream for evaluation: pinned epoch, deterministic transforms, nothing dropped, its own place."""
+        """Return a stream for evaluation: pinned epoch, deterministic transforms, nothing dropped, its own place.
+
+        Examples:
+            >>> evaluation = stream.eval()
+            >>> len(evaluation)
+            6
+        """
         plan = evaluation(self.plan, self._place.drawn(), KeepPartial())
         out = type(self).__new__(type(self))
         sizes = self._threads.asked, self._budget_bytes, self._delivery, self._threads.read_batch_size
@@ -529,6 +613,9 @@ class PreparedStream(Looking):
 
         Args:
             timeout_s: seconds to wait for calls that do not return; None waits 5. Then a `SpiralWarning` names each.
+
+        Examples:
+            >>> stream.close()
         """
         left = self._passes.close(timeout_s)
         self._opening.close(0.0 if left else timeout_s)

@@ -61,6 +61,11 @@ class Relation(RowVerbs):
     """A plan so far: rows, then samples (after `sample`), then batches (after `collate`). Every verb returns a new one.
 
     Made by ``catalog.table(name)`` and ``catalog.sql(text)``.
+
+    Examples:
+        >>> relation = catalog.table("photos")
+        >>> relation.filter("label = 2").select("photo_id", "width").to_arrow().num_rows
+        16
     """
 
     # ---- the stream
@@ -88,6 +93,9 @@ class Relation(RowVerbs):
 
         Warns:
             SpiralWarning: a `sort` comes before an order that undoes it; ``Sequential`` keeps it.
+
+        Examples:
+            >>> samples = photos.sample(order=spiral.ShardAwareShuffle(seed=17))
         """
         names = sample_identity(self.node) if identity is None else column_names(identity)
         when = RuntimeParam("epoch") if epoch is None else epoch
@@ -160,6 +168,13 @@ class Relation(RowVerbs):
         Raises:
             PlanError: a column is unknown, ``name`` or ``returns`` is missing, the transform is for images, no other
                 process can find a function with ``workers``, or an argument is of functions and ``what`` is none.
+
+        Examples:
+            >>> def shade(width: int) -> float:
+            ...     return width / 1_000
+            >>> shaded = samples.map(shade, columns=["width"], name="shade", returns=pa.float32(), batched=False)
+            >>> "shade" in shaded.columns
+            True
         """
         if isinstance(what, Named):
             given = {"name": name, "columns": columns, "returns": returns, "batched": batched, "random": random}
@@ -213,6 +228,13 @@ class Relation(RowVerbs):
 
         Raises:
             PlanError: a column is unknown or exists already, or an argument does not fit.
+
+        Examples:
+            >>> def words(caption: str) -> list[str]:
+            ...     return caption.split()
+            >>> each = samples.flat_map(words, name="word", columns=["caption"], returns=pa.utf8(), fan_out=3)
+            >>> each.collate(batch_size=4, fields={"word": spiral.List("word")}).to_numpy()[0]["word"]
+            ['Two', 'OWLS', 'Two', 'OWLS']
         """
         made = Function(
             function, column_list("flat_map", columns), pa.list_(returns), batched, random, version, workers=workers
@@ -245,6 +267,22 @@ class Relation(RowVerbs):
 
         Raises:
             PlanError: a column is unknown, or ``returns`` lacks the identity.
+
+        Examples:
+            >>> class Pairs:
+            ...     def __init__(self, context):
+            ...         self.held = []
+            ...     def push(self, sample):
+            ...         self.held.append(sample["photo_id"])
+            ...         if len(self.held) == 2:
+            ...             yield {"photo_id": self.held[0], "other": self.held[1]}
+            ...             self.held = []
+            ...     def finish(self):
+            ...         return []
+            >>> returns = pa.schema([("photo_id", pa.utf8()), ("other", pa.utf8())])
+            >>> pairs = samples.assemble(Pairs, columns=["photo_id"], returns=returns, batched=False)
+            >>> pairs.columns
+            ['photo_id', 'other']
         """
         kind = pa.struct(list(returns))
         made = Function(factory, column_list("assemble", columns), kind, batched, version=version)
@@ -283,6 +321,12 @@ class Relation(RowVerbs):
 
         Warns:
             SpiralWarning: two fields decode one column with equal random transforms, which draw the same numbers.
+
+        Examples:
+            >>> fields = {"width": spiral.Stack("width", dtype="float32"), "id": spiral.List("photo_id")}
+            >>> plan = samples.collate(batch_size=10, fields=fields, last=spiral.KeepPartial)
+            >>> len(plan.to_numpy())
+            5
         """
         fields = with_steps(fields)
         node = with_decoded(self.node, fields)
@@ -312,6 +356,11 @@ class Relation(RowVerbs):
         Raises:
             MissingExtraError: PyTorch is not installed.
             PlanError: the plan does not end with `collate`, or a number or device is wrong.
+
+        Examples:
+            >>> with plan.to_torch() as stream:
+            ...     print(next(iter(stream))["width"].shape)
+            torch.Size([8])
         """
         need("torch", "to_torch", OTHERWISE)
         from spiral_stream.adapters.torch import TorchStream
@@ -332,6 +381,11 @@ class Relation(RowVerbs):
 
         Raises:
             PlanError: the plan does not end with `collate`, or a number is wrong.
+
+        Examples:
+            >>> with plan.to_numpy() as stream:
+            ...     print(next(iter(stream))["width"].dtype)
+            int64
         """
         from spiral_stream.prepared import PreparedStream
 
@@ -362,6 +416,10 @@ class Relation(RowVerbs):
         Raises:
             PlanError: the plan has samples already.
             SourceError: a source cannot be read.
+
+        Examples:
+            >>> texts.head(2).to_arrow()["text"].to_pylist()
+            ['fox', 'fox fox']
         """
         self._need_rows("to_arrow")
         from spiral_stream.planner.select import collect
@@ -379,6 +437,10 @@ class Relation(RowVerbs):
             MissingExtraError: pandas is not installed.
             PlanError: the plan has samples already.
             SourceError: a source cannot be read.
+
+        Examples:
+            >>> texts.drop("tokens").head(2).to_pandas()["text"].tolist()
+            ['fox', 'fox fox']
         """
         self._need_rows("to_pandas")
         need("pandas", "to_pandas", "use to_arrow()")
@@ -391,6 +453,10 @@ class Relation(RowVerbs):
             MissingExtraError: Polars is not installed.
             PlanError: the plan has samples already.
             SourceError: a source cannot be read.
+
+        Examples:
+            >>> texts.drop("tokens").head(2).to_polars()["doc_id"].to_list()
+            [0, 1]
         """
         self._need_rows("to_polars")
         need("polars", "to_polars", "use to_arrow()")
@@ -413,9 +479,9 @@ class Relation(RowVerbs):
             PlanError: the plan has samples already, or ``rows`` is not at least 1.
             SourceError: a source cannot be read.
 
-        Example:
-            >>> for batch in relation.filter("width >= 256").batches(1_000):
-            ...     print(batch.num_rows)
+        Examples:
+            >>> [batch.num_rows for batch in photos.filter("width >= 512").batches(10)]
+            [10, 10, 7]
         """
         self._need_rows("batches")
         each = self._at_least("batches", "rows", rows, 1)
@@ -441,6 +507,10 @@ class Relation(RowVerbs):
         Raises:
             PlanError: the plan has samples already, or an argument is wrong.
             SourceError: a source cannot be read.
+
+        Examples:
+            >>> photos.sample_rows(3, seed=1)["photo_id"].to_pylist()
+            ['p01', 'p13', 'p17']
         """
         self._need_rows("sample_rows")
         wanted, drawn = self._at_least("sample_rows", "count", count, 0), whole(seed)
@@ -461,6 +531,10 @@ class Relation(RowVerbs):
         Raises:
             PlanError: the plan has samples already.
             SourceError: a source cannot be read.
+
+        Examples:
+            >>> photos.filter("label = 2").count()
+            16
         """
         self._need_rows("count")
         found = self._known_count(self.node)
@@ -512,6 +586,11 @@ class Relation(RowVerbs):
         Raises:
             PlanError: the plan has samples already.
             CatalogError: statistics are damaged.
+
+        Examples:
+            >>> statistics = catalog.measure("texts")
+            >>> texts.describe().to_dict()["describe"][0]["distinct"]["value"]
+            40
         """
         self._need_rows("describe")
         from spiral_stream.explain.described import described
@@ -539,14 +618,24 @@ class Relation(RowVerbs):
 
     @door(PlanError)
     def order(self, epoch: int = 0) -> "OrderedRows":
-        """Return the order of an epoch, after `sample`: ``rows(positions)`` and ``positions(identity)``. Reads no payload."""
+        """Return the order of an epoch, after `sample`: ``rows(positions)`` and ``positions(identity)``. Reads no payload.
+
+        Examples:
+            >>> samples.order(epoch=0).rows([0, 1])["photo_id"].to_pylist()
+            ['p19', 'p17']
+        """
         if isinstance(self.node, nodes.Sampled):
             identity = next(each.identity for each in spine(self.node) if isinstance(each, nodes.Sample))
             return self.collate(batch_size=1, fields={name: List(name) for name in identity}).order(epoch)
         return self.to_numpy().order(epoch)
 
     def explain(self) -> "Explanation":
-        """Return the plan's outline, and what is known of its relations. `PreparedStream.explain` has every section."""
+        """Return the plan's outline, and what is known of its relations. `PreparedStream.explain` has every section.
+
+        Examples:
+            >>> print(str(photos.explain()).splitlines()[0])
+            EXPLAIN DATA
+        """
         from spiral_stream.explain import explain_plan
 
         return explain_plan(self.node, self.catalog)

@@ -38,17 +38,33 @@ class RowVerbs:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the result."""
+        """The columns of the result.
+
+        Examples:
+            >>> photos.select("photo_id", "label").schema
+            photo_id: string
+            label: int64
+        """
         return self.node.schema()
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns."""
+        """The names of the columns.
+
+        Examples:
+            >>> texts.columns
+            ['doc_id', 'text', 'tokens', 'storage_shard']
+        """
         return list(self.schema.names)
 
     @property
     def fingerprint(self) -> str:
-        """The plan's fingerprint: 32 hex digits."""
+        """The plan's fingerprint: 32 hex digits.
+
+        Examples:
+            >>> photos.filter(col("width") >= 512).fingerprint == photos.filter("width >= 512").fingerprint
+            True
+        """
         return fingerprint(self.node)
 
     def _with(self, node: nodes.Node) -> Self:
@@ -86,8 +102,11 @@ class RowVerbs:
             PlanError: a predicate is not an expression or function, a text is no condition, or says what no expression says;
                 a column is unknown, or types do not fit.
 
-        Example:
-            >>> relation.filter((col("width") >= 256) & ~col("label_id").is_null())
+        Examples:
+            >>> photos.filter((col("width") >= 512) & (col("meta")["lang"] == "en")).count()
+            13
+            >>> photos.filter("width >= 512 and meta.lang = 'en'").count()
+            13
         """
         node = self.node
         tests = [condition(each, self.schema) if isinstance(each, str) else each for each in predicates]
@@ -120,6 +139,10 @@ class RowVerbs:
 
         Raises:
             PlanError: a column is unknown, a name comes twice, or an expression has no name.
+
+        Examples:
+            >>> photos.project("photo_id", half=col("width") // 2).head(1).to_arrow().to_pylist()
+            [{'photo_id': 'p00', 'half': 160}]
         """
         named: dict[str, Expr] = {}
         for each in columns:
@@ -144,6 +167,10 @@ class RowVerbs:
 
         Raises:
             PlanError: there is no such column, or none would be left.
+
+        Examples:
+            >>> texts.drop("text", "tokens").columns
+            ['doc_id', 'storage_shard']
         """
         need_columns("drop", names, self.schema)
         return self.project(*(name for name in self.columns if name not in names)) if names else self
@@ -160,6 +187,12 @@ class RowVerbs:
 
         Raises:
             PlanError: there is no such column, one is named twice, or two would have one name.
+
+        Examples:
+            >>> texts.rename(words="text").columns
+            ['doc_id', 'words', 'tokens', 'storage_shard']
+            >>> texts.rename({"text": "words"}).columns
+            ['doc_id', 'words', 'tokens', 'storage_shard']
         """
         pairs = [*(names or {}).items(), *((old, name) for name, old in new.items())]
         have = self.columns
@@ -186,6 +219,10 @@ class RowVerbs:
 
         Args:
             count: how many.
+
+        Examples:
+            >>> photos.head(2).select("photo_id").to_arrow()["photo_id"].to_pylist()
+            ['p00', 'p01']
         """
         return self.limit(count)
 
@@ -198,6 +235,10 @@ class RowVerbs:
 
         Raises:
             PlanError: an expression names an unknown column, or types do not fit.
+
+        Examples:
+            >>> texts.with_columns(length=col("tokens").length()).columns
+            ['doc_id', 'text', 'tokens', 'storage_shard', 'length']
         """
         exprs = tuple(e.source if isinstance(e, Alias) else e for e in map(lit, computed.values()))
         verb = maps.SampleColumns if isinstance(self.node, nodes.Sampled) else nodes.WithColumns
@@ -231,6 +272,12 @@ class RowVerbs:
         Raises:
             PlanError: a key column is unknown, the keys differ in number or type, or are not what ``validate`` says.
                 Several right rows with one key raise when the stream is prepared.
+
+        Examples:
+            >>> names = pa.table({"label": [0, 1], "name": ["fox", "owl"]})
+            >>> entry = catalog.register("names", spiral.Arrow(names), identity="label")
+            >>> photos.join(catalog.table("names"), on="label", how="inner").count()
+            32
         """
         need_relations("join", self, other)
         left, right = (combining.join_keys(own if on is None else on) for own in (left_on, right_on))
@@ -244,12 +291,24 @@ class RowVerbs:
 
     @door(PlanError, kept=("*keys",))
     def group_by(self, *keys: str) -> "Grouped[Self]":
-        """Group the rows by these columns; `Grouped.aggregate` follows."""
+        """Group the rows by these columns; `Grouped.aggregate` follows.
+
+        Examples:
+            >>> photos.group_by("label").aggregate(widest=("width", "max")).sort("label").to_arrow()[
+            ...     "widest"
+            ... ].to_pylist()
+            [704, 704, 704]
+        """
         return Grouped(self, keys)
 
     @door(PlanError)
     def aggregate(self, **measures: tuple[str, str]) -> Self:
-        """Aggregate all rows into one; arguments and errors as for `Grouped.aggregate`."""
+        """Aggregate all rows into one; arguments and errors as for `Grouped.aggregate`.
+
+        Examples:
+            >>> photos.aggregate(rows=("photo_id", "count"), widest=("width", "max")).to_arrow().to_pylist()
+            [{'rows': 48, 'widest': 704}]
+        """
         return Grouped(self, ()).aggregate(**measures)
 
     @door(PlanError)
@@ -257,6 +316,10 @@ class RowVerbs:
         """Keep one row per distinct value of these columns (of all columns, if none are named).
 
         The first row is kept: the first of a `sort` before this verb, else the first as stored. NaN equals NaN here.
+
+        Examples:
+            >>> photos.distinct("label").count()
+            3
         """
         return self._with(nodes.Distinct(self.node, columns or tuple(self.schema.names)))
 
@@ -269,6 +332,10 @@ class RowVerbs:
         Args:
             *columns: the columns to sort by, most significant first.
             descending: largest first.
+
+        Examples:
+            >>> photos.sort("width", descending=True).head(1).to_arrow()["width"].to_pylist()
+            [704]
         """
         return self._with(nodes.Sort(self.node, columns, descending))
 
@@ -283,13 +350,23 @@ class RowVerbs:
 
         Raises:
             PlanError: the fractions are not legal, or there is no such column.
+
+        Examples:
+            >>> parts = photos.split(train=0.8, val=0.2, by="photo_id")
+            >>> parts["train"].count() + parts["val"].count()
+            48
         """
         found = splits.parts(splits.deciding("split", by, natural_identity(self.node)), seed, fractions)
         return {name: self.filter(condition) for name, condition in found.items()}
 
     @door(PlanError)
     def folds(self, count: int, *, by: str | None = None, seed: int = 0) -> list[tuple[Self, Self]]:
-        """Return (training, validation) for each of ``count`` folds; arguments and errors as for `split`."""
+        """Return (training, validation) for each of ``count`` folds; arguments and errors as for `split`.
+
+        Examples:
+            >>> [(training.count() + held.count()) for training, held in photos.folds(3)]
+            [48, 48, 48]
+        """
         found = splits.folds(count, splits.deciding("folds", by, natural_identity(self.node)), seed)
         return [(self.filter(training), self.filter(validation)) for training, validation in found]
 
@@ -300,6 +377,10 @@ class RowVerbs:
         Args:
             count: rows or samples.
             fixed: after `sample`, take the samples that epoch 0 begins with in every epoch, shuffled anew.
+
+        Examples:
+            >>> photos.limit(10).count()
+            10
         """
         if isinstance(self.node, nodes.Sampled):
             return self._with(extents.SampleLimit(self.node, count, fixed))
@@ -312,7 +393,13 @@ class RowVerbs:
 
     @door(PlanError)
     def repeat(self, times: int | None = None) -> Self:
-        """After `sample`: make an epoch of several passes, without a short batch between them; None never ends."""
+        """After `sample`: make an epoch of several passes, without a short batch between them; None never ends.
+
+        Examples:
+            >>> twice = samples.repeat(2).collate(batch_size=8, fields={"width": spiral.Stack("width")})
+            >>> len(twice.to_numpy())
+            12
+        """
         return self._with(extents.SampleRepeat(self.node, times))
 
     @door(PlanError)
@@ -321,6 +408,10 @@ class RowVerbs:
 
         Raises:
             PlanError: the columns differ, or the relations belong to different catalogs.
+
+        Examples:
+            >>> photos.head(10).union(photos.filter(col("label") == 2)).count()
+            26
         """
         need_relations("union", self, *others)
         return self._with(combining.Union((self.node, *(other.node for other in others))))
@@ -337,6 +428,9 @@ class RowVerbs:
 
         Raises:
             PlanError: a column is unknown, or cannot be kept in this form; a function is not one of the row alone.
+
+        Examples:
+            >>> small = photos.cache(image=spiral.Jpeg(shorter_side=16))
         """
         if isinstance(self.node, nodes.Sampled):
             if profiles:
@@ -355,7 +449,13 @@ class RowVerbs:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Grouped(Generic[R]):
-    """A relation grouped by keys; `aggregate` follows. Made by `Relation.group_by`."""
+    """A relation grouped by keys; `aggregate` follows. Made by `Relation.group_by`.
+
+    Examples:
+        >>> by_camera = photos.group_by("camera")
+        >>> by_camera.aggregate(photos=("photo_id", "count")).count()
+        4
+    """
 
     relation: R
     keys: tuple[str, ...]
@@ -370,6 +470,10 @@ class Grouped(Generic[R]):
 
         Raises:
             PlanError: a measure is not a pair, or its column or function is unknown.
+
+        Examples:
+            >>> photos.group_by("camera").aggregate(mean=("width", "avg"), kinds=("label", "count_distinct")).columns
+            ['camera', 'mean', 'kinds']
         """
         parts = combining.measure_triples(measures)
         return replace(self.relation, node=combining.Aggregate(self.relation.node, self.keys, parts))

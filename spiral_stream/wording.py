@@ -23,7 +23,12 @@ _FRACTION: Final = re.compile(r"(:\d\d)\.(\d*?)0*(?=\D|$)")
 
 @door(PlanError)
 def written(value: Any, most: int = LONGEST) -> str:
-    """Write any value on one line; nothing but a text or a list of values is shortened."""
+    """Write any value on one line; nothing but a text or a list of values is shortened.
+
+    Examples:
+        >>> spiral.written({"labels": [0, 1, 2]})
+        'labels: [0, 1, 2]'
+    """
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int | float):

@@ -1,5 +1,7 @@
 """Documents hold: their code runs and prints what they say, their links lead somewhere, their commands exist."""
 
+import contextlib
+import importlib
 import re
 import shlex
 import textwrap
@@ -160,6 +162,53 @@ def test_every_page_is_in_the_navigation() -> None:
     assert [name for name in named if not (DOCS / name).exists()] == []
     left = [each for each in DOCS.rglob("*.md") if each.relative_to(DOCS).as_posix() not in named]
     assert [of(each) for each in left if each.parent not in whole] == []
+
+
+def test_the_list_for_programs_has_every_page_under_its_title() -> None:
+    settings = re.sub(r"!!python/name:\S+", "''", (ROOT / "mkdocs.yml").read_text())
+    pages = [name for name in navigation(yaml.safe_load(settings)["nav"]) if name.endswith(".md") and name != "index.md"]
+    text = (DOCS / "llms.txt").read_text()
+    listed = re.findall(r"^- \[(.+)\]\((\S+)\)", text, re.MULTILINE)
+    titles = {name: re.findall(r"^# (.+)$", (DOCS / name).read_text(), re.MULTILINE)[0] for name in pages}
+
+    assert text.startswith("# Spiral\n\n> ")
+    assert {path: title for title, path in listed} == titles
+    assert len(listed) == len(pages)
+
+
+def test_what_people_look_for_leads_to_names_that_exist() -> None:
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", (DOCS / "howto" / "names.md").read_text(), re.MULTILINE)
+    found = [name for old, new in rows for name in re.findall(r"`([A-Za-z_.]+)`", LINK.sub("]", new)) if old[0] == "`"]
+    missing = [name for name in found if name[0] != "." and not exists(name)]
+
+    assert len(found) > 80
+    assert missing == []
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is at the door, or in a room of the library."""
+    parts = name.split(".")
+    for cut in range(len(parts), -1, -1):
+        with contextlib.suppress(ImportError):
+            found: object = importlib.import_module(".".join(["spiral_stream", *parts[:cut]]))
+            try:
+                for part in parts[cut:]:
+                    found = getattr(found, part)
+            except AttributeError:
+                continue
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("shuffle", "map_batches", "DataLoader", "StreamingDataset", "num_workers", "predownload", "is_in", "collate_fn"),
+        *("DistributedSampler", "WeightedRandomSampler", "load_dataset", "train_test_split", "set_epoch", "groupby"),
+    ],
+)
+def test_the_search_finds_the_word_of_another_library(word: str) -> None:
+    assert re.search(rf"^\| .*`{word}`.* \| .+ \|$", (DOCS / "howto" / "names.md").read_text(), re.MULTILINE)
 
 
 def test_the_reference_has_every_name_at_the_door_once() -> None:

@@ -82,6 +82,12 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
         threads: as for `PreparedStream`.
         budget_bytes: as for `PreparedStream`.
         read_batch_size: as for `PreparedStream`.
+
+    Examples:
+        >>> stream = plan.to_torch()
+        >>> stream.take(1)[0]["width"].dtype
+        torch.int64
+        >>> stream.close()
     """
 
     def __init__(
@@ -146,11 +152,12 @@ class StreamLoader(IterableDataset[Tensors]):
         num_workers: how many processes read; 0 reads in this one.
         **options: further arguments of `torch.utils.data.DataLoader`, for its workers and pinned memory.
 
-    Example:
-        >>> loader = StreamLoader(plan.to_torch(), num_workers=4)
-        >>> for batch in loader:
-        ...     train(batch["image"])
-        >>> state = loader.state_dict()
+    Examples:
+        >>> from spiral_stream.adapters.torch import StreamLoader
+        >>> loader = StreamLoader(plan.to_torch())  # num_workers=4 reads in four processes
+        >>> next(iter(loader))["width"].shape
+        torch.Size([8])
+        >>> loader.close()
     """
 
     def __init__(self, stream: TorchStream, num_workers: int = 0, **options: Any) -> None:
@@ -184,7 +191,14 @@ class StreamLoader(IterableDataset[Tensors]):
                 self.stream.follow(delivered, self._reached)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loop stands; see `PreparedStream.state_dict`."""
+        """Return where the loop stands; see `PreparedStream.state_dict`.
+
+        Examples:
+            >>> from spiral_stream.adapters.torch import StreamLoader
+            >>> with_state = StreamLoader(plan.to_torch())
+            >>> state = with_state.state_dict()
+            >>> with_state.close()
+        """
         if self._loader is None:
             return self.stream.state_dict()
         return self.stream.state_following(self._delivered or 0, self._reached)
@@ -194,17 +208,35 @@ class StreamLoader(IterableDataset[Tensors]):
 
         Args:
             state: what `state_dict` returned, of this loader, of another with any number of workers, or of a stream.
+
+        Examples:
+            >>> from spiral_stream.adapters.torch import StreamLoader
+            >>> loader = StreamLoader(plan.to_torch())
+            >>> loader.load_state_dict(loader.state_dict())
+            >>> loader.close()
         """
         self.close()
         self.stream.load_state_dict(state)
 
     def seek(self, *, epoch: int | None = None, batch: int | None = None, step: int | None = None) -> None:
-        """End the pass under way, and go to a place of which only the number is known; see `PreparedStream.seek`."""
+        """End the pass under way, and go to a place of which only the number is known; see `PreparedStream.seek`.
+
+        Examples:
+            >>> from spiral_stream.adapters.torch import StreamLoader
+            >>> loader = StreamLoader(plan.to_torch())
+            >>> loader.seek(step=2)
+            >>> loader.close()
+        """
         self.close()
         self.stream.seek(epoch=epoch, batch=batch, step=step)
 
     def close(self) -> None:
-        """End the pass under way. The next one goes on after the last batch that the loop had."""
+        """End the pass under way. The next one goes on after the last batch that the loop had.
+
+        Examples:
+            >>> from spiral_stream.adapters.torch import StreamLoader
+            >>> StreamLoader(plan.to_torch()).close()
+        """
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.close()  # type: ignore[attr-defined]  # both are generators

@@ -48,6 +48,14 @@ class BatchBudget:
 
     Raises:
         PlanError: a parameter is not one of these, or there is no limit.
+
+    Examples:
+        >>> bucketed = spiral.WindowedBucket(window_size=20, budget=spiral.BatchBudget(max_tokens=32))
+        >>> padded = documents.collate(
+        ...     batch_size=None, formation=bucketed, fields={"input_ids": spiral.Pad("tokens")}
+        ... )
+        >>> padded.to_numpy()[0]["input_ids"].size <= 32
+        True
     """
 
     max_tokens: int | None = None

@@ -28,6 +28,23 @@ class StratifiedByStream(Composition):
 
     Raises:
         PlanError: ``column`` is not a name.
+
+    Examples:
+        >>> streams = [
+        ...     spiral.Stream("web", texts.filter(col("doc_id") < 20), proportion=0.75),
+        ...     spiral.Stream("code", texts.filter(col("doc_id") >= 20), proportion=0.25),
+        ... ]
+        >>> even = (
+        ...     spiral.mix(streams)
+        ...     .sample(order=shuffle)
+        ...     .collate(
+        ...         batch_size=8,
+        ...         composition=spiral.StratifiedByStream("stream_id"),
+        ...         fields={"from": spiral.List("stream_id")},
+        ...     )
+        ... )
+        >>> sorted(even.to_numpy()[0]["from"])
+        ['code', 'code', 'web', 'web', 'web', 'web', 'web', 'web']
     """
 
     SCARCE: ClassVar[int] = 2  # version of the batches it forms if the window may fill up while a stream is late
@@ -51,6 +68,19 @@ class OneStream(Composition):
 
     Raises:
         PlanError: ``batches`` is not an integer of at least 1.
+
+    Examples:
+        >>> streams = [
+        ...     spiral.Stream("web", texts.filter(col("doc_id") < 20), proportion=0.5),
+        ...     spiral.Stream("code", texts.filter(col("doc_id") >= 20), proportion=0.5),
+        ... ]
+        >>> alone = (
+        ...     spiral.mix(streams)
+        ...     .sample(order=shuffle)
+        ...     .collate(batch_size=4, composition=spiral.OneStream(), fields={"from": spiral.List("stream_id")})
+        ... )
+        >>> len(set(alone.to_numpy()[0]["from"]))
+        1
     """
 
     batches: int = 1

@@ -75,6 +75,15 @@ class Packed(Formation):
 
     Raises:
         PlanError: a parameter is of another type, or out of range.
+
+    Examples:
+        >>> packed = documents.collate(
+        ...     batch_size=2,
+        ...     formation=spiral.Packed(max_tokens=16, window_size=20),
+        ...     fields={"input_ids": spiral.Pad("tokens")},
+        ... )
+        >>> packed.to_numpy()[0]["input_ids"].shape
+        (2, 16)
     """
 
     VERSION: ClassVar[int] = 2

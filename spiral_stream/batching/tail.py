@@ -34,13 +34,30 @@ class DropPartial(Tail):
 
     Only the epoch's last batch may be short; under a budget none is. With ``OneStream(batches=n)`` and no budget, samples
     of a stream that do not fill n batches at the epoch's end are dropped.
+
+    Examples:
+        >>> len(
+        ...     samples.collate(
+        ...         batch_size=10, last=spiral.DropPartial, fields={"x": spiral.Stack("width")}
+        ...     ).to_numpy()
+        ... )
+        4
     """
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class KeepPartial(Tail):
-    """Deliver every sample once; ranks may differ by one step at the very end."""
+    """Deliver every sample once; ranks may differ by one step at the very end.
+
+    Examples:
+        >>> len(
+        ...     samples.collate(
+        ...         batch_size=10, last=spiral.KeepPartial, fields={"x": spiral.Stack("width")}
+        ...     ).to_numpy()
+        ... )
+        5
+    """
 
 
 @final
@@ -50,6 +67,13 @@ class PadPartial(Tail):
 
     Where a formation decides who shares a batch, the short batch is filled with rows of the epoch's first one. ``OneStream``
     without a budget fills what each stream has left at the epoch's end with samples of the same stream.
+
+    Examples:
+        >>> padded = samples.collate(
+        ...     batch_size=10, last=spiral.PadPartial, fields={"x": spiral.Stack("width")}
+        ... ).to_numpy()
+        >>> padded[4]["x"].shape
+        (10,)
     """
 
 

@@ -66,6 +66,10 @@ class BucketKey:
 
     Raises:
         PlanError: the text is not such an expression; the message shows where.
+
+    Examples:
+        >>> spiral.BucketKey("len(tokens)").text
+        'len(tokens)'
     """
 
     text: str
@@ -98,6 +102,12 @@ class WindowedBucket(Formation):
 
     Raises:
         PlanError: a parameter is of another type, or out of range.
+
+    Examples:
+        >>> bucketed = spiral.WindowedBucket(window_size=20, keys=[spiral.BucketKey("len(tokens)")])
+        >>> padded = documents.collate(batch_size=4, formation=bucketed, fields={"input_ids": spiral.Pad("tokens")})
+        >>> padded.to_numpy()[0]["input_ids"].shape
+        (4, 1)
     """
 
     VERSION: ClassVar[int] = 1

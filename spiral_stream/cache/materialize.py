@@ -41,7 +41,17 @@ _TALLY_NAME: Final = "tally"
 @final
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a build has done so far, whoever did it."""
+    """What a build has done so far, whoever did it.
+
+    Examples:
+        >>> seen = []
+        >>> quick = photos.cache(image=spiral.Raw(shorter_side=22)).sample(order=shuffle)
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.RandomResizedCrop(16)])
+        >>> with quick.collate(batch_size=8, fields={"image": image}).to_numpy() as stream:
+        ...     done = stream.materialize(seen.append)
+        >>> seen[-1].shards, done.rows
+        (4, 48)
+    """
 
     shards: int
     shards_total: int

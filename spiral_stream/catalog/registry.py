@@ -128,6 +128,12 @@ class Registry:
         Raises:
             CatalogError: the name is taken, or a column, type or identity is wrong.
             SourceError: the source cannot be read.
+
+        Examples:
+            >>> features = pa.table({"sample_id": ["a", "b"], "x": [0.5, 1.5]})
+            >>> entry = catalog.register("features", spiral.Arrow(features))
+            >>> catalog.table("features").count()
+            2
         """
         need_name("register", name)
         given: Any = Lance(source) if is_table(source) else source  # type: ignore[arg-type]  # a table is taken too
@@ -156,6 +162,10 @@ class Registry:
         Raises:
             CatalogError: the name is unknown, or the new rows are not legal.
             SourceError: the source cannot be read, or lost a column.
+
+        Examples:
+            >>> catalog.refresh("photos").changes
+            Changes(added=(), changed=(), removed=())
         """
         return self.relations.refresh(name, report, same_bytes=same_bytes)
 
@@ -165,11 +175,20 @@ class Registry:
 
         Raises:
             CatalogError: there is none; lists near matches.
+
+        Examples:
+            >>> catalog.entry("photos").identity
+            ('photo_id',)
         """
         return self.relations.entry(name)
 
     def tables(self) -> list[str]:
-        """Return the names of all relations, sorted."""
+        """Return the names of all relations, sorted.
+
+        Examples:
+            >>> "photos" in catalog.tables()
+            True
+        """
         return self.relations.names()
 
     @door(CatalogError)
@@ -178,13 +197,25 @@ class Registry:
 
         Raises:
             CatalogError: there is none of this name.
+
+        Examples:
+            >>> entry = catalog.register("old", spiral.Arrow(text_rows), identity="doc_id")
+            >>> catalog.drop("old")
+            >>> "old" in catalog.tables()
+            False
         """
         self.relations.drop(name)
 
     # ---- saved streams
 
     def streams(self) -> list[str]:
-        """Return the names of all saved streams, sorted."""
+        """Return the names of all saved streams, sorted.
+
+        Examples:
+            >>> catalog.save_stream("listed", stream)
+            >>> "listed" in catalog.streams()
+            True
+        """
         return self.saved.names()
 
     @door(CatalogError)
@@ -193,6 +224,12 @@ class Registry:
 
         Raises:
             CatalogError: there is none of this name.
+
+        Examples:
+            >>> catalog.save_stream("old", stream)
+            >>> catalog.drop_stream("old")
+            >>> "old" in catalog.streams()
+            False
         """
         self.saved.drop(name)
 
@@ -211,6 +248,14 @@ class Registry:
         Raises:
             CatalogError: the name is not legal or taken by another content, or the source is no tokenizer.
             SourceError: a file is not a tokenizer.
+
+        Examples:
+            >>> from tokenizers import Tokenizer, models, pre_tokenizers
+            >>> tokenizer = Tokenizer(models.WordLevel({"fox": 0, "owl": 1, "?": 2}, unk_token="?"))
+            >>> tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+            >>> entry = catalog.register_tokenizer("words", tokenizer)
+            >>> "words" in catalog.tokenizers()
+            True
         """
         need_name("tokenizer", name)
         return self._tokenizers().register(name, source, replace=replace)
@@ -221,11 +266,28 @@ class Registry:
 
         Raises:
             CatalogError: there is neither; lists near matches.
+
+        Examples:
+            >>> from tokenizers import Tokenizer, models
+            >>> entry = catalog.register_tokenizer(
+            ...     "one-word", Tokenizer(models.WordLevel({"fox": 0, "?": 1}, unk_token="?"))
+            ... )
+            >>> catalog.tokenizer("one-word").name
+            'one-word'
         """
         return self._tokenizers().entry(name)
 
     def tokenizers(self) -> list[str]:
-        """Return the names of all tokenizers, sorted."""
+        """Return the names of all tokenizers, sorted.
+
+        Examples:
+            >>> from tokenizers import Tokenizer, models
+            >>> entry = catalog.register_tokenizer(
+            ...     "listed", Tokenizer(models.WordLevel({"fox": 0, "?": 1}, unk_token="?"))
+            ... )
+            >>> "listed" in catalog.tokenizers()
+            True
+        """
         return self._tokenizers().names()
 
     @door(CatalogError)
@@ -234,6 +296,13 @@ class Registry:
 
         Raises:
             CatalogError: there is none of this name.
+
+        Examples:
+            >>> from tokenizers import Tokenizer, models
+            >>> entry = catalog.register_tokenizer(
+            ...     "old", Tokenizer(models.WordLevel({"fox": 0, "?": 1}, unk_token="?"))
+            ... )
+            >>> catalog.drop_tokenizer("old")
         """
         self._tokenizers().drop(name)
 

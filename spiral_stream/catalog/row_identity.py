@@ -45,6 +45,12 @@ class RowIdentity:
     stored nowhere. Rows of imported files take the key of their file and the place there. Rows of unchanged files keep it
     through ``catalog.refresh`` and when the folder moves. Rows of a file that was written again, or whose time changed, get
     another one.
+
+    Examples:
+        >>> prices = pa.table({"price": [1.5, 2.5]})
+        >>> entry = catalog.register("prices", spiral.Arrow(prices), identity=spiral.RowIdentity())
+        >>> catalog.table("prices").columns
+        ['price', '__row_id__', 'storage_shard']
     """
 
     def __iter__(self) -> Iterator[str]:

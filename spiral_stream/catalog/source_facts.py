@@ -13,7 +13,13 @@ from spiral_stream.sources.imported import ImportedRows, ImportFacts
 @final
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """What is known of the source of a registered relation without opening it."""
+    """What is known of the source of a registered relation without opening it.
+
+    Examples:
+        >>> facts = spiral.source_facts(catalog.entry("texts"))
+        >>> facts.kind, facts.imported
+        ('lance', None)
+    """
 
     kind: str  # such as "parquet"
     place: str  # path, pattern or URI, as it was given
@@ -33,6 +39,10 @@ def source_facts(entry: Entry) -> SourceFacts:
 
     Raises:
         SourceError: what was noted of an import is missing or damaged.
+
+    Examples:
+        >>> spiral.source_facts(catalog.entry("photos")).kind
+        'lance'
     """
     source = entry.source
     imported = source.facts() if isinstance(source, ImportedRows) else None

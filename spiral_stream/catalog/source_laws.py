@@ -29,6 +29,10 @@ def check_source(
 
     Raises:
         AssertionError: a law is broken.
+
+    Examples:
+        >>> from spiral_stream.testing import check_source
+        >>> check_source(spiral.Arrow(text_rows))
     """
     if isinstance(source, ImportedSource):
         check_imports(source)

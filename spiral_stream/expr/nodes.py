@@ -31,7 +31,15 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class Expr:
-    """A value computed for each row. Build it with `col`, `lit` and operators."""
+    """A value computed for each row. Build it with `col`, `lit` and operators.
+
+    Examples:
+        >>> wide = (col("width") >= 512) & ~col("score").is_null() | (col("label") % 2 == 1)
+        >>> wide
+        <expr ((width >= 512) & ~is_null(score)) | ((label % 2) == 1)>
+        >>> photos.filter(wide).count()
+        32
+    """
 
     __slots__ = ()
     __array_ufunc__: ClassVar[None] = None  # NumPy scalars on the left hand the operation to us
@@ -169,7 +177,14 @@ class Expr:
 
     @door(PlanError)
     def is_in(self, values: Iterable[Any]) -> "Expr":
-        """True where the value equals one of ``values`` (as ``==`` does, so never for NaN)."""
+        """True where the value equals one of ``values`` (as ``==`` does, so never for NaN).
+
+        Examples:
+            >>> photos.filter(col("label").is_in([0, 2])).count()
+            32
+            >>> photos.filter(col("label").isin([0, 2])).count()
+            32
+        """
         if isinstance(values, (str, bytes)):
             msg = f"is_in: {shown(values)} is one text, not a list of values. Write is_in([{shown(values)}])"
             raise PlanError(msg)
@@ -178,29 +193,59 @@ class Expr:
     isin = is_in
 
     def between(self, lo: Any, hi: Any) -> "Expr":
-        """``(self >= lo) & (self <= hi)``: both ends belong to it."""
+        """``(self >= lo) & (self <= hi)``: both ends belong to it.
+
+        Examples:
+            >>> photos.filter(col("width").between(384, 512)).count()
+            21
+        """
         return Call("and", (self >= lo, self <= hi))
 
     def is_null(self) -> "Expr":
-        """True where the value is missing. NaN is a value."""
+        """True where the value is missing. NaN is a value.
+
+        Examples:
+            >>> photos.filter(col("score").is_null()).count()
+            4
+        """
         return Call("is_null", (self,))
 
     def is_nan(self) -> "Expr":
-        """True where a floating-point value is NaN; null where it is missing."""
+        """True where a floating-point value is NaN; null where it is missing.
+
+        Examples:
+            >>> photos.filter(col("score").is_nan()).count()
+            0
+        """
         return Call("is_nan", (self,))
 
     def len(self) -> "Expr":
-        """Elements of a list, code points of a text, bytes of a binary value: int64."""
+        """Elements of a list, code points of a text, bytes of a binary value: int64.
+
+        Examples:
+            >>> texts.filter(col("tokens").length() > 3).count()
+            16
+        """
         return Call("len", (self,))
 
     length = len  # noqa: A003  Polars' and pandas' word is `len`; DuckDB's and ibis' this one
 
     def lower(self) -> "Expr":
-        """The text in lower case: letters of Unicode 14, one by one."""
+        """The text in lower case: letters of Unicode 14, one by one.
+
+        Examples:
+            >>> photos.filter(col("caption").lower() == "two owls").count()
+            24
+        """
         return Call("lowercase", (self,))
 
     def upper(self) -> "Expr":
-        """The text in upper case: letters of Unicode 14, one by one, so that ``ŉ``, which is two letters there, stays."""
+        """The text in upper case: letters of Unicode 14, one by one, so that ``ŉ``, which is two letters there, stays.
+
+        Examples:
+            >>> photos.filter(col("meta")["lang"].upper() == "FR").count()
+            24
+        """
         return Call("uppercase", (self,))
 
     def strip(self, characters: Text | None = None) -> "Expr":
@@ -208,39 +253,83 @@ class Expr:
 
         Args:
             characters: each of them is taken off; None takes white space, as Python's ``str.strip`` does.
+
+        Examples:
+            >>> photos.filter(col("caption").strip() == "A red fox").count()
+            24
         """
         return Call("strip", (self,) if characters is None else (self, lit(characters)))
 
     def startswith(self, prefix: Text) -> "Expr":
-        """Whether the text begins with ``prefix``."""
+        """Whether the text begins with ``prefix``.
+
+        Examples:
+            >>> photos.filter(col("photo_id").startswith("p0")).count()
+            10
+        """
         return Call("starts_with", (self, lit(prefix)))
 
     def endswith(self, suffix: Text) -> "Expr":
-        """Whether the text ends with ``suffix``."""
+        """Whether the text ends with ``suffix``.
+
+        Examples:
+            >>> photos.filter(col("photo_id").endswith("0")).count()
+            5
+        """
         return Call("ends_with", (self, lit(suffix)))
 
     def contains(self, part: Text) -> "Expr":
-        """Whether ``part`` occurs in the text, as it is written; `regexp` and `like` take patterns."""
+        """Whether ``part`` occurs in the text, as it is written; `regexp` and `like` take patterns.
+
+        Examples:
+            >>> photos.filter(col("caption").contains("fox")).count()
+            24
+        """
         return Call("contains", (self, lit(part)))
 
     def like(self, pattern: Text) -> "Expr":
-        """Whether the whole text is like SQL's pattern: ``%`` is any text, ``_`` one character; nothing escapes them."""
+        """Whether the whole text is like SQL's pattern: ``%`` is any text, ``_`` one character; nothing escapes them.
+
+        Examples:
+            >>> photos.filter(col("photo_id").like("p_7")).count()
+            5
+        """
         return Call("like", (self, lit(pattern)))
 
     def regexp(self, pattern: Text) -> "Expr":
-        """Whether a regular expression (RE2, as in DuckDB) matches somewhere in the text; ``^...$`` matches all of it."""
+        """Whether a regular expression (RE2, as in DuckDB) matches somewhere in the text; ``^...$`` matches all of it.
+
+        Examples:
+            >>> photos.filter(col("photo_id").regexp("^p[01]")).count()
+            20
+        """
         return Call("regexp", (self, lit(pattern)))
 
     def replace(self, old: Text, new: Text) -> "Expr":
-        """The text with ``new`` for every ``old``, from the left; no pattern language."""
+        """The text with ``new`` for every ``old``, from the left; no pattern language.
+
+        Examples:
+            >>> texts.project(said=col("text").replace("fox", "owl")).head(2).to_arrow()["said"].to_pylist()
+            ['owl', 'owl owl']
+        """
         return Call("replace", (self, lit(old), lit(new)))
 
     def concat(self, *others: "Expr | Text") -> "Expr":
-        """The text and others, one after the other; null where one of them is missing, as SQL's ``||``."""
+        """The text and others, one after the other; null where one of them is missing, as SQL's ``||``.
+
+        Examples:
+            >>> photos.project(key=col("camera").concat("/", col("photo_id"))).head(1).to_arrow()["key"].to_pylist()
+            ['camera-0/p00']
+        """
         return Call("concat", (self, *map(lit, others)))
 
     def abs(self) -> "Expr":
-        """The number without its sign: int64 or float64. As arithmetic does, the least int64 wraps to itself."""
+        """The number without its sign: int64 or float64. As arithmetic does, the least int64 wraps to itself.
+
+        Examples:
+            >>> photos.filter((col("width") - 512).abs() <= 64).count()
+            21
+        """
         return Call("abs", (self,))
 
     def round(self, digits: int = 0) -> "Expr":
@@ -249,35 +338,67 @@ class Expr:
         Args:
             digits: after the decimal point, 0 to 15. Of floats, what decides is the exact value: 2.675, which lies below the
                 half in float64, becomes 2.67.
+
+        Examples:
+            >>> photos.project(s=col("score").round(1)).limit(3).to_arrow()["s"].to_pylist()
+            [None, 0.1, 0.3]
         """
         return Call("round", (self, lit(digits)) if type(digits) is not int or digits else (self,))
 
     def floor(self) -> "Expr":
-        """The greatest whole number that is not above the number: float64, and int64 of whole numbers."""
+        """The greatest whole number that is not above the number: float64, and int64 of whole numbers.
+
+        Examples:
+            >>> photos.filter(col("score").floor() == 2).count()
+            8
+        """
         return Call("floor", (self,))
 
     def year(self) -> "Expr":
-        """The year of a date or time, int64. A time with a zone is looked at in UTC, as ``catalog.sql`` does."""
+        """The year of a date or time, int64. A time with a zone is looked at in UTC, as ``catalog.sql`` does.
+
+        Examples:
+            >>> photos.filter(col("taken").year() == 2023).count()
+            1
+        """
         return Call("year", (self,))
 
     def month(self) -> "Expr":
-        """The month of a date or time, 1 to 12, int64; zones as for `year`."""
+        """The month of a date or time, 1 to 12, int64; zones as for `year`.
+
+        Examples:
+            >>> photos.filter(col("taken").month() == 12).count()
+            1
+        """
         return Call("month", (self,))
 
     def day(self) -> "Expr":
-        """The day of the month of a date or time, 1 to 31, int64; zones as for `year`."""
+        """The day of the month of a date or time, 1 to 31, int64; zones as for `year`.
+
+        Examples:
+            >>> photos.filter(col("taken").day() == 2).count()
+            23
+        """
         return Call("day", (self,))
 
     def hash(self, seed: int = 0) -> "Expr":
         """A number from 0 to 2**63 - 1 that depends on the value and the seed alone: int64, null where it is missing.
 
         Of integers, texts and bytes; equal values have equal hashes on every platform. For splits: see `Relation.split`.
+
+        Examples:
+            >>> part = photos.filter(col("photo_id").hash(seed=3) % 10 < 8)
         """
         return Call("hash", (self, lit(seed)))
 
     @door(PlanError, kept=("to",))
     def cast(self, to: pa.DataType | Text) -> "Expr":
-        """Return the value in another type: widening of numbers, and numbers to floats."""
+        """Return the value in another type: widening of numbers, and numbers to floats.
+
+        Examples:
+            >>> photos.project(w=col("width").cast("float32")).schema.field("w").type
+            DataType(float)
+        """
         try:
             return Cast(self, pa.type_for_alias(to) if isinstance(to, Text) else to)
         except ValueError as error:
@@ -286,21 +407,41 @@ class Expr:
 
     @door(PlanError, kept=("name",))
     def alias(self, name: Text) -> "Expr":
-        """Return the same value under a column name of its own."""
+        """Return the same value under a column name of its own.
+
+        Examples:
+            >>> photos.project((col("width") // 2).alias("half")).columns
+            ['half']
+        """
         return Alias(self, name)
 
     def columns(self) -> frozenset[Text]:
-        """Return the columns that the value is computed from."""
+        """Return the columns that the value is computed from.
+
+        Examples:
+            >>> sorted((col("width") > col("label")).columns())
+            ['label', 'width']
+        """
         return frozenset(node.name for node in self.walk() if isinstance(node, Col))
 
     def walk(self) -> Iterator["Expr"]:
-        """This node and all below it, parents first."""
+        """This node and all below it, parents first.
+
+        Examples:
+            >>> len(list((col("width") > 3).walk()))
+            3
+        """
         yield self
         for child in children(self):
             yield from child.walk()
 
     def same_as(self, other: object) -> bool:
-        """Whether two trees are written the same (for the same meaning, compare `canonical` forms)."""
+        """Whether two trees are written the same (for the same meaning, compare `canonical` forms).
+
+        Examples:
+            >>> (col("width") > 3).same_as(col("width") > 3)
+            True
+        """
         if type(self) is not type(other):
             return False
         mine, theirs = children(self), children(other)
@@ -310,7 +451,12 @@ class Expr:
 
     @property
     def str(self) -> "StringFunctions":
-        """Functions of text."""
+        """Functions of text.
+
+        Examples:
+            >>> photos.filter(col("photo_id").str.starts_with("p0")).count()
+            10
+        """
         return StringFunctions(self)
 
 
@@ -393,7 +539,12 @@ class StringFunctions:
 
 
 def col(name: str) -> Col:
-    """Return the column called ``name``."""
+    """Return the column called ``name``.
+
+    Examples:
+        >>> photos.filter(col("width") > 600).count()
+        13
+    """
     if not isinstance(name, str) or not name:
         msg = f"col: a column is named by a text, not by {shown(name)}"
         raise PlanError(msg)
@@ -402,7 +553,12 @@ def col(name: str) -> Col:
 
 @door(PlanError)
 def len_(value: Expr | str) -> Expr:
-    """Return the length of a column or expression, as ``len(tokens)`` in a bucket key."""
+    """Return the length of a column or expression, as ``len(tokens)`` in a bucket key.
+
+    Examples:
+        >>> texts.filter(spiral.len_("tokens") > 3).count()
+        16
+    """
     return (col(value) if isinstance(value, str) else value).len()
 
 
@@ -415,6 +571,10 @@ def lit(value: Any) -> Expr:
 
     Raises:
         PlanError: it is something else.
+
+    Examples:
+        >>> texts.with_columns(source=spiral.lit("web")).schema.field("source").type
+        DataType(string)
     """
     if isinstance(value, Expr):
         return value

@@ -107,8 +107,11 @@ class Boxes(Following):
     Raises:
         PlanError: an argument is out of range.
 
-    Example:
-        ``{"image": Stack("image", decode="jpeg", transforms=[...]), "boxes": Boxes("bbox", of="image", format="xywh")}``
+    Examples:
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.Resize((48, 64))])
+        >>> fields = {"image": image, "boxes": spiral.Boxes("boxes", of="image", format="xyxy")}
+        >>> samples.collate(batch_size=8, fields=fields).to_numpy()[0]["boxes"].shape
+        (8, 2, 4)
     """
 
     PADDING: ClassVar[float] = 0
@@ -195,6 +198,16 @@ class BoxLabels(Following):
     Args:
         column: a list of numbers, one per box of the sample.
         of: the field of the boxes, in the same batch.
+
+    Examples:
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.Resize((48, 64))])
+        >>> fields = {
+        ...     "image": image,
+        ...     "boxes": spiral.Boxes("boxes", of="image"),
+        ...     "kinds": spiral.BoxLabels("kinds", of="boxes"),
+        ... }
+        >>> samples.collate(batch_size=8, fields=fields).to_numpy()[0]["kinds"].shape
+        (8, 2)
     """
 
     PADDING: ClassVar[float] = -1
@@ -226,6 +239,12 @@ class KeyPoints(Following):
 
     Raises:
         PlanError: an argument is out of range.
+
+    Examples:
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.Resize((48, 64))])
+        >>> fields = {"image": image, "points": spiral.KeyPoints("points", of="image")}
+        >>> samples.collate(batch_size=8, fields=fields).to_numpy()[0]["points"].shape
+        (8, 2, 2)
     """
 
     PADDING: ClassVar[float] = float("nan")

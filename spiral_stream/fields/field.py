@@ -25,6 +25,11 @@ class FieldSpec:
         shape: without the batch dimension; None for a dimension that varies from batch to batch.
         layout: order of the dimensions of images and clips, such as ``"nchw"``; None for other fields.
         device: where the field is delivered; None for the host.
+
+    Examples:
+        >>> from spiral_stream.fields.field import FieldSpec
+        >>> FieldSpec("float32", (3, 224, 224)).shape
+        (3, 224, 224)
     """
 
     dtype: str | None
@@ -34,7 +39,12 @@ class FieldSpec:
 
 
 class Field(ABC):
-    """One column of the samples, and how a batch represents it. Subclasses are frozen dataclasses, part of the plan."""
+    """One column of the samples, and how a batch represents it. Subclasses are frozen dataclasses, part of the plan.
+
+    Examples:
+        >>> spiral.Stack("width").spec(pa.field("width", pa.int64())).dtype
+        'int64'
+    """
 
     column: str
 

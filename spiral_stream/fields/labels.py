@@ -105,11 +105,10 @@ class ShiftedLabels(LabelField):
     Raises:
         PlanError: the dtype is unknown, or cannot hold ``ignore_index``.
 
-    Example:
-        ```python
-        fields={"input_ids": Pad("tokens"), "labels": ShiftedLabels("tokens")}
-        loss = cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
-        ```
+    Examples:
+        >>> fields = {"input_ids": spiral.Pad("tokens"), "labels": spiral.ShiftedLabels("tokens")}
+        >>> documents.collate(batch_size=2, fields=fields).to_numpy()[0]["labels"].tolist()
+        [[19, 19, 19, 19, -100], [17, 17, -100, -100, -100]]
     """
 
     KIND: ClassVar[TokenFill] = TokenFill.SHIFTED
@@ -142,11 +141,10 @@ class Labels(LabelField):
     Raises:
         PlanError: the dtype is unknown, or cannot hold ``ignore_index``.
 
-    Example:
-        ```python
-        fields={"input_ids": Pad("tokens"), "attention_mask": PadMask("tokens"), "labels": Labels("tokens")}
-        loss = model(**batch).loss
-        ```
+    Examples:
+        >>> fields = {"input_ids": spiral.Pad("tokens"), "labels": spiral.Labels("tokens")}
+        >>> documents.collate(batch_size=2, fields=fields).to_numpy()[0]["labels"].tolist()
+        [[19, 19, 19, 19, 19], [17, 17, 17, -100, -100]]
     """
 
     KIND: ClassVar[TokenFill] = TokenFill.LABELS

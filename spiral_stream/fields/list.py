@@ -26,8 +26,9 @@ class List(Field):
         column: any column. Of a column that names bytes (images, videos, others), the value is those bytes as they are
             stored; of a column of lists of references, it is a list of them. `Stack` decodes images and clips instead.
 
-    Example:
-        ``fields={"caption": List("caption"), "id": List("sample_id"), "encoded": List("jpg")}``
+    Examples:
+        >>> samples.collate(batch_size=2, fields={"caption": spiral.List("caption")}).to_numpy()[0]
+        {'caption': ['Two OWLS', 'Two OWLS']}
     """
 
     column: str

@@ -57,13 +57,14 @@ class Pad(TokenField):
         PlanError: the dtype is unknown or cannot hold ``pad_value``, ``pad_to_multiple_of`` or ``length`` is below 1, or
             ``length`` is no multiple of ``pad_to_multiple_of``.
 
-    Example:
-        ```python
-        fields={
-            "input_ids": Pad("tokens", pad_to_multiple_of=128), "attention_mask": PadMask("tokens"),
-            "boxes": Pad("boxes", dtype="float32"), "caption": Pad("caption_tokens", length=77),
-        }
-        ```
+    Examples:
+        >>> fields = {
+        ...     "input_ids": spiral.Pad("tokens", pad_to_multiple_of=4),
+        ...     "attention_mask": spiral.PadMask("tokens"),
+        ... }
+        >>> documents.collate(batch_size=8, fields=fields).to_numpy()[0]["input_ids"].shape
+        (8, 8)
+        >>> caption, boxes = spiral.Pad("tokens", length=77), spiral.Pad("boxes", dtype="float32")
     """
 
     KIND: ClassVar[TokenFill] = TokenFill.TOKENS
@@ -123,6 +124,11 @@ class PadMask(TokenField):
     Raises:
         PlanError: the dtype is unknown, ``pad_to_multiple_of`` or ``length`` is below 1, or ``length`` is no multiple of
             ``pad_to_multiple_of``.
+
+    Examples:
+        >>> fields = {"input_ids": spiral.Pad("tokens"), "attention_mask": spiral.PadMask("tokens")}
+        >>> documents.collate(batch_size=2, fields=fields).to_numpy()[0]["attention_mask"].tolist()
+        [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
     """
 
     KIND: ClassVar[TokenFill] = TokenFill.ONES

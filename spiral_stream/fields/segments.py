@@ -34,8 +34,13 @@ class Segments(TokenField):
     Raises:
         PlanError: the dtype is unknown.
 
-    Example:
-        ``mask = segments[:, :, None] == segments[:, None, :]``
+    Examples:
+        >>> packing = spiral.Packed(max_tokens=8, window_size=20)
+        >>> fields = {"input_ids": spiral.Pad("tokens"), "segments": spiral.Segments("tokens")}
+        >>> segments = documents.collate(batch_size=1, formation=packing, fields=fields).to_numpy()[0]["segments"]
+        >>> segments.tolist()
+        [[1, 1, 1, 1, 1, 2, 2, 3]]
+        >>> mask = segments[:, :, None] == segments[:, None, :]
     """
 
     KIND: ClassVar[TokenFill] = TokenFill.SEGMENTS
@@ -63,6 +68,12 @@ class Positions(TokenField):
 
     Raises:
         PlanError: the dtype is unknown.
+
+    Examples:
+        >>> packing = spiral.Packed(max_tokens=8, window_size=20)
+        >>> fields = {"input_ids": spiral.Pad("tokens"), "position_ids": spiral.Positions("tokens")}
+        >>> documents.collate(batch_size=1, formation=packing, fields=fields).to_numpy()[0]["position_ids"].tolist()
+        [[0, 1, 2, 3, 4, 0, 1, 0]]
     """
 
     KIND: ClassVar[TokenFill] = TokenFill.POSITIONS
@@ -91,6 +102,12 @@ class CuSeqlens(SequenceField):
     Args:
         column: the token column, the same as in `Pad`.
         device: where the field is delivered; None leaves it on the host.
+
+    Examples:
+        >>> packing = spiral.Packed(max_tokens=8, window_size=20)
+        >>> fields = {"input_ids": spiral.Pad("tokens"), "cu_seqlens": spiral.CuSeqlens("tokens")}
+        >>> documents.collate(batch_size=1, formation=packing, fields=fields).to_numpy()[0]["cu_seqlens"].tolist()
+        [0, 5, 7, 8]
     """
 
     IN_SLOT: ClassVar[bool] = False

@@ -89,12 +89,15 @@ class Stack(Field):
     Raises:
         PlanError: an argument is out of range, or does not fit the others or the column.
 
-    Example:
-        ```python
-        Stack("label_id", dtype="int64")
-        Stack("image", decode="jpeg", transforms=[RandomResizedCrop(224), RandomHorizontalFlip()])
-        Stack("video", decode="h264", sequence_length=16, stride=2, resize_shorter=256, crop=224)
-        ```
+    Examples:
+        >>> numbers = spiral.Stack("width", dtype="float32")
+        >>> image = spiral.Stack(
+        ...     "image", decode="jpeg", transforms=[spiral.RandomResizedCrop(16), spiral.RandomHorizontalFlip()]
+        ... )
+        >>> batch = samples.collate(batch_size=8, fields={"x": numbers, "image": image}).to_numpy()[0]
+        >>> batch["x"].shape, batch["image"].shape
+        ((8,), (8, 3, 16, 16))
+        >>> clip = spiral.Stack("video", decode="h264", sequence_length=16, stride=2, resize_shorter=256, crop=224)
     """
 
     column: str

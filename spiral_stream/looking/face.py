@@ -65,17 +65,32 @@ class Looking:
 
     @property
     def fingerprint(self) -> str:
-        """The plan's fingerprint: 32 hex digits."""
+        """The plan's fingerprint: 32 hex digits.
+
+        Examples:
+            >>> stream.fingerprint == plan.to_numpy().fingerprint
+            True
+        """
         return self.stages.fingerprint
 
     @property
     def rows(self) -> int:
-        """Rows that pass the plan's filters and joins; in a mixture, the sum over its streams."""
+        """Rows that pass the plan's filters and joins; in a mixture, the sum over its streams.
+
+        Examples:
+            >>> stream.rows
+            48
+        """
         return sum(stream.selected.total for stream in self.stages.streams)
 
     @property
     def data_versions(self) -> dict[str, str]:
-        """The data version of every relation that the plan reads, by the relation's name."""
+        """The data version of every relation that the plan reads, by the relation's name.
+
+        Examples:
+            >>> sorted(stream.data_versions)
+            ['photos']
+        """
         return dict(self.stages.data_versions)
 
     def spec(self) -> dict[str, FieldSpec]:
@@ -83,11 +98,20 @@ class Looking:
 
         Raises:
             MissingExtraError: the framework that decides on the dtypes is not installed.
+
+        Examples:
+            >>> stream.spec()["width"].dtype
+            'int64'
         """
         return self._delivery.spec(field_specs(self._collate.fields, self._collate.schema()))
 
     def devices(self) -> dict[str, str | None]:
-        """Return the device of each array field; None if neither ``bind``, nor the field, nor the plan names one."""
+        """Return the device of each array field; None if neither ``bind``, nor the field, nor the plan names one.
+
+        Examples:
+            >>> stream.devices()
+            {'width': None}
+        """
         specs = field_specs(self._collate.fields, self._collate.schema())
         return self._delivery.devices(specs, self.plan.device, self._bindings.device)
 
@@ -97,7 +121,11 @@ class Looking:
 
     @property
     def stages(self) -> Stages:
-        """The lowered plan. It is made at the first use, and again in a forked process."""
+        """The lowered plan. It is made at the first use, and again in a forked process.
+
+        Examples:
+            >>> stages = stream.stages
+        """
         return self._open().stages
 
     def _open(self) -> Opening:
@@ -114,7 +142,11 @@ class Looking:
 
     @property
     def numbering(self) -> Numbering:
-        """Which samples form which batch."""
+        """Which samples form which batch.
+
+        Examples:
+            >>> numbering = stream.numbering
+        """
         bound = self._bound()
         return promised(self._open().read(bound.run_seed)[1], bound)
 
@@ -123,7 +155,12 @@ class Looking:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the loop's batches; after an epoch's last batch, the next epoch."""
+        """The epoch of the loop's batches; after an epoch's last batch, the next epoch.
+
+        Examples:
+            >>> stream.epoch
+            0
+        """
         return self._place.epoch
 
     def __len__(self) -> int:
@@ -136,11 +173,23 @@ class Looking:
 
     @property
     def steps_per_epoch(self) -> int:
-        """What `len` returns; a `StreamError` says how long counting takes where that is not quick."""
+        """What `len` returns; a `StreamError` says how long counting takes where that is not quick.
+
+        Examples:
+            >>> stream.steps_per_epoch
+            6
+        """
         return steps_of(self.numbering, self._place.drawn(), self._bound())
 
     def metrics(self) -> dict[str, Any]:
-        """Return totals since the stream was made: rows, bytes, seconds by stage, queue depth, and what bounds it."""
+        """Return totals since the stream was made: rows, bytes, seconds by stage, queue depth, and what bounds it.
+
+        Examples:
+            >>> for batch in stream:
+            ...     pass
+            >>> stream.metrics()["batches"]
+            6
+        """
         return self._passes.totals()
 
     @door(PlanError)
@@ -154,6 +203,10 @@ class Looking:
 
         Raises:
             PlanError: ``network`` is no network.
+
+        Examples:
+            >>> print(str(stream.explain()).splitlines()[0][:12])
+            EXPLAIN DATA
         """
         bound, threads = replace(self._bound(), epoch=self._place.drawn()), self._threads.working()
         facts = bound, self.devices(), threads, self.metrics() if analyze else None
@@ -163,11 +216,21 @@ class Looking:
         return explain_stream(self.stages, *facts, *more, network, self._threads.read_batch_size)
 
     def order(self, epoch: int | None = None) -> OrderedRows:
-        """Return the order of an epoch (None: the present one): ``rows(positions)`` and ``positions(identity)``."""
+        """Return the order of an epoch (None: the present one): ``rows(positions)`` and ``positions(identity)``.
+
+        Examples:
+            >>> stream.order().rows([0])["photo_id"].to_pylist()
+            ['p19']
+        """
         return OrderedRows(self.stages, self._place.drawn(epoch))
 
     def quarantine(self) -> pa.Table:
-        """Return the samples that could not be read, one row per occurrence in a batch, of all ranks and processes."""
+        """Return the samples that could not be read, one row per occurrence in a batch, of all ranks and processes.
+
+        Examples:
+            >>> stream.quarantine().num_rows
+            0
+        """
         return self._open().refusals.quarantine.read()
 
     def skipped(self) -> dict[str, Any]:
@@ -176,6 +239,11 @@ class Looking:
         Returns:
             ``batches``, each ``[epoch, first, count]``, and ``samples``, each ``[epoch, batch, stream, identity]`` with the
             place from which on it is left out.
+
+        Examples:
+            >>> stream.skip(batches=[2])
+            >>> stream.skipped()["batches"]
+            [[0, 2, 1]]
         """
         return self._opening.skips.to_json()
 
@@ -184,6 +252,10 @@ class Looking:
 
         Raises:
             DamageError: the ledger of a cache is not what was written; the message says what mends it.
+
+        Examples:
+            >>> stream.caches()
+            []
         """
         return [status(work) for work in caches(self.stages)] + value_statuses(self.stages)
 
@@ -197,6 +269,10 @@ class Looking:
 
         Raises:
             StreamError: a field has no value per row (`CuSeqlens`), or another loop reads the stream.
+
+        Examples:
+            >>> next(stream.to_batches()).num_rows
+            8
         """
         yield from self.to_reader()
 
@@ -204,6 +280,10 @@ class Looking:
         """Return `to_batches` as an Arrow reader, which DuckDB, Polars and pandas read; errors as there.
 
         `to_arrow` is another name for it. Memory holds one batch at a time; ``read_all()`` makes a table of the epoch's rest.
+
+        Examples:
+            >>> stream.to_arrow().schema.names
+            ['width', 'id']
         """
         schema = batch_schema(self._collate, field_specs(self._collate.fields, self._collate.schema()))
         batches = self._passes.run(self._now, HOST, 0, 1)
@@ -223,8 +303,10 @@ class Looking:
         Raises:
             StreamError: ``count`` is no number from 0 up, or workers of a DataLoader read the stream.
 
-        Example:
+        Examples:
             >>> first, second = stream.take(2)
+            >>> first["id"][:2]
+            ['p19', 'p17']
         """
         wanted = whole(count)
         if wanted is None or wanted < 0:
@@ -248,6 +330,10 @@ class Looking:
         Args:
             title: before the bar; None takes the epoch's number.
             console: a `rich.console.Console` to draw on.
+
+        Examples:
+            >>> for batch in stream.progress("training"):
+            ...     pass
         """
         if self._bound().rank:
             yield from self
@@ -290,6 +376,11 @@ class Looking:
         Raises:
             IndexError: the epoch has no such batch, or the run skips it.
             PlanError: ``count`` is no number from 1 up, or ``batch`` is no batch of this stream.
+
+        Examples:
+            >>> sheet = stream.show(2)
+            >>> sheet.tiles[0].title
+            'batch 0 row 0'
         """
         if isinstance(batch, Mapping):
             sheet = taken_of(batch, self.stages, self.catalog, need_count(count), tokenizer)

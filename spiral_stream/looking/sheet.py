@@ -148,6 +148,11 @@ class Sheet:
         tiles: one per sample.
         title: of the sheet.
         faults: what could not be decoded, and why.
+
+    Examples:
+        >>> sheet = stream.show(2, path="sheet.html")
+        >>> len(sheet.tiles)
+        2
     """
 
     def __init__(self, tiles: list[Tile], title: str, faults: Sequence[str] = ()) -> None:
@@ -188,7 +193,11 @@ class Sheet:
         )
 
     def markup(self, most: int) -> Html:
-        """Return the sheet as markup of at most this many bytes."""
+        """Return the sheet as markup of at most this many bytes.
+
+        Examples:
+            >>> html = stream.show(2).markup(most=100_000)
+        """
         faults = [markup.note(one_line(each, _LABEL)) for each in self.faults[:_FIELDS]]
         room = most - 256 - sum(len(each.encode()) for each in faults)
         tiles = (tile.markup(most // 2) for tile in self.tiles)
@@ -200,6 +209,10 @@ class Sheet:
 
         Raises:
             PlanError: the ending is none of these, or the file cannot be written.
+
+        Examples:
+            >>> stream.show(2).save("look.html").name
+            'look.html'
         """
         endings = ", ".join([*_ENDINGS, _PAGE])
         if not isinstance(path, str | os.PathLike):
@@ -223,13 +236,23 @@ class Sheet:
         return file
 
     def encoded(self, ending: str) -> bytes:
-        """Return the sheet as a picture in a file of this ending, such as ``.jpg``."""
+        """Return the sheet as a picture in a file of this ending, such as ``.jpg``.
+
+        Examples:
+            >>> stream.show(2).encoded(".png")[1:4]
+            b'PNG'
+        """
         file = BytesIO()
         self.image().save(file, _ENDINGS[ending])
         return file.getvalue()
 
     def image(self) -> "Image.Image":
-        """Draw the sheet."""
+        """Draw the sheet.
+
+        Examples:
+            >>> stream.show(2).image().mode
+            'RGB'
+        """
         from PIL import Image
 
         tiles = [_drawn(tile) for tile in self.tiles]

@@ -36,7 +36,12 @@ class Profile(ABC):
 @final
 @dataclass(frozen=True, slots=True)
 class Original(Profile):
-    """The encoded bytes exactly as the source holds them."""
+    """The encoded bytes exactly as the source holds them.
+
+    Examples:
+        >>> photos.cache(image=spiral.Original()).columns == photos.columns
+        True
+    """
 
     @property
     def changes_pixels(self) -> bool:
@@ -47,7 +52,14 @@ class Original(Profile):
 @class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class Raw(Profile):
-    """Decoded uint8 RGB pixels, shrunk (never enlarged) to this shorter side; None keeps the size."""
+    """Decoded uint8 RGB pixels, shrunk (never enlarged) to this shorter side; None keeps the size.
+
+    Examples:
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.RandomResizedCrop(16)])
+        >>> quick = photos.cache(image=spiral.Raw(shorter_side=20)).sample(order=shuffle)
+        >>> quick.collate(batch_size=8, fields={"image": image}).to_numpy().caches()[0].form
+        'Raw(shorter_side=20)'
+    """
 
     shorter_side: int | None = None
 
@@ -63,7 +75,16 @@ class Raw(Profile):
 @class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class Jpeg(Profile):
-    """Decoded, shrunk to the shorter side, encoded again. Lossy: the encoder enters the fingerprint."""
+    """Decoded, shrunk to the shorter side, encoded again. Lossy: the encoder enters the fingerprint.
+
+    Examples:
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.Resize((16, 16))])
+        >>> small = photos.cache(image=spiral.Jpeg(shorter_side=16)).sample(order=shuffle)
+        >>> with small.collate(batch_size=8, fields={"image": image}).to_numpy() as stream:
+        ...     done = stream.materialize(lambda progress: None)
+        ...     stream.caches()[0].complete
+        True
+    """
 
     shorter_side: int | None = None
     quality: int = 90
@@ -90,6 +111,10 @@ class Frames(Profile):
     uint8 RGB pixels, or with ``quality`` (1 to 100) a JPEG each: a clip of key frames only, about a tenth of the
     bytes, and lossy, so that the encoder enters the fingerprint. A clip whose frames are chosen without a random
     number is kept as the frames that are chosen, any other as all frames of its segment.
+
+    Examples:
+        >>> spiral.Frames(shorter_side=256, quality=90)
+        Frames(shorter_side=256, quality=90)
     """
 
     SEMANTIC: ClassVar[str] = H264_REF

@@ -73,6 +73,10 @@ class PreparedData:
         used_by: the saved streams that name it, then the relations that need it.
         removed_bytes: how much was removed now.
         note: why it stays, or what became of it.
+
+    Examples:
+        >>> first = stream.take(1)
+        >>> kinds = {each.kind: each.bytes for each in catalog.caches()}
     """
 
     kind: str

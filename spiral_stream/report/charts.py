@@ -55,7 +55,13 @@ _BLUE, _ORANGE, _GRAY = "#3b6ea5", "#d9822b", "#777777"
 @final
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A drawn picture."""
+    """A drawn picture.
+
+    Examples:
+        >>> drawn = spiral.Picture("dot", "A dot", "svg", b"<svg></svg>")
+        >>> drawn.title
+        'A dot'
+    """
 
     name: str  # of a file, without its ending
     title: str
@@ -215,6 +221,13 @@ def draw_bars(
         across: what the bars are, with the unit.
         up: what their heights are, with the unit.
         form: ``svg`` or ``png``.
+
+    Examples:
+        >>> drawn = spiral.draw_bars(
+        ...     "labels", "Rows per label", [("fox", 12), ("owl", 30)], across="label", up="rows"
+        ... )
+        >>> drawn.form, drawn.data[:5]
+        ('svg', b'<?xml')
     """
     size = max(1, -(-len(heights) // _BARS))
     groups = [heights[at : at + size] for at in range(0, len(heights), size)]
@@ -251,6 +264,11 @@ def draw_curves(
         marks: places that a vertical line marks.
         marked: what the marks are.
         form: ``svg`` or ``png``.
+
+    Examples:
+        >>> loss = {"loss": {"train": [(0, 2.3), (1, 1.7)], "val": [(0, 2.4), (1, 1.9)]}}
+        >>> spiral.draw_curves("loss", "Loss", loss, across="epoch").title
+        'Loss'
     """
     from matplotlib import colormaps
 

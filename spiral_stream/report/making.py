@@ -57,6 +57,11 @@ class Report:
         skews: of labels and sources.
         notes: what could not be shown, and why.
         default_path: where `save` writes the page: beside the catalog.
+
+    Examples:
+        >>> report = spiral.report_relation(catalog, "texts", pictures=0)
+        >>> report.html()[:15]
+        '<!doctype html>'
     """
 
     name: str
@@ -78,13 +83,24 @@ class Report:
 
     @property
     def snippet(self) -> str:
-        """Python code that opens the relation."""
+        """Python code that opens the relation.
+
+        Examples:
+            >>> len(spiral.report_relation(catalog, "texts", pictures=0).snippet) > 0
+            True
+        """
         root = place_of(self.default_path.parent.parent)
         lines = ("import spiral_stream as spiral", "", f"catalog = spiral.connect({root!r})")
         return "\n".join([*lines, f'rows = catalog.table("{self.name}")', ""])
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return what is said of the relation as a whole, each with its name."""
+        """Return what is said of the relation as a whole, each with its name.
+
+        Examples:
+            >>> report = spiral.report_relation(catalog, "texts", pictures=0)
+            >>> dict(report.facts())["rows"]
+            '40'
+        """
         return [
             ("rows", f"{self.rows:,}"),
             ("storage shards", f"{self.shards:,}"),
@@ -100,11 +116,19 @@ class Report:
 
         Raises:
             MissingExtraError: matplotlib is not installed.
+
+        Examples:
+            >>> pictures = spiral.report_relation(catalog, "texts", pictures=0).pictures()
         """
         return [picture for each in self.skews for picture in each.pictures(form)]
 
     def html(self) -> str:
-        """Return the report as one page of at most 16 MiB. Without matplotlib, a note is in the place of pictures of skew."""
+        """Return the report as one page of at most 16 MiB. Without matplotlib, a note is in the place of pictures of skew.
+
+        Examples:
+            >>> "texts" in spiral.report_relation(catalog, "texts", pictures=0).html()
+            True
+        """
         from spiral_stream.report.page import relation_parts
 
         parts = markup.bounded(relation_parts(self, PAGE_BYTES // 2), PAGE_BYTES - markup.PAPER_BYTES)
@@ -118,6 +142,10 @@ class Report:
 
         Raises:
             CatalogError: it cannot be written.
+
+        Examples:
+            >>> spiral.report_relation(catalog, "texts", pictures=0).save("report.html").name
+            'report.html'
         """
         return write_page(f"report of {self.name}", self.default_path if path is None else Path(path), self.html())
 
@@ -171,6 +199,11 @@ def report_relation(
     Raises:
         CatalogError: the relation or a column is unknown; lists similar ones.
         SourceError: the relation cannot be read.
+
+    Examples:
+        >>> report = spiral.report_relation(catalog, "texts", pictures=0)
+        >>> report.save("texts.html").exists()
+        True
     """
     entry = catalog.entry(name)
     with OpenRelation(entry) as relation:

@@ -35,6 +35,11 @@ class OrderedRows:
     """The order of one epoch of a stream. It reads no payload, and nothing but the rows that are asked for.
 
     Made by ``stream.order(epoch)`` and ``relation.order(epoch)``.
+
+    Examples:
+        >>> order = stream.order(epoch=1)
+        >>> len(order)
+        48
     """
 
     def __init__(self, stages: Stages, epoch: int) -> None:
@@ -56,6 +61,10 @@ class OrderedRows:
 
         Raises:
             IndexError: a position is not in the epoch.
+
+        Examples:
+            >>> stream.order().rows([0, 1])["photo_id"].to_pylist()
+            ['p19', 'p17']
         """
         at = self._checked(positions)
         stages, tables = self._stages, list[pa.Table]()
@@ -72,6 +81,10 @@ class OrderedRows:
 
         Raises:
             KeyError: the plan keeps no row with this identity.
+
+        Examples:
+            >>> stream.order().positions("p07")
+            [37]
         """
         stream, rows = found_rows(self._stages, identity, "order")
         with sound():

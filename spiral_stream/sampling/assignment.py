@@ -25,6 +25,14 @@ class DataParallel:
     `batching.lanes`). It belongs to the plan and its fingerprint; rank, world size and ``merge`` (batches that a rank
     concatenates per step) belong to the run. So does ``bind(ranks_per_node=)``, which deals the batches of a step to nodes,
     and so gives each node lanes of its own (see `sampling.nodes`).
+
+    Examples:
+        >>> one = spiral.DataParallel(rank=1, world_size=2)
+        >>> half = photos.sample(order=shuffle, assignment=one).collate(
+        ...     batch_size=8, fields={"width": spiral.Stack("width")}
+        ... )
+        >>> len(half.to_numpy())
+        3
     """
 
     rank: int | RuntimeParam

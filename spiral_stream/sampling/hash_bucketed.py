@@ -25,7 +25,13 @@ MOST_BUCKETS: Final = 2**24
 @class_door(PlanError)
 @dataclass(frozen=True, slots=True)
 class ShuffleBuckets:
-    """Buckets come in a new keyed order in every pass."""
+    """Buckets come in a new keyed order in every pass.
+
+    Examples:
+        >>> order = spiral.HashBucketed(seed=17, bucket_count=64, bucket_order=spiral.ShuffleBuckets(seed=3))
+        >>> photos.sample(order=order).order().rows([0])["photo_id"].to_pylist()
+        ['p44']
+    """
 
     VERSION: ClassVar[int] = 1
     seed: int
@@ -42,6 +48,12 @@ class HashBucketed(Order):
 
     ``bucket_count`` is a power of two; ``bucket_order`` is ``ShuffleBuckets(seed)``
     unless given.
+
+    Examples:
+        >>> photos.sample(order=spiral.HashBucketed(seed=17, bucket_count=64)).order().rows([0])[
+        ...     "photo_id"
+        ... ].to_pylist()
+        ['p11']
     """
 
     seed: int | None

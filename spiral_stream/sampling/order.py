@@ -79,6 +79,11 @@ class Population:
     ``unit_shards`` says which shard each unit belongs to. Units are the shards if nothing finer is known. ``runs`` groups
     the rows by the columns of `Order.grouped_by`. ``arranged`` has them in the order of a sort that comes last in the plan.
     ``weights`` are those of `Order.weighted_by`.
+
+    Examples:
+        >>> from spiral_stream.sampling.order import Population
+        >>> Population(np.array([12, 4], np.uint64), np.array([0, 1], np.uint64)).total
+        16
     """
 
     unit_rows: UInt64  # [U]
@@ -95,7 +100,16 @@ class Population:
 
 
 class Arrangement(ABC):
-    """One pass of an order over a population."""
+    """One pass of an order over a population.
+
+    Examples:
+        >>> from spiral_stream.sampling.order import Population
+        >>> everything = Population(np.array([12], np.uint64), np.zeros(1, np.uint64))
+        >>> arranged = spiral.GlobalShuffle(seed=17).arrange(everything, 0)
+        >>> rows = arranged.rows(np.arange(3, dtype=np.uint64))
+        >>> arranged.positions(rows).tolist()
+        [0, 1, 2]
+    """
 
     size: int  # number of positions
 
@@ -113,7 +127,15 @@ class Arrangement(ABC):
 
 
 class Order(ABC):
-    """A policy of the plan: frozen, JSON-able, without data."""
+    """A policy of the plan: frozen, JSON-able, without data.
+
+    Examples:
+        >>> from spiral_stream.sampling.order import Population
+        >>> from spiral_stream.testing import check_order
+        >>> check_order(
+        ...     spiral.GlobalShuffle(seed=17), Population(np.array([12], np.uint64), np.zeros(1, np.uint64))
+        ... )
+    """
 
     VERSION: ClassVar[int] = 1  # part of the fingerprint; a change of any output raises it
 

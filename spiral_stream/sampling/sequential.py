@@ -14,6 +14,10 @@ class Sequential(Order):
     """Row p stands at position p, in every epoch: as stored, or as the last `sort` before it says (a curriculum).
 
     `concat` reads streams like that, one after the other. A `mix` is refused, since it draws each stream at random.
+
+    Examples:
+        >>> photos.sample(order=spiral.Sequential()).order().rows([0, 1])["photo_id"].to_pylist()
+        ['p00', 'p01']
     """
 
     @property

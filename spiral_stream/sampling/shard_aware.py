@@ -38,6 +38,11 @@ class ShardAwareShuffle(Order):
     singly, unless ``clump_size`` keeps runs of that many rows together. ``shard_key`` names the columns in which the rows
     of a ``"shard"`` are equal; such rows have to lie together in storage, in a few runs. It may name ``stream_id``, which
     changes nothing: each stream of a mixture always has its own order.
+
+    Examples:
+        >>> order = spiral.ShardAwareShuffle(seed=17, shuffle_block_size=24)
+        >>> photos.sample(order=order).order().rows([0, 1, 2])["photo_id"].to_pylist()
+        ['p20', 'p08', 'p13']
     """
 
     seed: int | None

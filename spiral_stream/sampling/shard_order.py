@@ -27,6 +27,10 @@ class WithinShards(Order):
     """Shards in a new order, and the rows of each permuted; the next shard begins when one is used up.
 
     A batch has rows of one shard, or of two. Take it where shards were filled at random and are dear to open.
+
+    Examples:
+        >>> photos.sample(order=spiral.WithinShards(seed=17)).order().rows([0, 1])["photo_id"].to_pylist()
+        ['p35', 'p24']
     """
 
     seed: int | None
@@ -51,6 +55,12 @@ class ExpandedRange(Order):
 
     Rows are permuted in windows of half the range, twice: the second windows begin in the middle of the first. So rows of
     a shard mix with those of the shards around it, and no border stops them, unlike those of blocks.
+
+    Examples:
+        >>> photos.sample(order=spiral.ExpandedRange(seed=17, expanded_range=24)).order().rows([0])[
+        ...     "photo_id"
+        ... ].to_pylist()
+        ['p36']
     """
 
     seed: int | None

@@ -23,6 +23,11 @@ class GlobalShuffle(Order):
 
     ``clump_size=n`` moves runs of n contiguous rows together (the last run may be shorter), so that one read serves n
     positions.
+
+    Examples:
+        >>> samples = photos.sample(order=spiral.GlobalShuffle(seed=17))
+        >>> samples.order().rows([0, 1, 2])["photo_id"].to_pylist()
+        ['p19', 'p17', 'p41']
     """
 
     seed: int | None

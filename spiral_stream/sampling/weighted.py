@@ -39,6 +39,11 @@ class Weighted(Order):
     With ``replacement``, a pass draws as often as there are rows, each time any of them. Without, a pass has every row
     whose weight is above 0 once: heavy rows tend to come early, as if rows were drawn one after the other from those that
     are left. ``sample(...).limit(n)`` takes the first n of either.
+
+    Examples:
+        >>> wide = photos.with_columns(weight=col("width") / 320)
+        >>> wide.sample(order=spiral.Weighted("weight", seed=17)).order().rows([0, 1])["photo_id"].to_pylist()
+        ['p38', 'p25']
     """
 
     weights: str

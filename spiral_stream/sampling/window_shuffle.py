@@ -25,6 +25,12 @@ class WindowShuffle(Order):
     storage stay far apart in the epoch: take it where the data is shuffled already, or must keep its rough order. It
     follows a `sort` that comes last in the plan: a curriculum whose steps are mixed. A mixture shuffles each stream in its
     slices of about 4,096 samples as well (docs/decisions/0021).
+
+    Examples:
+        >>> photos.sample(order=spiral.WindowShuffle(seed=17, window=4)).order().rows([0, 1])[
+        ...     "photo_id"
+        ... ].to_pylist()
+        ['p03', 'p00']
     """
 
     seed: int | None

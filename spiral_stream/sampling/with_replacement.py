@@ -21,6 +21,11 @@ class WithReplacement(Order):
     """Each position draws any row with the same probability; a pass draws as often as there are rows.
 
     About 37 % of the rows are missing from a pass. Random transforms of a row that comes several times differ.
+
+    Examples:
+        >>> drawn = photos.sample(order=spiral.WithReplacement(seed=17)).order()
+        >>> len(set(drawn.rows(range(48))["photo_id"].to_pylist())) < 48
+        True
     """
 
     seed: int | None

@@ -25,6 +25,11 @@ class Arrow(Source):
             the working directory at the time.
         allow_outside: whether references may name files that do not lie below ``base``; by default
             only where no base is given.
+
+    Examples:
+        >>> entry = catalog.register("from-arrow", spiral.Arrow(text_rows), identity="doc_id")
+        >>> catalog.table("from-arrow").count()
+        40
     """
 
     KIND: ClassVar[str] = "arrow"

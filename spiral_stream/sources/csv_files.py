@@ -68,6 +68,13 @@ class Csv(ImportedSource):
             only where no base is given.
         newlines_in_values: whether a quoted field may hold a line end. If not, or without a quote, a big file that is not
             compressed is read in parts, by as many workers as there are.
+
+    Examples:
+        >>> from pyarrow import csv
+        >>> csv.write_csv(pa.table({"id": [1, 2], "price": [2.5, 3.5]}), "prices.csv")
+        >>> entry = catalog.register("from-csv", spiral.Csv("prices.csv"), identity="id")
+        >>> catalog.table("from-csv").select("id", "price").to_arrow()["price"].to_pylist()
+        [2.5, 3.5]
     """
 
     KIND: ClassVar[str] = "csv"

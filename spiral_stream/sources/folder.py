@@ -80,6 +80,14 @@ class ImageFolder(ClassFolder):
         path: the folder, or the URI of one on an object store; ``~`` is expanded.
         origin: whether to add the columns ``__file__``, the path of a row's file below the folder, and
             ``__index_in_file__``, which is 0: a file is a row.
+
+    Examples:
+        >>> for kind in ("fox", "owl"):
+        ...     Path("pictures", kind).mkdir(parents=True)
+        ...     size = Path("pictures", kind, "1.jpg").write_bytes(jpeg(9))
+        >>> entry = catalog.register("from-folder", spiral.ImageFolder("pictures"))
+        >>> catalog.table("from-folder").columns
+        ['sample_id', 'image_ref', 'label_id', 'class_name', 'size_bytes', 'storage_shard']
     """
 
     KIND: ClassVar[str] = "image_folder"

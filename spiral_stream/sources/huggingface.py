@@ -53,6 +53,13 @@ class HuggingFace(Source):
         base: folder that relative paths of images start from; by default ``path``.
         allow_outside: whether paths may name files that do not lie below ``base``; by default only where no base is given.
         origin: whether to add the columns ``__file__``, the name of a row's file, and ``__index_in_file__``, its place in it.
+
+    Examples:
+        >>> import datasets
+        >>> datasets.Dataset.from_dict({"id": [0, 1], "text": ["fox", "owl"]}).save_to_disk("saved")
+        >>> entry = catalog.register("from-hub", spiral.HuggingFace("saved"), identity="id")
+        >>> catalog.table("from-hub").count()
+        2
     """
 
     KIND: ClassVar[str] = "huggingface"

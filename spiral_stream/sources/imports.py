@@ -34,7 +34,13 @@ SKIP: Final = "skip"
 @final
 @dataclass(frozen=True, slots=True)
 class ImportUnit:
-    """What is read at once: a file, with others that belong to it; or several files; or a part of one."""
+    """What is read at once: a file, with others that belong to it; or several files; or a part of one.
+
+    Examples:
+        >>> from spiral_stream.sources import ImportUnit
+        >>> ImportUnit("a.csv", "data/a.csv", 1_024, "key").name
+        'a.csv'
+    """
 
     name: str  # unique within the source and stable: the path relative to the source's folder
     path: str  # of the file on this machine

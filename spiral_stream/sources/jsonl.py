@@ -72,6 +72,12 @@ class Jsonl(ImportedSource):
         references: columns of texts that name members of tars, ``tar://shard.tar#0001.jpg``, one or a list per row, and
             the folder that the tars are named from: ``{"image": "/data"}``, or its URI on an object store; or
             ``["image"]``, named from the folder of each file. The column becomes a reference to the member's bytes.
+
+    Examples:
+        >>> size = Path("chats.jsonl").write_text('{"id": 1, "text": "fox"}')
+        >>> entry = catalog.register("from-jsonl", spiral.Jsonl("chats.jsonl"), identity="id")
+        >>> catalog.table("from-jsonl").count()
+        1
     """
 
     KIND: ClassVar[str] = "jsonl"

@@ -60,6 +60,13 @@ class Lance(Source):
             given.
         origin: whether to add the columns ``__file__``, the name of a row's fragment, and ``__index_in_file__``, its place
             among the fragment's rows.
+
+    Examples:
+        >>> import lance
+        >>> dataset = lance.write_dataset(text_rows, "texts.lance")
+        >>> entry = catalog.register("from-lance", spiral.Lance("texts.lance"), identity="doc_id")
+        >>> catalog.table("from-lance").count()
+        40
     """
 
     KIND: ClassVar[str] = "lance"

@@ -67,6 +67,13 @@ class Parquet(Source):
             key that the files store as a column too is refused, unless statistics show that all values are the folder's.
         origin: whether to add the columns ``__file__``, the name of a row's file below the common folder, and
             ``__index_in_file__``, its place in that file.
+
+    Examples:
+        >>> Path("parts").mkdir()
+        >>> pq.write_table(text_rows, "parts/0.parquet")
+        >>> entry = catalog.register("from-parquet", spiral.Parquet("parts/*.parquet"), identity="doc_id")
+        >>> catalog.table("from-parquet").count()
+        40
     """
 
     KIND: ClassVar[str] = "parquet"

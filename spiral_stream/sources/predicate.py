@@ -8,7 +8,13 @@ from spiral_stream.expr import Expr
 
 
 def needed(columns: Sequence[str], predicate: Expr | None) -> list[str]:
-    """Return the columns to read: those asked for, then those only the predicate names, sorted."""
+    """Return the columns to read: those asked for, then those only the predicate names, sorted.
+
+    Examples:
+        >>> from spiral_stream.sources import needed
+        >>> sorted(needed(["text"], col("doc_id") < 3))
+        ['doc_id', 'text']
+    """
     extra = set() if predicate is None else predicate.columns() - set(columns)
     return [*columns, *sorted(extra)]
 
@@ -23,6 +29,11 @@ def passing(rows: pa.Table | pa.RecordBatch, predicate: Expr | None, columns: Se
 
     Raises:
         PlanError: the predicate does not fit the rows' types.
+
+    Examples:
+        >>> from spiral_stream.sources import passing
+        >>> passing(text_rows, col("doc_id") < 3, ["text"]).num_rows
+        3
     """
     import pyarrow.dataset as pads
 

@@ -124,6 +124,10 @@ def declared_source(declared: Mapping[str, Any]) -> Source:
 
     Raises:
         SourceError: the kind is unknown, or its fields do not fit.
+
+    Examples:
+        >>> spiral.declared_source({"kind": "parquet", "path": "parts/*.parquet"}).KIND
+        'parquet'
     """
     kind = declared.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:

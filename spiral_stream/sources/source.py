@@ -28,6 +28,11 @@ def content_key(*parts: str | int | bytes) -> str:
     """32 hex digits that name some content; each part enters with its length.
 
     XXH3-128, unseeded: enough to tell contents apart, not meant against forgery.
+
+    Examples:
+        >>> from spiral_stream.sources import content_key
+        >>> content_key("a.parquet", 1_024, 17) == content_key("a.parquet", 1_024, 18)
+        False
     """
     state = xxhash.xxh3_128()
     for part in parts:
@@ -50,7 +55,13 @@ def ordinals_of(begin: int, end: int) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One physical unit of storage: a file, a fragment, a folder of files."""
+    """One physical unit of storage: a file, a fragment, a folder of files.
+
+    Examples:
+        >>> from spiral_stream.sources import Unit, content_key
+        >>> Unit("a.parquet", 40, 1_024, content_key("a.parquet", 1_024, 17), (40,)).rows
+        40
+    """
 
     name: str  # stable and unique within the source, without the mount point
     rows: int
@@ -98,7 +109,12 @@ class FormerProfile:
 
 
 class Source(ABC):
-    """The storage of a relation's rows. Subclasses are frozen dataclasses of JSON values."""
+    """The storage of a relation's rows. Subclasses are frozen dataclasses of JSON values.
+
+    Examples:
+        >>> isinstance(spiral.Arrow(text_rows), spiral.Source)
+        True
+    """
 
     KIND: ClassVar[str]
 

@@ -39,6 +39,13 @@ class TextFiles(ImportedSource):
         path: a folder, or the URI of one on an object store.
         pattern: of the files in it, such as ``"**/*.txt"``; ``**`` stands for any folders.
         on_error: ``"raise"``, or ``"skip"`` to leave out files that are not UTF-8; they are counted.
+
+    Examples:
+        >>> Path("notes").mkdir()
+        >>> size = Path("notes/a.txt").write_text("The fox.")
+        >>> entry = catalog.register("from-texts", spiral.TextFiles("notes"), identity=spiral.RowIdentity())
+        >>> catalog.table("from-texts").count()
+        1
     """
 
     KIND: ClassVar[str] = "text_files"

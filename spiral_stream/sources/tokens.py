@@ -51,6 +51,14 @@ class Tokens(ImportedSource):
         separator: the id that ends a document.
         length: ids of each document.
         index: True asks for an index next to each file, False for none.
+
+    Examples:
+        >>> np.arange(1_000, dtype=np.uint16).tofile("train.bin")
+        >>> entry = catalog.register(
+        ...     "from-tokens", spiral.Tokens("train.bin", dtype="uint16", length=128), identity=spiral.RowIdentity()
+        ... )
+        >>> catalog.table("from-tokens").count()
+        8
     """
 
     KIND: ClassVar[str] = "tokens"

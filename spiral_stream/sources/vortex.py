@@ -59,6 +59,13 @@ class Vortex(Source):
             given.
         origin: whether to add the columns ``__file__``, the name of a row's file below the common folder, and
             ``__index_in_file__``, its place in that file.
+
+    Examples:
+        >>> import vortex
+        >>> vortex.io.write(vortex.array(text_rows.select(["doc_id", "text"])), "texts.vortex")
+        >>> entry = catalog.register("from-vortex", spiral.Vortex("texts.vortex"), identity="doc_id")
+        >>> catalog.table("from-vortex").count()
+        40
     """
 
     KIND: ClassVar[str] = "vortex"

@@ -80,6 +80,17 @@ class WebDataset(ImportedSource):
 
     Raises:
         SourceError: an argument is not of this form.
+
+    Examples:
+        >>> import tarfile
+        >>> with tarfile.open("shard-0.tar", "w") as tar:
+        ...     for name, data in (("a.jpg", jpeg(9)), ("a.cls", b"3")):
+        ...         member = tarfile.TarInfo(name)
+        ...         member.size = len(data)
+        ...         tar.addfile(member, io.BytesIO(data))
+        >>> entry = catalog.register("from-tars", spiral.WebDataset("shard-0.tar"), identity="__key__")
+        >>> catalog.table("from-tars").count()
+        1
     """
 
     KIND: ClassVar[str] = "webdataset"

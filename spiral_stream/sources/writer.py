@@ -22,7 +22,14 @@ _BATCH_ROWS: Final = 4096
 @final
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What a writer published."""
+    """What a writer published.
+
+    Examples:
+        >>> writer = spiral.Writer("four.lance", pa.schema([("x", pa.int64())]))
+        >>> writer.write({"x": 1})
+        >>> writer.close().rows
+        1
+    """
 
     rows: int
     shards: int
@@ -55,12 +62,13 @@ class Writer:
         SourceError: the folder or the store cannot be written, the columns are not those of the dataset, or the dataset has
             the part.
 
-    Example:
-        ```python
-        schema = pa.schema([("text", pa.utf8()), ("label", pa.int64())])
-        with spiral.Writer("reviews.lance", schema) as writer:
-            writer.write({"text": "good", "label": 1})
-        ```
+    Examples:
+        >>> schema = pa.schema([("text", pa.utf8()), ("label", pa.int64())])
+        >>> with spiral.Writer("reviews.lance", schema) as writer:
+        ...     writer.write({"text": "good", "label": 1})
+        >>> entry = catalog.register("reviews", spiral.Lance("reviews.lance"), identity=spiral.RowIdentity())
+        >>> catalog.table("reviews").count()
+        1
     """
 
     @door(SourceError)
@@ -102,6 +110,10 @@ class Writer:
 
         Raises:
             SourceError: a row does not fit the schema (names the row and the field), or the folder cannot be written.
+
+        Examples:
+            >>> with spiral.Writer("one.lance", pa.schema([("x", pa.int64())])) as writer:
+            ...     writer.write({"x": 1})
         """
         if self._part is None:
             self._need_open()
@@ -120,6 +132,12 @@ class Writer:
 
         Raises:
             SourceError: the writer is closed, another writer published the part, or the folder cannot be written.
+
+        Examples:
+            >>> writer = spiral.Writer("two.lance", pa.schema([("x", pa.int64())]))
+            >>> writer.write({"x": 1})
+            >>> writer.close().rows
+            1
         """
         part = self._need_open()
         try:
@@ -136,7 +154,13 @@ class Writer:
         )
 
     def abort(self) -> None:
-        """End the writer and publish nothing; does nothing to one that is closed."""
+        """End the writer and publish nothing; does nothing to one that is closed.
+
+        Examples:
+            >>> writer = spiral.Writer("three.lance", pa.schema([("x", pa.int64())]))
+            >>> writer.write({"x": 1})
+            >>> writer.abort()
+        """
         part, self._part = self._part, None
         if part is not None and os.getpid() == self._owner:
             part.drop()

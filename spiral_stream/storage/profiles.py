@@ -70,6 +70,11 @@ def use_storage(name: str, prefix: str, **options: Any) -> None:
 
     Raises:
         SourceError: the prefix or an option is none.
+
+    Examples:
+        >>> spiral.use_storage(
+        ...     "minio", "s3://team/", endpoint="http://localhost:9000", allow_http="true"
+        ... )
     """
     where = f"use_storage({shown(name)})"
     if not isinstance(name, str):

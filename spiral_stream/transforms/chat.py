@@ -48,8 +48,11 @@ class ChatTemplate(Transform):
     Raises:
         PlanError: an argument is of the wrong type, or out of range.
 
-    Example:
-        ``sampled.map(ChatTemplate("messages", tokenizer="qwen") >> ("tokens", "loss_mask"))``
+    Examples:
+        >>> template = spiral.ChatTemplate("messages", tokenizer="qwen", train_on="last")
+        >>> named = template >> ("tokens", "loss_mask")
+        >>> template.columns
+        ('messages',)
     """
 
     NAME: ClassVar[str] = "chat_template"

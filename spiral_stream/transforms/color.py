@@ -42,8 +42,11 @@ class ColorJitter(PixelTransform):
     Raises:
         PlanError: a range or probability is out of bounds.
 
-    Example:
-        ``ColorJitter(0.4, 0.4, 0.2, 0.1, p=0.8)``
+    Examples:
+        >>> steps = [spiral.Resize((16, 16)), spiral.ColorJitter(0.4, 0.4, 0.2, 0.1, p=0.8)]
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
+        >>> samples.collate(batch_size=8, fields={"image": image}).to_numpy()[0]["image"].dtype
+        dtype('uint8')
     """
 
     NAME: ClassVar[str] = "color_jitter"
@@ -82,7 +85,14 @@ class ColorJitter(PixelTransform):
 @final
 @dataclass(frozen=True)
 class Grayscale(PixelTransform):
-    """Replace colours by three equal channels of gray: 0.2989 red, 0.587 green and 0.114 blue."""
+    """Replace colours by three equal channels of gray: 0.2989 red, 0.587 green and 0.114 blue.
+
+    Examples:
+        >>> steps = [spiral.Resize((16, 16)), spiral.Grayscale()]
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
+        >>> samples.collate(batch_size=8, fields={"image": image}).to_numpy()[0]["image"].shape
+        (8, 3, 16, 16)
+    """
 
     NAME: ClassVar[str] = "grayscale"
 
@@ -107,6 +117,12 @@ class RandomGrayscale(PixelTransform):
 
     Raises:
         PlanError: ``p`` is out of range.
+
+    Examples:
+        >>> steps = [spiral.Resize((16, 16)), spiral.RandomGrayscale(0.2)]
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
+        >>> samples.collate(batch_size=8, fields={"image": image}).to_numpy()[0]["image"].shape
+        (8, 3, 16, 16)
     """
 
     NAME: ClassVar[str] = "random_grayscale"
@@ -143,8 +159,11 @@ class GaussianBlur(PixelTransform):
     Raises:
         PlanError: a size is even, or a range or probability is out of bounds.
 
-    Example:
-        ``GaussianBlur(23, (0.1, 2.0), p=0.5)``
+    Examples:
+        >>> steps = [spiral.Resize((16, 16)), spiral.GaussianBlur(5, (0.1, 2.0), p=0.5)]
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
+        >>> samples.collate(batch_size=8, fields={"image": image}).to_numpy()[0]["image"].shape
+        (8, 3, 16, 16)
     """
 
     NAME: ClassVar[str] = "gaussian_blur"

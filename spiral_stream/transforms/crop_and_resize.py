@@ -71,8 +71,12 @@ class RandomResizedCrop(ImageTransform):
     Raises:
         PlanError: the size or a range is out of bounds.
 
-    Example:
-        ``Stack("image", decode="jpeg", transforms=[RandomResizedCrop(224, scale=(0.2, 1.0))])``
+    Examples:
+        >>> steps = [spiral.RandomResizedCrop(16, scale=(0.2, 1.0))]
+        >>> samples.collate(
+        ...     batch_size=8, fields={"image": spiral.Stack("image", decode="jpeg", transforms=steps)}
+        ... ).to_numpy()[0]["image"].shape
+        (8, 3, 16, 16)
     """
 
     NAME: ClassVar[str] = "random_resized_crop"
@@ -146,6 +150,10 @@ class RandomHorizontalFlip(ImageTransform):
 
     Raises:
         PlanError: ``p`` is out of range.
+
+    Examples:
+        >>> steps = [spiral.Resize((16, 16)), spiral.RandomHorizontalFlip(0.5)]
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
     """
 
     NAME: ClassVar[str] = "random_horizontal_flip"
@@ -185,6 +193,10 @@ class Resize(ImageTransform):
 
     Raises:
         PlanError: the size is out of range.
+
+    Examples:
+        >>> spiral.Stack("image", decode="jpeg", transforms=[spiral.Resize((16, 16))]).column
+        'image'
     """
 
     NAME: ClassVar[str] = "resize"
@@ -251,6 +263,13 @@ class CenterCrop(_Centred):
 
     Raises:
         PlanError: the size is out of range.
+
+    Examples:
+        >>> steps = [spiral.Resize(20), spiral.CenterCrop(16)]
+        >>> samples.collate(
+        ...     batch_size=8, fields={"image": spiral.Stack("image", decode="jpeg", transforms=steps)}
+        ... ).to_numpy().spec()["image"].shape
+        (3, 16, 16)
     """
 
     NAME: ClassVar[str] = "center_crop"
@@ -284,6 +303,13 @@ class RandomCrop(ImageTransform):
 
     Raises:
         PlanError: the size is out of range.
+
+    Examples:
+        >>> steps = [spiral.Resize(20), spiral.RandomCrop(16)]
+        >>> samples.collate(
+        ...     batch_size=8, fields={"image": spiral.Stack("image", decode="jpeg", transforms=steps)}
+        ... ).to_numpy()[0]["image"].shape
+        (8, 3, 16, 16)
     """
 
     NAME: ClassVar[str] = "random_crop"
@@ -327,8 +353,14 @@ class Normalize(Transform):
     Raises:
         PlanError: one of them is not that.
 
-    Example:
-        ``Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))``
+    Examples:
+        >>> steps = [
+        ...     spiral.Resize((16, 16)),
+        ...     spiral.Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+        ... ]
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=steps, dtype="float32")
+        >>> samples.collate(batch_size=8, fields={"image": image}).to_numpy()[0]["image"].dtype
+        dtype('float32')
     """
 
     NAME: ClassVar[str] = "normalize"

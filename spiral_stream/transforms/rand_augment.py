@@ -57,6 +57,12 @@ class RandAugment(PixelTransform):
 
     Raises:
         PlanError: an argument is out of range.
+
+    Examples:
+        >>> steps = [spiral.Resize((16, 16)), spiral.RandAugment(num_ops=2, magnitude=9)]
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
+        >>> samples.collate(batch_size=8, fields={"image": image}).to_numpy()[0]["image"].shape
+        (8, 3, 16, 16)
     """
 
     NAME: ClassVar[str] = "rand_augment"

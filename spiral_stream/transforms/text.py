@@ -28,8 +28,18 @@ class Tokenize(Transform):
     Raises:
         PlanError: an argument is of the wrong type, or out of range.
 
-    Example:
-        ``sampled.map(Tokenize("text", tokenizer="llama-tokenizer", separator="<|endoftext|>") >> "tokens")``
+    Examples:
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> tokenizer = Tokenizer(models.WordLevel({"fox": 0, "owl": 1, "?": 2}, unk_token="?"))
+        >>> tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+        >>> entry = catalog.register_tokenizer("words", tokenizer)
+        >>> named = (
+        ...     texts.drop("tokens")
+        ...     .sample(order=shuffle)
+        ...     .map(spiral.Tokenize("text", tokenizer="words") >> "tokens")
+        ... )
+        >>> named.collate(batch_size=8, fields={"input_ids": spiral.Pad("tokens")}).to_numpy()[0]["input_ids"].shape
+        (8, 5)
     """
 
     NAME: ClassVar[str] = "tokenize"

@@ -85,6 +85,12 @@ class RandomRotation(Warp):
 
     Raises:
         PlanError: an argument is out of range.
+
+    Examples:
+        >>> steps = [spiral.Resize((16, 16)), spiral.RandomRotation(15)]
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
+        >>> samples.collate(batch_size=8, fields={"image": image}).to_numpy()[0]["image"].shape
+        (8, 3, 16, 16)
     """
 
     NAME: ClassVar[str] = "random_rotation"
@@ -120,6 +126,12 @@ class RandomAffine(Warp):
 
     Raises:
         PlanError: an argument is out of range.
+
+    Examples:
+        >>> steps = [spiral.Resize((16, 16)), spiral.RandomAffine(10, translate=(0.1, 0.1), scale=(0.9, 1.1))]
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
+        >>> samples.collate(batch_size=8, fields={"image": image}).to_numpy()[0]["image"].shape
+        (8, 3, 16, 16)
     """
 
     NAME: ClassVar[str] = "random_affine"
