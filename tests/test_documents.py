@@ -166,7 +166,9 @@ def test_every_page_is_in_the_navigation() -> None:
 
 def test_the_list_for_programs_has_every_page_under_its_title() -> None:
     settings = re.sub(r"!!python/name:\S+", "''", (ROOT / "mkdocs.yml").read_text())
-    pages = [name for name in navigation(yaml.safe_load(settings)["nav"]) if name.endswith(".md") and name != "index.md"]
+    pages = [
+        name for name in navigation(yaml.safe_load(settings)["nav"]) if name.endswith(".md") and name != "index.md"
+    ]
     text = (DOCS / "llms.txt").read_text()
     listed = re.findall(r"^- \[(.+)\]\((\S+)\)", text, re.MULTILINE)
     titles = {name: re.findall(r"^# (.+)$", (DOCS / name).read_text(), re.MULTILINE)[0] for name in pages}
@@ -203,7 +205,16 @@ def exists(name: str) -> bool:
 @pytest.mark.parametrize(
     "word",
     [
-        *("shuffle", "map_batches", "DataLoader", "StreamingDataset", "num_workers", "predownload", "is_in", "collate_fn"),
+        *(
+            "shuffle",
+            "map_batches",
+            "DataLoader",
+            "StreamingDataset",
+            "num_workers",
+            "predownload",
+            "is_in",
+            "collate_fn",
+        ),
         *("DistributedSampler", "WeightedRandomSampler", "load_dataset", "train_test_split", "set_epoch", "groupby"),
     ],
 )
