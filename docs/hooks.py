@@ -1,8 +1,21 @@
 """What MkDocs cannot say in its settings: folders in the navigation, and pages for programs beside those for people."""
 
+import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+HEAD = """# Spiral
+
+> Spiral turns a catalog of images, text and video into the exact sequence of batches that a training run sees. The Python \
+package is `spiral_stream`; import it as `import spiral_stream as spiral`.
+
+A program registers a source in a catalog, takes the relation, filters and joins rows, calls `sample` with an order and \
+`collate` with fields, and iterates `to_torch()`, `to_numpy()` or `to_jax()`. A batch is a function of plan, data, epoch and \
+place: threads, ranks and caches change only the speed.
+"""
+NOT_PROSE = ("#", "|", "![", ":::", "*", "<", "!!!")
 
 
 def on_config(config: Any) -> Any:
@@ -31,3 +44,43 @@ def on_post_build(config: Any) -> None:
         place = site / page.relative_to(docs)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(page, place)
+
+
+def list_for_programs(docs: Path, nav: list[dict[str, Any]]) -> str:
+    """What `llms.txt` holds (llmstxt.org): every page of the navigation but records, its title and first sentence."""
+    parts = [HEAD]
+    for name, pages in _sections(nav[1:]):
+        entries = [_entry(docs, page) for page in pages if not page.endswith("/")]
+        if entries:
+            parts.append("\n".join([f"## {name}", "", *entries, ""]))
+    return "\n".join(parts)
+
+
+def _sections(nav: list[dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    for section in nav:
+        for name, pages in section.items():
+            if isinstance(pages, list) and isinstance(pages[0], dict):
+                yield from ((f"{name}: {part}", each) for part, each in _sections(pages))
+            else:
+                yield name, pages if isinstance(pages, list) else [pages]
+
+
+def _entry(docs: Path, page: str) -> str:
+    text = re.sub(r"\A---\n.*?\n---\n", "", (docs / page).read_text(), flags=re.DOTALL)
+    title, text = re.sub(r"```.*?```", "", text, flags=re.DOTALL).strip().split("\n", 1)
+    prose = (each.strip() for each in re.split(r"\n\s*\n", text))
+    first = next((each for each in prose if each and not each.startswith(NOT_PROSE)), "")
+    first = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", " ".join(first.split())).replace(
+        "**", ""
+    )
+    sentence = re.split(r"(?<=[.:!?])\s", first, maxsplit=1)[0].rstrip(":")
+    return f"- [{title.removeprefix('# ')}]({page})" + (f": {sentence}" if sentence else "")
+
+
+if __name__ == "__main__":
+    import yaml
+
+    root = Path(__file__).parents[1]
+    written = re.sub(r"!!python/name:\S+", "''", (root / "mkdocs.yml").read_text())
+    made = list_for_programs(root / "docs", yaml.safe_load(written)["nav"])
+    (root / "docs" / "llms.txt").write_text(made)
