@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import random
+import stat
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -152,8 +153,9 @@ def enter(folder: Path) -> Held:
         except FileNotFoundError:
             continue
         except FileExistsError:  # it was there, and was removed before `mkdir` looked what it is
-            if folder.exists() and not folder.is_dir():
-                raise
+            with suppress(FileNotFoundError):
+                if not stat.S_ISDIR(folder.stat().st_mode):  # one look: between two it may be made or removed
+                    raise
             continue
         except OSError as error:
             if error.errno in NO_LOCKS:

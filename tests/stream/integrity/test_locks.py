@@ -8,8 +8,11 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from spiral_stream.catalog.lock import locked
 from spiral_stream.derived.readers import reading, unread
@@ -139,6 +142,41 @@ def test_where_there_are_no_locks_nobody_waits(number: int, tmp_path: Path, monk
     with locked(tmp_path / "lock", "catalog c"):
         assert (tmp_path / "lock").exists()
     locks.enter(tmp_path / "folder").release()
+
+
+@example(looks=[False, True, False], refusals=1)
+@given(looks=st.lists(st.booleans(), max_size=6), refusals=st.integers(0, 3))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_folder_that_others_make_and_remove_all_the_time_is_entered(
+    looks: list[bool], refusals: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, stat, mkdir, there = tmp_path_factory.mktemp("left") / "folder", os.stat, os.mkdir, iter(looks)
+    refused = iter(range(refusals))
+
+    def looked(path: Any, **options: Any) -> os.stat_result:
+        """Found or not, as another process just made or removed it."""
+        if os.fspath(path) != str(folder):
+            return stat(path, **options)
+        if next(there, True):
+            return stat(folder.parent, **options)
+        raise FileNotFoundError(errno.ENOENT, "gone", str(folder))
+
+    def made(path: Any, *args: Any) -> None:
+        if os.fspath(path) == str(folder) and next(refused, None) is not None:
+            raise FileExistsError(errno.EEXIST, "there", str(folder))
+        mkdir(path, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "stat", looked)
+        patch.setattr(os, "mkdir", made)
+        patch.setattr(locks.Held, "is_at", lambda *_: True)
+        locks.enter(folder).release()
+
+
+def test_what_is_no_folder_is_not_entered(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        locks.enter(tmp_path / "file")
 
 
 def test_who_waits_for_a_lock_says_so_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
