@@ -40,7 +40,7 @@ setup(
         ),
         room("spiral_stream.decoders._region", "-O2", "-std=gnu11", libraries=("dl",)),
         room("spiral_stream.decoders._frames", "-O3", "-std=gnu11", "-fno-strict-aliasing"),
-        room("spiral_stream.batching._packing", "-O2", "-std=gnu11"),
+        room("spiral_stream.batching._packing", "-O3", "-std=gnu11"),
         room("spiral_stream.fields._tokens", "-O3", "-std=c11"),
         room("spiral_stream.sampling._permutation", "-O3", "-std=gnu11"),
         room("spiral_stream.derived._gather", "-O3", "-std=gnu11"),

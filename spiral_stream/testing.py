@@ -127,7 +127,7 @@ class ChapterSamples:
     """The samples of one chapter, as a formation sees them: N samples in their order, never their payload.
 
     Args:
-        lengths: shape [N]: tokens of each.
+        lengths: shape [N]: tokens of each; [C, N] for a formation that gives C columns a width of their own.
         streams: shape [N], int32: the stream of each in a mixture; zeros without one.
         shares: K target shares that sum to 1; None without a mixture.
         ahead: K numbers of samples by which each stream is ahead of its share at the chapter's start.
@@ -147,7 +147,7 @@ class ChapterSamples:
     def window(self, start: int, stop: int) -> Window:
         """Return the samples in ``[start, stop)`` as the window that a former takes."""
         part = slice(start, stop)
-        lengths = self.lengths[part] if self.known else None
+        lengths = self.lengths[..., part] if self.known else None
         keys, costs = (tuple(each[part] for each in some) for some in (self.keys, self.costs))
         return Window(np.arange(start, stop), self.streams[part], lengths, keys, costs)
 
@@ -163,7 +163,7 @@ class ChapterSamples:
         """Return the setting for this chapter; the arguments are those of `Setting`."""
         shares = None if self.shares is None else np.array([float(each) for each in self.shares])
         ahead = None if self.ahead is None else np.array([float(each) for each in self.ahead])
-        return Setting(key, len(self.lengths), multiple, batch_size, shares, ahead, last=last, scarce=scarce)
+        return Setting(key, len(self.streams), multiple, batch_size, shares, ahead, last=last, scarce=scarce)
 
 
 @final
@@ -202,9 +202,9 @@ def check_formation(policy: Formation, chapter: ChapterSamples, setting: Setting
     """
     out, again = _formed(policy, chapter, setting), _formed(policy, chapter, setting)
     assert list(map(_as_lists, out.batches)) == list(map(_as_lists, again.batches)), "forming again gives other batches"
-    size = len(chapter.lengths)
+    size = len(chapter.streams)
     if out.batches and out.batches[0].packing is not None:
-        _check_packed(out, chapter)
+        _check_packed(out, chapter, tuple(policy.widths.values()))
         return out
     given = [sample for batch in out.samples() for sample in batch]
     if setting.last is None or isinstance(setting.last, KeepPartial):
@@ -224,7 +224,7 @@ def check_formation(policy: Formation, chapter: ChapterSamples, setting: Setting
 def _formed(policy: Formation, chapter: ChapterSamples, setting: Setting) -> FormedChapter:
     """Feed a chapter to a former, window by window."""
     former: Former = policy.former(setting)
-    out, at, size = FormedChapter(tally=former.tally), 0, len(chapter.lengths)
+    out, at, size = FormedChapter(tally=former.tally), 0, len(chapter.streams)
     while True:
         stop = min(size, at + former.room)
         batches = former.form(chapter.window(at, stop), final=stop == size)
@@ -271,29 +271,44 @@ def _check_batch(
     )
 
 
-def _check_packed(out: FormedChapter, chapter: ChapterSamples) -> None:
-    """Every token of a sample lies in one place of one row, and no two tokens share a place."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    for number, batch in enumerate(out.batches):
-        packing = batch.packing
-        assert isinstance(packing, Packing), f"batch {number} is not packed, and others are"
-        ends = packing.starts + packing.lengths
-        assert bool((ends <= batch.width).all()), f"batch {number}: a piece ends after the width {batch.width}"
-        order = np.lexsort((packing.starts, packing.rows))
-        apart = packing.starts[order][1:] >= ends[order][:-1]
-        same_row = packing.rows[order][1:] == packing.rows[order][:-1]
-        assert bool((apart | ~same_row).all()), f"batch {number}: two pieces overlap in a row"
-        for sample, *piece in zip(*(each.tolist() for each in (batch.samples, packing.offsets, packing.lengths))):  # noqa: B905  of one length
-            found.setdefault(sample, []).append((piece[0], piece[1]))
-    for sample, pieces in found.items():
-        at = 0
-        for offset, length in sorted(pieces):
-            assert offset == at, f"sample {sample}: tokens from {at} on are missing or repeated"
-            at = offset + length
-        whole = int(chapter.lengths[sample])
-        assert at == whole or out.tally.truncated, f"sample {sample} has {whole} tokens, and {at} are in batches"
-    missing = set(np.flatnonzero(chapter.lengths).tolist()) - set(found) - set(out.tally.first.tolist())
-    assert not missing, f"{len(missing)} samples are in no batch"
+def _check_packed(out: FormedChapter, chapter: ChapterSamples, widths: tuple[int, ...]) -> None:
+    """Every token of a sample lies in one place of one row, and no two tokens share a place; in each column by itself."""
+    lengths_CN = np.atleast_2d(chapter.lengths)
+    for column, lengths in enumerate(lengths_CN):
+        found: dict[int, list[tuple[int, int]]] = {}
+        for number, batch in enumerate(out.batches):
+            assert isinstance(batch.packing, Packing), f"batch {number} is not packed, and others are"
+            width = widths[column] if widths else batch.width
+            _check_rows(number, batch.packing, column, width, batch.samples, found)
+        for sample, pieces in found.items():
+            at = 0
+            for offset, length in sorted(pieces):
+                assert offset == at, f"sample {sample}: tokens from {at} on are missing or repeated"
+                at = offset + length
+            whole = int(lengths[sample])
+            assert at == whole or out.tally.truncated, f"sample {sample} has {whole} tokens, and {at} are in batches"
+        missing = set(np.flatnonzero(lengths).tolist()) - set(found) - set(out.tally.first.tolist())
+        assert not missing, f"{len(missing)} samples are in no batch"
+
+
+def _check_rows(
+    number: int,
+    packing: Packing,
+    column: int,
+    width: int,
+    samples: NDArray[Any],
+    found: dict[int, list[tuple[int, int]]],
+) -> None:
+    """One column of one batch: its pieces lie inside the rows, and apart. They are added to what was found of each sample."""
+    starts, lengths = (np.atleast_2d(each)[column] for each in (packing.starts, packing.lengths))
+    ends = starts + lengths
+    assert bool((ends <= width).all()), f"batch {number}: a piece ends after the width {width}"
+    order = np.lexsort((starts, packing.rows))
+    apart = starts[order][1:] >= ends[order][:-1]
+    same_row = packing.rows[order][1:] == packing.rows[order][:-1]
+    assert bool((apart | ~same_row).all()), f"batch {number}: two pieces overlap in a row"
+    for sample, *piece in zip(*(each.tolist() for each in (samples, packing.offsets, lengths))):  # noqa: B905  of one length
+        found.setdefault(sample, []).append((piece[0], piece[1]))
 
 
 @_unwarned

@@ -1,13 +1,14 @@
 /* Which row each sample joins: the loops of packing that cannot be array code, as every choice depends on the last.
  *
- * first_fit: a tree of maxima over the rows finds the leftmost row with room in log2(samples) steps.
+ * first_fit: a tree of maxima over the rows finds the leftmost row with room, of one column in log2(samples) steps.
  * best_fit: stacks of rows by free places, and a bitmap of the stacks that are not empty in four levels of 64 bits:
- * the tightest row is found in at most 2 * LEVELS - 1 words, however wide the row is.
+ * the tightest row is found in at most 2 * LEVELS - 1 words, however wide the row is. Of several columns all rows are
+ * looked at.
  * lay: samples end to end, cut at every row's end.
  * run_ends: the longest runs of samples that keep to the limits of a batch.
  * least_ends: the runs that cost least: rows times width, and a price per run.
  *
- * All arrays are int64. Rows are numbered in the order in which they are opened.
+ * All arrays are int64; those of several columns lie column behind column. Rows are numbered in the order in which they are opened.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -15,43 +16,90 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEVELS = 4, ARRAYS = 6 };
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
+#define FAST __attribute__((target_clones("avx2", "default"))) /* the loader chooses */
+#else
+#define FAST
+#endif
+
+enum { LEVELS = 4, ARRAYS = 6, COLUMNS = 16 };
 #define LARGEST ((1 << 24) - 1)     /* 64 ** LEVELS - 1: the widest row */
 #define LONGEST ((int64_t)1 << 40) /* with MOST of them, sums stay below 2 ** 63 */
 #define MOST ((int64_t)1 << 22)
 
 /* ---- first fit ---------------------------------------------------------------------- */
 
-/* Rows opened, or -1 without memory. A row that may not take another sample counts as having -1 places. */
-static int64_t first_fit(const int64_t *lengths, int64_t count, int32_t width, int64_t segments, int64_t *rows, int64_t *starts) {
+/* Whether each column has as many places as are wanted. */
+static inline int fits(const int32_t *free_of, const int32_t *wanted, int columns) {
+  for (int c = 0; c < columns; c++)
+    if (free_of[c] < wanted[c]) return 0;
+  return 1;
+}
+
+/* What one sample wants of each column. */
+static inline void want(const int64_t *lengths, int64_t count, int columns, int64_t i, int32_t *wanted) {
+  for (int c = 0; c < columns; c++) wanted[c] = (int32_t)lengths[c * count + i];
+}
+
+/* Rows opened, or -1 without memory. A row that may not take another sample counts as having -1 places. Of one column the
+ * child that is gone down to has room. Of several the maxima of a node may be of different rows, and the search goes on with
+ * the next subtree to the right: more steps, as many as there are rows at worst. */
+static inline __attribute__((always_inline)) int64_t fit_first(const int64_t *lengths, int64_t count, int columns,
+                                                               const int32_t *widths, int64_t segments, int64_t *rows,
+                                                               int64_t *starts) {
   int64_t leaves = 1, opened = 0;
   while (leaves < count) leaves *= 2;
-  int32_t *free_of = malloc(2 * (size_t)leaves * sizeof *free_of);
+  int32_t *free_of = malloc(2 * (size_t)leaves * (size_t)columns * sizeof *free_of);
   int64_t *taken = calloc((size_t)leaves, sizeof *taken);
   if (!free_of || !taken) opened = -1;
   if (opened == 0) {
-    for (int64_t node = 1; node < 2 * leaves; node++) free_of[node] = width; /* rows not opened yet have all places */
+    for (int64_t node = 1; node < 2 * leaves; node++) /* rows not opened yet have all places */
+      for (int c = 0; c < columns; c++) free_of[node * columns + c] = widths[c];
     for (int64_t i = 0; i < count; i++) {
-      const int32_t length = (int32_t)lengths[i];
+      int32_t wanted[COLUMNS];
+      want(lengths, count, columns, i, wanted);
       int64_t node = 1;
-      while (node < leaves) node = 2 * node + (free_of[2 * node] < length);
+      while (node < leaves) {
+        node = 2 * node + !fits(free_of + 2 * node * columns, wanted, columns);
+        if (columns > 1) {
+          while (!fits(free_of + node * columns, wanted, columns)) {
+            while (node & 1) node /= 2;
+            node++;
+          }
+        }
+      }
       const int64_t row = node - leaves;
       if (row >= opened) opened = row + 1;
       rows[i] = row;
-      starts[i] = width - free_of[node];
-      free_of[node] = ++taken[row] == segments ? -1 : free_of[node] - length;
+      const int closed = ++taken[row] == segments;
+      for (int c = 0; c < columns; c++) {
+        int32_t *own = free_of + node * columns + c;
+        starts[c * count + i] = widths[c] - *own;
+        *own = closed ? -1 : *own - wanted[c];
+      }
       while (node > 1) {
-        const int32_t left = free_of[node & ~(int64_t)1], right = free_of[node | 1];
-        const int32_t most = left > right ? left : right;
+        int same = 1;
+        for (int c = 0; c < columns; c++) {
+          const int32_t left = free_of[(node & ~(int64_t)1) * columns + c], right = free_of[(node | 1) * columns + c];
+          const int32_t most = left > right ? left : right;
+          same &= free_of[node / 2 * columns + c] == most;
+          free_of[node / 2 * columns + c] = most;
+        }
         node /= 2;
-        if (free_of[node] == most) break;
-        free_of[node] = most;
+        if (same) break;
       }
     }
   }
   free(free_of);
   free(taken);
   return opened;
+}
+
+static int64_t first_fit(const int64_t *lengths, int64_t count, int columns, const int32_t *widths, int64_t segments,
+                         int64_t *rows, int64_t *starts) {
+  if (columns == 1) return fit_first(lengths, count, 1, widths, segments, rows, starts); /* compiled for one column */
+  if (columns == 2) return fit_first(lengths, count, 2, widths, segments, rows, starts);
+  return fit_first(lengths, count, columns, widths, segments, rows, starts);
 }
 
 /* ---- best fit ----------------------------------------------------------------------- */
@@ -123,6 +171,113 @@ static int64_t best_fit(const int64_t *lengths, int64_t count, int32_t width, in
   free(map.words);
   free(top);
   free(below);
+  free(taken);
+  return opened;
+}
+
+/* ---- best fit of several columns ----------------------------------------------------- */
+
+/* The fullest row with room has no single number of places, so no stack can be named: all open rows are looked at, CHUNK at
+ * a time in loops that the compiler turns into vector code. A row is as full as its fullest column: what counts is the least
+ * free share of a width. Of rows that are equally full, the one that took a sample last is taken, as of one column. */
+
+enum { CHUNK = 256 };
+#define SHARE ((int64_t)1 << 30) /* of a whole width */
+
+typedef struct {
+  int32_t *free_of[COLUMNS], *share, *turn; /* [R] each; free: -1 where a row may not take another sample */
+  int columns;
+} Open;
+
+/* Which rows of a chunk have room: 1 or 0. */
+static inline void mark(const Open *open, const int32_t *wanted, int64_t first, int64_t count, int32_t *good) {
+  for (int64_t at = 0; at < count; at++) good[at] = open->free_of[0][first + at] >= wanted[0];
+  for (int c = 1; c < open->columns; c++)
+    for (int64_t at = 0; at < count; at++) good[at] &= open->free_of[c][first + at] >= wanted[c];
+}
+
+/* The least free share of the rows of a chunk that have room; INT32_MAX if none has. */
+FAST static int32_t least_share(const Open *open, const int32_t *wanted, int64_t first, int64_t count) {
+  int32_t good[CHUNK], least = INT32_MAX;
+  mark(open, wanted, first, count, good);
+  const int32_t *share = open->share + first;
+  for (int64_t at = 0; at < count; at++) {
+    const int32_t found = good[at] ? share[at] : INT32_MAX;
+    least = found < least ? found : least;
+  }
+  return least;
+}
+
+/* When a row of a chunk with room and this share took a sample last; -1 if there is none. */
+FAST static int32_t last_turn(const Open *open, const int32_t *wanted, int64_t first, int64_t count, int32_t least) {
+  int32_t good[CHUNK], last = -1;
+  mark(open, wanted, first, count, good);
+  const int32_t *share = open->share + first, *turn = open->turn + first;
+  for (int64_t at = 0; at < count; at++) {
+    const int32_t found = good[at] & (share[at] == least) ? turn[at] : -1;
+    last = found > last ? found : last;
+  }
+  return last;
+}
+
+static int64_t chunk_size(int64_t first, int64_t opened) { return first + CHUNK < opened ? CHUNK : opened - first; }
+
+/* The fullest row with room, or -1. `shares` has room for one number per chunk. */
+static int64_t fullest(const Open *open, const int32_t *wanted, int64_t opened, int32_t *shares) {
+  int32_t least = INT32_MAX, last = -1;
+  int64_t row = -1;
+  for (int64_t first = 0; first < opened; first += CHUNK) {
+    const int32_t share = shares[first / CHUNK] = least_share(open, wanted, first, chunk_size(first, opened));
+    least = share < least ? share : least;
+  }
+  if (least == INT32_MAX) return -1;
+  for (int64_t first = 0; first < opened; first += CHUNK) {
+    if (shares[first / CHUNK] != least) continue;
+    const int32_t turn = last_turn(open, wanted, first, chunk_size(first, opened), least);
+    if (turn > last) {
+      last = turn;
+      row = first;
+    }
+  }
+  while (open->turn[row] != last) row++;
+  return row;
+}
+
+/* As `best_fit`. */
+static int64_t best_fit_of_several(const int64_t *lengths, int64_t count, int columns, const int32_t *widths,
+                                   int64_t segments, int64_t *rows, int64_t *starts) {
+  const int64_t stride = count + 1;
+  int32_t *numbers = malloc((size_t)stride * (size_t)(columns + 3) * sizeof *numbers);
+  int64_t *taken = calloc((size_t)stride, sizeof *taken), opened = numbers && taken ? 0 : -1;
+  Open open = {.columns = columns};
+  if (opened == 0) {
+    open.share = numbers + columns * stride;
+    open.turn = open.share + stride;
+    for (int c = 0; c < columns; c++) open.free_of[c] = numbers + c * stride;
+  }
+  for (int64_t i = 0; i < count && opened >= 0; i++) {
+    int32_t wanted[COLUMNS];
+    want(lengths, count, columns, i, wanted);
+    int64_t row = fullest(&open, wanted, opened, open.turn + stride);
+    if (row < 0) {
+      row = opened++;
+      for (int c = 0; c < columns; c++) open.free_of[c][row] = widths[c];
+    }
+    rows[i] = row;
+    const int closed = ++taken[row] == segments;
+    int64_t least = SHARE;
+    for (int c = 0; c < columns; c++) {
+      int32_t *own = open.free_of[c] + row;
+      starts[c * count + i] = widths[c] - *own;
+      *own -= wanted[c];
+      const int64_t share = *own * SHARE / widths[c];
+      least = share < least ? share : least;
+      if (closed) *own = -1;
+    }
+    open.share[row] = (int32_t)least;
+    open.turn[row] = (int32_t)i;
+  }
+  free(numbers);
   free(taken);
   return opened;
 }
@@ -428,21 +583,32 @@ static PyObject *refuse(Arrays *arrays, const char *reason) {
   return give(arrays, NULL);
 }
 
-static PyObject *fit(PyObject *self, PyObject *args) { /* lengths, width, segments, best, rows, starts */
-  PyObject *objects[3];
-  int width, best;
+static PyObject *fit(PyObject *self, PyObject *args) { /* lengths, widths, rows, starts, segments, best */
+  PyObject *objects[4];
+  int best;
   long long segments;
-  int64_t full, opened;
+  int64_t opened;
+  int32_t widths[COLUMNS];
   Arrays arrays;
   (void)self;
-  if (!PyArg_ParseTuple(args, "OiLpOO", objects, &width, &segments, &best, objects + 1, objects + 2)) return NULL;
-  if (!take(&arrays, objects, 3)) return NULL;
-  const int64_t count = arrays.sizes[0];
-  if (width < 1 || width > LARGEST || segments < 0) return refuse(&arrays, "width or segments is out of range");
-  if (arrays.sizes[1] < count || arrays.sizes[2] < count) return refuse(&arrays, "an array is too short");
-  if (!in_range(&arrays, width, width, &full)) return refuse(&arrays, "a length is not in [0, width], or too many");
+  if (!PyArg_ParseTuple(args, "OOOOLp", objects, objects + 1, objects + 2, objects + 3, &segments, &best)) return NULL;
+  if (!take(&arrays, objects, 4)) return NULL;
+  const int64_t columns = arrays.sizes[1];
+  if (columns < 1 || columns > COLUMNS || segments < 0) return refuse(&arrays, "segments or the number of widths is out of range");
+  const int64_t count = arrays.sizes[0] / columns;
+  if (arrays.sizes[0] % columns || arrays.sizes[2] < count || arrays.sizes[3] < columns * count)
+    return refuse(&arrays, "an array is too short");
+  if (count > MOST) return refuse(&arrays, "too many samples");
+  for (int64_t c = 0; c < columns; c++) {
+    if (arrays.data[1][c] < 1 || arrays.data[1][c] > LARGEST) return refuse(&arrays, "a width is out of range");
+    widths[c] = (int32_t)arrays.data[1][c];
+    for (int64_t i = c * count; i < (c + 1) * count; i++)
+      if (arrays.data[0][i] < 0 || arrays.data[0][i] > widths[c]) return refuse(&arrays, "a length is not in [0, width]");
+  }
   Py_BEGIN_ALLOW_THREADS
-  opened = (best ? best_fit : first_fit)(arrays.data[0], count, width, segments, arrays.data[1], arrays.data[2]);
+  if (!best) opened = first_fit(arrays.data[0], count, (int)columns, widths, segments, arrays.data[2], arrays.data[3]);
+  else if (columns == 1) opened = best_fit(arrays.data[0], count, widths[0], segments, arrays.data[2], arrays.data[3]);
+  else opened = best_fit_of_several(arrays.data[0], count, (int)columns, widths, segments, arrays.data[2], arrays.data[3]);
   Py_END_ALLOW_THREADS
   return give(&arrays, opened < 0 ? PyErr_NoMemory() : PyLong_FromLongLong(opened));
 }

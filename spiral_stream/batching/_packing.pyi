@@ -1,14 +1,14 @@
 import numpy as np
 from numpy.typing import NDArray
 
-# Write the row and the first place of each sample, taken in turn; gives the number of rows.
+# Write the row and the first places of each sample, taken in turn; gives the number of rows.
 def fit(
-    lengths: NDArray[np.int64],  # [S], each in [0, width]
-    width: int,  # places of a row, below 2**24
+    lengths: NDArray[np.int64],  # [C, S], each in [0, width]
+    widths: NDArray[np.int64],  # [C], at most 16: places of a row, below 2**24
+    rows: NDArray[np.int64],  # [S]
+    starts: NDArray[np.int64],  # [C, S]
     segments: int,  # samples that a row takes; 0: any number
     best: bool,  # into the fullest row where it fits, else into the first
-    rows: NDArray[np.int64],  # [S]
-    starts: NDArray[np.int64],  # [S]
     /,
 ) -> int: ...
 

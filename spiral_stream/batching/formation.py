@@ -6,7 +6,7 @@ a pure function of the windows and the `Setting`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, final
 
@@ -29,7 +29,9 @@ class Window:
 
     samples: Int64  # [S] numbers in the chapter, ascending; they break ties of keys
     streams: NDArray[np.int32]  # [S] number of the stream in the mixture; zeros without one
-    lengths: Int64 | None = None  # [S] tokens per sample; None if no field has a length
+    lengths: Int64 | None = (
+        None  # [S] tokens per sample, [C, S] of C columns with budgets of their own; None if no field has a length
+    )
     keys: tuple[NDArray[Any], ...] = ()  # [S] per bucket key: its values, numbers
     costs: tuple[Int64, ...] = ()  # [S] per additive limit of the budget: what each sample costs
     shares: NDArray[np.float64] | None = None  # [K] target shares from here on; None: unchanged
@@ -59,12 +61,27 @@ class Setting:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Packing:
-    """Where the samples of a packed batch lie in its rows: S pieces, of S or fewer samples."""
+    """Where the samples of a packed batch lie in its rows: S pieces, of S or fewer samples.
+
+    Columns with budgets of their own share the rows, and each has its own places there (`Formation.widths`).
+    """
 
     rows: Int64  # [S] row of the batch, non-decreasing
-    starts: Int64  # [S] first place in the row
+    starts: Int64  # [S], or [C, S]: first place in the row
     offsets: Int64  # [S] first token of the sample; 0 unless a sample was split
-    lengths: Int64  # [S] tokens of the piece
+    lengths: Int64  # [S], or [C, S]: tokens of the piece
+
+    def take(self, at: Int64) -> "Packing":
+        """Return some of the pieces."""
+        starts, lengths = (np.take(each, at, axis=-1) for each in (self.starts, self.lengths))
+        return Packing(self.rows[at], starts, self.offsets[at], lengths)
+
+    @classmethod
+    def concat(cls, parts: Sequence["Packing"]) -> "Packing":
+        """Return the pieces of several packings, one behind the other."""
+        rows = np.concatenate([part.rows for part in parts])
+        names = ("starts", "offsets", "lengths")
+        return cls(rows, *(np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in names))
 
 
 @final
@@ -74,7 +91,7 @@ class Membership:
 
     samples: Int64  # [S] numbers in the chapter; with packing one entry per piece
     rows: int  # B
-    width: int = 0  # T, a multiple of the setting's; 0 if no field has a length
+    width: int = 0  # T, a multiple of the setting's, or the sum of `Formation.widths`; 0 if no field has a length
     lengths: Int64 | None = None  # [S] tokens delivered per sample, after truncation; None if no field has a length
     packing: Packing | None = None  # None: sample i is row i, from its start
 
@@ -98,7 +115,7 @@ class Left:
         Int64  # [N] numbers in the chapter, ascending; a sample of which several parts are left occurs once for each
     )
     offsets: Int64 | None = None  # [N] first token of each part; None: samples are never cut
-    lengths: Int64 | None = None  # [N] tokens of each part
+    lengths: Int64 | None = None  # [N], or [C, N]: tokens of each part
 
 
 class Former(ABC):
@@ -141,6 +158,16 @@ class Formation(ABC):
     @abstractmethod
     def needs_lengths(self) -> bool:
         """Whether windows must have lengths."""
+
+    @property
+    def widths(self) -> Mapping[str, int]:
+        """T of each token column that has a budget of its own, in the order of `Window.lengths`; empty: all share one."""
+        return {}
+
+    @property
+    def length_texts(self) -> tuple[str, ...]:
+        """The expressions that give `Window.lengths`: one, or one for each of `widths`; none: the fields of tokens do."""
+        return () if self.length is None else (self.length,)
 
     @property
     def key_texts(self) -> tuple[str, ...]:

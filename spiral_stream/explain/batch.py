@@ -91,10 +91,10 @@ def _formed(subject: Subject) -> dict[str, Any]:
         out["composition"] = str(formation.composition or "none")
     if isinstance(formation, Packed):
         segments = "any number of" if formation.max_segments is None else f"at most {formation.max_segments:,}"
-        out["packing"] = f"{formation.strategy} into rows of {formation.max_tokens:,}, {segments} segments a row"
+        out["packing"] = f"{formation.strategy} into rows of {formation.row_text}, {segments} segments a row"
         out["oversize"] = str(formation.oversize)
-    if formation.length is not None:
-        out["lengths"] = f"stored as {formation.length}"
+    if formation.length_texts:
+        out["lengths"] = f"stored as {', '.join(formation.length_texts)}"
     out["decided by"] = ", ".join(forming.decides_on()) or "stored columns"
     for doubt in doubts(subject.stages, subject.bound.epoch):
         subject.warnings.add(doubt.removeprefix("collate: "))
@@ -199,11 +199,15 @@ def _shapes(subject: Subject, first: FirstBatches) -> dict[str, Any]:
             "{sign}min {min} / median {median} / max {max}", min=least, median=middle, max=figure(most, "samples")
         )
     }
-    if widths.any():
+    if isinstance(first.formation, Packed) and first.formation.widths:
+        own = first.formation.widths
+        out["T"] = Phrase(first.formation.row_text, {name: Figure(width, "tokens") for name, width in own.items()})
+    elif widths.any():
         p50, p95 = (figure(int(each), "tokens") for each in np.quantile(widths, [0.5, 0.95], method="lower"))
         multiple = f" (a multiple of {first.setting.multiple})" if first.setting.multiple > 1 else ""
         template = f"{{sign}}p50 {{p50}} / p95 {{p95}} / max {{max}}{multiple}"
         out["T"] = phrase(template, p50=p50, p95=p95, max=figure(widths.max(), "tokens"))
+    if widths.any():
         out["tokens a batch"] = phrase(
             "{sign}median {median}, without padding", median=figure(np.median(first.tokens), "tokens", ",.0f")
         )
@@ -313,12 +317,28 @@ def _packing(subject: Subject, first: FirstBatches) -> dict[str, Any]:
         )
     return {
         "utilisation": phrase("{share:m} tokens", share=ratio(used, first.places, mark, source)),
+        **_by_column(first),
         "segments a row": phrase(
             "{sign}mean {mean}, max {max}",
             mean=Figure(sum(pieces) / int(first.rows.sum()), "segments", mark, source=source, form=",.1f"),
             max=Figure(longest, "segments", mark, source=source),
         ),
     }
+
+
+def _by_column(first: FirstBatches) -> dict[str, Any]:
+    """How full each column is that has a width of its own."""
+    packings = [batch.packing for batch in first.batches if batch.packing is not None]
+    rows, mark, source = int(first.rows.sum()), _mark(first), _source(first)
+    columns = [
+        {
+            "column": name,
+            "T": Figure(width, "tokens"),
+            "filled": ratio(sum(int(each.lengths[at].sum()) for each in packings), rows * width, mark, source),
+        }
+        for at, (name, width) in enumerate(first.formation.widths.items())
+    ]
+    return {"columns": columns} if columns else {}
 
 
 def _most_pieces(rows: Int64) -> int:

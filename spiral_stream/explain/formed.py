@@ -205,7 +205,7 @@ def _joined_all(windows: list[Window]) -> Window:
     return Window(
         np.concatenate([window.samples for window in windows]),
         np.concatenate([window.streams for window in windows]),
-        np.concatenate(known) if len(known) == len(windows) else None,
+        np.concatenate(known, axis=-1) if len(known) == len(windows) else None,
         tuple(np.concatenate(each) for each in zip(*(window.keys for window in windows), strict=True)),
         tuple(np.concatenate(each) for each in zip(*(window.costs for window in windows), strict=True)),
     )
@@ -215,7 +215,7 @@ def _part(window: Window, part: slice) -> Window:
     return Window(
         window.samples[part],
         window.streams[part],
-        None if window.lengths is None else window.lengths[part],
+        None if window.lengths is None else window.lengths[..., part],
         tuple(each[part] for each in window.keys),
         tuple(each[part] for each in window.costs),
     )
@@ -320,7 +320,7 @@ def _looked_at(forming: Forming) -> set[str]:
 def _stored_lists(forming: Forming) -> list[str]:
     """Stored list columns whose lengths decide which samples share a batch."""
     named = {name for key in forming.keys for name in key.columns()}
-    if forming.formation.needs_lengths and forming.length is None:
+    if forming.formation.needs_lengths and not forming.lengths:
         named |= set(forming.sequences)
     keys = {name: forming.reader.lineage.length_key(name) for name in sorted(named)}
     return [name for name, key in keys.items() if isinstance(key, Lengths)]

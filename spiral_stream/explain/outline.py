@@ -208,7 +208,7 @@ def how_formed(formation: Formation) -> str:
         parts += [] if formation.budget is None else [f"budget {budget_of(formation)}"]
         parts += [] if formation.composition is None else [f"composition {formation.composition}"]
     if isinstance(formation, Packed):
-        parts += [formation.strategy, f"max_tokens {formation.max_tokens:,}"]
+        parts += [formation.strategy, f"max_tokens {formation.row_text}"]
         parts += [] if formation.max_segments is None else [f"max_segments {formation.max_segments:,}"]
         parts += [f"oversize {formation.oversize}"]
     return f"{type(formation).__name__} {', '.join(parts)}"

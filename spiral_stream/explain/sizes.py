@@ -27,7 +27,7 @@ from spiral_stream.plan.tree import need
 from spiral_stream.planner.lineage import Stored
 from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SoundStage
 from spiral_stream.planner.streams import StreamStage
-from spiral_stream.runtime.batch_size import OBJECT_BYTES, fixed_bytes
+from spiral_stream.runtime.batch_size import OBJECT_BYTES, fixed_bytes, row_bytes
 
 _RUNNING = "the running stream's metrics()['peak_batch_bytes'] counts them"
 
@@ -100,7 +100,8 @@ def _arrays(subject: Subject) -> Size:
             unknown.append(f"{names} (as wide as the longest sample of each batch; {_RUNNING})")
         return Size(sample * _fixed_samples(subject), unknown=unknown)
     if isinstance(formation, Packed):
-        return Size(formation.max_tokens * stages.batches.batch_size * token * merge, "at most ", unknown=unknown)
+        row = row_bytes(stages, formation.most_tokens(1))
+        return Size(row * stages.batches.batch_size * merge, "at most ", unknown=unknown)
     if budget is not None and budget.max_tokens is not None and budget.count == "padded":
         return Size((budget.max_tokens * token + formation.window_size * sample) * merge, "at most ", unknown=unknown)
     if budget is not None and budget.max_frames is not None and stages.clips and budget.oversize != "alone":

@@ -82,7 +82,7 @@ typedef struct {
   int kind, is_signed, is_near; /* near: no token has to come from a disk */
   int64_t padding, count, rows_B, width_T;
   const uint64_t *addresses;
-  const int64_t *sizes, *rows, *starts, *offsets, *lengths;
+  const int64_t *sizes, *rows, *starts, *offsets, *lengths, *numbers; /* numbers of segments; NULL: counted */
   const uint8_t *items;
 } Fill;
 
@@ -125,7 +125,7 @@ static uint64_t put_piece(uint8_t *out, int item, const Fill *f, int64_t i, int6
       put_same(out, item, f->padding, 1);
       return move(out + item, from + size, length - 1);
     case ONES: put_same(out, item, 1, length); return 0;
-    case SEGMENTS: put_same(out, item, segment, length); return 0;
+    case SEGMENTS: put_same(out, item, f->numbers ? f->numbers[i] : segment, length); return 0;
     case POSITIONS: (item == 4 ? climb4 : climb8)(out, 0, length); return 0;
     default: return move(out, from, length);
   }
@@ -159,27 +159,36 @@ static int agree(const Fill *f, const Py_buffer *views, int item) {
   return 1;
 }
 
-/* kind, signed, padding, B, T, item of out, out [B, T], addresses, sizes, items, rows, starts, offsets, lengths [S], near */
+/* kind, signed, padding, B, T, item of out, out [B, T], addresses, sizes, items, rows, starts, offsets, lengths [S], near, numbers [S] or None */
 static PyObject *fill(PyObject *self, PyObject *args) {
-  Py_buffer v[8];
+  Py_buffer v[8], numbers = {.obj = NULL};
+  PyObject *counted = Py_None;
   Fill f = {.is_near = 0};
   int item;
   long long padding, rows_B, width_T;
-  if (!PyArg_ParseTuple(args, "ipLLLiw*y*y*y*y*y*y*y*|p", &f.kind, &f.is_signed, &padding, &rows_B, &width_T, &item, v,
-                        v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7, &f.is_near))
+  if (!PyArg_ParseTuple(args, "ipLLLiw*y*y*y*y*y*y*y*|pO", &f.kind, &f.is_signed, &padding, &rows_B, &width_T, &item, v,
+                        v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7, &f.is_near, &counted))
     return NULL;
   f.padding = padding, f.rows_B = rows_B, f.width_T = width_T, f.count = v[1].len / 8;
   f.addresses = v[1].buf, f.sizes = v[2].buf, f.items = v[3].buf, f.rows = v[4].buf;
   f.starts = v[5].buf, f.offsets = v[6].buf, f.lengths = v[7].buf;
+  if (counted != Py_None) {
+    if (PyObject_GetBuffer(counted, &numbers, PyBUF_CONTIG_RO)) {
+      for (int i = 0; i < 8; i++) PyBuffer_Release(v + i);
+      return NULL;
+    }
+    f.numbers = numbers.buf;
+  }
   const char *found = "the arrays differ in length, or the output in shape, item size or alignment";
   int64_t piece = -1, failed = -1;
-  if (agree(&f, v, item)) {
+  if (agree(&f, v, item) && (!f.numbers || numbers.len == v[4].len)) {
     PyThreadState *released = f.is_near && v[0].len < LONG ? NULL : PyEval_SaveThread();
     found = check(&f, &piece);
     if (!found) failed = run(&f, v[0].buf, item);
     if (released) PyEval_RestoreThread(released);
   }
   for (int i = 0; i < 8; i++) PyBuffer_Release(v + i);
+  if (f.numbers) PyBuffer_Release(&numbers);
   if (!found) return PyLong_FromLongLong(failed);
   if (piece < 0) PyErr_SetString(PyExc_ValueError, found);
   else PyErr_Format(PyExc_ValueError, "piece %lld: %s", (long long)piece, found);

@@ -17,6 +17,7 @@ def fill(
     offsets: NDArray[np.int64],
     lengths: NDArray[np.int64],
     near: bool = False,
+    numbers: NDArray[np.int64] | None = None,  # [S] of each piece, for segments; None counts them
     /,
 ) -> int: ...
 def touch(addresses: NDArray[np.uint64], sizes: NDArray[np.int64], items: NDArray[np.uint8], /) -> None: ...

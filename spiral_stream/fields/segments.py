@@ -24,7 +24,8 @@ from spiral_stream.fields.sequence import WIDE, Placed, SequenceField, TokenFiel
 class Segments(TokenField):
     """Segment numbers, shape ``[B, T]``: 1 on a row's first piece, 2 on its second and so on, 0 at padding.
 
-    Empty pieces take no number. Two tokens may attend to each other where their numbers agree.
+    Empty pieces take no number. Two tokens may attend to each other where their numbers agree. Where `Packed` gives each
+    column a width of its own, a sample has the same number in all of them, and none only if it is empty in all.
 
     Args:
         column: the token column, the same as in `Pad`.
@@ -97,7 +98,8 @@ class CuSeqlens(SequenceField):
 
     **Padding is a segment too**: the end of each row that no piece covers. The numbers therefore address the flattened
     batch as it is, and nothing has to be unpadded. What attention computes at padding reaches no token, and labels
-    ignore it. So N is the number of pieces plus the number of rows with padding; empty pieces are no segments.
+    ignore it. So N is the number of pieces plus the number of rows with padding; empty pieces are no segments. Those of two
+    columns with widths of their own need not have as many: for attention from one to the other, use `Segments`.
 
     Args:
         column: the token column, the same as in `Pad`.

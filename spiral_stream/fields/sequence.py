@@ -64,10 +64,13 @@ class Placed:
     lengths: Int64  # [S]
     B: int
     T: int
+    numbers: Int64 | None = None  # [S] what `Segments` writes; None counts the pieces of each row that hold a token
 
     def __post_init__(self) -> None:
-        for name in ("rows", "starts", "offsets", "lengths"):
+        for name in ("rows", "starts", "offsets", "lengths", "numbers"):
             array = getattr(self, name)
+            if array is None:
+                continue
             if array.dtype != np.int64 or array.shape != (len(self.rows),):
                 msg = f"Placed: {name} is {array.dtype} of shape {list(array.shape)}. Give int64 of shape [{len(self.rows)}]"
                 raise ValueError(msg)
@@ -100,6 +103,7 @@ class Placed:
             self.lengths[pieces],
             last - first,
             self.T,
+            None if self.numbers is None else self.numbers[pieces],
         )
         return part, pieces
 
@@ -210,6 +214,7 @@ class TokenField(SequenceField):
             *(tokens.addresses, tokens.lengths, tokens.item_bytes),
             *(placed.rows, placed.starts, placed.offsets, placed.lengths),
             tokens.is_near,
+            placed.numbers,
         )
         if refused >= 0:
             msg = (

@@ -11,7 +11,8 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.batching.formation import Packing
+from spiral_stream.batching.formation import Membership
+from spiral_stream.batching.packing import Packed
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, SpiralError, shown
 from spiral_stream.fields.segments import CuSeqlens
@@ -31,6 +32,7 @@ _WHITE: Final = 255.0
 
 Pixels = NDArray[np.uint8]
 Build = Callable[[int, int], dict[str, Any]]  # epoch and number -> fields
+Spans = Callable[[str, int], list[tuple[int, int]] | None]  # token column and row -> where its documents lie, if known
 
 
 @final
@@ -46,7 +48,7 @@ class _Shown:
         title: str,
         fields: Mapping[str, Any],
         row: int,
-        pieces: list[tuple[int, int]] | None,
+        spans: Spans,
         batch: int | None = None,
     ) -> Tile:
         """Return what is shown of one row."""
@@ -69,6 +71,7 @@ class _Shown:
                 column = tokens[name].column
                 if column in first and _names_tokens(tokens[name]):
                     del first[column]
+                    pieces = spans(column, row)
                     unpadded = _unpadded(value, tokens[name]) if pieces is None else value
                     tile.texts.append((name, self._documents(column, unpadded, pieces)))
             else:
@@ -121,15 +124,12 @@ def taken(
                 raise
             break
         drawn = numbering.draw(epoch, number).membership
-        spans = None if drawn.packing is None else _spans(drawn.packing, drawn.rows)
-        if spans is None and drawn.lengths is not None:
-            spans = [[(0, int(length))] for length in drawn.lengths]
-        by_fields = None if spans is not None else _spans_in(fields, stages)
+        spans = _spans_in(fields, stages) if drawn.lengths is None else _spans(drawn, stages)
         rows = next((len(values) for name, values in fields.items() if not _is_cu(stages, name)), 0)
         batch = numbering.skips.number(epoch, number)
         for row in range(min(rows, count - len(tiles))):
-            pieces = spans[row] if spans and len(spans) == rows else None if by_fields is None else by_fields(row)
-            tiles.append(look.tile(f"batch {batch:,} row {row}", fields, row, pieces, batch))
+            known = spans if drawn.rows == rows else _spans_in(fields, stages)
+            tiles.append(look.tile(f"batch {batch:,} row {row}", fields, row, known, batch))
         number += 1
     return Sheet(tiles, f"epoch {epoch:,}")
 
@@ -158,9 +158,7 @@ def taken_of(batch: Mapping[str, Any], stages: Stages, catalog: Registry, count:
     look = _Shown(stages, _decoders(stages, catalog, tokenizer))
     rows = next((len(values) for name, values in fields.items() if not _is_cu(stages, name)), 0)
     spans = _spans_in(fields, stages)
-    tiles = [
-        look.tile(f"row {row}", fields, row, None if spans is None else spans(row)) for row in range(min(rows, count))
-    ]
+    tiles = [look.tile(f"row {row}", fields, row, spans) for row in range(min(rows, count))]
     return Sheet(tiles, f"{len(tiles):,} of {rows:,} rows")
 
 
@@ -174,14 +172,19 @@ def _on_host(value: Any) -> Any:
     return np.asarray(value)
 
 
-def _spans_in(fields: Mapping[str, Any], stages: Stages) -> Callable[[int], list[tuple[int, int]]] | None:
-    """Where the documents of a row lie, if a field says so: segment numbers, or the mask of padding."""
-    by_kind = {type(stage.field).__name__: fields[stage.name] for stage in stages.sequences}
-    numbers = by_kind.get("Segments", by_kind.get("PadMask"))
-    if numbers is None:
-        return None
+def _spans_in(fields: Mapping[str, Any], stages: Stages) -> Spans:
+    """Where the documents of a row lie, as far as a field of the column says so: segment numbers, or the mask of padding."""
+    named = {(type(stage.field).__name__, stage.field.column): fields[stage.name] for stage in stages.sequences}
+    packed, widths = isinstance(stages.formation, Packed), {} if stages.formation is None else stages.formation.widths
+    shared = None  # the segments of any column, where all columns of a sample lie at the same places
+    if packed and not widths:
+        shared = next((values for (kind, _), values in named.items() if kind == "Segments"), None)
 
-    def spans(row: int) -> list[tuple[int, int]]:
+    def spans(column: str, row: int) -> list[tuple[int, int]] | None:
+        numbers = named.get(("Segments", column), shared)
+        numbers = named.get(("PadMask", column)) if numbers is None else numbers
+        if numbers is None:
+            return None
         values = np.asarray(numbers[row]).astype(np.int64)
         edges = np.flatnonzero(np.diff(values, prepend=0, append=0))
         found = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
@@ -204,14 +207,20 @@ def _unpadded(ids: NDArray[Any], each: SequenceField) -> NDArray[Any]:
     return ids if getattr(each, "pad_value", None) is None else ids[: others[-1] + 1 if len(others) else 0]
 
 
-def _spans(packing: Packing, rows: int) -> list[list[tuple[int, int]]]:
-    """The documents of each row: where each begins, and its tokens."""
-    out: list[list[tuple[int, int]]] = [[] for _ in range(rows)]
-    for row, start, length in zip(
-        packing.rows.tolist(), packing.starts.tolist(), packing.lengths.tolist(), strict=True
-    ):
-        out[row].append((start, length))
-    return out
+def _spans(batch: Membership, stages: Stages) -> Spans:
+    """Where the documents of each row lie, as the formation placed them: where each begins, and its tokens."""
+    widths = list(() if stages.formation is None else stages.formation.widths)
+
+    def spans(column: str, row: int) -> list[tuple[int, int]]:
+        packing = batch.packing
+        if packing is None:
+            assert batch.lengths is not None
+            return [(0, int(batch.lengths[row]))]
+        own = widths.index(column) if widths else ...
+        here = slice(*np.searchsorted(packing.rows, (row, row + 1)).tolist())
+        return list(zip(packing.starts[own][here].tolist(), packing.lengths[own][here].tolist(), strict=True))
+
+    return spans
 
 
 def _decoders(stages: Stages, catalog: Registry, tokenizer: Any) -> dict[str, Decode]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from spiral_stream.batching.formation import Formation, Setting
-from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.packing import Packed, check_multiple
 from spiral_stream.batching.padding_width import common_multiple
 from spiral_stream.errors import PlanError, shown, warn
 from spiral_stream.expr import kind_of, parse
@@ -109,7 +109,8 @@ def check_formation(
         raise PlanError(msg)
     _check_widths(formation, tokens)
     _check_together(formation, tokens)
-    _check_length(formation.length, have)
+    _check_own(formation, fields, tokens)
+    _check_lengths(formation, have)
     costs = clip_costs(fields)
     of_clips = [name for name in formation.cost_names if name in costs]
     check_counted(formation.cost_names, fields, have)
@@ -127,7 +128,7 @@ def check_formation(
                 "or ask for fewer or smaller frames (sequence_length, crop)"
             )
             raise PlanError(msg)
-    multiple = common_multiple(field.multiple for field in tokens)
+    multiple = 1 if formation.widths else common_multiple(field.multiple for field in tokens)
     formation.with_composition(None).former(Setting(0, 0, multiple, batch_size))  # refuses limits that nothing can keep
 
 
@@ -151,10 +152,35 @@ def _check_together(formation: Formation, tokens: Sequence[SequenceField]) -> No
         raise PlanError(msg)
 
 
-def _check_length(text: str | None, have: pa.Schema) -> None:
-    if text is None:
+def _check_own(formation: Formation, fields: Sequence[tuple[str, Field]], tokens: Sequence[SequenceField]) -> None:
+    """Refuse columns without a width where the formation gives each one of its own, and widths that they cannot have."""
+    widths = formation.widths
+    if not widths:
         return
-    kind = bound_type(f"collate (length={text!r})", parse(text), have)
-    if kind_of(kind) != "int":
-        msg = f"collate: length={text!r} is {kind}. Give a column of whole numbers: the tokens of each sample"
+    columns = sorted({field.column for field in tokens})
+    if (without := next((name for name in columns if name not in widths), None)) is not None:
+        msg = (
+            f"collate: max_tokens of Packed names {', '.join(map(repr, widths))}, and a field reads {without!r}. Give it a "
+            f"width too: max_tokens={{..., {without!r}: ...}}; or read it with List"
+        )
         raise PlanError(msg)
+    if (unused := next((name for name in widths if name not in columns), None)) is not None:
+        msg = f"collate: max_tokens of Packed names {unused!r}, and no field reads it. Add one, for example Pad({unused!r})"
+        raise PlanError(msg)
+    both = next((field for field in tokens if isinstance(field, Pad) and field.also is not None), None)
+    if both is not None:
+        msg = (
+            f"collate: Pad({both.column!r}, also={both.also!r}) lays two columns over the same places, and max_tokens gives "
+            "each column places of its own. Leave also out"
+        )
+        raise PlanError(msg)
+    for name, width in widths.items():
+        check_multiple(name, width, widths_of(fields, name)[0])
+
+
+def _check_lengths(formation: Formation, have: pa.Schema) -> None:
+    for text in formation.length_texts:
+        kind = bound_type(f"collate (length={text!r})", parse(text), have)
+        if kind_of(kind) != "int":
+            msg = f"collate: length={text!r} is {kind}. Give a column of whole numbers: the tokens of each sample"
+            raise PlanError(msg)

@@ -77,9 +77,11 @@ def room(stages: Stages, rows: int, merge: int) -> int:
     return 1 << max(0, rows - 1).bit_length()
 
 
-def capacity(stages: Stages, items: int, merge: int) -> int:
-    """Items that a slot of token fields has room for: the budget if the batch keeps it."""
+def capacity(stages: Stages, column: str, items: int, merge: int) -> int:
+    """Items that a slot of a token column's fields has room for: the budget if the batch keeps it."""
     most = stages.formation and stages.formation.most_tokens(stages.batches.batch_size)
+    if stages.formation is not None and column in stages.formation.widths:
+        most = stages.formation.widths[column] * stages.batches.batch_size
     return most * merge if most and items <= most * merge else 1 << max(0, items - 1).bit_length()
 
 
@@ -91,8 +93,14 @@ def batch_bytes(stages: Stages, merge: int) -> int:
     tokens = formation.most_tokens(stages.batches.batch_size)
     if tokens is None:
         return stages.batch_bytes(_most_samples(stages, formation) * merge)
-    sizes = [np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype]
-    return max(1, tokens * merge * sum(sizes))
+    return max(1, row_bytes(stages, tokens, stages.batches.batch_size) * merge)
+
+
+def row_bytes(stages: Stages, tokens: int, rows: int = 1) -> int:
+    """Bytes of the token fields of some rows that hold ``tokens``; a column with a width of its own has that."""
+    widths = {} if stages.formation is None else stages.formation.widths
+    fields = [(stage.field.column, stage.spec.dtype) for stage in stages.sequences if stage.spec.dtype]
+    return sum(np.dtype(dtype).itemsize * (widths[of] * rows if of in widths else tokens) for of, dtype in fields)
 
 
 def _most_samples(stages: Stages, formation: Formation) -> int:

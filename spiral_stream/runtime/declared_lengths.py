@@ -3,13 +3,14 @@
 Such a plan decides who shares a batch without its tokens, so a wrong length is found only when a batch reads them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.batching.formation import Formation
 from spiral_stream.batching.packing import Packed
 from spiral_stream.errors import DataError
 from spiral_stream.expr import parse
@@ -23,39 +24,43 @@ _NO_CAP: Final = np.iinfo(np.int64).max
 
 @final
 class DeclaredLengths:
-    """The lengths that a formation takes from a column, and the token columns that they stand for."""
+    """The lengths that a formation takes from columns, and the token columns that they stand for."""
 
-    def __init__(self, stages: Stages, lineage: Lineage, length: str) -> None:
-        self.expr, self._text = parse(length), length
+    def __init__(self, stages: Stages, lineage: Lineage, formation: Formation) -> None:
+        self._texts = formation.length_texts
+        self.exprs = [parse(text) for text in self._texts]
         self._columns = sorted({stage.field.column for stage in stages.sequences})
         self.tokens: list[Key] = list(lineage.keys(self._columns, lineage.end))
-        self.keys = lineage.expression_keys(self.expr, lineage.end)
-        formation = stages.formation
+        self.keys = [key for each in self.exprs for key in lineage.expression_keys(each, lineage.end)]
         self._packed = isinstance(formation, Packed)
-        cut = isinstance(formation, Packed) and formation.oversize == "truncate"
-        self._cap = formation.max_tokens if isinstance(formation, Packed) and cut else _NO_CAP
+        self._own = bool(formation.widths)  # which are sorted by column too
+        self._caps = [_NO_CAP]
+        if isinstance(formation, Packed) and formation.oversize == "truncate":
+            self._caps = list(formation.row_widths)
 
-    def check(self, stated: pa.Array, columns: Mapping[Key, Any], refused: NDArray[np.bool_]) -> None:
+    def check(self, stated: Sequence[pa.Array], columns: Mapping[Key, Any], refused: NDArray[np.bool_]) -> None:
         """Refuse samples whose tokens are not as many as stated.
 
         Args:
-            stated: shape [S]: the values of the column.
+            stated: the values of each column, shape [S].
             columns: of S samples, with their tokens.
             refused: shape [S]: samples whose text cannot be read; they have no tokens.
 
         Raises:
             DataError: says what was stated and what was found; ``row`` is the first such sample.
         """
-        wanted = np.asarray(stated.to_numpy(zero_copy_only=False), dtype=np.int64)
+        values = [np.asarray(each.to_numpy(zero_copy_only=False), dtype=np.int64) for each in stated]
         found = [_lengths(columns[key]) for key in self.tokens]
         if not self._packed:  # which pads every column by itself: the longest decides
             found = [np.maximum.reduce(found)]
-        for name, lengths in zip(self._columns, found, strict=False):
-            unlike = (np.minimum(lengths, self._cap) != np.minimum(wanted, self._cap)) & ~refused
+        for at, (name, lengths) in enumerate(zip(self._columns, found, strict=False)):
+            wanted, text = (each[at if self._own else 0] for each in (values, self._texts))
+            cap = self._caps[at if len(self._caps) > 1 else 0]
+            unlike = (np.minimum(lengths, cap) != np.minimum(wanted, cap)) & ~refused
             if unlike.any():
                 row = int(np.flatnonzero(unlike)[0])
                 msg = (
-                    f"collate: length={self._text!r} says {int(wanted[row]):,} tokens, and {name!r} has {int(lengths[row]):,}. "
+                    f"collate: length={text!r} says {int(wanted[row]):,} tokens, and {name!r} has {int(lengths[row]):,}. "
                     "Mend that column, or leave length out"
                 )
                 raise DataError(msg, row=row)

@@ -88,16 +88,17 @@ class Forming:
         images = list_columns(collate.fields, collate.source.schema()) if "images" in formation.cost_names else []
         self.lists: list[Key] = [Lengths(name) for name in images]
         self.sequences = sorted({stage.field.column for stage in stages.sequences})
-        self.multiple = common_multiple(stages.multiple(column) for column in self.sequences)
+        shared = [column for column in self.sequences if column not in formation.widths]
+        self.multiple = common_multiple(stages.multiple(column) for column in shared)
         self.span = formation.window_size * CHAPTER_WINDOWS  # positions of a chapter
         self.fan_out = int(
             np.prod([step.fan_out for step in stages.maps if isinstance(step, SampleFlatMap)], initial=1)
         )
         end, lineage = reader.end, reader.lineage
         wanted: list[Key] = [key for each in self.keys for key in lineage.expression_keys(each, end)]
-        self.length = None if formation.length is None else expr.parse(formation.length)
-        if self.length is not None:
-            wanted += lineage.expression_keys(self.length, end)
+        self.lengths = [expr.parse(text) for text in formation.length_texts]
+        if self.lengths:
+            wanted += [key for each in self.lengths for key in lineage.expression_keys(each, end)]
         elif formation.needs_lengths:
             wanted += [lineage.length_key(column) for column in self.sequences]
         self.wanted = wanted = [*wanted, *self.lists]  # columns that the formation looks at
@@ -333,9 +334,11 @@ class Forming:
                 "put .cache() after its functions and call stream.materialize(), or keep it as a column of the relation"
             )
             out.append(f"no cache holds what {', '.join(rest)} decides: {more}")
-        by_length = self.formation.needs_lengths and self.length is None and not self.keys
+        by_length = self.formation.needs_lengths and not self.lengths and not self.keys
         if by_length and set(self.unknown()) & {f"len({name})" for name in self.sequences}:
-            out.append(f'give the lengths as a column, {type(self.formation).__name__}(length=col("..."))')
+            each = ", ".join(f'"{name}": col("...")' for name in self.formation.widths)
+            given = f"{{{each}}}" if each else 'col("...")'
+            out.append(f"give the lengths as a column, {type(self.formation).__name__}(length={given})")
         return out
 
     def _assembling_way_out(self, assembling: Sequence[str]) -> str:
@@ -405,12 +408,19 @@ class Forming:
         return total
 
     def _lengths(self, samples: Samples) -> Int64 | None:
-        """The longest token column of each sample, or what stands for it; None where the formation needs no lengths."""
+        """The longest token column of each sample, or what stands for it; None where the formation needs no lengths.
+
+        Of columns with budgets of their own it is each column, shape [C, S].
+        """
         if not self.formation.needs_lengths:
             return None
-        if self.length is not None:
-            return self._declared(samples, self.length)
+        if self.lengths:
+            texts = self.formation.length_texts
+            stated = [self._declared(samples, text, each) for text, each in zip(texts, self.lengths, strict=True)]
+            return np.stack(stated) if self.formation.widths else stated[0]
         columns = [lengths_of(samples.columns[self.reader.lineage.length_key(column)]) for column in self.sequences]
+        if self.formation.widths:
+            return np.stack(columns)  # both are sorted by name
         if isinstance(self.formation, Packed):
             _need_alike(self.formation, *self._groups(columns))
         longest: Int64 = np.maximum.reduce(columns)
@@ -425,18 +435,18 @@ class Forming:
             out[first] = np.maximum(out[first], lengths) if first in out else lengths
         return list(out), list(out.values())
 
-    def _declared(self, samples: Samples, length: Expr) -> Int64:
+    def _declared(self, samples: Samples, text: str, length: Expr) -> Int64:
         """The lengths that a column of the relation states."""
         values = self._readable(samples, self.reader.value(samples, length, self.source, self.reader.end), length)
         if values.null_count:
             msg = (
-                f"collate: length={self.formation.length!r} is null for {values.null_count:,} of {len(values):,} samples of a "
+                f"collate: length={text!r} is null for {values.null_count:,} of {len(values):,} samples of a "
                 "window. Filter those rows out"
             )
             raise PlanError(msg)
         found = np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.int64)
         if len(found) and int(found.min()) < 0:
-            msg = f"collate: length={self.formation.length!r} is {int(found.min())}, and no sample is shorter than 0. Mend it"
+            msg = f"collate: length={text!r} is {int(found.min())}, and no sample is shorter than 0. Mend it"
             raise DataError(msg, row=int(found.argmin()))
         return found
 
@@ -478,17 +488,19 @@ def _need_alike(packed: Packed, names: Sequence[str], lengths: Sequence[Int64]) 
         return
     columns_CS = np.stack(lengths)  # C columns, S samples
     if packed.oversize == "truncate":  # what is cut off need not agree
-        columns_CS = np.minimum(columns_CS, packed.max_tokens)
+        columns_CS = np.minimum(columns_CS, packed.row_widths[0])
     unlike = columns_CS != columns_CS[0]
     if packed.oversize == "drop":
-        unlike &= columns_CS.max(axis=0) <= packed.max_tokens
+        unlike &= columns_CS.max(axis=0) <= packed.row_widths[0]
     if not unlike.any():
         return
     row = int(np.flatnonzero(unlike.any(axis=0))[0])
     other = int(np.flatnonzero(unlike[:, row])[0])
+    each = ", ".join(f"{name!r}: {packed.row_text}" for name in names)
     msg = (
         f"collate: it has {int(lengths[0][row]):,} tokens in {names[0]!r} and {int(lengths[other][row]):,} in {names[other]!r}, "
         "and Packed lays the columns of a sample over the same places. Make them equally long, for example with -100 where "
-        "a label is to be ignored, or use WindowedBucket, which pads each column by itself"
+        f"a label is to be ignored, give each column a width of its own (max_tokens={{{each}}}), or use WindowedBucket, which "
+        "pads each column by itself"
     )
     raise DataError(msg, row=row)

@@ -30,7 +30,7 @@ class Gathering:
         own = {stage.name: self._copied(stage) for stage in stages.plains}
         only = lineage.sequences_only(stages)
         columns = dict.fromkeys(name for stage in stages.sequences for name in stage.field.columns)
-        checked = stages.formation is not None and stages.formation.length is not None  # with the columns that are read
+        checked = stages.formation is not None and bool(stages.formation.length_texts)  # with the columns that are read
         addressed = {name: self._own(name) for name in columns if name in only and not checked}
         self.plains: dict[str, KeptColumn] = {name: kept for name, kept in own.items() if kept is not None}
         self.tokens: dict[str, KeptColumn | MappedColumn] = {

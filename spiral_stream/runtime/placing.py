@@ -28,9 +28,8 @@ def joined(drawn: Sequence[Drawn]) -> Drawn:
     packing = None
     if parts[0].packing is not None:
         packed = [part.packing for part in parts if part.packing is not None]
-        packing = Packing(
-            np.concatenate([part.rows + begin for part, begin in zip(packed, rows, strict=False)]),
-            *(np.concatenate([getattr(part, name) for part in packed]) for name in ("starts", "offsets", "lengths")),
+        packing = Packing.concat(
+            [replace(part, rows=part.rows + begin) for part, begin in zip(packed, rows, strict=False)]
         )
     known = [part.lengths for part in parts if part.lengths is not None]
     lengths = np.concatenate(known) if len(known) == len(parts) else None
@@ -46,8 +45,7 @@ def part_of(membership: Membership, left: Int64) -> Membership:
     packing = membership.packing
     if packing is None:
         return replace(membership, samples=membership.samples[left], rows=len(left), lengths=lengths)
-    pieces = Packing(packing.rows[left], packing.starts[left], packing.offsets[left], packing.lengths[left])
-    return replace(membership, samples=membership.samples[left], lengths=lengths, packing=pieces)
+    return replace(membership, samples=membership.samples[left], lengths=lengths, packing=packing.take(left))
 
 
 def place(
@@ -58,6 +56,7 @@ def place(
     alone: bool,
     fixed: int | None = None,
     longest: Int64 | None = None,
+    own: tuple[int, int] | None = None,
 ) -> Placed:
     """Place the sequences of one column in the rows of a batch.
 
@@ -68,11 +67,18 @@ def place(
         alone: whether there is only one sequence column.
         fixed: the width, if the plan says it; longer sequences are cut here, and `need_room` refuses them.
         longest: the length of each sample's longest sequence in the columns that share the width; None if there is one.
+        own: of a packed column with a budget of its own, its place among those columns, and its width.
 
     Raises:
         DataError: of columns that share a packed row, a sample has no token in this one.
     """
     packing = shape.packing
+    if packing is not None and own is not None:
+        at, width = own
+        numbers = _segments(packing)
+        return Placed(
+            packing.rows, packing.starts[at], packing.offsets, packing.lengths[at], shape.rows, width, numbers
+        )
     if packing is not None and longest is not None:
         return Placed(packing.rows, packing.starts, packing.offsets, _own(tokens, packing), shape.rows, shape.width)
     if packing is not None:
@@ -85,6 +91,14 @@ def place(
         most = lengths if longest is None else longest if shape.lengths is None else np.minimum(longest, shape.lengths)
         width = int(padded(most.max(initial=0), multiple))
     return Placed.whole(lengths, width)
+
+
+def _segments(packing: Packing) -> Int64:
+    """The number of each piece in its row, from 1, shape [S]: the same in every column. Pieces without any token have none."""
+    counted = np.cumsum(packing.lengths.any(axis=0))
+    before = np.concatenate(([0], counted))
+    numbers: Int64 = counted - before[np.searchsorted(packing.rows, packing.rows)]
+    return numbers
 
 
 def _own(tokens: Ragged, packing: Packing) -> Int64:

@@ -7,7 +7,7 @@ so it is the number in its chapter, which is formed again.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -76,11 +76,5 @@ def filled(batch: Membership, other: Membership, numbers: Int64, rows: int, mult
         width = 0 if lengths is None else int(padded(lengths.max(), multiple))
         return Membership(samples, rows, width, lengths)
     begins = np.repeat(np.arange(batch.rows, rows), [len(each) for each in taken])
-    packing = Packing(
-        np.concatenate((batch.packing.rows, begins)),
-        *(
-            np.concatenate((getattr(batch.packing, name), getattr(other.packing, name)[at]))
-            for name in ("starts", "offsets", "lengths")
-        ),
-    )
-    return Membership(samples, rows, batch.width, packing.lengths, packing)
+    packing = Packing.concat([batch.packing, replace(other.packing.take(at), rows=begins)])
+    return Membership(samples, rows, batch.width, lengths, packing)

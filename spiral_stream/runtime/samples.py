@@ -165,8 +165,11 @@ class SampleReader:
         self._named = names_of(stages.maps)
         self._of_new: dict[tuple[Key, ...], list[Key]] = {}
         self._ragged = self.lineage.sequences_only(stages)
-        length = None if stages.formation is None else stages.formation.length
-        self._declared = None if length is None else DeclaredLengths(stages, self.lineage, length)
+        formation = stages.formation
+        declares = formation is not None and formation.length_texts
+        self._declared = (
+            DeclaredLengths(stages, self.lineage, formation) if formation is not None and declares else None
+        )
         self._mixed = MixedColumns(stages.streams) if len(stages.streams) > 1 else None
         self._relations = ", ".join(dict.fromkeys(stream.base.entry.name for stream in stages.streams))
         stored = need(stages.plan, Sample).schema().names
@@ -217,7 +220,8 @@ class SampleReader:
     def _check_declared(self, epoch: int, samples: Samples, declared: DeclaredLengths) -> None:
         if all(key in samples.columns for key in declared.tokens):
             self.need(epoch, samples, declared.keys)
-            stated = self.value(samples, declared.expr, need(self.stages.plan, Collate).source, self.end)
+            source = need(self.stages.plan, Collate).source
+            stated = [self.value(samples, each, source, self.end) for each in declared.exprs]
             declared.check(stated, samples.columns, self.refused(samples, declared.tokens))
 
     def _missing(self, keys: tuple[Key, ...], have: Mapping[Key, Any]) -> list[Key]:

@@ -88,6 +88,8 @@ class SequenceFilling:
 
     def __init__(self, stages: Stages, lineage: Lineage, slots: Slots, metrics: Metrics, merge: int) -> None:
         self._stages, self._slots, self._metrics, self._merge = stages, slots, metrics, merge
+        widths = {} if stages.formation is None else stages.formation.widths
+        self._own = {name: (at, width) for at, (name, width) in enumerate(widths.items())}
         self._columns = []
         for column in dict.fromkeys(stage.field.column for stage in stages.sequences):
             fields = [stage for stage in stages.sequences if stage.field.column == column]
@@ -113,7 +115,8 @@ class SequenceFilling:
             attempt = partial(draft.refusals.attempt, column.name, 0, len(lengths))
             attempt(lambda a, b: need_room(column.name, lengths[a:b], width))
         alone = len(self._columns) == max(1, len(column.fields[0].together))
-        placed = place(tokens, draft.shape, column.fields[0].multiple, alone=alone, fixed=width, longest=longest)
+        multiple, own = column.fields[0].multiple, self._own.get(column.name)
+        placed = place(tokens, draft.shape, multiple, alone=alone, fixed=width, longest=longest, own=own)
         written: list[tuple[TokenField, NDArray[Any]]] = []
         for stage in column.fields:
             if isinstance(stage.field, CuSeqlens):
@@ -149,5 +152,5 @@ class SequenceFilling:
     def _slot(self, stage: SequenceStage, placed: Placed) -> NDArray[Any]:
         items = placed.B * placed.T
         assert stage.spec.dtype is not None
-        most = capacity(self._stages, items, self._merge)
+        most = capacity(self._stages, stage.field.column, items, self._merge)
         return self._slots.take((items,), stage.spec.dtype, most).reshape(placed.B, placed.T)

@@ -37,6 +37,7 @@ FORMATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     },
     "one stream": {"composition": sp.OneStream(), "batch_size": 3},
     "packed": {"formation": sp.Packed(max_tokens=32, window_size=16), "batch_size": 2},
+    "apart": {"formation": sp.Packed(max_tokens={"tokens": 40, "again": 32}, window_size=16), "batch_size": 2},
 }
 
 
@@ -58,6 +59,9 @@ class Leg:
         fields = {"sample_id": sp.List("sample_id"), "stream_id": sp.List("stream_id"), "ids": sp.Pad("tokens")}
         if self.formed in {"fixed", "whole"}:
             fields["ids"] = sp.List("tokens")
+        if self.formed == "apart":
+            mixed = mixed.with_columns(again=sp.col("tokens"))
+            fields["again"] = sp.Pad("again")
         return mixed.sample(order=ORDER).collate(fields=fields, last=self.last, **FORMATIONS[self.formed]).to_numpy()
 
 
@@ -187,7 +191,8 @@ def test_every_row_of_a_stream_is_used_evenly_and_none_twice_too_soon(
 @FEW
 @given(run_of=st.lists(legs(), min_size=2, max_size=3), last=st.sampled_from([sp.KeepPartial, sp.DropPartial]))
 @example(  # what is dropped at the end of the chapter in which the run stops has not come
-    run_of=[Leg(EVEN, 250, formed, 9) for formed in ("one stream", "packed", "stratified")], last=sp.DropPartial
+    run_of=[Leg(EVEN, 250, formed, 9) for formed in ("one stream", "packed", "apart", "stratified")],
+    last=sp.DropPartial,
 )
 def test_what_came_and_what_is_left_are_all_uses_once(catalog: sp.Catalog, run_of: list[Leg], last: Any) -> None:
     run = Run(catalog)

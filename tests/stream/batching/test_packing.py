@@ -436,7 +436,7 @@ def test_the_way_samples_are_cut_is_always_written_out() -> None:
 @pytest.mark.parametrize(
     ("wrong", "way_out"),
     [
-        ({"max_tokens": 0}, r"max_tokens is 0\. Give an integer in \[1, 16777215\]$"),
+        ({"max_tokens": 0}, r"max_tokens is 0\. Give an integer in \[1, 16777215\], or one for each token column"),
         ({"max_tokens": 2**24}, r"max_tokens is 16777216\. Give an integer in \[1, 16777215\]"),
         ({"max_tokens": 2048.0}, r"max_tokens is 2048\.0\. Give an integer"),
         ({"window_size": True}, r"window_size is True\. Give an integer in \[1, 4194304\]"),
@@ -478,13 +478,13 @@ def test_the_kernel_refuses_what_would_leave_its_arrays() -> None:
     lengths, out, short = np.array([3, 9, 2]), np.empty(9, dtype=np.int64), np.empty(2, dtype=np.int64)
 
     with pytest.raises(ValueError, match=r"a length is not in \[0, width\]"):
-        _packing.fit(lengths, 8, 0, True, out, out.copy())
+        _packing.fit(lengths, np.array([8]), out, out.copy(), 0, True)
     with pytest.raises(ValueError, match=r"a length is not in \[0, width\]"):
-        _packing.fit(-lengths, 9, 0, False, out, out.copy())
+        _packing.fit(-lengths, np.array([9]), out, out.copy(), 0, False)
     with pytest.raises(ValueError, match="too short"):
-        _packing.fit(lengths, 9, 0, True, out, short)
-    with pytest.raises(ValueError, match="width or segments is out of range"):
-        _packing.fit(lengths, 2**24, 0, True, out, out.copy())
+        _packing.fit(lengths, np.array([9]), out, short, 0, True)
+    with pytest.raises(ValueError, match="a width is out of range"):
+        _packing.fit(lengths, np.array([2**24]), out, out.copy(), 0, True)
     with pytest.raises(ValueError, match="too short"):
         _packing.cut(lengths, 1, 0, *(out.copy() for _ in range(5)))
     with pytest.raises(ValueError, match=r"a length is not in \[0, 2\*\*40\]"):
