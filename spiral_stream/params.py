@@ -10,6 +10,24 @@ from spiral_stream.errors import BindError, PlanError
 NAMES: Final = ("epoch", "data_parallel_rank", "data_parallel_world_size")
 ALIASES: Final = {"rank": "data_parallel_rank", "world_size": "data_parallel_world_size"}
 
+_OF_WORKERS: Final = frozenset(("worker", "worker_id", "worker_index", "num_workers", "worker_count", "workers"))
+
+
+def worker_refusal(where: str, name: object) -> str | None:
+    """Return why the place of a worker is no parameter (docs/decisions/0068); None for any other name.
+
+    Args:
+        where: how the message begins.
+        name: of a parameter or binding; capitals do not matter, for webdataset writes ``WORKER`` and ``NUM_WORKERS``.
+    """
+    if not isinstance(name, str) or name.lower() not in _OF_WORKERS:
+        return None
+    return (
+        f"{where}: {name!r} would make batches depend on how many workers read. Leave it out: workers of a DataLoader share "
+        "the batches of their rank by themselves. Give processes of your own ranks, bind(rank=..., world_size=...); and a "
+        "function that needs randomness or its place, map(..., random=True) or map(..., with_index=True)"
+    )
+
 
 @final
 @class_door(PlanError)
@@ -33,7 +51,9 @@ class RuntimeParam:
     def __post_init__(self) -> None:
         full = ALIASES.get(self.name, self.name)
         if full not in NAMES:
-            msg = f"RuntimeParam: {self.name!r} is not a runtime parameter. Give one of {', '.join(NAMES)}"
+            msg = worker_refusal("RuntimeParam", self.name) or (
+                f"RuntimeParam: {self.name!r} is not a runtime parameter. Give one of {', '.join(NAMES)}"
+            )
             raise PlanError(msg)
         object.__setattr__(self, "name", full)
 

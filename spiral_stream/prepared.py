@@ -119,8 +119,9 @@ class PreparedStream(Looking):
                 ``data_parallel_world_size`` (or ``world_size``), ``run_seed``, ``device`` (for all fields), ``merge``
                 (how many batches to concatenate into one), ``steps_per_epoch`` (how many every epoch takes, where
                 counting them is costly), ``mesh`` (a ``DeviceMesh``, for rank and world size), ``dp_dims`` (the mesh's
-                data-parallel dimensions, if their names do not say so), ``ranks_per_node`` (gives nodes lanes of their
-                own; "auto" asks torchrun's variables).
+                data-parallel dimensions, if their names do not say so), ``replication`` (how many neighbouring ranks get
+                the same batches; rank and world size then count all processes), ``ranks_per_node`` (gives nodes lanes of
+                their own; "auto" asks torchrun's variables).
 
         Returns:
             The stream itself.

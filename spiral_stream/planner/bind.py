@@ -12,7 +12,7 @@ from spiral_stream.errors import BindError, PlanError, ResumeError, shown
 from spiral_stream.plan.checks import device_name
 from spiral_stream.plan.drawn_seeds import drawn_seed
 from spiral_stream.plan.nodes import Sample
-from spiral_stream.planner.mesh import place_in_mesh
+from spiral_stream.planner.mesh import in_groups, place_in_mesh
 from spiral_stream.planner.node_ranks import need_lanes, ranks_per_node
 from spiral_stream.sampling.nodes import Nodes
 from spiral_stream.sampling.order import Order
@@ -43,6 +43,8 @@ class Bindings:
             BindError: a name is unknown, or a value is out of range.
         """
         mesh, dp_dims = values.pop("mesh", None), values.pop("dp_dims", None)
+        if (replication := values.pop("replication", None)) is not None:
+            mesh, dp_dims = self._in_groups(replication, mesh, dp_dims, values)
         if mesh is not None:
             rank, world_size = place_in_mesh(mesh, dp_dims)
             values = {_RANK: rank, _WORLD: world_size, **values}
@@ -52,7 +54,9 @@ class Bindings:
         full = {params.ALIASES.get(name, name): value for name, value in values.items()}
         unknown = sorted(set(full) - set(self.__dataclass_fields__))
         if unknown:
-            msg = f"bind: {unknown[0]!r} is not a binding; there are {', '.join(self.__dataclass_fields__)}, mesh, dp_dims"
+            there = (*self.__dataclass_fields__, "mesh", "dp_dims", "replication")
+            no_binding = f"bind: {unknown[0]!r} is not a binding; there are {', '.join(there)}"
+            msg = params.worker_refusal("bind", unknown[0]) or no_binding
             raise BindError(msg)
         if full.get(_PER_NODE) is not None:
             world = full[_WORLD] if full.get(_WORLD) is not None else self.data_parallel_world_size
@@ -63,6 +67,30 @@ class Bindings:
             elif value is not None or name == "merge":
                 full[name] = _whole(name, value)
         return replace(self, **full)
+
+    def _in_groups(
+        self, replication: Any, mesh: Any, dp_dims: Any, values: dict[str, Any]
+    ) -> tuple[Any, tuple[str, ...]]:
+        """The mesh that ``replication`` is short for. Takes rank and world size out of ``values``: they count all processes."""
+        if mesh is not None or dp_dims is not None:
+            msg = (
+                f"bind: replication={shown(replication)} beside a mesh, which says itself which ranks get equal batches. Leave "
+                "replication out"
+            )
+            raise BindError(msg)
+        place = dict(zip((_RANK, _WORLD), _place(), strict=True))
+        for name in (_RANK, _WORLD):
+            short = next(each for each, full in params.ALIASES.items() if full == name)
+            given = [values.pop(each) for each in (short, name) if values.get(each) is not None]
+            if given:
+                place[name] = _whole(name, given[-1])
+            elif getattr(self, name) is not None:
+                msg = (
+                    f"bind: replication={shown(replication)} after {name}={getattr(self, name)} was bound, so it may have been "
+                    "counted already. Give them in one call: bind(rank=..., world_size=..., replication=...)"
+                )
+                raise BindError(msg)
+        return in_groups(replication, place[_RANK], place[_WORLD])
 
 
 def _device(value: Any) -> str:

@@ -7,8 +7,11 @@ that also have a ``batch`` dimension: pass the mesh of ``batch`` there.
 """
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, final
 
+import numpy as np
+
+from spiral_stream.arguments import whole
 from spiral_stream.errors import BindError, shown
 
 # Names of mesh dimensions in the documents of DeviceMesh and FSDP2, torchtitan, accelerate, Megatron-FSDP, NeMo and verl.
@@ -32,6 +35,64 @@ _MIXED: Final = {
     **dict.fromkeys(("dp_shard_cp", "dp_cp", "dp_cp_shard", "hsdp", "loss"), _CONTEXT),
     **dict.fromkeys(("ep", "etp", "efsdp", "expert", "dp_shard_in_ep", "dp_shard_mod_ep"), _EXPERT),
 }
+
+_GROUPS: Final = "groups"
+
+
+@final
+class RankGroups:
+    """The mesh of ``replication=``: groups of neighbouring ranks, each of which gets equal batches.
+
+    Args:
+        rank: of this process.
+        world_size: all ranks; a multiple of ``each``.
+        each: how many ranks a group has.
+    """
+
+    mesh_dim_names = (_GROUPS, "within")
+
+    def __init__(self, rank: int, world_size: int, each: int) -> None:
+        self.mesh = np.arange(world_size).reshape(-1, each)
+        self._rank = rank // each
+
+    def __getitem__(self, name: str) -> "RankGroups":
+        assert name == _GROUPS, name
+        return self
+
+    def size(self) -> int:
+        """Return how many groups there are."""
+        return len(self.mesh)
+
+    def get_local_rank(self) -> int:
+        """Return which group the process is in."""
+        return self._rank
+
+
+def in_groups(replication: Any, rank: int, world_size: int) -> tuple[RankGroups, tuple[str, ...]]:
+    """Return the mesh that ``bind(replication=k)`` is short for, and its data-parallel dimension: k neighbours get equal batches.
+
+    Args:
+        replication: k.
+        rank: of this process.
+        world_size: all ranks.
+
+    Raises:
+        BindError: k is no number from 1 up, or groups of k ranks do not fill the world.
+    """
+    each = whole(replication)
+    if each is None or each < 1:
+        msg = f"bind: replication={shown(replication)}. Give how many neighbouring ranks get equal batches, from 1 up"
+        raise BindError(msg)
+    if world_size % each:
+        msg = (
+            f"bind: groups of replication={each} ranks do not fill a world of {world_size}. Give a divisor of it, or "
+            "bind(mesh=...) where groups are no neighbours"
+        )
+        raise BindError(msg)
+    if not 0 <= rank < world_size:
+        msg = f"bind: rank={rank} of world_size={world_size}; ranks count from 0. Give a rank in [0, {world_size})"
+        raise BindError(msg)
+    return RankGroups(rank, world_size, each), (_GROUPS,)
 
 
 def place_in_mesh(mesh: Any, dp_dims: Any = None) -> tuple[int, int]:
