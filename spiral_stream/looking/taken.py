@@ -124,7 +124,7 @@ def taken(
                 raise
             break
         drawn = numbering.draw(epoch, number).membership
-        spans = _spans_in(fields, stages) if drawn.lengths is None else _spans(drawn, stages)
+        spans = _spans_in(fields, stages) if drawn.lengths is None else _spans(drawn, stages, fields)
         rows = next((len(values) for name, values in fields.items() if not _is_cu(stages, name)), 0)
         batch = numbering.skips.number(epoch, number)
         for row in range(min(rows, count - len(tiles))):
@@ -207,12 +207,19 @@ def _unpadded(ids: NDArray[Any], each: SequenceField) -> NDArray[Any]:
     return ids if getattr(each, "pad_value", None) is None else ids[: others[-1] + 1 if len(others) else 0]
 
 
-def _spans(batch: Membership, stages: Stages) -> Spans:
-    """Where the documents of each row lie, as the formation placed them: where each begins, and its tokens."""
-    widths = list(() if stages.formation is None else stages.formation.widths)
+def _spans(batch: Membership, stages: Stages, fields: Mapping[str, Any]) -> Spans:
+    """Where the documents of each row lie, as the formation placed them: where each begins, and its tokens.
 
-    def spans(column: str, row: int) -> list[tuple[int, int]]:
-        packing = batch.packing
+    Columns that share a width may end before the longest, which the formation counted: there the fields say more.
+    """
+    widths = list(() if stages.formation is None else stages.formation.widths)
+    by_fields, packing = _spans_in(fields, stages), batch.packing
+    shared = not widths and len({stage.field.column for stage in stages.sequences}) > 1
+
+    def spans(column: str, row: int) -> list[tuple[int, int]] | None:
+        found = by_fields(column, row) if shared else None
+        if found is not None or (shared and packing is None):
+            return found
         if packing is None:
             assert batch.lengths is not None
             return [(0, int(batch.lengths[row]))]

@@ -250,6 +250,9 @@ def test_laws_of_replay_resume_and_world_size(catalog: sp.Catalog, drawn: tuple[
 
     check_replay(make)
     check_resume(make, [0, 1, 3])
+    with make() as stream:
+        next(iter(stream))
+        assert len(json.dumps(stream.state_dict())) < 2_000
     check_elastic(make, worlds=(1, 2, 3))
 
 
@@ -415,6 +418,21 @@ def test_samples_are_shown_column_by_column(catalog: sp.Catalog) -> None:
             for column in WIDTHS:
                 ids = [[n for _, part in each.pieces for n in part] for each in texts[column]]
                 assert [each for each in ids if each] == list(pieces_of(batch, 0, column).values())
+
+
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("formation", [None, sp.WindowedBucket(64, [], sp.BatchBudget(max_tokens=200))])
+def test_columns_that_are_padded_are_shown_to_their_own_ends(catalog: sp.Catalog, formation: Any, mask: bool) -> None:
+    fields: dict[str, Any] = {column: FIELDS[column] for column in WIDTHS}
+    fields |= {f"{column}_mask": sp.PadMask(column) for column in WIDTHS if mask}
+    table = {row["key"]: row for row in drawn_table("long").to_pylist()}
+    options = {"formation": formation, "fields": {**fields, "key": sp.List("key")}}
+    with plan(catalog, "long", packed(), **options).to_numpy() as stream:
+        for sheet in (stream.show(count=2), stream.show(batch=stream.batch(0), count=2)):
+            for tile, key in zip(sheet.tiles, stream.batch(0)["key"], strict=False):
+                for column, documents in tile.texts:
+                    shown = [n for each in documents for _, part in each.pieces for n in part]
+                    assert shown == table[key][column]
 
 
 def test_the_order_of_the_columns_says_nothing_and_a_saved_plan_reads_back(catalog: sp.Catalog) -> None:
