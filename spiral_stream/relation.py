@@ -18,15 +18,16 @@ from spiral_stream.batching.formation import Composition, Formation
 from spiral_stream.batching.tail import DropPartial, Tail, as_tail
 from spiral_stream.catalog.row_identity import RowIdentity
 from spiral_stream.errors import PlanError, shown
+from spiral_stream.expr import col
 from spiral_stream.extras import need
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.list import List
 from spiral_stream.params import RuntimeParam
-from spiral_stream.plan import extents, maps, nodes
+from spiral_stream.plan import maps, nodes, splits
 from spiral_stream.plan.bad_samples import OnError
 from spiral_stream.plan.checks import column_list, column_names, warn_of_unheeded_sort
 from spiral_stream.plan.decoded import with_decoded, with_steps
-from spiral_stream.plan.makers import sample_identity
+from spiral_stream.plan.makers import natural_identity, sample_identity
 from spiral_stream.plan.record_types import struct_of
 from spiral_stream.plan.tree import find, spine
 from spiral_stream.planner.meaning import settled, tokenized
@@ -102,35 +103,6 @@ class Relation(RowVerbs):
         sampled = self._with(nodes.Sample(self.node, names, order, when, assignment or _RANKS))
         warn_of_unheeded_sort(self.node, order)
         return sampled
-
-    @door(PlanError)
-    def skip(self, count: int, *, fixed: bool = False) -> Self:
-        """After `sample`: leave out the first ``count`` samples of every epoch. Nothing of them is read.
-
-        Args:
-            count: how many; 0 leaves the plan as it is.
-            fixed: leave out the samples that epoch 0 begins with in every epoch, and shuffle the others anew: what
-                ``take(count, fixed=True)`` does not take.
-
-        Raises:
-            PlanError: it does not come directly after `sample`, or no sample is left. Where only the data say how many there
-                are, it is raised when the stream is prepared.
-
-        Example:
-            >>> shuffled = relation.sample(order=GlobalShuffle(seed=17))
-            >>> held_out, rest = shuffled.take(1_000, fixed=True), shuffled.skip(1_000, fixed=True)
-        """
-        if isinstance(self.node, nodes.Relational):
-            msg = (
-                f"skip: follows {self.node.VERB}, and counts samples of an order. Write it after .sample(...): with "
-                "order=Sequential() the first rows are skipped"
-            )
-            raise PlanError(msg)
-        skipped = extents.SampleSkip(self.node, count, fixed)
-        sample = next(each for each in spine(skipped) if isinstance(each, nodes.Sample))
-        if type(sample.order).size is Order.size:  # a pass has every row
-            extents.longest(skipped, self._known_count(sample.source))  # which refuses to skip everything
-        return self._with(skipped) if count or fixed else self
 
     @door(PlanError, kept=("batched", "random", "version", "with_index"))
     def map(
@@ -408,6 +380,68 @@ class Relation(RowVerbs):
         made = nodes.Deliver(self.node, "jax", prefetch)
         return JaxStream(made, self.catalog, threads, read_batch_size=read_batch_size)
 
+    # ---- parts
+
+    @door(PlanError, kept=("exact",))
+    def split(
+        self,
+        *,
+        by: str | None = None,
+        seed: int = 0,
+        exact: bool = False,
+        stratify: str | None = None,
+        **parts: float,
+    ) -> dict[str, Self]:
+        """Cut the rows into named parts by the hash of a column: ``split(train=0.9, val=0.1)``, ``split(train=900, val=100)``.
+
+        By fractions alone, nothing is read, each part has about its share, and a row never changes its part when rows are added
+        or removed. Counts, ``exact`` and ``stratify`` read the columns concerned once, now; only before `sample`. Each part then
+        has its exact number, whatever the order of the rows. The parts keep the borders that were found: a saved stream leaves
+        every row where it is when rows are added. Another call finds other borders, which few rows cross.
+
+        Args:
+            by: the column whose value decides, so that rows with one value stay together (no patient in two parts); fractions and
+                counts are of its values. By default the identity.
+            seed: another one gives other parts.
+            exact: fractions are rounded to exact numbers of values.
+            stratify: a column of labels: each part has each label's share, rounded down or up with two parts (with k parts, less
+                than k - 1 values off). Rows without a label are a stratum too. Implies ``exact``.
+            **parts: part -> its share of the values, together at most 1; or its number of values.
+
+        Raises:
+            PlanError: the shares or counts are not legal or exceed the values, there is no such column, or a value of ``by`` has
+                several labels.
+            SourceError: a source cannot be read.
+
+        Examples:
+            >>> parts = photos.split(train=0.8, val=0.2, by="photo_id")
+            >>> parts["train"].count() + parts["val"].count()
+            48
+            >>> {name: part.count() for name, part in photos.split(train=40, val=8).items()}
+            {'train': 40, 'val': 8}
+        """
+        where = splits.deciding("split", by, natural_identity(self.node))
+        if not splits.are_counts(parts, exact=exact or stratify is not None):
+            splits.need_fractions(parts)
+            if not exact and stratify is None:
+                return {name: self.filter(test) for name, test in splits.parts(where, seed, parts).items()}
+        self._need_rows("split")
+        columns = {splits.HASH: col(where).hash(seed)}
+        if stratify is not None:
+            splits.need_label(stratify, self.schema)
+            columns[splits.LABEL] = col(stratify)
+        read = self.project(**columns).batches()
+        values = splits.Deciding.read(read, repeated=by is not None)
+        for value in values.of_several()[:1].tolist() if by is not None else ():
+            row = self.filter(col(where).hash(seed) == value).project(where).head(1).to_arrow()
+            msg = (
+                f"split: rows of {where}={shown(row[where][0].as_py())}, which belong together, have several values of "
+                f"{stratify!r}. Stratify by a column that is the same for all rows of a {where}, or leave by= out"
+            )
+            raise PlanError(msg)
+        found = splits.exact_parts(where, seed, parts, values, stratify)
+        return {name: self.filter(test) for name, test in found.items()}
+
     # ---- looking
 
     def to_arrow(self) -> pa.Table:
@@ -596,11 +630,6 @@ class Relation(RowVerbs):
         from spiral_stream.explain.described import described
 
         return described(self.node, self.catalog)
-
-    def _known_count(self, node: nodes.Node) -> int | None:
-        from spiral_stream.planner.some_rows import known_count
-
-        return known_count(node, lambda name: self.catalog.entry(name).manifest().total)
 
     def _need_rows(self, verb: str) -> None:
         if not isinstance(self.node, nodes.Relational):

@@ -22,7 +22,9 @@ from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.kept import SampleKept, need_seen
 from spiral_stream.plan.makers import natural_identity
 from spiral_stream.plan.profiles import Profile, renewed
+from spiral_stream.plan.tree import spine
 from spiral_stream.relational.conditions import condition
+from spiral_stream.sampling.order import Order
 from spiral_stream.sources.source import FormerProfile
 from spiral_stream.transforms.python import Function
 
@@ -340,28 +342,16 @@ class RowVerbs:
         return self._with(nodes.Sort(self.node, columns, descending))
 
     @door(PlanError)
-    def split(self, *, by: str | None = None, seed: int = 0, **fractions: float) -> dict[str, Self]:
-        """Cut the rows into named parts, ``split(train=0.9, val=0.1)``, by the hash of a column; see `plan.splits.parts`.
+    def folds(self, count: int, *, by: str | None = None, seed: int = 0) -> list[tuple[Self, Self]]:
+        """Return (training, validation) for each of ``count`` folds, by the hash of a column as in `Relation.split`.
 
         Args:
+            count: how many, at least 2.
             by: the column whose value decides, so that rows with one value stay together; by default the identity.
-            seed: another one gives other parts.
-            **fractions: part -> its share of the values; together at most 1.
+            seed: another one gives other folds.
 
         Raises:
-            PlanError: the fractions are not legal, or there is no such column.
-
-        Examples:
-            >>> parts = photos.split(train=0.8, val=0.2, by="photo_id")
-            >>> parts["train"].count() + parts["val"].count()
-            48
-        """
-        found = splits.parts(splits.deciding("split", by, natural_identity(self.node)), seed, fractions)
-        return {name: self.filter(condition) for name, condition in found.items()}
-
-    @door(PlanError)
-    def folds(self, count: int, *, by: str | None = None, seed: int = 0) -> list[tuple[Self, Self]]:
-        """Return (training, validation) for each of ``count`` folds; arguments and errors as for `split`.
+            PlanError: ``count`` is less than 2, or there is no such column.
 
         Examples:
             >>> [(training.count() + held.count()) for training, held in photos.folds(3)]
@@ -390,6 +380,40 @@ class RowVerbs:
         return self._with(nodes.Limit(self.node, count))
 
     take = limit
+
+    @door(PlanError)
+    def skip(self, count: int, *, fixed: bool = False) -> Self:
+        """After `sample`: leave out the first ``count`` samples of every epoch. Nothing of them is read.
+
+        Args:
+            count: how many; 0 leaves the plan as it is.
+            fixed: leave out the samples that epoch 0 begins with in every epoch, and shuffle the others anew: what
+                ``take(count, fixed=True)`` does not take.
+
+        Raises:
+            PlanError: it does not come directly after `sample`, or no sample is left. Where only the data say how many there
+                are, it is raised when the stream is prepared.
+
+        Examples:
+            >>> len(samples.order()), len(samples.skip(8).order()), len(samples.skip(8).take(30).order())
+            (48, 40, 30)
+        """
+        if isinstance(self.node, nodes.Relational):
+            msg = (
+                f"skip: follows {self.node.VERB}, and counts samples of an order. Write it after .sample(...): with "
+                "order=Sequential() the first rows are skipped"
+            )
+            raise PlanError(msg)
+        skipped = extents.SampleSkip(self.node, count, fixed)
+        sample = next(each for each in spine(skipped) if isinstance(each, nodes.Sample))
+        if type(sample.order).size is Order.size:  # a pass has every row
+            extents.longest(skipped, self._known_count(sample.source))  # which refuses to skip everything
+        return self._with(skipped) if count or fixed else self
+
+    def _known_count(self, node: nodes.Node) -> int | None:
+        from spiral_stream.planner.some_rows import known_count
+
+        return known_count(node, lambda name: self.catalog.entry(name).manifest().total)
 
     @door(PlanError)
     def repeat(self, times: int | None = None) -> Self:
