@@ -28,6 +28,7 @@ from spiral_stream.plan.bad_samples import OnError
 from spiral_stream.plan.checks import column_list, column_names, warn_of_unheeded_sort
 from spiral_stream.plan.decoded import with_decoded, with_steps
 from spiral_stream.plan.makers import natural_identity, sample_identity
+from spiral_stream.plan.padded import with_mask
 from spiral_stream.plan.record_types import struct_of
 from spiral_stream.plan.tree import find, spine
 from spiral_stream.planner.meaning import settled, tokenized
@@ -281,7 +282,8 @@ class Relation(RowVerbs):
             formation: which samples share a batch: ``WindowedBucket(...)`` or ``Packed(...)``; None takes ``batch_size``
                 neighbours.
             composition: how the streams of a mixture share a batch: ``StratifiedByStream("stream_id")`` or ``OneStream()``.
-            last: what happens to a short last batch: ``DropPartial``, ``KeepPartial`` or ``PadPartial``.
+            last: what happens to a short last batch: ``DropPartial``, ``KeepPartial`` or ``PadPartial``; `PadPartial` with a
+                value adds a mask of the rows that are samples.
             on_error: what happens to a sample whose payload cannot be read, or for which a function raises. ``"raise"`` stops
                 the stream, ``"skip"`` delivers the batch without it, ``"substitute"`` puts a copy of the next good sample of
                 the batch in its place. `PreparedStream.quarantine` lists these samples.
@@ -300,10 +302,11 @@ class Relation(RowVerbs):
             >>> len(plan.to_numpy())
             5
         """
-        fields = with_steps(fields)
+        rule = as_tail(last)
+        fields = with_mask(with_steps(fields), rule, self.columns[0])
         node = with_decoded(self.node, fields)
         formed = settled(node, formation, composition, batch_size)
-        values = (batch_size, as_tail(last), tuple(fields.items()), formed, on_error, error_budget)
+        values = (batch_size, rule, tuple(fields.items()), formed, on_error, error_budget)
         return self._with(nodes.Collate(node, *values))
 
     @door(PlanError)
@@ -599,7 +602,7 @@ class Relation(RowVerbs):
         if isinstance(self.node, nodes.Collate):
             msg = "iter: a plan is no stream. Iterate a stream of it: plan.to_torch(), or plan.to_numpy() without a framework"
         elif kind == "rows":
-            msg = "iter: a relation yields no rows by itself. Iterate .batches(1_000), or take .to_arrow()"
+            msg = "iter: a relation yields no rows by itself. Iterate .batches(1_000), look at .head(), or take .to_arrow()"
         else:
             msg = (
                 f"iter: a plan after {self.node.VERB} has samples and no batches. Add .collate(batch_size=..., fields=...), and "

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final, final
 
 from spiral_stream.adapters.device_copies import CopiesAhead
+from spiral_stream.batching.tail import fills_with_value
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import BindError
@@ -292,7 +293,9 @@ def _moved(devices: Devices) -> frozenset[str]:
 
 
 def _finishers(stages: Stages, devices: Devices) -> dict[str, Callable[[torch.device], Finisher]]:
-    """What makes the ends of image fields that a device normalizes."""
+    """What makes the ends of image fields that a device normalizes; the host does where it puts values in their place."""
+    if fills_with_value(stages.batches.last):
+        return {}
     decoded: list[ImageStage | ClipStage] = [*stages.images, *stages.clips]
     return {stage.name: _finisher(stage) for stage in decoded if stage.name in _moved(devices) and stage.ends_on_device}
 

@@ -84,6 +84,13 @@ class FixedBatches:
         fill = np.arange(begin + real.size, begin + self.batch_size, dtype=np.uint64) - np.uint64(self.total)
         return np.concatenate((found, fill % np.uint64(self.total)))
 
+    def filler(self, batch: int) -> NDArray[np.int64] | None:
+        """Return the rows of a batch that repeat samples only to fill it with a value; None if no row does."""
+        left = max(0, self.total - batch * self.batch_size)  # in the tail batches all samples lie end to end
+        if left >= self.batch_size or not tail.fills_with_value(self.last):
+            return None
+        return np.arange(left, self.batch_size)
+
     def locate(self, position: int) -> int | None:
         """Return the batch that holds a position, or None if it is in the short batch that `DropPartial` drops.
 

@@ -94,6 +94,9 @@ class Membership:
     width: int = 0  # T, a multiple of the setting's, or the sum of `Formation.widths`; 0 if no field has a length
     lengths: Int64 | None = None  # [S] tokens delivered per sample, after truncation; None if no field has a length
     packing: Packing | None = None  # None: sample i is row i, from its start
+    filler: Int64 | None = (
+        None  # [K] rows that fill the batch with a value (`PadPartial`), ascending; None: no row does
+    )
 
 
 @dataclass(slots=True)

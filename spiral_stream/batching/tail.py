@@ -16,9 +16,10 @@ exists. `end` and `steps` say the same of an epoch whose batches are counted.
 """
 
 from abc import ABC
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import final
+from math import isfinite
+from typing import Any, final
 
 from spiral_stream.errors import PlanError, shown
 
@@ -68,13 +69,65 @@ class PadPartial(Tail):
     Where a formation decides who shares a batch, the short batch is filled with rows of the epoch's first one. ``OneStream``
     without a budget fills what each stream has left at the epoch's end with samples of the same stream.
 
+    With ``value`` these rows hold that value, and each batch has a mask that says which rows are samples. They are read like
+    others before, so that batches have their shapes.
+
+    Args:
+        value: a number for all arrays of the rows, or ``{"field": number}``, with 0 for fields that it does not name. Arrays of
+            booleans hold False there, and lists None. None leaves the rows of repeated samples as they are.
+        mask: with ``value``, the name of the mask: shape [B], bool, False for rows that are no samples.
+
+    Raises:
+        PlanError: a value is no finite number, or ``mask`` is no name.
+
     Examples:
+        >>> filled = samples.collate(
+        ...     batch_size=50, last=spiral.PadPartial(value=0), fields={"x": spiral.Stack("width")}
+        ... ).to_numpy()
+        >>> sum(int(batch["real"].sum()) for batch in filled) == filled.rows
+        True
         >>> padded = samples.collate(
         ...     batch_size=10, last=spiral.PadPartial, fields={"x": spiral.Stack("width")}
         ... ).to_numpy()
         >>> padded[4]["x"].shape
         (10,)
     """
+
+    value: float | int | tuple[tuple[str, float | int], ...] | Mapping[str, float | int] | None = None
+    mask: str = "real"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.value, Mapping):
+            object.__setattr__(self, "value", tuple(sorted(self.value.items(), key=lambda each: str(each[0]))))
+        for name, value in self.values:
+            number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+            if not number or not isinstance(name, str):
+                msg = (
+                    f"PadPartial: value={shown(value if name == '' else {name: value})}. Give a finite number, or one for each "
+                    'field: value={"label": -100}'
+                )
+                raise PlanError(msg)
+        if not isinstance(self.mask, str) or not self.mask:
+            msg = f'PadPartial: mask={shown(self.mask)}. Give the name of the mask in a batch, such as "real"'
+            raise PlanError(msg)
+
+    @property
+    def blanks(self) -> bool:
+        """Whether rows that fill a batch hold a value, and no samples."""
+        return self.value is not None
+
+    @property
+    def values(self) -> tuple[tuple[str, Any], ...]:
+        """The values by field; the name "" stands for all."""
+        if self.value is None or isinstance(self.value, tuple):
+            return self.value or ()
+        return (("", self.value),)
+
+    def value_of(self, field: str) -> float | int:
+        """Return the value of a field's rows that are no samples."""
+        by_name = dict(self.values)
+        found: float | int = by_name.get(field, by_name.get("", 0))
+        return found
 
 
 def as_tail(value: object) -> Tail:
@@ -93,6 +146,11 @@ def as_tail(value: object) -> Tail:
         return rule
     msg = f"collate: last is {shown(value)}. Give DropPartial, KeepPartial or PadPartial"
     raise PlanError(msg)
+
+
+def fills_with_value(last: Tail) -> bool:
+    """Return whether the rows that fill a batch hold a value, and no samples."""
+    return isinstance(last, PadPartial) and last.blanks
 
 
 def drops_short(last: Tail) -> bool:

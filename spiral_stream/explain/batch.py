@@ -138,6 +138,9 @@ def _tail(subject: Subject) -> Phrase | str:
     most = Figure(subject.bound.world_size * subject.bound.merge - 1, "batches")
     if isinstance(last, DropPartial) and most.value:
         return phrase("DropPartial: at most {most} batches an epoch", most=most)
+    if isinstance(last, PadPartial) and last.blanks:
+        words = "PadPartial: the last batch, and at most {most} batches of the last step, are filled with a value and masked"
+        return phrase(words, most=most)
     if isinstance(last, PadPartial) and most.value:
         return phrase("PadPartial: at most {most} batches an epoch come twice", most=most)
     return type(last).__name__

@@ -21,6 +21,7 @@ from spiral_stream.fields.boxes import Boxes, BoxLabels, KeyPoints
 from spiral_stream.fields.labels import LabelField, Labels, ShiftedLabels
 from spiral_stream.fields.list import List
 from spiral_stream.fields.pad import Pad, PadMask
+from spiral_stream.fields.real import Real
 from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
 from spiral_stream.fields.stack import Stack
 from spiral_stream.params import RuntimeParam
@@ -84,7 +85,7 @@ def saved_name(cls: type) -> str:
 VALUES: Final = {
     saved_name(cls): cls
     for cls in (
-        *(DropPartial, KeepPartial, PadPartial, List, Stack, RuntimeParam, DataParallel),
+        *(DropPartial, KeepPartial, PadPartial, List, Real, Stack, RuntimeParam, DataParallel),
         *(ExpandedRange, GlobalShuffle, HashBucketed, Sequential, ShardAwareShuffle, ShuffleBuckets),
         *(Weighted, WindowShuffle, WithReplacement, WithinShards),
         *(profiles.Original, profiles.Raw, profiles.Jpeg, profiles.Frames),
@@ -166,6 +167,8 @@ def is_later(value: Any, name: str) -> bool:
         return name in _LATER_OF_STACK and getattr(value, name) == _LATER_OF_STACK[name]
     if isinstance(value, BatchBudget | Pad | LabelField | maps.SampleTokens) and name in _NONE_AT_FIRST:
         return getattr(value, name) is None
+    if isinstance(value, PadPartial):
+        return not value.blanks
     if isinstance(value, maps.SampleAssembly):
         return name == "drop_last" and not value.drop_last
     return isinstance(value, Packed | WindowedBucket | Pad | PadMask) and name == "length" and value.length is None

@@ -34,6 +34,7 @@ from spiral_stream.plan.checks import (
     need_whole,
 )
 from spiral_stream.plan.fields import check_fields, check_formation, warn_of_fields_drawn_alike
+from spiral_stream.plan.padded import check_padded
 from spiral_stream.plan.profiles import Profile, forms_of
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
@@ -334,6 +335,7 @@ class Collate(Simple):
             raise PlanError(msg)
         have = self.source.schema()
         check_fields(self.fields, have)
+        check_padded(self.last, self.formation, self.fields, have)
         check_formation(self.formation, self.batch_size, self.fields, have)
         warn_of_fields_drawn_alike(self.fields)
         check_on_error(self.on_error, self.error_budget, self.formation, self.source)

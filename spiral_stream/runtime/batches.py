@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.batching.formation import Packing
 from spiral_stream.batching.padding_width import padded
+from spiral_stream.batching.tail import PadPartial
 from spiral_stream.derived.gather import KeptColumn
 from spiral_stream.errors import DataError
 from spiral_stream.fields.boxes import Following
@@ -30,6 +31,7 @@ from spiral_stream.runtime.ahead import only_fetched, pieces, submitted
 from spiral_stream.runtime.bad_samples import STAND_INS, BatchRefusals, Refusals
 from spiral_stream.runtime.batch_size import OBJECT_BYTES, batch_bytes, object_bytes, room
 from spiral_stream.runtime.blame import blaming
+from spiral_stream.runtime.blanks import blank
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.clips import ClipFeed, ClipField, Found
 from spiral_stream.runtime.deferred import Deferred, Here, calls_of
@@ -260,6 +262,8 @@ class BatchBuilder:
 
         def finish() -> Batch:
             following.finish(fields, refusals)
+            if drawn.membership.filler is not None and isinstance(self._stages.batches.last, PadPartial):
+                blank(fields, drawn.membership.filler, self._stages.batches.last)
             return settled(fields)
 
         listed = (lambda: draft.listed) if later else draft.listed

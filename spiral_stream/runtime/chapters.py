@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from spiral_stream import seeding
 from spiral_stream.batching.formation import Former, Left, Membership, Setting, Window
 from spiral_stream.batching.packing import Packed
-from spiral_stream.batching.tail import DropPartial, PadPartial
+from spiral_stream.batching.tail import DropPartial, PadPartial, fills_with_value
 from spiral_stream.errors import DataError, SourceError
 from spiral_stream.plan.context import Context
 from spiral_stream.runtime.blame import blaming
@@ -291,12 +291,13 @@ class Chapter:
     def _padded(self, batch: Membership, fill: Fill | None) -> Membership:
         """A short batch, filled with rows of the epoch's first batch, or with its own if it is that batch."""
         forming, rows = self._forming, self._forming.rows
+        blank = fills_with_value(forming.stages.batches.last)
         if fill is None:
-            return filled(batch, batch, batch.samples, rows, forming.multiple)
+            return filled(batch, batch, batch.samples, rows, forming.multiple, blank=blank)
         samples, positions = self._again(fill.rests.values, fill.rests.lanes)
         numbers = np.arange(self._samples.count, self._samples.count + len(samples))
         self._hold(samples, positions)
-        return filled(batch, fill.batch, numbers, rows, forming.multiple)
+        return filled(batch, fill.batch, numbers, rows, forming.multiple, blank=blank)
 
     # ---- what it leaves
 

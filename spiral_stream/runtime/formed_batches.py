@@ -9,6 +9,7 @@ samples pass no filter, all of this is arithmetic.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from heapq import merge
 from pathlib import Path
 from typing import NamedTuple, final
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream import threads
-from spiral_stream.batching.tail import PadPartial, batches
+from spiral_stream.batching.tail import PadPartial, batches, fills_with_value
 from spiral_stream.errors import CacheError, ResumeError
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.planner.bind import Bound
@@ -40,6 +41,11 @@ class _Found(NamedTuple):
     lane: int
     chapter: int
     batch: int
+
+
+def _blank(drawn: Drawn) -> Drawn:
+    """A batch that comes again only to fill a step: no row of it is a sample."""
+    return replace(drawn, membership=replace(drawn.membership, filler=np.arange(drawn.membership.rows)))
 
 
 @final
@@ -148,20 +154,22 @@ class FormedBatches(Numbering):
             while len(out) < len(wanted):
                 left = wanted[len(out) :]
                 first = left[0]
-                chapter, index = self._formed(epoch, first)
+                chapter, index, again = self._formed(epoch, first)
                 there = len(chapter.batches) - index if self._lanes.count == 1 else 1  # batches of lanes take turns
-                out += chapter.draw_several([index + number - first for number in left if number - first < there])
+                drawn = chapter.draw_several([index + number - first for number in left if number - first < there])
+                out += map(_blank, drawn) if again and fills_with_value(self.last) else drawn
         return out
 
-    def _formed(self, epoch: int, number: int) -> tuple[Chapter, int]:
-        """Return the chapter of a batch, formed as far as that, and the batch's number in it.
+    def _formed(self, epoch: int, number: int) -> tuple[Chapter, int, bool]:
+        """Return the chapter of a batch, formed as far as that, the batch's number in it, and whether it comes again.
 
         Raises:
             IndexError: the epoch has no such batch.
             CacheError: the formation index says otherwise.
         """
         found = None if number < 0 else self._find(epoch, number)
-        if found is None and number >= 0 and isinstance(self.last, PadPartial):
+        again = found is None and number >= 0 and isinstance(self.last, PadPartial)
+        if again:
             found = self._find(epoch, number % max(1, self.total(epoch)))
         if found is None:
             end = "" if self.in_lanes else f" of an epoch of {self.total(epoch)}"
@@ -175,7 +183,7 @@ class FormedBatches(Numbering):
                 "made again"
             )
             raise CacheError(msg)
-        return chapter, found.batch
+        return chapter, found.batch, again
 
     def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
         with self.chapters.request(f"batch {number:,} of epoch {epoch}"):

@@ -243,9 +243,9 @@ class CountedBatches(Numbering):
         batches, out, first = self._batches(epoch), list[Drawn](), 0
         positions = [batches.positions(batch_number(number)) for number in numbers]
         places = self._stages.epochs.places(epoch, positions[0] if len(numbers) == 1 else np.concatenate(positions))
-        for each in positions:
-            own = places.run(first, first + len(each))
-            out.append(Drawn(Samples.at(own), Membership(np.arange(len(each)), len(each))))
+        for number, each in zip(numbers, positions, strict=True):
+            own, filler = places.run(first, first + len(each)), batches.filler(number)
+            out.append(Drawn(Samples.at(own), Membership(np.arange(len(each)), len(each), filler=filler)))
             first += len(each)
         return out
 

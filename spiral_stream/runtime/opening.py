@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
+import numpy as np
+
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.state_records import StateRecords
@@ -209,7 +211,10 @@ class Opening:
         if delivered is None:
             return None
         numbering.every.limits.need_near(epoch, number, "ledger")
-        samples = numbering.draw(epoch, delivered).samples
+        drawn = numbering.draw(epoch, delivered)
+        samples, filler = drawn.samples, drawn.membership.filler
+        if filler is not None:  # rows that hold a value, and no samples
+            samples = samples.take(np.delete(np.arange(len(samples)), filler))
         reader.need_identity(epoch, samples)
         return stages, samples
 

@@ -12,6 +12,7 @@ from threading import TIMEOUT_MAX
 from typing import Any, Final, Self, final
 
 from spiral_stream.batching import tail
+from spiral_stream.batching.tail import fills_with_value
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import StreamError, shown, without_values
 from spiral_stream.planner.bind import Bound
@@ -202,7 +203,8 @@ class Passes:
         allocate = delivery.allocate(devices)
         if self._memory is None or self._memory.allocate is not allocate:  # bound to another device since
             self._memory = Slots(allocate)
-        split = delivery.split(devices)
+        values = fills_with_value(opening.stages.batches.last)  # of pixels as they are delivered
+        split = frozenset[str]() if values else delivery.split(devices)
         return BatchBuilder(
             *(opening.stages, numbering, reader, self._metrics, self._memory, opening.refusals, merge, split),
             self._threads.read_batch_size,

@@ -36,7 +36,9 @@ def joined(drawn: Sequence[Drawn]) -> Drawn:
     numbers = np.concatenate([part.samples for part in parts])  # of several chapters: not read after this
     width = max(part.width for part in parts)
     samples = Samples.concat([each.samples for each in drawn])
-    return Drawn(samples, Membership(numbers, int(rows[-1]), width, lengths, packing))
+    fillers = [part.filler + begin for part, begin in zip(parts, rows, strict=False) if part.filler is not None]
+    filler = np.concatenate(fillers) if fillers else None
+    return Drawn(samples, Membership(numbers, int(rows[-1]), width, lengths, packing, filler))
 
 
 def part_of(membership: Membership, left: Int64) -> Membership:
@@ -44,7 +46,8 @@ def part_of(membership: Membership, left: Int64) -> Membership:
     lengths = None if membership.lengths is None else membership.lengths[left]
     packing = membership.packing
     if packing is None:
-        return replace(membership, samples=membership.samples[left], rows=len(left), lengths=lengths)
+        filler = None if membership.filler is None else np.flatnonzero(np.isin(left, membership.filler))
+        return replace(membership, samples=membership.samples[left], rows=len(left), lengths=lengths, filler=filler)
     return replace(membership, samples=membership.samples[left], lengths=lengths, packing=packing.take(left))
 
 

@@ -55,7 +55,9 @@ class Fill:
     rests: Rests  # its samples, one for each of `batch.samples`
 
 
-def filled(batch: Membership, other: Membership, numbers: Int64, rows: int, multiple: int) -> Membership:
+def filled(
+    batch: Membership, other: Membership, numbers: Int64, rows: int, multiple: int, *, blank: bool = False
+) -> Membership:
     """Return a batch with rows of another one behind its own.
 
     Args:
@@ -64,6 +66,7 @@ def filled(batch: Membership, other: Membership, numbers: Int64, rows: int, mult
         numbers: the numbers of the other's samples; shape [S].
         rows: how many rows the result has.
         multiple: widths are multiples of this.
+        blank: whether the rows hold a value, and no samples.
     """
     of = np.arange(len(other.samples)) if other.packing is None else other.packing.rows
     taken = [np.flatnonzero(of == at % other.rows) for at in range(rows - batch.rows)]
@@ -74,7 +77,7 @@ def filled(batch: Membership, other: Membership, numbers: Int64, rows: int, mult
         lengths = np.concatenate((batch.lengths, other.lengths[at]))
     if batch.packing is None or other.packing is None:
         width = 0 if lengths is None else int(padded(lengths.max(), multiple))
-        return Membership(samples, rows, width, lengths)
+        return Membership(samples, rows, width, lengths, filler=np.arange(batch.rows, rows) if blank else None)
     begins = np.repeat(np.arange(batch.rows, rows), [len(each) for each in taken])
     packing = Packing.concat([batch.packing, replace(other.packing.take(at), rows=begins)])
     return Membership(samples, rows, batch.width, lengths, packing)
