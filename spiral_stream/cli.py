@@ -214,7 +214,10 @@ def look(
         return
     with catalog.open_stream(name, trust=trust or ()) as stream:
         sheet = stream.show(count, batch=batch, epoch=epoch, tokenizer=tokenizer, path=out)
-        _console(plain=out is not None).print(sheet if out is None else out, soft_wrap=out is not None)
+        if out is None and sys.stdout.isatty():
+            _console().print(sheet)
+        else:  # tiles beside each other would fill lines of any width
+            typer.echo(str(sheet) if out is None else out)
 
 
 @app.command()

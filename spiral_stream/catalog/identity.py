@@ -6,19 +6,21 @@ Whether two rows share one is found by merging those runs, and settled on the va
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.catalog.manifest import Manifest
-from spiral_stream.catalog.suggestions import suggestions
+from spiral_stream.catalog.suggestions import listed, suggestions
 from spiral_stream.derived.identities import Identities, apart, rows_of
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.repeats import Run, repeats
 from spiral_stream.errors import CatalogError, shown
 from spiral_stream.integrity.blocks import need_sound
+
+IDENTITY: Final = "sample_id"  # the column that `Catalog.register` looks for if none is named
 
 UInt64 = NDArray[np.uint64]
 Int64 = NDArray[np.int64]
@@ -55,8 +57,10 @@ def check_columns(name: str, schema: pa.Schema, identity: Sequence[str]) -> None
         raise CatalogError(msg)
     for column in identity:
         if column not in schema.names:
+            which = f"{shown(column)}, the default," if column == IDENTITY else shown(column)
+            known = listed(schema.names) if column == IDENTITY else suggestions(column, schema.names)
             msg = (
-                f"register {name!r}: identity {shown(column)} is not a column; {suggestions(column, schema.names)} "
+                f"register {name!r}: identity {which} is not a column; {known} "
                 'Name the column that tells its rows apart with identity="...", or give each row an identity: '
                 "identity=spiral.RowIdentity()"
             )

@@ -15,7 +15,7 @@ from spiral_stream.arguments import door
 from spiral_stream.catalog.database import Database
 from spiral_stream.catalog.declaration import AUTO, Declaration, need_source
 from spiral_stream.catalog.entry import Entry
-from spiral_stream.catalog.identity import identity_columns
+from spiral_stream.catalog.identity import IDENTITY, identity_columns
 from spiral_stream.catalog.measuring import silent
 from spiral_stream.catalog.mirror import mirror_of, mirrored, shared_of
 from spiral_stream.catalog.relations import Relations
@@ -93,7 +93,7 @@ class Registry:
         name: str,
         source: Source | LanceTable,
         *,
-        identity: str | Sequence[str] | RowIdentity = "sample_id",
+        identity: str | Sequence[str] | RowIdentity = IDENTITY,
         shard: str | None = AUTO,
         semantic: Mapping[str, str] | None = None,
         descriptions: Mapping[str, str] | None = None,

@@ -1,7 +1,7 @@
 """What a misspelled name may have meant."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from spiral_stream.errors import cut
@@ -16,5 +16,10 @@ def suggestions(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name[:1000], names, n=3, cutoff=0.5)
     if close:
         return f"did you mean {', '.join(cut(each, _LONGEST) for each in close)}?"
-    listed = ", ".join(cut(each, _LONGEST) for each in names[:_LISTED])
-    return f"there are {listed}{' ...' if len(names) > _LISTED else '.'}" if names else "there are none."
+    return listed(names)
+
+
+def listed(names: Sequence[str]) -> str:
+    """``there are a, b, ...``: a whole sentence, for the end of a message."""
+    first = ", ".join(cut(each, _LONGEST) for each in names[:_LISTED])
+    return f"there are {first}{' ...' if len(names) > _LISTED else '.'}" if names else "there are none."

@@ -170,7 +170,7 @@ def _bytes_of(name: str, data: bytes | memoryview | None) -> memoryview:
         DataError: the data is null or empty.
     """
     if data is None:
-        msg = f"{name}: the value is null. Filter it out with col(...).is_not_null()"
+        msg = f"{name}: the value is null. Filter it out before sample, with ~col(...).is_null()"
         raise DataError(msg)
     view = memoryview(data).cast("B")
     if not view.nbytes:

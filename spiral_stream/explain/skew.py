@@ -1,5 +1,6 @@
 """SKEW in EXPLAIN DATA: how far each shard's values differ from the relation's, and which values dominate, also over time."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,24 +21,48 @@ from spiral_stream.explain.shares import (
 )
 from spiral_stream.explain.subject import Subject
 from spiral_stream.planner.streams import StreamStage
+from spiral_stream.planner.union_rows import UnionRows
 from spiral_stream.sampling.hash_bucketed import HashBucketed
 from spiral_stream.sampling.order import Order
 from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.shard_order import ExpandedRange, WithinShards
 from spiral_stream.sampling.window_shuffle import WindowShuffle
+from spiral_stream.sources.computed import Computed
 
 DISTANCE: Final = "total variation of a shard's values to the relation's: 0 alike, 1 nothing in common"
+_MADE: Final = (Computed.KIND, UnionRows.KIND)
 _NAMED: Final = 8  # relations that a line names
 _STREAMS: Final = 16  # most streams of a mixture whose rows are inspected
 _FOLLOWS: Final = 0.1  # total variation above that of a random tenth: batches change in the course of an epoch
 
 
-def way_out(names: list[str]) -> str:
-    """Say what counts the values of relations that have no statistics."""
-    calls = ", ".join(f'catalog.measure("{name}")' for name in names[:_NAMED])
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return f"unknown: call {calls}{more}, or materialize asset shard_stats of {', '.join(names[:_NAMED])}{more}"
+def way_out(names: list[str], made: Sequence[str] = ()) -> str:
+    """Say what counts the values of relations that have no statistics.
+
+    Args:
+        names: registered relations.
+        made: relations that the plan itself makes, which `Catalog.measure` does not know.
+    """
+    ways = []
+    if names:
+        calls = ", ".join(f'catalog.measure("{name}")' for name in names[:_NAMED])
+        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+        ways = [f"call {calls}{more}, or materialize asset shard_stats of {', '.join(names[:_NAMED])}{more}"]
+    if made:
+        more = f" and {len(made) - _NAMED:,} more" if len(made) > _NAMED else ""
+        ways.append(
+            f"the plan makes {', '.join(made[:_NAMED])}{more}, and statistics are of registered relations. To have them, "
+            'register the result: catalog.register("...", spiral.Arrow(relation.to_arrow()), identity="...")'
+        )
+    return f"unknown: {'; '.join(ways)}"
+
+
+def _uncounted(streams: Iterable[StreamStage]) -> str:
+    """As `way_out`, of streams whose relations have no statistics."""
+    entries = {stream.base.entry.name: stream.base.entry for stream in streams}
+    made = [name for name, entry in entries.items() if entry.source.KIND in _MADE]
+    return way_out([name for name in entries if name not in made], made)
 
 
 def skew_facts(subject: Subject) -> Any:
@@ -47,7 +72,7 @@ def skew_facts(subject: Subject) -> Any:
     known = [(stream, held) for stream, held in found if held]
     if not subject.stages.mixed:
         if not known:
-            return way_out([stream.base.entry.name for stream in streams])
+            return _uncounted(streams)
         ((stream, held),) = known
         counted = ", ".join(f"all {each.relation.manifest.total:,} rows of {each.relation.entry.name}" for each in held)
         kept = Figure(stream.selected.total, "rows")
@@ -60,16 +85,16 @@ def skew_facts(subject: Subject) -> Any:
             or f"unknown: no joined or delivered column has a histogram in {', '.join(marks) or 'none'}",
             **_shares(subject, [({}, looked)]),
         }
-    lacking = dict.fromkeys(stream.base.entry.name for stream, held in found if not held)
+    lacking = [stream for stream, held in found if not held]
     if not known:
-        return way_out(list(lacking))
+        return _uncounted(lacking)
     most = MOST_ROWS // min(len(known), _STREAMS)
     looked_at = [({"stream": s.name}, look_at(subject, s, held, most)) for s, held in known[:_STREAMS]]
     rows = [{"stream": s.name, **row} for s, held in known for row in _columns(subject, s, held, None)]
     return {
         "distance": "total variation of a shard's values to its relation's: 0 alike, 1 nothing in common",
         "counted": "all rows of the relations; what streams differ in is not skew, MIX says how they share",
-        **({"unknown": way_out(list(lacking)).removeprefix("unknown: ")} if lacking else {}),
+        **({"unknown": _uncounted(lacking).removeprefix("unknown: ")} if lacking else {}),
         "columns": rows or "unknown: no joined or delivered column has a histogram",
         **_shares(subject, looked_at),
     }

@@ -179,7 +179,10 @@ def _with_constant(expr: Expr, op: str, left: Expr, type_: pa.DataType, constant
     fits = {"bool": bool, "text": str, "binary": bytes}.get(kind)
     if fits is None or type(value) is not fits or (kind == "bool" and op not in ("==", "!=")):
         shown = str(constant) if temporal else repr(value)
-        _refuse(expr, f"{str(left)!r} is {type_}, compared with {shown}", f"Compare it with {_example(kind)}")
+        way_out = f"Compare it with {_example(kind)}"
+        if pa.types.is_decimal(type_):
+            way_out = f"Decimals are for SQL: {_by_sql(left, pa.float64())}, or where {left} ... in its text"
+        _refuse(expr, f"{str(left)!r} is {type_}, compared with {shown}", way_out)
     if isinstance(value, str):
         _check_text(expr, value)
     return Call(op, (left, Lit(value, type_)))
@@ -391,9 +394,22 @@ def _cast(expr: Cast, schema: pa.Schema) -> tuple[Expr, pa.DataType]:
         _refuse(
             expr,
             f"cast from {type_} to {expr.type}",
-            "Engines round and overflow differently there, so only casts that widen, or give a float, are allowed",
+            "Engines round and overflow differently there, so only casts that widen, and integers to floats, are allowed. "
+            + (
+                "Cast it to float32, which is exact, or write another column"
+                if pa.types.is_float16(type_)  # DuckDB has none
+                else f"DuckDB does the others: {_by_sql(expr.source, expr.type)}"
+            ),
         )
     return _as(source, type_, expr.type), expr.type
+
+
+def _by_sql(expr: Expr, kind: pa.DataType) -> str:
+    """A cast as SQL text, for people; what DuckDB writes otherwise is left to them."""
+    names = {"halffloat": "float", "int8": "tinyint", "string": "varchar", "large_string": "varchar"}
+    plain = kind_of(kind) in ("int", "float", "text", "bool") or pa.types.is_float16(kind)
+    name = names.get(str(kind), str(kind)) if plain else "..."
+    return f'catalog.sql("select *, cast({expr if isinstance(expr, Col) else "..."} as {name}) as ... from ...")'  # noqa: S608  a text for people
 
 
 def _castable(have: pa.DataType, want: pa.DataType) -> bool:

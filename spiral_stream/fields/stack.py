@@ -233,7 +233,8 @@ class Stack(Field):
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             msg = (
                 f"Stack({self.column!r}): the column is {column.type}; only numbers, booleans, timestamps, fixed-size "
-                f'lists of them and tensors can be stacked. Use List("{self.column}") for Python values'
+                f'lists of them and tensors can be stacked. {_instead(self.column, column.type)}Use List("{self.column}") for '
+                "Python values"
             )
             raise PlanError(msg)
         dtype = self.dtype or str(np.dtype(kind.to_pandas_dtype()))
@@ -258,10 +259,11 @@ class Stack(Field):
                 )
         _, null = fixed_items(values)
         if null is not None:
+            filled = f"select *, coalesce({self.column}, ...) as ... from ..."  # noqa: S608  a text for people
             raise self._refused(
                 null,
-                f"is null{'' if values[null].as_py() is None else ' in part'}. Filter it out before sample, "
-                f'for example .filter(~col("{self.column}").is_null()), or use List',
+                f"is null{'' if values[null].as_py() is None else ' in part'}. Filter it out before sample, for example "
+                f'.filter(~col("{self.column}").is_null()), or fill it, catalog.sql("{filled}"), or use List',
             )
         found = fixed_numpy(values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values)
         found = found.reshape(out.shape)  # a source may say more of its lists than their length
@@ -276,6 +278,26 @@ class Stack(Field):
 
     def _refused(self, row: int, found: str) -> DataError:
         return DataError(f"Stack({self.column!r}): the value {found}", row=row)
+
+
+def _instead(column: str, kind: pa.DataType) -> str:
+    """What delivers a column of this type as numbers; nothing if that is not known."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        items = kind.value_type
+        if not (pa.types.is_integer(items) or pa.types.is_floating(items)):
+            return ""  # lists of lists, of texts
+        dtype = f', dtype="{np.dtype(items.to_pandas_dtype())}"' if pa.types.is_floating(items) else ""
+        if pa.types.is_float16(items):  # DuckDB has no such numbers
+            return f'Pad("{column}"{dtype}) pads to the longest list. '
+        name = {"int8": "tinyint"}.get(str(items), str(items))
+        made = f'catalog.sql("select *, {column}::{name}[64] as ... from ...")'  # noqa: S608  a text for people
+        return f'Pad("{column}"{dtype}) pads to the longest list. Lists of one length, such as 64: {made}. '
+    if pa.types.is_decimal(kind):
+        return f'Make it a float: catalog.sql("select *, {column}::double as ... from ..."). '  # noqa: S608
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return f'Number its values: catalog.sql("select *, list_position([...], {column}) as ... from ..."). '  # noqa: S608
+    return ""
 
 
 def _shaped(column: pa.Field) -> tuple[pa.DataType, tuple[int, ...]]:

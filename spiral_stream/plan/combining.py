@@ -160,7 +160,8 @@ def measure_triples(measures: Mapping[str, tuple[str, str]]) -> tuple[tuple[str,
     """
     for name, each in measures.items():
         if not (isinstance(each, tuple) and len(each) == 2):  # noqa: PLR2004  column and function
-            msg = f'aggregate ({name}): {each!r}. Give (column, function), for example {name}=("x", "sum")'
+            example = f'{name}=("x", "sum"); rows are ("x", "count") of a column x without nulls'
+            msg = f"aggregate ({name}): {each!r}. Give (column, function), for example {example}"
             raise PlanError(msg)
     return tuple((column, function, name) for name, (column, function) in measures.items())
 

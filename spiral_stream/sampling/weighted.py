@@ -13,6 +13,7 @@ import numpy as np
 
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError, shown
+from spiral_stream.expr import Expr
 from spiral_stream.sampling.order import (
     WEIGHT_BLOCK,
     Arrangement,
@@ -52,7 +53,15 @@ class Weighted(Order):
 
     def __post_init__(self) -> None:
         if not isinstance(self.weights, str) or not self.weights:
-            msg = f'Weighted: weights is {shown(self.weights)}. Name a column of numbers, such as weights="score"'
+            text = (
+                str(self.weights)
+                if isinstance(self.weights, Expr) and '"' not in str(self.weights)
+                else "score * score"
+            )
+            msg = (
+                f'Weighted: weights is {shown(self.weights)}. Name a column of numbers, such as weights="score", or write an '
+                f'expression as a text: weights="{text}"'
+            )
             raise PlanError(msg)
         if not isinstance(self.replacement, bool):
             msg = f"Weighted: replacement is {shown(self.replacement)}. Give True or False"

@@ -367,7 +367,7 @@ def _common_schema(files: Sequence[ParquetFile]) -> pa.Schema:
         if not file.schema.equals(first.schema):
             msg = (
                 f"Parquet: {file.path} differs from {first.path}: {_difference(first.schema, file.schema)}. "
-                "Rewrite it, or register the files separately"
+                f"Rewrite it, or register the files separately, under names, and put them together: {_together(first, file)}"
             )
             raise SourceError(msg)
     return first.schema
@@ -382,6 +382,20 @@ def _ranges(file: ParquetFile, name: str) -> list[tuple[Any, Any] | None]:
         unsure = facts is None or not facts.has_min_max or not facts.has_null_count or facts.null_count
         found.append(None if facts is None or unsure else (facts.min, facts.max))
     return found
+
+
+def _together(first: ParquetFile, file: ParquetFile) -> str:
+    """How two relations become one whose columns are alike."""
+    more, less = (
+        [name for name in one.schema.names if name not in other.schema.names]
+        for one, other in ((file, first), (first, file))
+    )
+    if not (more or less):
+        return "a.union(b), with columns alike by select(...) and cast(...)"
+    a, b = (f".drop({', '.join(f'{name!r}' for name in names[:3])})" if names else "" for names in (less, more))
+    return (
+        f'a{a}.union(b{b}), or catalog.sql("select * from a union all by name select * from b"), which fills with nulls'  # noqa: S608
+    )
 
 
 def _difference(left: pa.Schema, right: pa.Schema) -> str:

@@ -112,7 +112,7 @@ def test_pixels_without_an_agreed_range_are_refused():
 @pytest.mark.parametrize(
     ("data", "found"),
     [
-        (None, r"the value is null. Filter it out with col\(\.\.\.\)\.is_not_null\(\)"),
+        (None, r"the value is null. Filter it out before sample, with ~col\(\.\.\.\)\.is_null\(\)"),
         (b"", "the value is empty"),
         (b"<html>404", r"9 bytes.* Check the column or the file"),
         (b"\xff\xd8\xff", "3 bytes"),
