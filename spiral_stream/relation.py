@@ -6,6 +6,7 @@ several streams may share the beginning of a plan.
 The verbs of rows lie in `row_verbs`; here are those that make samples and batches.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from spiral_stream.runtime.ordered_rows import OrderedRows
 
 OTHERWISE: Final = "use to_numpy()"  # needs no framework
+_SHOWN: Final = 20  # rows of a relation, at most, that shows some of them at a prompt
 _RANKS = DataParallel(RuntimeParam("data_parallel_rank"), RuntimeParam("data_parallel_world_size"))
 
 
@@ -689,4 +691,9 @@ class Relation(RowVerbs):
         from spiral_stream.explain.outline import outline
 
         columns = [f"  {each.name}: {each.type}" for each in self.schema]
-        return "\n".join(["<Relation", *(f"  {line}" for line in outline(self.node)), *columns]) + ">"
+        said = "\n".join(["<Relation", *(f"  {line}" for line in outline(self.node)), *columns]) + ">"
+        if (
+            hasattr(sys, "ps1") and isinstance(self.node, nodes.Limit) and self.node.count <= _SHOWN
+        ):  # typed at a prompt
+            return f"{said}\n{self._view().rows_text()}"
+        return said

@@ -46,6 +46,7 @@ ALL_BYTES: Final = 64 << 20  # of them, where that reads payload
 _ROWS: Final = 5
 _PICTURES: Final = 8
 _TERMINAL: Final = 12  # columns of a table of rows in a terminal
+_WIDTH: Final = 120  # characters of a table of rows without a terminal's own width
 _BY_ROW: Final = nodes.Scan | nodes.Filter | nodes.Project | nodes.WithColumns | nodes.Cache | nodes.Limit
 _WHOLE: Final = combining.Aggregate | combining.Union | nodes.Sql
 
@@ -92,6 +93,17 @@ class RelationView:
         """Return what is shown as a notebook shows it."""
         half = (markup.NOTEBOOK_BYTES - markup.PAPER_BYTES) * 3 // 4
         return markup.view_of(self.parts(half), "project(...) keeps fewer columns.")
+
+    def rows_text(self) -> str:
+        """Return the rows as a table of plain text, or why there are none."""
+        from rich.console import Console
+
+        if not self.rows:
+            return one_line(self.note or "no rows", 300)
+        console = Console(no_color=True, width=_WIDTH)
+        with console.capture() as capture:
+            console.print(_terminal_table([{name: row[name] for name in list(row)[:_TERMINAL]} for row in self.rows]))
+        return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
     def __rich_console__(self, console: "Console", options: Any) -> "Iterable[Any]":
         from rich.text import Text

@@ -436,3 +436,28 @@ def test_batches_hold_one_batch_of_payload_and_head_stops_reading(tmp_path: Path
     assert seen == rows
     assert most < 24 * size, f"{most / size:.1f} MiB for batches of 4 MiB out of {rows} MiB"
     assert len(relation.head(2).to_arrow()) == 2
+
+
+AT_A_PROMPT = """
+import sys
+import spiral_stream as spiral
+r = spiral.connect(sys.argv[1]).table("r")
+print("HEAD")
+r.head(3)
+print("ALL")
+r
+r.head(50)
+"""
+
+
+def test_at_a_prompt_head_shows_its_rows_and_nothing_else_is_read(tmp_path: Path) -> None:
+    catalog = spiral.connect(str(tmp_path))
+    catalog.register("r", spiral.Arrow(pa.table({"n": range(100), "s": ["word"] * 100})), identity="n")
+    assert "word" not in repr(catalog.table("r").head(3))  # in a program, a message, a debugger
+
+    command = [sys.executable, "-q", "-i", "-", str(tmp_path)]
+    said = subprocess.run(command, input=AT_A_PROMPT, capture_output=True, text=True, timeout=100, check=True).stdout
+    head, rest = said.partition("HEAD")[2].split("ALL")
+    assert [line.split()[:2] for line in head.splitlines() if "word" in line] == [[str(n), "word"] for n in range(3)]
+    assert "Limit count 50" in rest
+    assert "word" not in rest
