@@ -230,8 +230,8 @@ if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt na
 
     def __getattr__(name: str) -> Any:
         if name not in _LATE:
-            msg = f"module {__name__!r} has no attribute {name!r}"
-            raise AttributeError(msg)
+            habits = import_module("spiral_stream.habits")
+            raise AttributeError(habits.lacking("spiral_stream", name, habits.OF_DOOR, __all__))
         found = globals()[name] = getattr(import_module(_LATE[name]), name)
         return found
 

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, ParamSpec, TypeVar, Union, get_args, get
 import numpy as np
 
 from spiral_stream.errors import SpiralError, is_ours, shown
+from spiral_stream.habits import misfit
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,6 +37,8 @@ _RAW: Final = (
 )
 _RAISE: Final = opcode.opmap["RAISE_VARARGS"]  # what a `raise` statement runs
 _MAKING: Final = ("__new__", "__init__", "__post_init__")
+_OPEN: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_PLACED: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _NUMBERS: Final = (int, float, bool)
 _LARGEST: Final = 2**63 - 1
 _NAME: Final = 255  # characters of a file's name
@@ -73,6 +76,8 @@ def door(
             try:
                 out = function(*args, **kwargs)
             except _RAW as found:
+                if isinstance(found, TypeError) and found.__traceback__ and found.__traceback__.tb_next is None:
+                    raise TypeError(_misfit(function, begin, args, kwargs) or str(found)) from None
                 wrong = None if is_worded(found) else _wrong(function, begin, args, kwargs)
                 if wrong is None:
                     raise
@@ -154,6 +159,24 @@ def _wrong(
         fault = _fault(each)
         if fault is not None:
             return f"{where}: {label}={shown(each)} {fault}"
+    return None
+
+
+def _misfit(function: Callable[..., Any], where: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Say why a call does not fit the signature; None if it does."""
+    known, _ = _signature(function)
+    try:
+        known.bind(*args, **kwargs)
+    except TypeError:
+        taken = [each for each in known.parameters.values() if each.name != "self" and each.kind not in _OPEN]
+        placed = [each for each in known.parameters.values() if each.kind in _PLACED]
+        begun = {each.name for each in placed[: len(args)]}
+        must = {each.name: each.default is Parameter.empty for each in taken}
+        rest = {each.kind: each.name for each in known.parameters.values() if each.kind in _OPEN}
+        many = rest.get(Parameter.VAR_POSITIONAL)
+        more = ", ".join([*([f"*{many}"] if many else []), *(["name=value"] if Parameter.VAR_KEYWORD in rest else [])])
+        surplus = 0 if many else max(len(args) - len(placed), 0)
+        return misfit(where, must, [*sorted(begun - {"self"}), *kwargs], surplus, more)
     return None
 
 

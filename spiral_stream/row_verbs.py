@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Generic, Self, TypeVar, final
+from typing import Any, Generic, NoReturn, Self, TypeVar, final
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import Alias, Col, Expr, col, lit
+from spiral_stream.habits import OF_ROWS, lacking
 from spiral_stream.plan import combining, extents, maps, nodes, splits
 from spiral_stream.plan.checks import column_list, need_columns, need_name, need_new_names
 from spiral_stream.plan.fingerprint import fingerprint
@@ -37,6 +38,25 @@ class RowVerbs:
 
     node: nodes.Node
     catalog: Registry
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say what a relation lacks, and where it is; an AttributeError, so that `hasattr` answers."""
+        if name.startswith("_") or hasattr(type(self), name):
+            object.__getattribute__(self, name)  # a property that failed says why
+        raise AttributeError(lacking("relation", name, OF_ROWS, dir(type(self))))
+
+    def __getitem__(self, key: object) -> NoReturn:
+        """A relation is a plan, so it has no items; this is a TypeError that names the verbs."""
+        if isinstance(key, str):
+            way = f"Take the column: .select({key!r}).to_arrow(); in an expression it is spiral.col({key!r})"
+        elif isinstance(key, list):
+            way = f"Write .select({', '.join(map(repr, key))})"
+        elif isinstance(key, Expr):
+            way = 'Write .filter(spiral.col("label") == 1)'
+        else:
+            way = "Take .head(5).to_arrow(), or .sample_rows(5); a stream has batches by number: stream.batch(0)"
+        msg = f"relation[{shown(key)}]: a relation has no items. {way}"
+        raise TypeError(msg)
 
     @property
     def schema(self) -> pa.Schema:
@@ -196,6 +216,10 @@ class RowVerbs:
             >>> texts.rename({"text": "words"}).columns
             ['doc_id', 'words', 'tokens', 'storage_shard']
         """
+        given = next((name for name, old in new.items() if isinstance(old, Mapping)), None)
+        if given is not None:
+            msg = f"rename: {given}={shown(new[given])} is a dict. Give it without a name: rename({shown(new[given])})"
+            raise PlanError(msg)
         pairs = [*(names or {}).items(), *((old, name) for name, old in new.items())]
         have = self.columns
         for old, name in pairs:

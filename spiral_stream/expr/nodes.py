@@ -18,6 +18,7 @@ import pyarrow as pa
 from spiral_stream.arguments import door
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr.functions import FUNCTIONS
+from spiral_stream.habits import lacking
 
 Text = str  # inside `Expr` the name ``str`` is the namespace of string functions
 Value = None | bool | int | float | str | bytes
@@ -537,6 +538,16 @@ class StringFunctions:
     """
 
     source: Expr
+
+    def __getattr__(self, name: Text) -> NoReturn:
+        """Say what texts lack here, and where it is."""
+        if name.startswith("_"):
+            object.__getattribute__(self, name)
+        words = {
+            **dict.fromkeys(("to_lowercase", "to_uppercase", "casefold"), "Write .lower() or .upper(), without .str"),
+            **{each: f"Write .{each}(...), without .str" for each in dir(Expr) if not each.startswith("_")},
+        }
+        raise AttributeError(lacking("str", name, words, dir(type(self))))
 
     def starts_with(self, prefix: Text) -> Expr:
         """Whether the text begins with ``prefix``."""

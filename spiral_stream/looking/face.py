@@ -6,7 +6,7 @@ iterate, as Arrow tables and with a progress bar, which move it as a loop does. 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from spiral_stream.errors import PlanError, SpiralError, StreamError, shown
 from spiral_stream.explain import Explanation, explain_stream
 from spiral_stream.explain.outline import outline
 from spiral_stream.fields.field import FieldSpec
+from spiral_stream.habits import OF_STREAMS, lacking
 from spiral_stream.looking.notebook import batch_formatter, remembered
 from spiral_stream.looking.progress import with_bar
 from spiral_stream.looking.sheet import Sheet
@@ -62,6 +63,12 @@ class Looking:
     _closed: bool
     _pid: int
     _was_opened = False
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say what a stream lacks, and where it is; an AttributeError, so that `hasattr` answers."""
+        if name.startswith("_") or hasattr(type(self), name):
+            object.__getattribute__(self, name)  # a property that failed says why
+        raise AttributeError(lacking("stream", name, OF_STREAMS, dir(type(self))))
 
     @property
     def fingerprint(self) -> str:

@@ -9,12 +9,13 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import count
 from threading import TIMEOUT_MAX
-from typing import Any, Final, Self, final
+from typing import Any, Final, NoReturn, Self, final
 
 from spiral_stream.batching import tail
 from spiral_stream.batching.tail import fills_with_value
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import StreamError, shown, without_values
+from spiral_stream.habits import OF_STREAMS, lacking
 from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.around import Around
@@ -53,6 +54,12 @@ class Pass(Iterator[Any]):
 
     def __init__(self, batches: Generator[Any, None, None]) -> None:
         self._batches = batches
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say what a pass lacks, and that its stream may have it."""
+        if name.startswith("_"):
+            object.__getattribute__(self, name)
+        raise AttributeError(lacking("iter(stream)", name, OF_STREAMS, dir(type(self))))
 
     def __iter__(self) -> Self:
         return self
