@@ -3,18 +3,15 @@
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import partial
 from typing import Annotated, TextIO
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
@@ -39,7 +36,6 @@ from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.guessed import source_at
 from spiral_stream.sources.parts import SHARD_BYTES
 from spiral_stream.version import __version__
-from spiral_stream.wording import one_line
 
 _SHOWN = 3  # names in one cell
 _REFUSED = 10  # rows that an import left out
@@ -179,9 +175,15 @@ def page(
     trust: Trusted = None,
 ) -> None:
     """Write one page on the catalog, for a browser without a network: relations, streams with EXPLAIN and batches, caches."""
-    shown = {"samples": samples, "pictures": pictures, "batches": batches, "max_bytes": max_bytes}
-    with _parts_bar("page") as report:
-        made = connect(where).page(out, *(names or ()), **shown, trust=trust or (), report=report)
+    made = connect(where).page(
+        out,
+        *(names or ()),
+        samples=samples,
+        pictures=pictures,
+        batches=batches,
+        max_bytes=max_bytes,
+        trust=trust or (),
+    )
     _console(plain=True).print(str(made), soft_wrap=True)
 
 
@@ -258,17 +260,15 @@ def register(
     source = source_at(path, _KINDS.get(kind, kind), option or ())
     images = image if image is not None else (["image_ref"] if isinstance(source, ImageFolder) else [])
     videos = video if video is not None else (["clip_ref"] if isinstance(source, VideoFolder) else [])
-    with _rows_bar(f"register {name}") as report:
-        entry = connect(where).register(
-            name,
-            source,
-            identity=RowIdentity() if row_identity else identity or "sample_id",
-            semantic=dict.fromkeys(images, JPEG_REF) | dict.fromkeys(videos, H264_REF),
-            replace=replace,
-            report=report,
-            shard=AUTO if shard is None else shard or None,
-            unique=not not_unique,
-        )
+    entry = connect(where).register(
+        name,
+        source,
+        identity=RowIdentity() if row_identity else identity or "sample_id",
+        semantic=dict.fromkeys(images, JPEG_REF) | dict.fromkeys(videos, H264_REF),
+        replace=replace,
+        shard=AUTO if shard is None else shard or None,
+        unique=not not_unique,
+    )
     manifest = entry.manifest()
     _console().print(f"{name}: {manifest.total:,} rows in {len(manifest.shard_names):,} storage shards")
     _console(plain=True).print(f"source: {source_facts(entry)}", soft_wrap=True)
@@ -314,14 +314,12 @@ def _convert(
     shard_bytes: Annotated[int, typer.Option(min=1, help="Bytes of one shard, about.")] = SHARD_BYTES,
 ) -> None:
     """Copy the rows of a source, and the bytes they refer to, into a Lance dataset. Continues where a killed call stopped."""
-    with _rows_bar(f"convert {escape(source)}") as report:
-        done = convert(
-            source_at(source, kind and _KINDS.get(kind, kind), option or ()),
-            uri,
-            workers=workers,
-            shard_bytes=shard_bytes,
-            report=report,
-        )
+    done = convert(
+        source_at(source, kind and _KINDS.get(kind, kind), option or ()),
+        uri,
+        workers=workers,
+        shard_bytes=shard_bytes,
+    )
     if not done.rows:
         _console(plain=True).print(f"{uri}: it has all rows of {source} already", soft_wrap=True)
         return
@@ -346,8 +344,7 @@ def tokenizer(
 @app.command()
 def refresh(name: str, where: Where = None) -> None:
     """Accept the data of a relation as it is now, under a new data version."""
-    with _rows_bar(f"refresh {name}") as report:
-        entry = connect(where).refresh(name, report)
+    entry = connect(where).refresh(name)
     _console().print(f"{name}: data version {entry.data_version[:12]}")
     _console(plain=True).print(f"shards that differ from before: {entry.changes}", soft_wrap=True)
 
@@ -454,13 +451,13 @@ def verify(
     if name in catalog.streams():
         with catalog.open_stream(name, trust=trust or ()) as opened:
             sound = min([_verify_sources(catalog, each) for each in relations_of(opened.plan)])
-            found = _with_bar(name, opened.verify)
+            found = opened.verify()
             if mend and found.damaged:
                 opened.materialize()
-                found = _with_bar(name, opened.verify)
+                found = opened.verify()
     else:
         sound = _verify_sources(catalog, name)
-        found = _with_bar(name, partial(verify_relation, name, catalog))
+        found = verify_relation(name, catalog)
         for store in relation_caches(name, catalog) if mend and found.damaged else ():
             store.mend()
             store.commit()
@@ -481,34 +478,6 @@ def _verify_sources(catalog: Catalog, name: str) -> bool:
     for each in found.differences:
         _console(plain=True).print(f"{each.file}: {each.found}", soft_wrap=True)
     return found.sound
-
-
-def _with_bar(name: str, run: Callable[[Callable[[int, int], None]], Verification]) -> Verification:
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
-        task = bar.add_task(f"verify {name}", total=None)
-        return run(lambda done, total: bar.update(task, completed=done, total=total))
-
-
-@contextmanager
-def _parts_bar(what: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar, and the name of the part that is under way."""
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, transient=True, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda part, done, total: bar.update(
-            task, description=f"{what}: {one_line(part, 40)}", completed=done, total=total
-        )
-
-
-@contextmanager
-def _rows_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar as soon as rows are read."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
-        task = bar.add_task(what, total=None, visible=False)
-        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
 
 def _show(found: Verification) -> None:

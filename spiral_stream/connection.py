@@ -22,6 +22,7 @@ from spiral_stream.markup import PAGE_BYTES
 from spiral_stream.plan import nodes
 from spiral_stream.plan.profiles import Frames, Profile, renewed
 from spiral_stream.plan.tree import need
+from spiral_stream.progress import working
 from spiral_stream.relation import OTHERWISE, Relation
 from spiral_stream.sources.imported import ImportedRows
 from spiral_stream.sources.source import FormerProfile
@@ -247,8 +248,18 @@ class Catalog(registry.Registry):
             [name for name in streams if not names or name in names],
             *(samples, pictures, batches, max_bytes, trust),
         )
-        made = CatalogPage(self, self, asked, report or (lambda *_: None))
-        return write_page(f"page of {made.place}", self.root / "page.html" if path is None else Path(path), made.html())
+        with working("page", "parts", hidden=report is not None) as told:
+
+            def tell(part: str, done: int, total: int) -> None:
+                told.reason(f"page: {part}")
+                told(done, total)
+                if report is not None:
+                    report(part, done, total)
+
+            made = CatalogPage(self, self, asked, tell)
+            return write_page(
+                f"page of {made.place}", self.root / "page.html" if path is None else Path(path), made.html()
+            )
 
     @door(CatalogError)
     def verify(self, name: str) -> "Verified":

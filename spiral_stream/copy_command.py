@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from spiral_stream.cache.copying import CopyProgress, copy_prepared
 from spiral_stream.errors import SpiralWarning
+from spiral_stream.progress import working
 
 _WIDTH = 10_000  # where no terminal shows lines: none is broken
 
@@ -25,22 +25,9 @@ def copy(
     ] = None,
 ) -> None:
     """Copy prepared data between folders and object stores. Every byte is verified; what is there already is left out."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with (
-        warnings.catch_warnings(record=True) as said,
-        Progress(*columns, transient=True, console=Console(stderr=True)) as bar,
-    ):
+    with warnings.catch_warnings(record=True) as said, working(f"copy to {target}", "bytes") as shown:
         warnings.simplefilter("always", SpiralWarning)
-        task = bar.add_task("copy", total=None)
-        done = copy_prepared(
-            source, target, only or (), lambda now: bar.update(task, total=now.bytes_total, completed=now.bytes)
-        )
+        done = copy_prepared(source, target, only or (), lambda now: shown(now.bytes, now.bytes_total))
     for each in said:
         if issubclass(each.category, SpiralWarning):
             Console(stderr=True, highlight=False).print(str(each.message), soft_wrap=True, markup=False)

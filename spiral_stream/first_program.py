@@ -83,7 +83,6 @@ def name_of(path: str) -> str:
 def look(
     path: str,
     catalog: Catalog,
-    report: Callable[[int, int], None],
     *,
     force: bool = False,
     made: bool = True,
@@ -93,7 +92,6 @@ def look(
     Args:
         path: a file, a folder, a pattern, or a URI.
         catalog: that the program opens.
-        report: called with rows read, and all rows.
         force: whether to replace another relation of that name.
         made: whether identities may be made; False names the places of rows in their files instead.
 
@@ -112,9 +110,7 @@ def look(
 
     def register(identity: tuple[str, ...], semantic: Mapping[str, str]) -> Any:
         what = RowIdentity() if identity == (ROW_ID,) else list(identity)
-        return catalog.register(
-            found.name, found.source, identity=what, semantic=semantic or None, replace=True, report=report
-        )
+        return catalog.register(found.name, found.source, identity=what, semantic=semantic or None, replace=True)
 
     identity: tuple[str, ...] = ("sample_id",) if found.flat else (ROW_ID,)
     semantic = dict(found.semantic)

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from spiral_stream.connection import connect
 from spiral_stream.errors import SpiralError, cut
 from spiral_stream.first_program import DataFound, definitions, look, program, typed_options
+from spiral_stream.progress import working
 from spiral_stream.storage.uri import is_object
 
 _WIDTH = 10_000  # where no terminal shows lines: none is broken
@@ -33,16 +33,8 @@ def init(
     catalog = where or _CATALOG
     _need_place(path)
     _need_free([_PROGRAM, *(["dg.toml", "defs"] if dagster else [])], force=force)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
-        task = bar.add_task("init", total=None, visible=False)
-        found = look(
-            path,
-            connect(catalog),
-            lambda done, total: bar.update(task, completed=done, total=total, visible=True),
-            force=force,
-            made=not dagster,
-        )
+    with working("init"):
+        found = look(path, connect(catalog), force=force, made=not dagster)
     files = {_PROGRAM: program(found, catalog)} | (definitions(found, catalog) if dagster else {})
     for name, text in files.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)

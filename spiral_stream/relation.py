@@ -33,6 +33,7 @@ from spiral_stream.plan.padded import with_mask
 from spiral_stream.plan.record_types import struct_of
 from spiral_stream.plan.tree import find, spine
 from spiral_stream.planner.meaning import settled, tokenized
+from spiral_stream.progress import working
 from spiral_stream.row_verbs import RowVerbs
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
@@ -464,7 +465,7 @@ class Relation(RowVerbs):
         from spiral_stream.planner.select import collect
         from spiral_stream.planner.some_rows import batches
 
-        with self._opened() as opened:
+        with working("reading rows"), self._opened() as opened:
             if find(self.node, nodes.Limit) is None:
                 return collect(self.node, opened)
             return pa.Table.from_batches(batches(self.node, opened, SCAN_ROWS), self.schema)  # stops at the limit
@@ -561,7 +562,7 @@ class Relation(RowVerbs):
         total = self.count()
         at = np.arange(min(wanted, total), dtype=np.uint64)
         places = np.sort(permute(at, total, np.uint64(key("sample_rows", drawn)))) if len(at) else at
-        with self._opened() as opened:
+        with working("reading rows"), self._opened() as opened:
             return rows_at(self.node, opened, places)
 
     def count(self) -> int:
@@ -581,7 +582,7 @@ class Relation(RowVerbs):
             return found
         from spiral_stream.planner.some_rows import count
 
-        with self._opened() as opened:
+        with working("counting rows"), self._opened() as opened:
             return count(self.node, opened)
 
     def __len__(self) -> int:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import litdata as ld
 from PIL import Image
-from torchvision.transforms.functional import to_tensor
 
 
 def sample(item):
@@ -14,7 +13,7 @@ def sample(item):
 
 
 def tensors(item):
-    return {"image": to_tensor(item["image"]), "label": item["label"]}
+    return {"image": item["image"].float() / 255, "label": item["label"]}
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import Final, final
 
 import pyarrow as pa
 
+from spiral_stream.catalog.measuring import silent
 from spiral_stream.catalog.registry import connect
 from spiral_stream.catalog.row_identity import RowIdentity
 from spiral_stream.derived.claims import Claims, ShardLeases
@@ -27,6 +28,7 @@ from spiral_stream.derived.store_leases import StoreLeases
 from spiral_stream.errors import SourceError, cut, warn
 from spiral_stream.integrity.locks import enter, leave
 from spiral_stream.integrity.publish import take_out
+from spiral_stream.progress import told, working
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.imports import ImportedSource
 from spiral_stream.sources.inlining import inline_schema, inlined
@@ -63,7 +65,7 @@ def convert(
     *,
     workers: int = 1,
     shard_bytes: int = SHARD_BYTES,
-    report: Report = lambda _done, _total: None,
+    report: Report = silent,
 ) -> WriteResult:
     """Copy the rows of a source, and the bytes that they refer to, into a Lance dataset.
 
@@ -88,7 +90,13 @@ def convert(
     about = _about(source)
     catalog = aside / f"catalog-{content_key(about)}"  # of files that are imported; all who copy them share it
     executor = Executor("threads" if workers == 1 else "processes", workers)
-    with _entered(aside), _turn(target, about), building_with(executor):
+    with (
+        working(f"convert to {cut(target.uri)}", "rows", hidden=report is not silent) as seen,
+        _entered(aside),
+        _turn(target, about),
+        building_with(executor),
+    ):
+        report = told(report, seen)
         if not isinstance(source, ImportedSource):
             return _Conversion(source.pinned(), about, target, shard_bytes, report).run()
         with _entered(catalog):

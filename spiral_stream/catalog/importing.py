@@ -35,6 +35,7 @@ from spiral_stream.errors import SourceError, SpiralError, cut, warn
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.publish import drafts, new_draft, sweep_draft, take_out, write_file
 from spiral_stream.integrity.seal import read_json, sealed_json
+from spiral_stream.progress import told, working
 from spiral_stream.sources.imported import (
     PLACED,
     ROWS,
@@ -94,7 +95,8 @@ def imported(
         missing = target.missing(np.arange(len(units)))
         if missing.any():
             _sweep(folder, known)
-            make(_Units(source, schema, units, target, report), builders_in_force)
+            with working(f"reading {len(units):,} files", "rows") as shown:
+                make(_Units(source, schema, units, target, told(report, shown)), builders_in_force)
         kept = [target.kept(unit) for unit in units]
         _warn(kept)
         return ImportedRows(source, str(folder), committed(folder, schema, units, kept))

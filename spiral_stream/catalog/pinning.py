@@ -24,6 +24,7 @@ from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.catalog.mirror import unmirrored
 from spiral_stream.catalog.object_looks import ObjectLooks
 from spiral_stream.errors import SourceError
+from spiral_stream.progress import working
 from spiral_stream.semantic import file_names, is_list, is_media, semantic_of
 from spiral_stream.sources.numbers import Collected
 from spiral_stream.sources.payload import flattened
@@ -91,7 +92,8 @@ def pinned(manifest: Manifest, reader: Reader, schema: pa.Schema, folder: Path) 
         return manifest
     draft = folder / f".{os.getpid()}-{threading.get_ident()}{SUFFIX}"
     with trying(folder.parent, "keep pins"), Collected() as found:
-        found.add([own_name(name) for name in own], [_look(path) for path in own.values()])
+        with working(f"looking at {len(own):,} files", "files", len(own)):
+            found.add([own_name(name) for name in own], [_look(path) for path in own.values()])
         keys = _keys(manifest, reader, columns, found) if columns else manifest.content_keys
         name = found.write(draft)
         draft.replace(folder / f"{name}{SUFFIX}")
@@ -103,7 +105,12 @@ def _keys(manifest: Manifest, reader: Reader, columns: Sequence[str], found: Col
     shards = _Shards(manifest)
     # a look at a file reads nothing, and who opens it asks whether it may; a look at an object is a request to a stranger
     reach, confined = Reach(reader.base), Reach(reader.base, confined=not reader.allow_outside)
-    with Workers(thread_share().waiting(THREADS), "spiral-pins") as pool:
+    count = int(manifest.shard_rows.sum())
+    with (
+        working(f"looking at the files that {count:,} rows name", "rows", count) as shown,
+        Workers(thread_share().waiting(THREADS), "spiral-pins") as pool,
+    ):
+        passed = 0
         objects = ObjectLooks(pool, reach, confined, int(manifest.shard_rows.sum()))
         looks = _Looks(pool, reach, objects, found, reader.listed)
         for some in _together(reader.scan(list(columns)), columns):
@@ -116,6 +123,8 @@ def _keys(manifest: Manifest, reader: Reader, columns: Sequence[str], found: Col
                     if len(rows[owners]):
                         shards.add(rows[owners], looks.facts(names, codes))
                 shards.passed(rows)
+                passed += len(rows)
+                shown(passed)
     return shards.keys()
 
 

@@ -37,6 +37,7 @@ from spiral_stream.catalog.shared_relations import bring, bring_former, bring_ro
 from spiral_stream.catalog.shared_rows import SharedRows
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, shown, warn
+from spiral_stream.progress import told, working
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.former import FormerRows
 from spiral_stream.sources.imported import ImportedRows
@@ -81,6 +82,10 @@ class Relations:
             CatalogError: the name is taken, or a column, type or identity is wrong.
             SourceError: the source cannot be read.
         """
+        with working(f"register {name}", "rows", hidden=report is not silent) as shown:
+            return self._registered(name, source, declared, told(report, shown), replace=replace)
+
+    def _registered(self, name: str, source: Source, declared: Declaration, report: Report, *, replace: bool) -> Entry:
         old = self._former(name) if replace else self._found(name)
         if old is not None and not replace:
             return self._again(old, source, declared)
@@ -103,8 +108,8 @@ class Relations:
             CatalogError: the name is unknown, or the new rows are not legal.
             SourceError: the source cannot be read, or lost a column.
         """
-        with holding(self._root) as hold:
-            return self._refreshed(name, report, hold, same_bytes=same_bytes)
+        with working(f"refresh {name}", "rows", hidden=report is not silent) as shown, holding(self._root) as hold:
+            return self._refreshed(name, told(report, shown), hold, same_bytes=same_bytes)
 
     def _refreshed(self, name: str, report: Report, hold: Hold, *, same_bytes: bool) -> Entry:
         old = self.entry(name)

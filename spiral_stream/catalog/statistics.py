@@ -44,6 +44,7 @@ from spiral_stream.derived.executors import builders_in_force
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.roster import RosterFile, keys_of
 from spiral_stream.errors import CatalogError, DamageError, cut
+from spiral_stream.progress import working
 from spiral_stream.semantic import semantic_of
 
 __all__ = ["ESTIMATED", "HISTOGRAMS", "KNOWN", "SHARDS", "UNKNOWN", "Statistics"]
@@ -81,7 +82,7 @@ def measure(relation: OpenRelation, columns: Sequence[str] | None = None) -> Sta
     chosen = list(able if columns is None else columns)
     kinds = {name: _plain(relation.schema.field(name).type) for name in chosen}
     candidates = [name for name in chosen if name not in relation.entry.identity and _is_discrete(kinds[name])]
-    with _place(relation.entry.root) as root:
+    with working(f"measure {relation.entry.name}"), _place(relation.entry.root) as root:
         most = _most(relation, {name: kinds[name] for name in candidates}, root)
         facts = [ColumnFacts(name, kind, most.get(name, 0)) for name, kind in kinds.items()]
         found = _counted(relation, facts, candidates, root)

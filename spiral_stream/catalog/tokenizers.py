@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -26,10 +25,11 @@ from spiral_stream.catalog.shared_tokenizers import TOKENIZERS, bring_content, b
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, SourceError, cut, shown
 from spiral_stream.extras import need
+from spiral_stream.progress import working
 from spiral_stream.sources.source import content_key
 from spiral_stream.transforms.chat_format import chat_facts, chat_facts_beside
 from spiral_stream.transforms.encoder import largest_id, open_tokenizer, read_tokenizer
-from spiral_stream.transforms.proof import PROOF, STEPS, Report, proof_beside, prove, save
+from spiral_stream.transforms.proof import PROOF, STEPS, proof_beside, prove, save
 from spiral_stream.transforms.tokenizer_identity import content_digest
 
 FILE: Final = "tokenizer.json"
@@ -205,7 +205,13 @@ class Tokenizers:
         tokenizer = open_tokenizer(data, origin)
         folder = self._folder / "contents" / digest
         if _kept(folder / FILE) != digest:
-            with _reporting(origin) as report:
+            what = f"tokenizer {Path(origin).name}: comparing engines"
+            with working(what, "steps", STEPS) as shown:
+
+                def report(step: int, part: str) -> None:
+                    shown.reason(f"{what}: {part}")
+                    shown(step)
+
                 proof = prove(data, report)
             with self._locked():
                 draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix="."))
@@ -361,18 +367,3 @@ def _write(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text)
     draft.replace(path)
-
-
-@contextmanager
-def _reporting(origin: str) -> Iterator[Report]:
-    """A progress bar on a terminal; silence elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda _step, _what: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"tokenizer {Path(origin).name}: comparing engines", total=STEPS, what="")
-        yield lambda step, what: bar.update(task, completed=step, what=what)

@@ -8,8 +8,7 @@ catalog's manifests, and later calls compare with it: they find what changed sin
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -24,6 +23,7 @@ from spiral_stream.catalog.pinning import own_name, reference_columns, reference
 from spiral_stream.catalog.shared_relations import bring_file_of, publish_file_of
 from spiral_stream.errors import CatalogError, SourceError, cut
 from spiral_stream.integrity.regular_files import open_file
+from spiral_stream.progress import working
 from spiral_stream.sources.numbers import Collected, Numbers
 from spiral_stream.sources.reach import Reach
 from spiral_stream.storage.opening import store_of
@@ -81,12 +81,15 @@ def verify(entry: Entry) -> Verified:
     with (
         OpenRelation(entry) as relation,
         Collected() as collected,
-        _shown(entry.name, relation.manifest.total) as advance,
+        working(
+            f"verify {entry.name}: reading {relation.manifest.total:,} rows", "rows", relation.manifest.total
+        ) as shown,
     ):
         reading = _Reading(entry, relation, _recorded(path), collected)
         with Workers(thread_share().waiting(THREADS), "spiral-verify") as pool:
-            reading.own_files(pool)
-            reading.all_rows(pool, advance)
+            with working("reading the source's files"):
+                reading.own_files(pool)
+            reading.all_rows(pool, shown.advance)
         new = reading.recorded is None and not reading.different
         if new:
             _record(collected, path)
@@ -236,16 +239,3 @@ def _record(collected: Collected, path: Path) -> None:
     with trying(path.parent.parent, "record digests"):
         collected.write(draft)
         draft.replace(path)
-
-
-@contextmanager
-def _shown(name: str, rows: int) -> Iterator[Callable[[int], None]]:
-    """Progress on the terminal, if there is one."""
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("verify {task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(name, total=rows)
-        yield lambda count: progress.advance(task, count)

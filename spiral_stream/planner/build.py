@@ -1,7 +1,6 @@
 """Build the caches of a lowered plan for the rows that its selections need, and report how far each is built."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -21,8 +20,9 @@ from spiral_stream.plan.nodes import Sample
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.payload import Payload
 from spiral_stream.planner.physical import PayloadCache, Stages, TokenStage
+from spiral_stream.progress import working
 
-Line = Callable[[str], Callable[[Progress | BuildProgress], None]]  # what is built -> what tells of it
+Told = Callable[[Progress | BuildProgress], None]  # what is told of a build
 
 
 @final
@@ -140,7 +140,7 @@ def materialize(
     report: Callable[[Progress], None] | None = None,
     *,
     more: bool = False,
-    then: Callable[[Line], Progress] | None = None,
+    then: Callable[[Told], Progress] | None = None,
 ) -> Progress:
     """Build the caches of a stream for the rows it needs.
 
@@ -148,29 +148,31 @@ def materialize(
         stages: the lowered plan.
         threads: threads that decode and encode.
         executor: that is in force (`building_with`).
-        report: called with what is done so far; None draws one progress bar.
+        report: called with what is done so far; None shows it on a terminal.
         more: whether the caller goes on with something else, so that it is no surprise if there is nothing here.
-        then: builds what the runtime makes; called with what makes a report of one build.
+        then: builds what the runtime makes; called with what its builds tell.
 
     Warns:
         SpiralWarning: the plan has nothing that can be kept.
     """
     works = list(caches(stages))
-    with _Bar.shown(report is None) as bar:
-        columns = _keep_columns(stages, bar)
+    with working("materialize", hidden=report is not None):
+        columns = _keep_columns(stages)
         if not works and not columns and not more and not stages.values:
             warn(_nothing_kept(stages))
         done = Progress(0, 0, 0, 0, 0, 0)
         for work in works:
-            told = report or bar.line(f"cache {work.kind.relation}.{work.kind.column} for {work.field}")
-            made = build(work.payload.relation, work.kind, work.store, work.payload.needed(), threads, told, executor)
+            needed_rows = work.payload.needed()
+            made = build(
+                work.payload.relation, work.kind, work.store, needed_rows, threads, report or _unsaid, executor
+            )
             done = _sum(done, made)
         if then is not None:
-            done = _sum(done, then((lambda _: _only_progress(report)) if report else bar.line))
+            done = _sum(done, then(_only_progress(report or _unsaid)))
     return done
 
 
-def _keep_columns(stages: Stages, bar: "_Bar") -> list[str]:
+def _keep_columns(stages: Stages) -> list[str]:
     """Keep the columns that batches read and that are too large to be kept without being asked; returns which."""
     stored = need(stages.plan, Sample).schema().names
     read = dict.fromkeys([*stages.columns, *(name for stage in stages.sequences for name in stage.field.columns)])
@@ -178,8 +180,8 @@ def _keep_columns(stages: Stages, bar: "_Bar") -> list[str]:
     for stream in stages.streams:
         names = [name for name in read if name in stored and name != STREAM_ID and name not in stream.selected.kept]
         if names:
-            told = bar.line(f"columns {', '.join(names)} of {stream.base.entry.name}")
-            out += stream.selected.kept.build(names, builders_in_force, told)
+            with working(f"keeping columns {', '.join(names)} of {stream.base.entry.name}"):
+                out += stream.selected.kept.build(names, builders_in_force, _unsaid)
     return out
 
 
@@ -213,7 +215,11 @@ def _nothing_kept(stages: Stages) -> str:
     return f"materialize: nothing is built: {why}. A cache keeps decoded images, clips, {kept_by}. {way_out}"
 
 
-def _only_progress(report: Callable[[Progress], None]) -> Callable[[Progress | BuildProgress], None]:
+def _unsaid(_: object) -> None:
+    """Builds show themselves how far they are."""
+
+
+def _only_progress(report: Callable[[Progress], None]) -> Told:
     """A report of caches that is told of other builds as well."""
     return lambda done: report(done if isinstance(done, Progress) else Progress(0, 0, done.rows, done.rows_total, 0, 0))
 
@@ -224,39 +230,3 @@ def _sum(one: Progress, other: Progress) -> Progress:
 
 def _tuple(progress: Progress) -> tuple[int, ...]:
     return tuple(getattr(progress, name) for name in progress.__slots__)
-
-
-@final
-class _Bar:
-    """One progress bar of rows, of everything that is built and by whomever; it goes when it is done."""
-
-    def __init__(self, bar: Any) -> None:
-        self._bar, self._task = bar, None if bar is None else bar.add_task("", total=None, visible=False)
-        self._before = 0  # rows of what was built before
-
-    @classmethod
-    @contextmanager
-    def shown(cls, asked: bool) -> "Iterator[_Bar]":
-        """Draw a bar, or one that nobody sees."""
-        if not asked:
-            yield cls(None)
-            return
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        named, rows = TextColumn("{task.description}"), TextColumn("rows")
-        with Bar(named, BarColumn(), MofNCompleteColumn(), rows, TimeRemainingColumn(), transient=True) as bar:
-            yield cls(bar)
-
-    def line(self, what: str) -> Callable[[Progress | BuildProgress], None]:
-        """Return what tells the bar of one more build."""
-        before = self._before
-
-        def tell(done: Progress | BuildProgress) -> None:
-            if self._bar is not None:
-                self._before = before + done.rows_total
-                self._bar.update(
-                    self._task, description=what, completed=before + done.rows, total=self._before, visible=True
-                )
-
-        return tell

@@ -33,6 +33,7 @@ from spiral_stream.planner.outcome import Outcome
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.probed import Probed
 from spiral_stream.planner.surviving import selection_folder
+from spiral_stream.progress import told, working
 
 SOUND: Final = "sound"
 UNVERIFIED: Final = "unverified"
@@ -97,7 +98,7 @@ def verify_stream(
     tasks += [_Task(path, "roster of pieces", partial(_has_seal, path), _size(path)) for path in rosters]
     tasks += list(_selected(cache_root(catalog)))
     tasks += list(_relations(cache_root(catalog)))
-    found = list(_run(tasks, report))
+    found = _run(tasks, report)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpiralWarning)  # what is mended now was reported above
         stages = lower()
@@ -194,19 +195,21 @@ def _relations(root: Path) -> Iterator[_Task]:
             yield _Task(folder / ROWS, "rows of a derived relation", partial(need_sound_rows, folder), size)
 
 
-def _run(tasks: list[_Task], report: Report | None) -> Iterator[Checked]:
-    total, done = sum(task.bytes for task in tasks), 0
-    tell = report or (lambda *_: None)
-    tell(0, total)
-    for task in tasks:
-        state, found = UNVERIFIED, ""
-        try:
-            state = SOUND if task.check() else UNVERIFIED
-        except DamageError as error:
-            state, found = DAMAGED, str(error)
-        done += task.bytes
-        tell(done, total)
-        yield Checked(task.path, task.what, task.bytes, state, found)
+def _run(tasks: list[_Task], report: Report | None) -> list[Checked]:
+    total, done, out = sum(task.bytes for task in tasks), 0, []
+    with working(f"verifying {len(tasks):,} derived files", "bytes", total, hidden=report is not None) as shown:
+        tell = told(report or (lambda *_: None), shown)
+        tell(0, total)
+        for task in tasks:
+            state, found = UNVERIFIED, ""
+            try:
+                state = SOUND if task.check() else UNVERIFIED
+            except DamageError as error:
+                state, found = DAMAGED, str(error)
+            done += task.bytes
+            tell(done, total)
+            out.append(Checked(task.path, task.what, task.bytes, state, found))
+    return out
 
 
 def _has_seal(path: Path) -> bool:

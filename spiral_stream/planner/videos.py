@@ -20,6 +20,7 @@ from spiral_stream.errors import CacheError, PlanError, shown
 from spiral_stream.extras import need
 from spiral_stream.plan.clips import TIMES, check_times
 from spiral_stream.planner.kept_plans import cache_root
+from spiral_stream.progress import working
 from spiral_stream.semantic import H264_REF, file_names, is_media, semantic_of
 from spiral_stream.threads import thread_share
 
@@ -79,7 +80,8 @@ def index_videos(
             raise CacheError(msg)
         if afresh:
             shutil.rmtree(store.folder, ignore_errors=True)
-        build(base, kind, store, works, thread_share().working(), report)
+        with working(f"index_videos {relation}.{column}"):
+            build(base, kind, store, works, thread_share().working(), report)
         reader = store.open()
         tables = []
         for work in works:

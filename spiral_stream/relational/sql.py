@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from spiral_stream.errors import PlanError
+from spiral_stream.progress import working
 from spiral_stream.relational.engine import MEMORY_ENV, QueryLimits, limits
 from spiral_stream.sources.views import no_rows
 
@@ -132,7 +133,8 @@ def _answered(request: pa.Buffer, held: QueryLimits, tables: Tables) -> bytes:
         raise PlanError(msg) from error
     with started as process:
         try:
-            out, errors = process.communicate(memoryview(request), timeout=held.timeout_s)  # type: ignore[arg-type]  # any buffer does
+            with working(f"running SQL over {', '.join(sorted(tables)[:_NAMED]) or 'no relation'}"):
+                out, errors = process.communicate(memoryview(request), timeout=held.timeout_s)  # type: ignore[arg-type]  # any buffer does
         except subprocess.TimeoutExpired as error:
             msg = (
                 f"sql: the query did not end within {held.timeout_s:g} s, and was stopped. A recursion may have no end. "

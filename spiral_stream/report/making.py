@@ -22,6 +22,7 @@ from spiral_stream.explain.shares import time_column
 from spiral_stream.looking.sheet import Sheet
 from spiral_stream.markup import PAGE_BYTES, element
 from spiral_stream.prepared import PreparedStream
+from spiral_stream.progress import working
 from spiral_stream.report.charts import Form, Picture
 from spiral_stream.report.columns import ColumnSummary, column_summaries, roles_of
 from spiral_stream.report.samples import sample_rows, sample_sheet
@@ -206,7 +207,7 @@ def report_relation(
         True
     """
     entry = catalog.entry(name)
-    with OpenRelation(entry) as relation:
+    with working(f"report of {name}"), OpenRelation(entry) as relation:
         for column in (*(labels or ()), *(origins or ()), *([along] if along else [])):
             if column not in entry.schema.names:
                 near = suggestions(column, entry.schema.names)

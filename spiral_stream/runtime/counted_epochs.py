@@ -10,13 +10,13 @@ from spiral_stream.catalog.registry import Registry
 from spiral_stream.derived.executors import Builders, Threads
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.rebase_record import Rebase
+from spiral_stream.progress import working
 from spiral_stream.runtime.chapters import Chapter
 from spiral_stream.runtime.counting import Counted, Counting, Work
 from spiral_stream.runtime.formed_batches import FormedBatches
 from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.opening import Opening
-from spiral_stream.runtime.outlook import CountingBar
 from spiral_stream.threads import ThreadShare
 
 _THREADS: Final = 2  # forming holds the interpreter most of the time: a third thread gains nothing
@@ -38,7 +38,7 @@ def count_epoch(
         run_seed: the seed of everything random.
         epoch: the epoch whose order is drawn.
         builders: makes the executor; None takes threads of this process, and none where counting is quick.
-        report: called with the progress; None shows a bar on a terminal.
+        report: called with the progress; None shows it on a terminal.
 
     Raises:
         CacheError: the folder of the formation index cannot be written.
@@ -46,13 +46,16 @@ def count_epoch(
     numbering = opening.read(run_seed)[1].every
     if not isinstance(numbering, FormedBatches) or not numbering.unknown(epoch):
         return numbering.total(epoch)
-    if builders is None and numbering.limits.is_quick(epoch):
-        return numbering.total(epoch)
-    with CountingBar(f"count of epoch {epoch}") as bar, (builders or _threads(numbering.forming))() as pool:
-        if isinstance(pool, Threads):
-            return _together(numbering, epoch, pool, count_here, numbering.forming.for_counting(), report or bar)
-        given = pickle.dumps(opening.given(run_seed))
-        return _together(numbering, epoch, pool, count_elsewhere, given, report or bar)
+    what = f"counting epoch {epoch} (Ctrl-C keeps what is counted)"
+    with working(what, "samples", hidden=report is not None) as shown:
+        if builders is None and numbering.limits.is_quick(epoch):
+            return numbering.total(epoch)
+        with (builders or _threads(numbering.forming))() as pool:
+            tell = report or shown
+            if isinstance(pool, Threads):
+                return _together(numbering, epoch, pool, count_here, numbering.forming.for_counting(), tell)
+            given = pickle.dumps(opening.given(run_seed))
+            return _together(numbering, epoch, pool, count_elsewhere, given, tell)
 
 
 def _together(batches: FormedBatches, epoch: int, pool: Builders, work: Work, given: Any, report: Report) -> int:

@@ -24,7 +24,7 @@ from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap,
 from spiral_stream.plan.nodes import Deliver, Sample
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.bind import Bindings, resumed
-from spiral_stream.planner.build import Line, caches, materialize
+from spiral_stream.planner.build import Told, caches, materialize
 from spiral_stream.planner.kept_plans import cache_root
 from spiral_stream.planner.lower import lower
 from spiral_stream.planner.physical import Stages
@@ -32,6 +32,7 @@ from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.saved_state import Anchor, SavedState, check_data, check_plan
 from spiral_stream.planner.skip_record import NOTHING, Skips
 from spiral_stream.planner.verify import Report, Verification, verify_stream
+from spiral_stream.progress import working
 from spiral_stream.runtime.bad_samples import Refusals, RefusalTally
 from spiral_stream.runtime.formation_index import RESTS, name_plan, verify_index, verify_rests
 from spiral_stream.runtime.formed_batches import FormedBatches
@@ -102,7 +103,7 @@ class Opening:
     def stages(self) -> Stages:
         """The lowered plan."""
         if self._lowered is None or self._lowered[0] != os.getpid():
-            with sharing(self._threads):
+            with working("opening the plan"), sharing(self._threads):
                 self._lowered, self._read = (os.getpid(), self._lower()), None
             self._held = self._shared(self._lowered[1])
         return self._lowered[1]
@@ -127,8 +128,9 @@ class Opening:
             if self._read is not None:
                 self._read[0].close()
             alone = not self._threads.in_worker
-            reader = SampleReader(stages, run_seed, self._metrics, self._threads.working(), processes=alone)
-            every = self._numbering(stages, reader)
+            with working("opening the plan"):
+                reader = SampleReader(stages, run_seed, self._metrics, self._threads.working(), processes=alone)
+                every = self._numbering(stages, reader)
             self._read = (reader, SkippingBatches(every, self.skips, stages) if self.skips else every)
         return self._read
 
@@ -333,18 +335,18 @@ class Opening:
         _need_callable("materialize", report)
         with building_with(executor), sharing(self._threads):
             threads = executor.workers or self._threads.working()
-            then = (lambda line: self._keep_values(executor, line)) if self.stages.values else None
+            then = (lambda report: self._keep_values(executor, report)) if self.stages.values else None
             done = materialize(self.stages, threads, executor, report, more=lengths, then=then)
         if not keep:
             self.close()
         return done
 
-    def _keep_values(self, executor: Executor, line: Line) -> Progress:
+    def _keep_values(self, executor: Executor, report: Told) -> Progress:
         """Make the values that the plan keeps, with a reader of its own."""
         processes = executor.name == "threads" and not self._threads.in_worker
         opened = OpenedPlan(self._plan, self._catalog, processes=processes)
         try:
-            return keep_values(opened, self.stages, line)
+            return keep_values(opened, self.stages, report)
         finally:
             opened.close()
 

@@ -10,15 +10,14 @@ smaller of the two counts.
 """
 
 import threading
+from contextlib import ExitStack
 from time import monotonic, process_time
-from typing import TYPE_CHECKING, Final, Self, final
+from typing import Final, Self, cast, final
 
 from spiral_stream.batching.formation import CHAPTER_WINDOWS
 from spiral_stream.errors import warn
+from spiral_stream.progress import Teller, working
 from spiral_stream.threads import OwnThread, ToldLock
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
 
 MEASURED_CPU_S: Final = 0.25  # the least CPU time that a measurement covers
 MEASURED_WINDOWS: Final = 4  # the fewest windows that a measurement covers
@@ -44,7 +43,7 @@ class Outlook:
         self._part = (0.0, 0)  # the same, where the present measurement begins
         self._rates: list[float] = []  # CPU seconds per sample, by measurement
         self._told = False
-        self._bar: tuple[Progress, TaskID] | None = None
+        self._stack, self._shown = ExitStack(), cast("Teller | None", None)
 
     def chapter(self, samples: int) -> None:
         """Note that a chapter of this many samples is finished."""
@@ -89,20 +88,20 @@ class Outlook:
         )
 
     def _show(self, formed: float, left: float, each_s: float) -> None:
-        self._bar = self._bar or _started(self._what)
-        bar, task = self._bar
+        if self._shown is None:
+            self._shown = self._stack.enter_context(working(self._what, "chapters", after_s=0.0))
         total = formed + left
         words = (
             f"{formed:,.0f} of about {total:,.0f} chapters, {each_s:,.2g} CPU s each, {duration(left * each_s)} left"
         )
-        bar.update(task, completed=formed, total=total, words=f"{words}; Ctrl-C keeps them")
+        self._shown(round(formed), round(total))
+        self._shown.words(f"{words}; Ctrl-C keeps them")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar[0].stop()
+        self._stack.close()
 
 
 @final
@@ -128,56 +127,6 @@ class Request:
     def __exit__(self, *_: object) -> None:
         self._requests.pop().__exit__()
         self._lock.__exit__()
-
-
-@final
-class CountingBar:
-    """Shows how far counting is: a bar on a terminal once a second has passed.
-
-    Args:
-        what: what is counted.
-    """
-
-    def __init__(self, what: str) -> None:
-        self._what, self._began = what, monotonic()
-        self._at_start: int | None = None  # samples that were counted before
-        self._bar: tuple[Progress, TaskID] | None = None
-
-    def __call__(self, samples: int, total: int) -> None:
-        """Note how many samples are counted, by whoever counts, of how many."""
-        if self._at_start is None:
-            self._at_start = samples
-        passed_s = monotonic() - self._began
-        if passed_s < BAR_AFTER_S:
-            return
-        self._bar = self._bar or _started(self._what)
-        left_s = passed_s * (total - samples) / max(1, samples - self._at_start)
-        words = f"{samples:,} of {total:,} samples, {duration(left_s)} left; Ctrl-C keeps what is counted"
-        self._bar[0].update(self._bar[1], completed=samples, total=total, words=words)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar[0].stop()
-
-
-def _started(what: str) -> "tuple[Progress, TaskID]":
-    """A bar, which shows nothing where there is no terminal or another display has it."""
-    from rich.console import Console
-    from rich.errors import LiveError
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"))
-    console = Console(stderr=True)
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    task = bar.add_task(what, words="")
-    try:
-        bar.start()
-    except LiveError:  # the caller has a display of his own
-        bar.disable = True
-    return bar, task
 
 
 def duration(seconds: float) -> str:

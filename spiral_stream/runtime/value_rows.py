@@ -20,6 +20,7 @@ from spiral_stream.planner.build import CacheStatus
 from spiral_stream.planner.lineage import REFUSED, Made
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.values import KeptValues
+from spiral_stream.progress import working
 from spiral_stream.runtime.blame import blaming
 from spiral_stream.runtime.membership import rows_through
 from spiral_stream.runtime.samples import SampleReader, Samples
@@ -99,15 +100,13 @@ def _typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return values if values.type == kind else values.cast(kind)
 
 
-def keep_values(
-    opened: Opened, stages: Stages, report: Callable[[str], Callable[[Progress | BuildProgress], None]]
-) -> Progress:
+def keep_values(opened: Opened, stages: Stages, report: Callable[[Progress | BuildProgress], None]) -> Progress:
     """Make the values of every boundary, in order; what is there already costs nothing.
 
     Args:
         opened: opens the plan again, so that a boundary reads what the one before it keeps.
         stages: the plan as it is open.
-        report: makes what is told of one build.
+        report: called with what is done of each build.
 
     Returns:
         what there is now.
@@ -116,7 +115,8 @@ def keep_values(
     for number, kept in enumerate(stages.values):
         for at in range(len(stages.streams)):
             source = ValueSource(opened, at, number)
-            build(source, [kept.values[at]], kept.root, builders_in_force, report(f"values of {_names(kept)}"))
+            with working(f"values of {_names(kept)}"):
+                build(source, [kept.values[at]], kept.root, builders_in_force, report)
             have, need, size = kept.built(at)
             shards = len(stages.streams[at].base.manifest.shard_names)
             own = (shards, shards, have, need, 0, size)

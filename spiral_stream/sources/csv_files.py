@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.progress import working
 from spiral_stream.sources.csv_records import Chunk, CsvForm, chunks, need_names
 from spiral_stream.sources.csv_types import FALSE, TRUE, ColumnGuess, OddNumbers, guess_of, inexact, needs_texts
 from spiral_stream.sources.declared import columns, declared, need_kept_names
@@ -310,7 +311,10 @@ def _schema_of(source: Csv, units: Sequence[ImportUnit]) -> pa.Schema:
     """
     kinds: dict[str, ColumnGuess] = {}
     room = max(SAMPLE_BYTES // len(units), 1 << 20)
-    with Workers(thread_share().waiting(SAMPLE_THREADS), "spiral-columns") as pool:
+    with (
+        working("looking at the first rows of the files", "files"),
+        Workers(thread_share().waiting(SAMPLE_THREADS), "spiral-columns") as pool,
+    ):
         for found in pool.map(lambda unit: _first_types(source, unit, room), units):
             for name, guess in found.items():
                 kinds[name] = kinds.get(name, ColumnGuess()).wider(guess)

@@ -9,7 +9,7 @@ an object store one list, which also tells what pins the files.
 import os
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final, final
@@ -22,6 +22,7 @@ from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.integrity.regular_files import need_file
+from spiral_stream.progress import working
 from spiral_stream.semantic import H264_REF, JPEG_REF, with_semantic
 from spiral_stream.sources.added import need_origin
 from spiral_stream.sources.imports import FILE, INDEX
@@ -130,7 +131,8 @@ class ClassFolderReader(Reader):
         self.base = source.path
         left: Counter[str] = Counter()
         try:
-            found = _objects(source, left) if remote else _classes(source, left)
+            with working(f"looking at the files of {cut(source.path)}", "files") as shown:
+                found = _objects(source, left) if remote else _classes(source, left, shown)
             self._units, tables = _list_classes(source, found)
         except (OSError, UnicodeEncodeError) as error:
             what = f"the name {error.object!r} is not UTF-8" if isinstance(error, UnicodeEncodeError) else str(error)
@@ -201,14 +203,17 @@ def _extension(name: str) -> str:
     return os.path.splitext(name)[1].lower()  # noqa: PTH122  a Path costs 10x as much
 
 
-def _classes(source: ClassFolder, left: Counter[str]) -> Classes:
+def _classes(source: ClassFolder, left: Counter[str], shown: Callable[[int], None]) -> Classes:
     """The files of each class folder, sorted; counts by extension the files that are left out."""
     found: Classes = {}
+    seen = 0
     with os.scandir(source.path) as entries:
         for entry in entries:
             if not entry.name.startswith(".") and entry.is_dir():
                 folder = os.path.join(source.path, entry.name)  # noqa: PTH118  Path costs 10x as much a file
                 found[entry.name] = sorted(_files(folder, entry.name, source.EXTENSIONS, left))
+                seen += len(found[entry.name])
+                shown(seen)
             elif not entry.name.startswith("."):
                 left[_extension(entry.name)] += 1
     return found

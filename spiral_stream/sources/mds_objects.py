@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from spiral_stream.errors import SourceError, cut
+from spiral_stream.progress import working
 from spiral_stream.sources.mds_index import INDEX_FILE, Shard, ShardFile, shards_in
 from spiral_stream.sources.remote_bytes import object_bytes
 from spiral_stream.sources.remote_folder import listed_below
@@ -42,7 +43,10 @@ def found_shards(path: str) -> Iterator[FoundShard]:
         raise SourceError(msg)
     names.sort()
     indexes = [f"{path}/{name}" for name in names]
-    with Workers(thread_share().waiting(_THREADS), "spiral-indexes") as pool:
+    with (
+        working("reading the indexes of MDS", "files"),
+        Workers(thread_share().waiting(_THREADS), "spiral-indexes") as pool,
+    ):
         found = list(pool.map(object_shards, indexes, [there[name] for name in names]))
     for name, index, shards in zip(names, indexes, found, strict=True):
         folder = name.removesuffix(INDEX_FILE)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, shown
 from spiral_stream.expr import Expr
+from spiral_stream.progress import working
 from spiral_stream.sources.added import need_origin, with_added
 from spiral_stream.sources.held_files import HeldFiles
 from spiral_stream.sources.hive import has_keys, hive_columns, need_equal
@@ -166,8 +167,12 @@ class ParquetReader(Reader):
             if len(self._names) == 1:  # a thread takes longer to start
                 files = [self._file(0)]
             else:
-                with Workers(thread_share().waiting(FOOTER_THREADS), "spiral-footer") as pool:
-                    files = list(pool.map(self._file, range(len(self._names))))
+                count = len(self._names)
+                with (
+                    working(f"reading {count:,} footers", "files", count) as shown,
+                    Workers(thread_share().waiting(FOOTER_THREADS), "spiral-footer") as pool,
+                ):
+                    files = list(shown.each(pool.map(self._file, range(count))))
             self.schema = _common_schema(files)
             rows = np.array([file.footer.num_rows for file in files], dtype=np.uint64)
         else:

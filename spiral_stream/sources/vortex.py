@@ -21,6 +21,7 @@ from spiral_stream.errors import SourceError, SpiralError, anew, cut
 from spiral_stream.expr import Expr
 from spiral_stream.extras import need
 from spiral_stream.integrity.regular_files import open_file
+from spiral_stream.progress import working
 from spiral_stream.sources.added import need_origin, with_added
 from spiral_stream.sources.held_files import HeldFiles
 from spiral_stream.sources.listing import Paths, common_folder, listed, set_given_paths
@@ -132,15 +133,21 @@ class VortexReader(Reader):
         self._held = HeldFiles("Vortex file", self._opened, FILES, known, self._need_same_columns)
         self._file, self._mark = self._held.file, source.origin
         self._units: list[Unit] = []
-        first = self._file(0)
+        what = f"reading {len(names):,} footers"
+        with working(what, "files", len(names)):
+            first = self._file(0)
         self.schema = first.schema
         arrow = (
             first.opened.dtype.to_arrow_schema()
         )  # which Vortex compares with values of the same extension type only
         self._marked = frozenset(field.name for field in arrow if isinstance(field.type, pa.BaseExtensionType))
         if known is None:
-            with Workers(thread_share().waiting(THREADS), "spiral-vortex") as pool:
-                self._units = list(pool.map(lambda unit: self._file(unit).unit, range(len(self._names))))
+            count = len(self._names)
+            with (
+                working(what, "files", count) as shown,
+                Workers(thread_share().waiting(THREADS), "spiral-vortex") as pool,
+            ):
+                self._units = list(shown.each(pool.map(lambda unit: self._file(unit).unit, range(count))))
         rows = [unit.rows for unit in self._units] if known is None else known.rows
         self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)  # [U + 1] first row of each file
 

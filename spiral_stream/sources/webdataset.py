@@ -15,6 +15,7 @@ import pyarrow as pa
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, anew, cut, shown, warn
 from spiral_stream.integrity.regular_files import need_file
+from spiral_stream.progress import working
 from spiral_stream.sources.declared import columns
 from spiral_stream.sources.imports import KEY, RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.listing import Paths, absolute_paths, common_folder, listed_units
@@ -172,7 +173,10 @@ class WebDataset(ImportedSource):
             with self._rows(unit) as rows:
                 return list(islice(rows, count))
 
-        with Workers(thread_share().waiting(_THREADS), "spiral-columns") as pool:
+        with (
+            working("looking at the first samples of the tars", "tars"),
+            Workers(thread_share().waiting(_THREADS), "spiral-columns") as pool,
+        ):
             yield from pool.map(read, units, counts)
 
     def _rows(self, unit: ImportUnit) -> TarRows:

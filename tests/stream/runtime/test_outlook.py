@@ -13,6 +13,7 @@ from rich import console
 from rich.console import Console
 
 import spiral_stream as sp
+from spiral_stream import progress
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.errors import SpiralWarning
 from spiral_stream.runtime import outlook
@@ -146,6 +147,8 @@ def test_a_bar_shows_how_far_it_is(
 ) -> None:
     shown = io.StringIO()
     monkeypatch.setattr(outlook, "BAR_AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "_EVERY_S", 0.001)
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setattr(console, "Console", lambda **_: Console(file=shown, force_terminal=True, width=200))
     with stream(catalog) as one:
         one.ledger(len(ledgers) - 1)

@@ -1,0 +1,281 @@
+"""Which long work shows how far it is, and with which words.
+
+``with working("register photos: reading 2,000 footers", "files") as tell`` shows nothing for a second. Then one line appears with
+the reason, how much is done if ``tell(done, total)`` said so, and the time. It is drawn on standard error if that is a terminal,
+in a notebook below the cell, and nowhere else. Rich's own variables decide otherwise: ``TTY_COMPATIBLE=1`` asks for the line
+in a pipe, and ``TTY_COMPATIBLE=0`` switches it off.
+
+Work inside of work adds its reason to the same line. One process shows: rank 0's main process, and of it the thread that began.
+"""
+
+import contextvars
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Final, Protocol, TypeVar, final
+
+from spiral_stream.threads import OwnThread
+
+SHOWN_AFTER_S: Final = 1.0
+_EVERY_S: Final = 0.25  # between two drawings
+_ASKED: Final = ("TTY_COMPATIBLE", "FORCE_COLOR")  # by which rich's users ask for a terminal where there is none
+_STOPPED_AFTER_S: Final = 5.0  # the longest that the end of a work waits for a drawing
+
+T = TypeVar("T")
+
+
+@final
+@dataclass(eq=False)
+class _Work:
+    """One work under way."""
+
+    why: str
+    unit: str
+    total: int | None
+    hidden: bool = False
+    after_s: float = SHOWN_AFTER_S
+    done: int | None = None
+    words: str = ""
+    began: float = field(default_factory=monotonic)
+
+    def tell(self, done: int, total: "int | None" = None) -> None:
+        self.done, self.total = done, self.total if total is None else total
+
+
+class _Screen(Protocol):
+    """Where the line is drawn."""
+
+    def draw(self, works: "list[_Work]") -> None: ...
+
+    def clear(self) -> None: ...
+
+
+@final
+class _Shown:
+    """The works under way in this process, and the thread that draws them."""
+
+    def __init__(self) -> None:
+        self.works: list[_Work] = []
+        self.owner: int | None = None  # the thread whose works they are
+        self._ended = threading.Event()
+        self._drawing: OwnThread | None = None
+
+    def begin(self, work: _Work) -> None:
+        self.works.append(work)
+        if len(self.works) == 1:
+            self._ended = threading.Event()
+            # A notebook shows what is drawn below the cell whose context draws it.
+            run = contextvars.copy_context().run
+            ended = self._ended
+            self._drawing = OwnThread(lambda: run(self._draw, ended, work.after_s), "spiral-progress")
+            self._drawing.start()
+
+    def end(self, work: _Work) -> None:
+        self.works.remove(work)
+        if not self.works and self._drawing is not None:
+            self._ended.set()
+            self._drawing.join(_STOPPED_AFTER_S)
+            self._drawing, self.owner = None, None
+
+    def _draw(self, ended: threading.Event, after_s: float) -> None:
+        if ended.wait(after_s):
+            return
+        screen = _screen()
+        if screen is None:
+            return
+        try:
+            while not ended.wait(_EVERY_S):
+                works = list(self.works)
+                if works and not any(work.hidden for work in works):
+                    screen.draw(works)
+        finally:
+            screen.clear()
+
+
+_SHOWN: Final = _Shown()
+_LOCK: Final = threading.Lock()
+
+
+@contextmanager
+def working(
+    why: str, unit: str = "", total: int | None = None, *, hidden: bool = False, after_s: float | None = None
+) -> "Iterator[Teller]":
+    """Show that this work is under way, once it took a second.
+
+    Args:
+        why: what is done and to how much, such as ``reading 2,000 footers``.
+        unit: what is counted, in the plural.
+        total: how much there is; ``tell`` may say it later.
+        after_s: how long nothing is shown; None: a second.
+        hidden: show neither this work nor what is inside of it: the caller shows it himself.
+
+    Yields:
+        what is called with how much is done, and of how much.
+    """
+    work = _Work(why, unit, total, hidden, SHOWN_AFTER_S if after_s is None else after_s)
+    if not _begun(work):
+        yield Teller(work)
+        return
+    try:
+        yield Teller(work)
+    finally:
+        with _LOCK:
+            _SHOWN.end(work)
+
+
+@final
+class Teller:
+    """Tells of one work."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, work: _Work) -> None:
+        self._work = work
+
+    def __call__(self, done: int, total: int | None = None) -> None:
+        """Say how much is done, and of how much if that is known."""
+        self._work.tell(done, total)
+
+    def advance(self, more: int) -> None:
+        """Say that so much more is done."""
+        self._work.tell((self._work.done or 0) + more)
+
+    def each(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield items, and count them."""
+        for item in items:
+            yield item
+            self.advance(1)
+
+    def reason(self, why: str) -> None:
+        """Say another reason: what is done now."""
+        self._work.why = why
+
+    def words(self, words: str) -> None:
+        """Say something in place of the counts."""
+        self._work.words = words
+
+
+def told(report: Callable[[int, int], None], shown: Teller) -> Callable[[int, int], None]:
+    """Return a report that tells the caller's, and shows it."""
+
+    def tell(done: int, total: int) -> None:
+        shown(done, total)
+        report(done, total)
+
+    return tell
+
+
+def _begun(work: _Work) -> bool:
+    """Whether the work belongs on the line, and was put there."""
+    if isinstance(threading.current_thread(), OwnThread) or not _wanted():
+        return False
+    with _LOCK:
+        here = threading.get_ident()
+        if _SHOWN.owner not in {None, here}:
+            return False
+        _SHOWN.owner = here
+        _SHOWN.begin(work)
+    return True
+
+
+def _wanted() -> bool:
+    """Whether somebody looks; rich decides when the line is drawn."""
+    if os.environ.get("RANK", "0") != "0" or multiprocessing.parent_process() is not None:
+        return False
+    if any(os.environ.get(name) for name in _ASKED) or _notebook():
+        return True
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # no standard error, or a closed one
+        return False
+
+
+def _notebook() -> bool:
+    """Whether this is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def _screen() -> _Screen | None:
+    """The place to draw, or None where rich finds no terminal or the caller has a display of his own."""
+    if _notebook():
+        return _Cell()
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return _Terminal(console) if console.is_terminal else None
+
+
+@final
+class _Terminal:
+    """A line of rich, which goes when the work is done."""
+
+    def __init__(self, console: Any) -> None:
+        from rich.errors import LiveError
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        words = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=16),
+            TextColumn("{task.fields[counts]}", markup=False),
+        )
+        self._bar = Progress(*words, TimeElapsedColumn(), console=console, transient=True, auto_refresh=False)
+        self._task = self._bar.add_task("", total=None, counts="")
+        self._started, self._taken = False, LiveError
+
+    def draw(self, works: list[_Work]) -> None:
+        last = works[-1]
+        self._bar.update(
+            self._task, description=_why(works), completed=last.done or 0, total=last.total, counts=_counts(last)
+        )
+        if not self._started:
+            self._started = True
+            try:
+                self._bar.start()
+            except self._taken:  # the caller has a display of his own
+                self._bar.disable = True
+        self._bar.refresh()
+
+    def clear(self) -> None:
+        if self._started:
+            self._bar.stop()
+
+
+@final
+class _Cell:
+    """A line of text below the cell of a notebook. It needs no widgets."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def draw(self, works: list[_Work]) -> None:
+        self._put(f"{_why(works)} {_counts(works[-1])} {monotonic() - works[0].began:,.0f} s")
+
+    def clear(self) -> None:
+        if self._handle is not None:
+            self._put("")
+
+    def _put(self, line: str) -> None:
+        from IPython import display
+
+        shown = {"text/plain": line}
+        if self._handle is None:
+            self._handle = display.display(shown, raw=True, display_id=True)  # type: ignore[no-untyped-call]  # IPython's is not
+        else:
+            self._handle.update(shown, raw=True)
+
+
+def _why(works: list[_Work]) -> str:
+    return ": ".join(work.why for work in works)
+
+
+def _counts(work: _Work) -> str:
+    if work.words or work.done is None:
+        return work.words
+    of = "" if work.total is None else f" of {work.total:,}"
+    return f"{work.done:,}{of} {work.unit}".rstrip()
