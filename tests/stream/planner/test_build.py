@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import rich.progress
 
 import spiral_stream as sp
+from spiral_stream import progress
 from spiral_stream.derived.executors import Executor
 from tests.fixtures import streams, texts
 from tests.fixtures.texts import SMALL_PLANS
@@ -81,15 +81,15 @@ def test_an_executor_that_there_is_not_is_refused(own: sp.Catalog) -> None:
         stream.materialize(lambda _: None, executor="dask")
 
 
-def test_one_bar_has_the_rows_of_everything(own: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[str, int, int]] = []
-    update = rich.progress.Progress.update
+def test_the_line_names_each_cache_and_its_rows(own: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, int | None, int | None]] = []
+    tell = progress.Teller.__call__
 
-    def watched(self: Any, task: Any, **facts: Any) -> None:
-        seen.append((facts["description"], facts["completed"], facts["total"]))
-        update(self, task, **facts)
+    def watched(self: Any, done: int, total: int | None = None) -> None:
+        seen.append((self._work.why, done, total))
+        tell(self, done, total)
 
-    monkeypatch.setattr(rich.progress.Progress, "update", watched)
+    monkeypatch.setattr(progress.Teller, "__call__", watched)
     mixed = sp.mix(
         [
             sp.Stream("a", own.table("lance"), proportion=0.5),
@@ -100,9 +100,10 @@ def test_one_bar_has_the_rows_of_everything(own: sp.Catalog, monkeypatch: pytest
     with streams.plan(mixed, profile=sp.Raw(shorter_side=20)).to_numpy() as stream:
         done = stream.materialize()
 
-    assert seen[-1][1:] == (done.rows, done.rows_total) == (2 * streams.ROWS, 2 * streams.ROWS)
-    assert [at for _, at, _ in seen] == sorted(at for _, at, _ in seen)
-    assert {what for what, _, _ in seen} == {f"cache {name}.image_ref for image" for name in ("lance", "parquet")}
+    last = {why: (at, total) for why, at, total in seen if why.startswith("building")}
+    names = [f"building the cache of {name}.image_ref" for name in ("lance", "parquet")]
+    assert last == dict.fromkeys(names, (streams.ROWS, streams.ROWS))
+    assert (done.rows, done.rows_total) == (2 * streams.ROWS, 2 * streams.ROWS)
 
 
 def test_each_stream_of_a_mixture_has_a_token_cache_of_its_own(tmp_path: Path, caches: Path) -> None:
