@@ -6,8 +6,10 @@ thread. Query text has DuckDB's own semantics, where NaN is the largest number; 
 written with `col` never come here as text of the user's.
 """
 
+import difflib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +29,8 @@ Tables = Mapping[str, pa.Table | pa.RecordBatchReader]
 
 _PROCESS: Final = Path(__file__).with_name("sql_process.py")
 _DESCRIBED: Final = 256  # texts whose facts are kept
+_CORRECT: Final = "Correct it in DuckDB's dialect"
+_NO_TABLE: Final = re.compile(r'Catalog Error: Table with name (?:"(?P<quoted>.+?)"|(?P<name>.+?)) does not exist')
 _NAMED: Final = 20  # relations that a message lists
 _LEAST_BYTES: Final = 128 << 20  # with 50 MB the engine does not start; with 100 MB it answered every time
 
@@ -100,9 +104,23 @@ def _asked(task: str, text: str, tables: Tables, held: QueryLimits) -> tuple[dic
     if "error" in answer:
         if answer["memory"]:
             raise PlanError(_beyond_memory(held, answer["error"].splitlines()[0]))
-        msg = f"sql: {answer['error']}\n{_readable(tables)}. Correct it in DuckDB's dialect"
-        raise PlanError(msg)
+        raise PlanError(_unknown(answer["error"], tables) or f"sql: {answer['error']}\n{_readable(tables)}. {_CORRECT}")
     return answer, pa.ipc.open_stream(rest)
+
+
+def _unknown(error: str, tables: Tables) -> str | None:
+    """Say that no relation has the name that the query reads; None for other errors."""
+    found = _NO_TABLE.match(error)
+    if found is None:
+        return None
+    name = found["quoted"] or found["name"]
+    near = difflib.get_close_matches(name, tables, 1)
+    way_out = (
+        f"Did you mean {near[0]}?"
+        if near
+        else f'Register it first, catalog.register("{name}", ...), or correct the name'
+    )
+    return f"sql: no relation is called {name!r}. {_readable(tables)}. {way_out}"
 
 
 def _limits() -> QueryLimits:

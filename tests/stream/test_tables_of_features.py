@@ -204,3 +204,29 @@ def test_look_at_a_stream_into_a_file_writes_no_wide_blanks(catalog: spiral.Cata
 
     assert max(map(len, out.splitlines())) < 400
     assert out.count("batch 0 row") == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "way_out"),
+    [
+        ("visits", r'Register it first, catalog\.register\("visits", ...\)'),
+        ("tt", "Did you mean t"),
+        ("a.visits", "The query may read t"),
+    ],
+)
+def test_sql_of_a_relation_that_is_not_registered_says_so(name: str, way_out: str, catalog: spiral.Catalog) -> None:
+    with pytest.raises(spiral.PlanError, match=way_out) as found:
+        catalog.sql(f"select count(*) from {name}")
+
+    assert f"sql: no relation is called '{name}'" in str(found.value)
+    assert "pg_" not in str(found.value)
+
+
+def test_a_saved_stream_whose_relation_is_forgotten_says_which_one(catalog: spiral.Catalog) -> None:
+    made = catalog.sql("select id, id % 2 as label from t")
+    rows = made.sample(identity="id", order=SHUFFLE)
+    catalog.save_stream("fit", rows.collate(batch_size=4, fields={"label": spiral.Stack("label")}).to_numpy())
+    catalog.drop("t")
+
+    with pytest.raises(spiral.PlanError, match=r"no relation is called 't'.*Register it first"):
+        catalog.open_stream("fit")
