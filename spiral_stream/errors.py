@@ -95,9 +95,9 @@ class SourceError(SpiralError):
         row: place of the sample among the rows of the call that failed, from 0; None where it is not known.
         sample: number of the sample in its chapter, where a formation raises; None elsewhere.
         samples: the sample itself (`runtime.samples.Samples`), where its place will mean nothing to the caller.
-        place: of a message that names the sample: its place among the samples of the batch, else None.
 
-    The arguments are attributes. All but ``samples``, which is an address in one process, are pickled.
+    The arguments are attributes, and ``place`` is one: of a message that names the sample, its place among the samples of
+    the batch, else None. All but ``samples``, which is an address in one process, are pickled.
 
     Examples:
         >>> entry = catalog.register("nothing", spiral.Parquet("nothing/*.parquet"), identity="id")
