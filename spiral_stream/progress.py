@@ -60,6 +60,7 @@ class _Shown:
     """The works under way in this process, and the thread that draws them."""
 
     def __init__(self) -> None:
+        self.lock = threading.Lock()
         self.works: list[_Work] = []
         self.owner: int | None = None  # the thread whose works they are
         self._ended = threading.Event()
@@ -76,6 +77,8 @@ class _Shown:
             self._drawing.start()
 
     def end(self, work: _Work) -> None:
+        if work not in self.works:  # a forked process left the block that its parent entered
+            return
         self.works.remove(work)
         if not self.works and self._drawing is not None:
             self._ended.set()
@@ -98,7 +101,7 @@ class _Shown:
 
 
 _SHOWN: Final = _Shown()
-_LOCK: Final = threading.Lock()
+os.register_at_fork(after_in_child=_SHOWN.__init__)  # it has neither the thread that draws, nor whoever held the lock
 
 
 @contextmanager
@@ -124,7 +127,7 @@ def working(
     try:
         yield Teller(work)
     finally:
-        with _LOCK:
+        with _SHOWN.lock:
             _SHOWN.end(work)
 
 
@@ -174,7 +177,7 @@ def _begun(work: _Work) -> bool:
     """Whether the work belongs on the line, and was put there."""
     if isinstance(threading.current_thread(), OwnThread) or not _wanted():
         return False
-    with _LOCK:
+    with _SHOWN.lock:
         here = threading.get_ident()
         if _SHOWN.owner not in {None, here}:
             return False

@@ -170,3 +170,29 @@ def test_a_notebook_shows_the_line_below_the_cell_and_takes_it_away(monkeypatch:
     assert re.fullmatch(r"looking at 100,000 files 4,210 of 100,000 files \d s", lines[0])
     assert lines[-1] == ""
     assert again == {True}
+
+
+FORKS = """
+import os, sys, threading, time
+from spiral_stream import progress
+
+progress.SHOWN_AFTER_S = 0.0
+with progress.working("outer"):
+    time.sleep(0.1)
+    with progress._SHOWN.lock:  # as another thread does that begins or ends a work
+        child = os.fork()
+    if not child:
+        with progress.working("inner"):
+            pass
+if not child:
+    os._exit(7)
+print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_process_leaves_the_work_of_its_parent_and_waits_for_nobody() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKS]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment(TTY_COMPATIBLE="1"), timeout=60
+    )
+    assert done.stdout == "status 7\n"
