@@ -43,7 +43,10 @@ class RowVerbs:
         """Say what a relation lacks, and where it is; an AttributeError, so that `hasattr` answers."""
         if name.startswith("_") or hasattr(type(self), name):
             object.__getattribute__(self, name)  # a property that failed says why
-        raise AttributeError(lacking("relation", name, OF_ROWS, dir(type(self))))
+        words = OF_ROWS
+        if isinstance(self.node, nodes.Relational) and name in self.columns:
+            words = {name: f'It is a column: write spiral.col("{name}") in an expression, or .select("{name}")'}
+        raise AttributeError(lacking("relation", name, words, dir(type(self))))
 
     def __getitem__(self, key: object) -> NoReturn:
         """A relation is a plan, so it has no items; this is a TypeError that names the verbs."""
@@ -51,7 +54,7 @@ class RowVerbs:
             way = f"Take the column: .select({key!r}).to_arrow(); in an expression it is spiral.col({key!r})"
         elif isinstance(key, list):
             way = f"Write .select({', '.join(map(repr, key))})"
-        elif isinstance(key, Expr):
+        elif isinstance(key, Expr | bool):  # `relation.count == 1` is False
             way = 'Write .filter(spiral.col("label") == 1)'
         else:
             way = "Take .head(5).to_arrow(), or .sample_rows(5); a stream has batches by number: stream.batch(0)"

@@ -62,6 +62,17 @@ class Declaration:
         return schema
 
 
+def _way_out(given: object) -> str:
+    if isinstance(given, str | os.PathLike):
+        return (
+            "Say what lies there: ImageFolder(path), Parquet(path), Jsonl(path), Csv(path), Lance(uri) ...; "
+            "`spiral init PATH` looks, and writes the lines"
+        )
+    if hasattr(given, "__arrow_c_stream__") or hasattr(given, "to_parquet") or isinstance(given, dict):
+        return "Give it as a table: Arrow(pyarrow.table(data))"
+    return "Give one, such as Lance(uri), Parquet(path) or Arrow(table)"
+
+
 def need_source(name: str, source: object) -> None:
     """Refuse anything that is not a source, and a source that a catalog cannot open again.
 
@@ -69,10 +80,7 @@ def need_source(name: str, source: object) -> None:
         CatalogError: lists the sources that can be registered.
     """
     if not isinstance(source, Source):
-        msg = (
-            f"register {name!r}: {_shortly(source)} is a {type(source).__name__}, not a source. Give one, such as "
-            "Lance(uri), Parquet(path) or Arrow(table)"
-        )
+        msg = f"register {name!r}: {_shortly(source)} is a {type(source).__name__}, not a source. {_way_out(source)}"
         raise CatalogError(msg)
     if not isinstance(source, Arrow):
         try:

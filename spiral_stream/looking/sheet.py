@@ -176,14 +176,16 @@ class Sheet:
     def __rich_console__(self, console: "Console", options: Any) -> Iterable[Any]:
         from rich.columns import Columns
         from rich.console import Group
+        from rich.constrain import Constrain
         from rich.text import Text
 
-        del console, options
+        del options
+        widest = None if console.is_terminal else _ACROSS * (_CELLS + 4)  # a pipe has no width to fill
         if self.title:
             yield Text(one_line(self.title, _LABEL), style="bold")
         for is_wide, tiles in groupby(self.tiles, lambda tile: bool(tile.texts)):
             shown = [Group(*tile.lines_of_terminal()) for tile in tiles]
-            yield from shown if is_wide else [Columns(shown, width=_CELLS + 3)]
+            yield from shown if is_wide else [Constrain(Columns(shown, width=_CELLS + 3), widest)]
         for fault in self.faults[:_FIELDS]:
             yield Text(one_line(fault, _LABEL), style="yellow")
 

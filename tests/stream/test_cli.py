@@ -237,7 +237,7 @@ def test_errors_and_warnings_say_what_to_type_in_the_command(
     taken = said(capsys, monkeypatch, *skip, "--row-identity").splitlines()[-1]
     column = said(capsys, monkeypatch, "report", "chat", "--label", "chars")
 
-    assert "there are __file__, __index_in_file__, id, msg" in missing
+    assert "there are id, msg, __file__, " in missing
     assert "--identity COLUMN, or give each row an identity: --row-identity" in missing
     assert warned.strip().startswith("warning: ")
     assert len(warned.strip().splitlines()) == 1
@@ -398,6 +398,9 @@ def test_look_shows_what_a_notebook_shows_of_streams_and_relations(own: sp.Catal
     assert all(name in shown for name in wanted)
     assert "batch 3 row 1" in shown
     assert "image/jpeg-ref" in rows
+    assert "▀" in rows
+    assert all(len(line.rstrip()) < 400 for line in shown.splitlines() + rows.splitlines())
+    assert all(len(line) <= 200 for line in rows.splitlines() if "▀" in line)  # a pipe is not filled with blanks
     assert "two.html" in written
     assert (tmp_path / "two.html").read_text().count("<img") == 2
     assert "lance.html" in page

@@ -1,6 +1,8 @@
 """What a relation says of itself and of its rows: the verbs that everybody types first, at the public door."""
 
+import copy
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -461,3 +463,33 @@ def test_at_a_prompt_head_shows_its_rows_and_nothing_else_is_read(tmp_path: Path
     assert [line.split()[:2] for line in head.splitlines() if "word" in line] == [[str(n), "word"] for n in range(3)]
     assert "Limit count 50" in rest
     assert "word" not in rest
+
+
+def test_a_column_asked_for_as_an_attribute_names_col(catalog: spiral.Catalog) -> None:
+    relation = catalog.table("t")
+    for name in ("place", "g", "f"):
+        with pytest.raises(AttributeError, match=rf'col\("{name}"\) in an expression, or \.select\("{name}"\)'):
+            getattr(relation, name)
+    assert not hasattr(relation.sample(identity="id", order=spiral.Sequential()), "place")
+    assert copy.copy(relation).count() == ROWS
+    with pytest.raises(TypeError, match=r"Write \.filter"):
+        relation[relation.count == 1]  # a comparison of a verb with a value is False
+
+
+@pytest.mark.parametrize(
+    ("source", "way_out"),
+    [
+        ("/data/photos", "ImageFolder(path), Parquet(path)"),
+        (Path("/data/photos"), "`spiral init PATH`"),
+        (pd.DataFrame({"id": [1]}), "Arrow(pyarrow.table(data))"),
+        (pl.DataFrame({"id": [1]}), "Arrow(pyarrow.table(data))"),
+        ({"id": [1]}, "Arrow(pyarrow.table(data))"),
+        (7, "Lance(uri), Parquet(path) or Arrow(table)"),
+    ],
+)
+def test_what_is_no_source_names_the_source_to_write(catalog: spiral.Catalog, source: Any, way_out: str) -> None:
+    with pytest.raises(spiral.CatalogError, match=re.escape(way_out)):
+        catalog.register("given", source)
+    if "pyarrow.table" in way_out:
+        assert catalog.register("given", spiral.Arrow(pa.table(source)), identity="id")
+        catalog.drop("given")

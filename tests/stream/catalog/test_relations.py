@@ -1,6 +1,7 @@
 """Registering, refreshing, looking up and dropping relations."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +82,18 @@ def test_a_moved_catalog_still_reads_its_own_rows(catalog: Registry, tmp_path: P
         assert relation.manifest.total == 5
 
 
-@pytest.mark.parametrize("source", ["/data/rows.parquet", pa.table({"label_id": [1]}), None])
-def test_what_is_no_source_is_refused_with_those_there_are(catalog: Registry, source: Any) -> None:
-    with pytest.raises(
-        CatalogError, match=r"register 'zz': .* not a source\. Give one, such as Lance\(uri\), .*Arrow\(table\)"
-    ) as caught:
+@pytest.mark.parametrize(
+    ("source", "way_out"),
+    [
+        ("/data/rows.parquet", "Say what lies there: ImageFolder(path), Parquet(path)"),
+        (pa.table({"label_id": [1]}), "Give it as a table: Arrow(pyarrow.table(data))"),
+        (None, "Give one, such as Lance(uri), Parquet(path) or Arrow(table)"),
+    ],
+)
+def test_what_is_no_source_is_refused_with_those_there_are(catalog: Registry, source: Any, way_out: str) -> None:
+    with pytest.raises(CatalogError, match=r"register 'zz': .* not a source\. " + re.escape(way_out)) as caught:
         catalog.register("zz", source)
-    assert len(str(caught.value)) < 150
+    assert len(str(caught.value)) < 250
 
 
 def test_an_unknown_name_lists_near_ones(catalog: Registry) -> None:
