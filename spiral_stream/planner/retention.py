@@ -48,6 +48,8 @@ GRACE: Final = timedelta(days=7)
 IN_USE: Final = "a process has it open"
 _YOUNG: Final = "no saved stream names it, but it was used not long ago"
 _MIXED: Final = "parts with live pieces stay, and so do parts written not long ago"
+_BLIND: Final = "the plan of {} cannot be read here, so it may need this: trust it, register what it reads, or drop it"
+_TOLD: Final = 3  # saved streams that a note names
 _UNREADABLE: Final = "it cannot be read: run spiral verify"
 
 
@@ -176,11 +178,18 @@ class _Survey:
         for kind, look in kinds.items():
             for path in _inside(self._root / kind):
                 try:
-                    yield look(path)
+                    yield self._told(look(path))
                 except FileNotFoundError:
                     if path.exists():
                         raise
         yield from self._left()
+
+    def _told(self, found: _Found) -> _Found:
+        """Say of what stays that it does so for a saved stream whose plan cannot be read here."""
+        blind = [use.name for use in self._uses if use.named is None and use.name in found.data.used_by]
+        if not blind or found.data.note:
+            return found
+        return replace(found, data=replace(found.data, note=_BLIND.format(", ".join(blind[:_TOLD]))))
 
     def imports(self, catalogs: Sequence[Registry]) -> Iterator[_Found]:
         """Yield the rows that catalogs copied from files."""

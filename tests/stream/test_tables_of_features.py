@@ -230,3 +230,9 @@ def test_a_saved_stream_whose_relation_is_forgotten_says_which_one(catalog: spir
 
     with pytest.raises(spiral.PlanError, match=r"no relation is called 't'.*Register it first"):
         catalog.open_stream("fit")
+    rows = next(each for each in catalog.caches() if each.kind == "relation")
+    assert (
+        rows.note
+        == "the plan of fit cannot be read here, so it may need this: trust it, register what it reads, or drop it"
+    )
+    assert all(not each.note for each in catalog.caches() if "fit" not in each.used_by)
