@@ -225,7 +225,9 @@ def test_sql_of_a_relation_that_is_not_registered_says_so(name: str, way_out: st
 def test_a_saved_stream_whose_relation_is_forgotten_says_which_one(catalog: spiral.Catalog) -> None:
     made = catalog.sql("select id, id % 2 as label from t")
     rows = made.sample(identity="id", order=SHUFFLE)
-    catalog.save_stream("fit", rows.collate(batch_size=4, fields={"label": spiral.Stack("label")}).to_numpy())
+    with rows.collate(batch_size=4, fields={"label": spiral.Stack("label")}).to_numpy() as stream:
+        catalog.save_stream("fit", stream)
+        stream.batch(0)
     catalog.drop("t")
 
     with pytest.raises(spiral.PlanError, match=r"no relation is called 't'.*Register it first"):
@@ -235,4 +237,4 @@ def test_a_saved_stream_whose_relation_is_forgotten_says_which_one(catalog: spir
         rows.note
         == "the plan of fit cannot be read here, so it may need this: trust it, register what it reads, or drop it"
     )
-    assert all(not each.note for each in catalog.caches() if "fit" not in each.used_by)
+    assert all("plan of fit" not in each.note for each in catalog.caches() if "fit" not in each.used_by)
