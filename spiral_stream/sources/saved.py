@@ -133,7 +133,8 @@ def declared_source(declared: Mapping[str, Any]) -> Source:
     if not isinstance(kind, str) or kind not in _KINDS:
         msg = f"source kind {shown(kind)} is unknown; this version knows {', '.join(_KINDS)}. Correct it, or update spiral"
         raise SourceError(msg)
-    names = [field.name for field in dataclasses.fields(_KINDS[kind])]  # type: ignore[arg-type]  # each is a dataclass
+    known = dataclasses.fields(_KINDS[kind])  # type: ignore[arg-type]  # each is a dataclass
+    names = [field.name for field in known]
     place = next((name for name in ("path", "uri") if name in names), "")
     fields = {
         place if place and name in ("path", "uri") else name: value
@@ -142,6 +143,11 @@ def declared_source(declared: Mapping[str, Any]) -> Source:
     }
     if unknown := sorted(set(fields) - set(names)):
         msg = f"source {kind}: {unknown[0]!r} is none of its fields; it has {', '.join(names)}. Correct the name"
+        raise SourceError(msg)
+    missing = (dataclasses.MISSING, dataclasses.MISSING)
+    needed = [each.name for each in known if each.init and (each.default, each.default_factory) == missing]
+    if lacking := [name for name in needed if name not in fields]:
+        msg = f"source {kind}: {lacking[0]} is missing; it has {', '.join(names)}. Say where the rows lie, {lacking[0]}: ..."
         raise SourceError(msg)
     try:
         return _KINDS[kind](**fields)

@@ -178,8 +178,12 @@ def fn(function: Callable[..., Any]) -> UnnamedFunction:
     Raises:
         PlanError: it is no function.
 
-    Example:
-        >>> plan.map(fn(score) >> "score", columns=["text"], returns=pa.float32())
+    Examples:
+        >>> def words(text):
+        ...     return [len(each.split()) for each in text.to_pylist()]
+        >>> sampled = texts.sample(order=shuffle)
+        >>> sampled.map(spiral.fn(words) >> "words", columns=["text"], returns=pa.int64()).columns[-1]
+        'words'
     """
     return UnnamedFunction(function)
 

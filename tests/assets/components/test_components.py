@@ -210,7 +210,9 @@ def test_a_wrong_source_says_which_kinds_and_fields_there_are() -> None:
         spiral.declared_source({"kind": "parkay", "path": "x"})
     with pytest.raises(spiral.SourceError, match="'pth' is none of its fields; it has path"):
         spiral.declared_source({"kind": "parquet", "pth": "x"})
-    with pytest.raises(spiral.SourceError, match="missing 1 required"):
+    with pytest.raises(
+        spiral.SourceError, match=r"source parquet: path is missing; it has path, .* Say where the rows lie, path: "
+    ):
         spiral.declared_source({"kind": "parquet"})
     assert spiral.declared_source({"kind": "lance", "path": "/x"}) == spiral.Lance("/x")
     assert spiral.declared_source({"kind": "parquet", "path": "/x", "base": "/y"}) == spiral.Parquet("/x", base="/y")
