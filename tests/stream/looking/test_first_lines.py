@@ -103,7 +103,7 @@ def test_a_loop_over_a_plan_names_what_can_be_looped_over(samples: sp.Relation, 
             pass
     with pytest.raises(TypeError, match=r"\.collate\(batch_size=.*\.to_torch\(\) or \.to_numpy\(\)"):
         list(samples)
-    with pytest.raises(TypeError, match=r"\.batches\(1_000\), or take \.to_arrow\(\)"):
+    with pytest.raises(TypeError, match=r"\.batches\(1_000\), look at \.head\(\), or take \.to_arrow\(\)"):
         iter(samples.catalog.table("numbers"))  # type: ignore[attr-defined]  # the door's own catalog
     with pytest.raises(sp.PlanError, match=r"plan.to_numpy\(\).to_arrow\(\)"):
         plan.to_arrow()
