@@ -8,7 +8,7 @@ from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from spiral_stream.arguments import door, whole
 from spiral_stream.catalog import registry
@@ -18,6 +18,7 @@ from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import BindError, CatalogError, PlanError, shown, warn
 from spiral_stream.extras import need as need_package
 from spiral_stream.fields.stack import Stack
+from spiral_stream.habits import OF_CATALOG, lacking
 from spiral_stream.markup import PAGE_BYTES
 from spiral_stream.plan import nodes
 from spiral_stream.plan.profiles import Frames, Profile, renewed
@@ -63,6 +64,19 @@ class Catalog(registry.Registry):
 
     def __repr__(self) -> str:
         return f"<Catalog in {self.uri}: {len(self.tables()):,} relations, {len(self.streams()):,} saved streams>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say what a catalog lacks, and where it is; an AttributeError, so that `hasattr` answers."""
+        if name.startswith("_") or hasattr(type(self), name):
+            object.__getattribute__(self, name)  # a property that failed says why
+        raise AttributeError(lacking("catalog", name, OF_CATALOG, dir(type(self))))
+
+    def __getitem__(self, name: object) -> NoReturn:
+        """A catalog has no items; this is a TypeError that names `table`."""
+        msg = f"catalog[{shown(name)}]: a catalog has no items. Take catalog.table({shown(name)}); .tables() lists them"
+        raise TypeError(msg)
+
+    __iter__ = None  # with __getitem__, Python would ask for items 0, 1, 2, ...
 
     @door(CatalogError)
     def table(self, name: str) -> Relation:

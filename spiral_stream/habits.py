@@ -71,6 +71,15 @@ OF_STREAMS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("to", "cuda"), 'Name the device in the plan: .to_torch(device="cuda")'),
     **dict.fromkeys(("next", "next_batch", "get_next"), "Iterate: for batch in stream; stream.take(1) looks ahead"),
 }
+OF_CATALOG: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("list", "ls", "table_names", "list_tables", "names", "relations", "show"), "Call .tables()"),
+    **dict.fromkeys(("get", "open_table", "load", "read", "relation", "dataset"), 'Take catalog.table("name")'),
+    **dict.fromkeys(("create_table", "add", "put", "from_arrow", "insert", "load_dataset"), _REGISTER),
+    **dict.fromkeys(("drop_table", "delete", "remove", "unregister"), 'Call .drop("name"): the source\'s files stay'),
+    **dict.fromkeys(("save", "save_plan"), 'Call .save_stream("name", plan)'),
+    **dict.fromkeys(("query", "execute"), 'Call .sql("select ... from name")'),
+    **dict.fromkeys(("describe", "info", "statistics"), 'Take catalog.table("name").describe()'),
+}
 OF_DOOR: Final[Mapping[str, str]] = {
     **dict.fromkeys(("load_dataset", "load_from_disk", "read_parquet", "read_csv", "from_pandas"), _REGISTER),
     **dict.fromkeys(

@@ -69,20 +69,35 @@ def test_there_are_ninety_lines_and_the_table_has_each() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("words", [habits.OF_ROWS, habits.OF_STREAMS, habits.OF_DOOR], ids=["rows", "streams", "door"])
-def test_no_word_of_another_library_is_one_of_ours(words: dict[str, str]) -> None:
-    ours = {id(habits.OF_ROWS): spiral.Relation, id(habits.OF_STREAMS): spiral.PreparedStream}.get(id(words), spiral)
-
+@pytest.mark.parametrize(
+    ("words", "ours"),
+    [
+        (habits.OF_ROWS, spiral.Relation),
+        (habits.OF_STREAMS, spiral.PreparedStream),
+        (habits.OF_CATALOG, spiral.Catalog),
+        (habits.OF_DOOR, spiral),
+    ],
+    ids=["rows", "streams", "catalog", "door"],
+)
+def test_no_word_of_another_library_is_one_of_ours(words: dict[str, str], ours: object) -> None:
     assert [name for name in words if name in dir(ours)] == []
     assert [way for way in words.values() if way[0] != way[0].upper()] == []
 
 
 @given(name=st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=12))
 def test_any_other_name_is_an_attribute_error_that_names_it(name: str, begun: dict[str, Any]) -> None:
-    for owner in (begun["r"], begun["stream"], spiral):
+    for owner in (begun["r"], begun["stream"], begun["catalog"], spiral):
         if not hasattr(type(owner), name) and name not in dir(owner):
             with pytest.raises(AttributeError, match=name):
                 getattr(owner, name)
+
+
+def test_a_catalog_has_no_items_and_names_table(begun: dict[str, Any]) -> None:
+    for take in (lambda catalog: catalog["photos"], iter, lambda catalog: "photos" in catalog):
+        with pytest.raises(TypeError):
+            take(begun["catalog"])
+    with pytest.raises(TypeError, match=r"Take catalog.table\('photos'\); .tables\(\) lists them"):
+        begun["catalog"]["photos"]
 
 
 def test_a_property_that_fails_says_why_itself(begun: dict[str, Any]) -> None:
