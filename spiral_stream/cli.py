@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
@@ -20,10 +21,11 @@ from spiral_stream.catalog.declaration import AUTO
 from spiral_stream.catalog.row_identity import RowIdentity
 from spiral_stream.catalog.source_facts import source_facts
 from spiral_stream.catalog.statistics import load_statistics
+from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.command_words import typed
 from spiral_stream.connection import ANALYZED, EXPLAIN_DATA, Catalog, connect
 from spiral_stream.copy_command import copy
-from spiral_stream.errors import PlanError, SpiralError, TrustError, cut
+from spiral_stream.errors import CatalogError, PlanError, SpiralError, TrustError, cut
 from spiral_stream.init_command import init
 from spiral_stream.markup import PAGE_BYTES
 from spiral_stream.node_command import node_cache
@@ -214,12 +216,28 @@ def look(
         else:
             _console(plain=True).print(str(catalog.page(out, name)), soft_wrap=True)
         return
+    if name not in catalog.streams():
+        raise CatalogError(_nothing_to_look_at(catalog, name))
     with catalog.open_stream(name, trust=trust or ()) as stream:
         sheet = stream.show(count, batch=batch, epoch=epoch, tokenizer=tokenizer, path=out)
         if out is None and sys.stdout.isatty():
             _console().print(sheet)
         else:  # tiles beside each other would fill lines of any width
             typer.echo(str(sheet) if out is None else out)
+
+
+def _nothing_to_look_at(catalog: Catalog, name: str) -> str:
+    """Say what `look` may be given, where a name is none of it: the path of data is not registered yet."""
+    there = (
+        f"Of saved streams, {suggestions(name, catalog.streams())} Of relations, {suggestions(name, catalog.tables())}"
+    )
+    path = cut(name)
+    what = "data that is" if Path(name).exists() else "no saved stream and no relation"
+    first = f"Register it first: spiral init {path}, or spiral register NAME auto {path} --identity COLUMN"
+    way_out = (
+        first if Path(name).exists() else "Register data with spiral register, or save a stream with save_stream first"
+    )
+    return f"look: {path!r} is {what} of catalog {catalog.uri}. {there} {way_out}"
 
 
 @app.command()

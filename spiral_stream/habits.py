@@ -38,7 +38,7 @@ OF_ROWS: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(("query", "where_sql"), 'Write .filter("width >= 512"), a condition of SQL'),
     **dict.fromkeys(("assign", "with_column", "add_column"), 'Write .with_columns(half=spiral.col("width") / 2)'),
-    **dict.fromkeys(("drop_duplicates", "unique"), 'Write .distinct("column")'),
+    **dict.fromkeys(("drop_duplicates", "unique", "dedup", "deduplicate"), 'Write .distinct("column")'),
     **dict.fromkeys(("to_csv", "to_json", "to_parquet", "to_dict", "to_list", "save_to_disk", "push_to_hub"), _OUT),
     **dict.fromkeys(("collect", "compute", "fetchall", "execute"), "Take .to_arrow(), .to_pandas() or .to_polars()"),
     **dict.fromkeys(("shuffle", "shuffled", "resampled", "permute"), _SHUFFLE),
@@ -69,6 +69,9 @@ OF_STREAMS: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(("set_state", "load_state", "resume"), "Call .load_state_dict(state), or .seek(step=1_000)"),
     **dict.fromkeys(("to", "cuda"), 'Name the device in the plan: .to_torch(device="cuda")'),
+    **dict.fromkeys(
+        ("tokens", "num_tokens", "token_count"), "Call .materialize(), and .explain() counts the tokens of an epoch"
+    ),
     **dict.fromkeys(("next", "next_batch", "get_next"), "Iterate: for batch in stream; stream.take(1) looks ahead"),
 }
 OF_CATALOG: Final[Mapping[str, str]] = {
@@ -85,8 +88,12 @@ OF_DOOR: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("concatenate_datasets", "ConcatDataset", "ChainDataset"), "Write a.union(b), or spiral.concat([...])"
     ),
+    **dict.fromkeys(("JsonLines", "JSONLines", "JSONL", "Json", "read_json", "from_json"), "Write spiral.Jsonl(path)"),
+    **dict.fromkeys(("Pack", "Packing", "ConstantLengthDataset"), "Write spiral.Packed(max_tokens=512)"),
+    **dict.fromkeys(("AutoTokenizer", "Tokenizer"), 'Write catalog.register_tokenizer("name", tokenizer)'),
     **dict.fromkeys(
-        ("interleave_datasets", "RandomMix"), 'Write spiral.mix([spiral.Stream("a", a, proportion=0.7), ...])'
+        ("interleave_datasets", "interleave", "RandomMix", "Mix", "Mixture"),
+        'Write spiral.mix([spiral.Stream("a", a, proportion=0.7), ...])',
     ),
     **dict.fromkeys(("DataLoader", "StreamingDataLoader", "WebLoader", "StatefulDataLoader", "StreamLoader"), _LOOP),
     **dict.fromkeys(("Dataset", "IterableDataset", "StreamingDataset", "MapDataset", "LocalDataset"), _LOOP),

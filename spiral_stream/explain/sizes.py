@@ -17,6 +17,7 @@ from spiral_stream.batching.tail import KeepPartial
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.catalog.statistics import KNOWN, load_statistics
 from spiral_stream.explain.figure import Figure, Phrase, marked
+from spiral_stream.explain.skew import MADE
 from spiral_stream.explain.subject import Subject
 from spiral_stream.expr import Col
 from spiral_stream.fields.field import FieldSpec
@@ -176,6 +177,8 @@ def _mean_bytes(stream: StreamStage, column: str, kind: pa.DataType) -> float | 
     if isinstance(leaf, Col) and leaf.name in stream.base.schema.names and pa.types.is_string(kind):
         statistics = load_statistics(stream.base.entry)
         if statistics is None:
+            if stream.base.entry.source.KIND in MADE:
+                return _RUNNING
             return f'catalog.measure("{name}") counts them'
         shards = statistics.shards.filter(pc.equal(statistics.shards["column"], leaf.name))
         if len(shards) and set(shards["mark"].to_pylist()) == {KNOWN}:

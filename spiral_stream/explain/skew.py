@@ -31,7 +31,7 @@ from spiral_stream.sampling.window_shuffle import WindowShuffle
 from spiral_stream.sources.computed import Computed
 
 DISTANCE: Final = "total variation of a shard's values to the relation's: 0 alike, 1 nothing in common"
-_MADE: Final = (Computed.KIND, UnionRows.KIND)
+MADE: Final = (Computed.KIND, UnionRows.KIND)
 _NAMED: Final = 8  # relations that a line names
 _STREAMS: Final = 16  # most streams of a mixture whose rows are inspected
 _FOLLOWS: Final = 0.1  # total variation above that of a random tenth: batches change in the course of an epoch
@@ -61,7 +61,7 @@ def way_out(names: list[str], made: Sequence[str] = ()) -> str:
 def _uncounted(streams: Iterable[StreamStage]) -> str:
     """As `way_out`, of streams whose relations have no statistics."""
     entries = {stream.base.entry.name: stream.base.entry for stream in streams}
-    made = [name for name, entry in entries.items() if entry.source.KIND in _MADE]
+    made = [name for name, entry in entries.items() if entry.source.KIND in MADE]
     return way_out([name for name in entries if name not in made], made)
 
 

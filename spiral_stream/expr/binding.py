@@ -135,6 +135,14 @@ def _column(expr: Col, schema: pa.Schema) -> tuple[Expr, pa.DataType]:
     if expr.name not in schema.names:
         near = difflib.get_close_matches(expr.name, schema.names, n=3)
         hint = f"Did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
+        *within, last = expr.name.split(".")
+        fields = [
+            f'col("{each.name}")["{last}"]'
+            for each in schema
+            if pa.types.is_struct(each.type) and within in ([], [each.name]) and each.type.get_field_index(last) >= 0
+        ]
+        if fields:
+            hint = f"A field of a struct is {' or '.join(fields)}. "
         msg = f"expression: {expr.name!r} is not a column. {hint}There are {', '.join(schema.names)}"
         raise PlanError(msg)
     return _plain(expr, schema.field(expr.name).type)

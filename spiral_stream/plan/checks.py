@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Protocol
 
 import pyarrow as pa
 
-from spiral_stream.errors import PlanError, shown, warn
+from spiral_stream.errors import PlanError, cut, shown, warn
 from spiral_stream.expr import Cast, Col, Expr, kind_of, name_of, parse, type_of
 from spiral_stream.sampling.order import LARGEST, Order
 from spiral_stream.semantic import semantic_of
@@ -114,7 +114,9 @@ def need_compared(verb: str, names: tuple[str, ...], have: pa.Schema) -> None:
             msg = f"{verb}: {name!r} is {semantic}, so comparing it would read all payload. Name other columns"
             raise PlanError(msg)
         if kind_of(plain_type(field.type)) not in _COMPARED:
-            msg = f"{verb}: {name!r} is {field.type}, which has no order. Name columns of numbers, text or times"
+            key = f'catalog.sql("select *, md5({name}::varchar) as key from ...").{verb}("key")'  # noqa: S608  a text for people
+            found = f"{verb}: {name!r} is {cut(str(field.type))}, which has no order"
+            msg = f"{found}. Name columns of numbers, text or times, or one made of it: {key}"
             raise PlanError(msg)
 
 
@@ -250,6 +252,8 @@ def bound_type(verb: str, value: object, have: pa.Schema) -> pa.DataType:
     if not isinstance(value, Expr):
         kind = "a function" if callable(value) else f"a {type(value).__name__}"
         msg = f'{verb}: {shown(value)} is {kind}, not an expression. Write one with col, for example col("x") > 3'
+        if isinstance(value, bool):
+            msg += '. Python compared by itself: a function of an expression has parentheses, as in col("t").year() == 2025'
         raise PlanError(msg)
     try:
         return type_of(value, have)

@@ -57,7 +57,10 @@ def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
     need_new_names("collate (fields)", [name for name, _ in fields], "Give each field a name of its own")
     for name, field in fields:
         if not isinstance(field, Field):
-            msg = f'collate: field {name!r} is {shown(field)}. Give Stack("column") or List("column")'
+            column = field if isinstance(field, str) and field in have.names else "column"
+            lists = column in have.names and is_tokens(have.field(column).type)
+            way_out = f'Pad("{column}")' if lists else f'Stack("{column}") or List("{column}")'
+            msg = f"collate: field {name!r} is {shown(field)}. Give {way_out}"
             raise PlanError(msg)
         need_columns(f"collate (field {name!r})", field.columns, have)
         for other in field.columns[1:]:

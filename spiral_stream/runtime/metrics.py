@@ -132,7 +132,7 @@ class Metrics:
 
     def _verdict(self) -> str:
         if self.batches == 0:
-            return "unknown: nothing was delivered yet"
+            return "unknown: nothing was delivered yet. Loop over some batches first"
         if self.consumer_waited_s <= self.feeder_waited_s:
             return "consumer"
         return "fetch" if self.fetch_s > self._transformed() else "transform"

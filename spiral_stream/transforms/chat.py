@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, NoReturn, final
 
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError, shown
-from spiral_stream.transforms.transform import Transform
+from spiral_stream.transforms.transform import TOKENIZER, Transform
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
 _CHOICES: Final = {"train_on": ("all", "last"), "truncate": ("end", "start", "refuse"), "no_target": ("refuse", "keep")}
@@ -129,7 +129,7 @@ class ChatTemplate(Transform):
         object.__setattr__(self, "variables", tuple(sorted(pairs.items())))
 
     def _need_text(self, what: str, value: object) -> None:
-        meanings = {"column": "the name of a column of messages", "tokenizer": "a registered name or a path"}
+        meanings = {"column": "the name of a column of messages", "tokenizer": TOKENIZER}
         if not isinstance(value, str) or not value:
             self._refuse(what, meanings.get(what, "a text, or leave it out"))
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from spiral_stream.arguments import door
 from spiral_stream.errors import DataError, PlanError, SourceError, SpiralError, shown
 from spiral_stream.transforms.returned import column_of, columns_of, need_rows
-from spiral_stream.transforms.transform import Named
+from spiral_stream.transforms.transform import Named, Transform
 
 INDEX: Final = "\0index"  # where samples stand in the epoch's order; no column of a plan begins with NUL
 _LEFT_OUT: Final[Mapping[str, Any]] = {"columns": (), "batched": True, "random": False, "with_index": False}
@@ -199,6 +199,11 @@ def named_function(what: Any, name: str | None) -> tuple[Any, str | None]:
         msg = (
             f'map: fn({own}) has no name yet. Write fn({own}) >> "score", or give the function itself and name="score"'
         )
+        raise PlanError(msg)
+    if isinstance(what, Transform):
+        made = type(what).__name__
+        several = f', or {made}(...) >> ("tokens", "loss_mask") for a mask too' if made == "ChatTemplate" else ""
+        msg = f'map: {made} has no name for its column yet. Write {made}(...) >> "tokens"{several}'
         raise PlanError(msg)
     if not isinstance(what, NamedFunction):
         return what, name

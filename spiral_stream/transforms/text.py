@@ -5,7 +5,7 @@ from typing import ClassVar, final
 
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError, shown
-from spiral_stream.transforms.transform import Transform
+from spiral_stream.transforms.transform import TOKENIZER, Transform
 
 
 @final
@@ -53,7 +53,7 @@ class Tokenize(Transform):
     def __post_init__(self) -> None:
         for what, value in (("column", self.column), ("tokenizer", self.tokenizer)):
             if not isinstance(value, str) or not value:
-                meaning = "the name of a text column" if what == "column" else "a registered name or a path"
+                meaning = "the name of a text column" if what == "column" else TOKENIZER
                 msg = f"Tokenize: {what} is {shown(value)}. Give {meaning}"
                 raise PlanError(msg)
         if not isinstance(self.special_tokens, bool):

@@ -17,6 +17,7 @@ import numpy as np
 from spiral_stream.errors import PlanError, shown
 
 LARGEST_SIDE: Final = 1 << 15  # pixels a side of an output
+TOKENIZER: Final = 'a path, or the name under which catalog.register_tokenizer("chat", tokenizer) keeps it'
 
 
 class Transform(ABC):

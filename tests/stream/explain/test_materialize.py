@@ -118,7 +118,7 @@ def test_explaining_changes_nothing_that_the_stream_counts(catalog: sp.Catalog) 
         assert not any(counted.pop("stages").values())
         assert not any(counted.pop("network").values())
         assert {name: value for name, value in counted.items() if value} == {
-            "bound_by": "unknown: nothing was delivered yet"
+            "bound_by": "unknown: nothing was delivered yet. Loop over some batches first"
         }
         assert stream.state_dict()["batch"] == 0
 

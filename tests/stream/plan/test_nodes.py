@@ -139,7 +139,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "no fields": (lambda w: w.sampled.collate(batch_size=4, fields={}), "collate: no fields. Name at least one"),
     "a list of fields": (lambda w: w.sampled.collate(batch_size=4, fields=["id"]), "collate: fields=.*. Give a dict of name -> field"),
     "unknown column of a field": (lambda w: w.sampled.collate(batch_size=4, fields={"a": List("idd")}), r"collate \(field 'a'\): 'idd' .*did you mean 'id'"),
-    "a name for a field": (lambda w: w.sampled.collate(batch_size=4, fields={"a": "id"}), r'collate: field \'a\' is \'id\'. Give Stack\("column"\)'),
+    "a name for a field": (lambda w: w.sampled.collate(batch_size=4, fields={"a": "id"}), r'collate: field \'a\' is \'id\'. Give Stack\("id"\) or List\("id"\)'),
     "text stacked": (lambda w: w.sampled.collate(batch_size=4, fields={"a": Stack("g")}), r'collate: field \'a\': .*the column is string.*Use List\("g"\)'),
     "unknown dtype": (lambda w: w.sampled.collate(batch_size=4, fields={"a": Stack("k", dtype="int65")}), "dtype='int65' is unknown; it is one of bool, uint8"),
     "numbers decoded": (lambda w: w.sampled.collate(batch_size=4, fields={"a": Stack("k", decode="jpeg")}), "field 'a': decode='jpeg' needs a column of type image/jpeg-ref; 'k' is int64. Register it with semantic="),

@@ -16,7 +16,7 @@ def test_totals_add_up_over_threads() -> None:
 @pytest.mark.parametrize(
     ("totals", "verdict"),
     [
-        ({}, "unknown: nothing was delivered yet"),
+        ({}, "unknown: nothing was delivered yet. Loop over some batches first"),
         ({"batches": 1, "consumer_waited_s": 1.0, "feeder_waited_s": 2.0}, "consumer"),
         ({"batches": 1, "consumer_waited_s": 2.0, "fetch_s": 2.0, "transform_s": 1.0}, "fetch"),
         ({"batches": 1, "consumer_waited_s": 2.0, "fetch_s": 1.0, "transform_s": 2.0}, "transform"),

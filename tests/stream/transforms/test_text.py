@@ -30,7 +30,7 @@ def test_an_unusable_name_of_the_new_column_is_refused(name: Any) -> None:
     ("options", "way_out"),
     [
         ({"column": ""}, "Give the name of a text column"),
-        ({"tokenizer": None}, "Give a registered name or a path"),
+        ({"tokenizer": None}, r"Give a path, or the name under which catalog\.register_tokenizer\("),
         ({"special_tokens": "yes"}, "Give True or False"),
         ({"max_length": 0}, "Give a whole number of tokens from 1 on"),
         ({"max_length": 2.5}, "or None for no limit"),
