@@ -120,6 +120,8 @@ OF_ARGUMENTS: Final[Mapping[str, str]] = {
     "columns": 'Name columns one after the other, without columns=: "a", "b"',
     "num_proc": "Say workers=4, which runs a function in processes",
     "with_indices": "Say with_index=True, which passes the place in the epoch's order",
+    **dict.fromkeys(("max_length", "seq_len", "seq_length"), "Packed says max_tokens=512; Pad says length=512"),
+    **dict.fromkeys(("weights", "probabilities"), 'Say it for each: spiral.Stream("a", plan, proportion=0.7)'),
     "axis": "Columns and rows have verbs of their own: .drop and .filter",
 }
 UNNAMED: Final[Mapping[str, str]] = {

@@ -446,6 +446,32 @@ def test_what_is_kept_is_never_raised_itself() -> None:
     assert kept == []
 
 
+def test_what_ends_with_the_interpreter_asks_first_whether_it_does() -> None:
+    """At the exit modules are emptied before objects go: a ``__del__`` that names others prints a traceback."""
+    builtin = {"AttributeError", "OSError", "len", "range"}
+    unguarded = []
+    for path in rooms("spiral_stream"):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef) and node.name == "__del__":
+                own = {
+                    each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+                }
+                own |= {each.arg for each in node.args.args} | builtin
+                body = [each for line in node.body for each in ast.walk(line)]
+                strange = {each.id for each in body if isinstance(each, ast.Name)} - own
+                calls = {
+                    each.func.attr
+                    for each in body
+                    if isinstance(each, ast.Call)
+                    and isinstance(each.func, ast.Attribute)
+                    and ast.unparse(each.func.value) == "self"
+                }
+                guarded = ast.unparse(node.body[0]).startswith("if not _ending()")
+                if (strange or calls) and not guarded:
+                    unguarded.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert unguarded == []
+
+
 def _raised(tree: ast.AST, fleeting: frozenset[str]) -> Iterator[ast.Raise]:
     """Each ``raise`` of a variable that is neither caught here nor deleted after it, or of an attribute or an item."""
     if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):

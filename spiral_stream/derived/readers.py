@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, final
@@ -84,8 +84,8 @@ class Reading:
             self.release()
             raise
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():  # the kernel gives it back then, and modules are empty
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _ending():  # the kernel gives it back then, and modules are empty
             self.release()
 
 

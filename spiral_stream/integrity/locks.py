@@ -10,6 +10,7 @@ import os
 import random
 import stat
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -117,8 +118,9 @@ class Held:
         if handle >= 0:
             unlock(handle, self._pid)
 
-    def __del__(self) -> None:
-        self.release()
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _ending():  # the kernel gives it back then, and modules are empty
+            self.release()
 
 
 def lock(path: Path, *, alone: bool) -> Held | None:

@@ -7,6 +7,8 @@ containers, each array lies in a file that has no name and no folder.
 import ctypes
 import mmap
 import os
+import sys
+from collections.abc import Callable
 from multiprocessing import context, reduction, sharedctypes
 from typing import Any, final
 
@@ -48,8 +50,9 @@ class _Unnamed:
         context.assert_spawning(self)
         return _attached, (reduction.DupFd(self._handle), self._size)
 
-    def __del__(self) -> None:
-        os.close(self._handle)
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _ending():  # modules are empty then
+            os.close(self._handle)
 
 
 def _attached(handle: Any, size: int) -> _Unnamed:

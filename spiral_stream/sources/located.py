@@ -8,9 +8,10 @@ thread that reads it is done. A read costs about 3 us over its bytes. Objects of
 """
 
 import os
+import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -45,8 +46,8 @@ class _Handle:
         self.number = -1
         self.number, _, _ = reach.open(uri, 0)
 
-    def __del__(self) -> None:
-        if self.number >= 0:
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _ending() and self.number >= 0:
             os.close(self.number)
 
 
