@@ -92,10 +92,11 @@ class _Shown:
         if screen is None:
             return
         try:
-            while not ended.wait(_EVERY_S):
+            while not ended.is_set():
                 works = list(self.works)
                 if works and not any(work.hidden for work in works):
                     screen.draw(works)
+                ended.wait(_EVERY_S)
         finally:
             screen.clear()
 
@@ -257,7 +258,8 @@ class _Cell:
         self._handle: Any = None
 
     def draw(self, works: list[_Work]) -> None:
-        self._put(f"{_why(works)} {_counts(works[-1])} {monotonic() - works[0].began:,.0f} s")
+        words = (_why(works), _counts(works[-1]), f"{monotonic() - works[0].began:,.0f} s")
+        self._put(" ".join(filter(None, words)))
 
     def clear(self) -> None:
         if self._handle is not None:

@@ -155,7 +155,7 @@ def test_a_notebook_shows_the_line_below_the_cell_and_takes_it_away(monkeypatch:
     class ZMQInteractiveShell(InteractiveShell):  # what a kernel's is called
         """A shell without a terminal."""
 
-    monkeypatch.setattr(progress, "SHOWN_AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "SHOWN_AFTER_S", 0.2)
     shell = ZMQInteractiveShell.instance()
     try:
         shell.display_pub = CapturingDisplayPublisher()

@@ -452,7 +452,10 @@ r.head(50)
 """
 
 
-def test_at_a_prompt_head_shows_its_rows_and_nothing_else_is_read(tmp_path: Path) -> None:
+def test_at_a_prompt_head_shows_its_rows_and_nothing_else_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(sys, "ps1", raising=False)  # IPython sets it
     catalog = spiral.connect(str(tmp_path))
     catalog.register("r", spiral.Arrow(pa.table({"n": range(100), "s": ["word"] * 100})), identity="n")
     assert "word" not in repr(catalog.table("r").head(3))  # in a program, a message, a debugger
