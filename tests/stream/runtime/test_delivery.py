@@ -32,7 +32,8 @@ def test_no_stream_overrides_what_a_stream_does() -> None:
     verbs = set(vars(sp.PreparedStream)) - written
     for kind in streams():
         assert not verbs & set(vars(kind)) - {"__parameters__", "__orig_bases__", "__final__"}, kind
-        assert kind.__subclasses__() == []
+        ours = [each for each in kind.__subclasses__() if each.__module__.startswith("spiral_stream")]  # not of a test
+        assert ours == []
 
 
 class Labels(Delivery):
