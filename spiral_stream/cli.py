@@ -4,7 +4,7 @@ import json
 import sys
 import warnings
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -22,7 +22,7 @@ from spiral_stream.catalog.row_identity import RowIdentity
 from spiral_stream.catalog.source_facts import source_facts
 from spiral_stream.catalog.statistics import load_statistics
 from spiral_stream.catalog.suggestions import suggestions
-from spiral_stream.command_words import typed
+from spiral_stream.command_words import Worded, need_kind, typed, typed_calls
 from spiral_stream.connection import ANALYZED, EXPLAIN_DATA, Catalog, connect
 from spiral_stream.copy_command import copy
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, TrustError, cut
@@ -33,6 +33,7 @@ from spiral_stream.planner.build import caches
 from spiral_stream.planner.verify import Verification, relation_caches, relations_of, verify_relation
 from spiral_stream.report.columns import column_summaries, roles_of
 from spiral_stream.report.making import report_relation
+from spiral_stream.report.relation_view import relation_view
 from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.guessed import source_at
@@ -212,7 +213,8 @@ def look(
             msg = f"look: {name} is a relation, and {given[0]} is of streams. Leave it out, or name a saved stream"
             raise PlanError(msg)
         if out is None:
-            _console().print(catalog.table(name))
+            view = relation_view(catalog.table(name).node, catalog)
+            _console().print(replace(view, note=typed(view.note, _command())))
         else:
             _console(plain=True).print(str(catalog.page(out, name)), soft_wrap=True)
         return
@@ -240,7 +242,7 @@ def _nothing_to_look_at(catalog: Catalog, name: str) -> str:
     return f"look: {path!r} is {what} of catalog {catalog.uri}. {there} {way_out}"
 
 
-@app.command()
+@app.command(cls=Worded)
 def register(
     name: str,
     kind: Annotated[
@@ -275,6 +277,7 @@ def register(
     where: Where = None,
 ) -> None:
     """Register a source under a name: files of any kind that Spiral reads."""
+    need_kind(name, kind, path)
     source = source_at(path, _KINDS.get(kind, kind), option or ())
     images = image if image is not None else (["image_ref"] if isinstance(source, ImageFolder) else [])
     videos = video if video is not None else (["clip_ref"] if isinstance(source, VideoFolder) else [])
@@ -382,7 +385,7 @@ def explain(
     found = connect(where).explain(
         what, analyze=analyze, batches=batches, network=network, device=device, trust=trust or ()
     )
-    typer.echo(found.to_json() if as_json else str(found))
+    typer.echo(found.to_json() if as_json else typed_calls(str(found)))
 
 
 @app.command()
@@ -411,7 +414,7 @@ def materialize(
     _console().print(f"caches: {live:,} bytes live, {dead:,} dead until the next build")
 
 
-@app.command("caches")
+@app.command("caches", cls=Worded)
 def _caches(
     remove_dead: Annotated[bool, typer.Option("--remove-dead", help="Remove what is dead.")] = False,
     older_than: Annotated[
@@ -520,7 +523,7 @@ def sql(
 ) -> None:
     """Run a query over the catalog's relations; EXPLAIN DATA before a name or a query explains it."""
     if EXPLAIN_DATA.match(text):
-        typer.echo(str(connect(where).sql(text)))
+        typer.echo(typed_calls(str(connect(where).sql(text))))
         return
     found = connect(where).sql(text).to_arrow()
     listing = Table(*found.column_names)

@@ -4,13 +4,18 @@ import dataclasses
 import re
 from collections.abc import Iterable
 from functools import cache
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
+import typer
 from typer.core import TyperCommand, TyperOption
 
+from spiral_stream.errors import SourceError, cut
+from spiral_stream.sources.own import own_source
 from spiral_stream.sources.saved import library_kinds
 
 _NAME: Final = r"""\(["']?([^"'()]*?)["']?(?:, [^()]*)?\)"""  # of what a call in a message is about
+_OF_RELATIONS: Final = rf"catalog\.(refresh|measure){_NAME}"
 _CALLS: Final = (
     (r"(?:identity=)?spiral\.RowIdentity\(\)", "--row-identity"),
     (r"identity=\[[^\]]*\]", "--identity A --identity B"),
@@ -21,7 +26,7 @@ _CALLS: Final = (
     (r"unique=False", "--not-unique"),
     (r"shard=None", "--shard ''"),
     (r"""(?:stream\.)?bind\(device=["'](\w+)["']\)""", r"--device \1"),
-    (rf"catalog\.(refresh|measure){_NAME}", r"spiral \1 \2"),
+    (_OF_RELATIONS, r"spiral \1 \2"),
     (rf"catalog\.drop(?:_stream|_tokenizer)?{_NAME}", r"spiral drop \1"),
     (r"(?:stream|plan)\.materialize\(\)", "spiral materialize STREAM"),
     (r"(?:stream|plan)\.materialize\(lengths=True\)", "spiral materialize STREAM --lengths"),
@@ -31,10 +36,19 @@ _CALLS: Final = (
 )
 # Arguments of the library that a command calls otherwise.
 _OTHERWISE: Final = {"label": "labels", "origin": "origins", "image": "semantic", "source": "path"}
-_OF_SOURCES: Final = ("register", "convert", "refresh")  # their messages may name an option of a source
+_OF_SOURCES: Final = ("register", "convert", "refresh", "init")  # their messages may name an option of a source
 # Words of a plan's verb or field: what to change is the program that made the plan, in Python.
 _OF_PLANS: Final = re.compile(r"(?:map|flat_map|filter|assemble|collate|sample|mix|join|[A-Z]\w*\()[ (:]|[A-Z]\w*\(")
 _VALUE: Final = r"""(\{[^{}]*\}|\[[^\[\]]*\]|\([^()]*\)|"[^"]*"|'[^']*'|<\w+>|[^\s,;:()]*[^\s.,;:()])?"""
+_REMOVES: Final = (
+    "--delete",
+    "--remove",
+    "--rm",
+    "--clear",
+    "--clean",
+    "--prune",
+    "--purge",
+)  # guesses of caches' option
 _JSON: Final = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -55,8 +69,70 @@ def typed(message: str, command: TyperCommand | None = None) -> str:
     message = _named(places, ": ").sub(lambda found: _own(places[found[1]], found[2]), message)
     if command.name not in _OF_SOURCES:
         return message
-    of = " of spiral register" if command.name == "refresh" else ""
+    of = " of spiral register" if command.name in ("refresh", "init") else ""
     return _named(source_options()).sub(lambda found: _of_source(found[1], found[2]) + of, message)
+
+
+def typed_calls(text: str) -> str:
+    """Return a text of several lines, such as EXPLAIN DATA, with the commands for the catalog's calls that it names."""
+    return re.sub(_OF_RELATIONS, r"spiral \1 \2", text)
+
+
+def need_kind(name: str, kind: str, path: str) -> None:
+    """Refuse a path in the place of the kind: `register NAME a.jsonl b.jsonl`.
+
+    Raises:
+        SourceError: says to quote a pattern, or to give the folder.
+    """
+    if kind not in kinds() and own_source(kind) is None and Path(kind).exists():
+        msg = f"register: {cut(kind)} is a path, and has the place of the kind. {_one_place(name, [kind, path])}"
+        raise SourceError(msg)
+
+
+def kinds() -> list[str]:
+    """What `register` takes as a kind."""
+    return ["auto", "folder", "videos", *sorted(library_kinds())]
+
+
+def _one_place(name: str, paths: list[str]) -> str:
+    """Say how several files are registered: a shell has expanded a pattern, or none was typed."""
+    endings = {Path(each).suffix for each in paths}
+    folder = Path(paths[0]).parent
+    pattern = folder / f"*{endings.pop()}" if len(endings) == 1 else folder / "*"
+    return (
+        f"Several files are one path, a pattern in quotes or their folder: spiral register {name} auto '{pattern}', or "
+        f"spiral register {name} auto {folder}"
+    )
+
+
+class Worded(TyperCommand):
+    """A command that says what to type where its arguments do not fit."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, and answer what people type by habit."""
+        guessed = next((each for each in args if each in _REMOVES), "") if self.name == "caches" else ""
+        if guessed:
+            ctx.fail(
+                f"No such option: {guessed}. --remove-dead removes what nobody uses. What a saved stream uses is live: type "
+                "spiral drop STREAM, and then spiral caches --remove-dead --older-than 0"
+            )
+        ctx.allow_extra_args = self.name == "register"
+        try:
+            rest = super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            lacks = "" if error.param is None else error.param.name
+            if type(error).__name__ != "MissingParameter" or self.name != "register" or lacks == "name":
+                raise
+            ctx.fail(
+                "The kind, or the path, is missing: spiral register NAME KIND PATH. KIND is auto, which tells by the names of "
+                f"the files, or one of {', '.join(kinds()[1:])}"
+            )
+        if ctx.args:
+            words = [ctx.params["kind"], ctx.params["path"], *ctx.args]
+            paths = words[1:] if words[0] in kinds() else words
+            given = f"{len(paths):,} paths are given, and there is place for one"
+            ctx.fail(f"{given}. {_one_place(ctx.params['name'], paths)}")
+        return rest
 
 
 def own_names(command: TyperCommand) -> tuple[dict[str, str], dict[str, str]]:

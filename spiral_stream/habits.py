@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 _ROWS: Final = "Before sample: .filter(...), .with_columns(name=expression) or catalog.sql(...)"
-_LOOP: Final = "Write .sample(order=...).collate(batch_size=..., fields={...}).to_torch(), and iterate that"
+TO_TORCH: Final = ".sample(order=...).collate(batch_size=..., fields={...}).to_torch()"
+_LOOP: Final = f"Write {TO_TORCH}, and iterate that"
 _SHUFFLE: Final = "Write .sample(order=spiral.GlobalShuffle(seed=17)): every epoch has an order of its own"
 _MAP: Final = (
     "Write .map(fn, columns=[...], returns={...}, batched=False) after .sample(...), or an expression before it"

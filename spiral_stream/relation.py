@@ -23,6 +23,7 @@ from spiral_stream.expr import col
 from spiral_stream.extras import need
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.list import List
+from spiral_stream.habits import TO_TORCH
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import maps, nodes, splits
 from spiral_stream.plan.bad_samples import OnError
@@ -594,7 +595,7 @@ class Relation(RowVerbs):
         if found is None:
             msg = (
                 f"len: how many rows {self.node.VERB} leaves is known when they are read, and len reads nothing. "
-                "Call .count(), which reads the columns that decide"
+                f"Call .count(), which reads the columns that decide. In place of a DataLoader: {TO_TORCH}"
             )
             raise TypeError(msg)
         return found

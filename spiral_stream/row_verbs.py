@@ -3,20 +3,21 @@
 `RowVerbs` has more than 12 methods, since each verb is one.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Generic, NoReturn, Self, TypeVar, final
+from typing import Any, Final, Generic, NoReturn, Self, TypeVar, final
 
 import pyarrow as pa
 
 from spiral_stream.arguments import door
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
-from spiral_stream.errors import PlanError, shown
+from spiral_stream.errors import PlanError, cut, shown, warn
 from spiral_stream.expr import Alias, Col, Expr, col, lit
-from spiral_stream.habits import OF_ROWS, lacking
+from spiral_stream.habits import OF_ROWS, TO_TORCH, lacking
 from spiral_stream.plan import combining, extents, maps, nodes, splits
 from spiral_stream.plan.checks import column_list, need_columns, need_name, need_new_names
 from spiral_stream.plan.fingerprint import fingerprint
@@ -29,6 +30,7 @@ from spiral_stream.sampling.order import Order
 from spiral_stream.sources.source import FormerProfile
 from spiral_stream.transforms.python import Function
 
+_CALL: Final = re.compile(r"\s*[A-Za-z_]\w*\(.*\)\s*", re.DOTALL)  # a text that looks like a call of SQL
 R = TypeVar("R", bound="RowVerbs")
 
 
@@ -57,7 +59,10 @@ class RowVerbs:
         elif isinstance(key, Expr | bool):  # `relation.count == 1` is False
             way = 'Write .filter(spiral.col("label") == 1)'
         else:
-            way = "Take .head(5).to_arrow(), or .sample_rows(5); a stream has batches by number: stream.batch(0)"
+            way = (
+                "Take .head(5).to_arrow(), or .sample_rows(5); a stream has batches by number: stream.batch(0). "
+                f"In place of a DataLoader: {TO_TORCH}"
+            )
         msg = f"relation[{shown(key)}]: a relation has no items. {way}"
         raise TypeError(msg)
 
@@ -176,6 +181,7 @@ class RowVerbs:
             need_new_names("project", [*named, name], "Give one of them another: .project(name=...)")
             named[name] = expr
         need_new_names("project", [*named, *computed], "Give one of them another")
+        _warn_of_texts("project", computed, self.schema)
         named.update({name: lit(value) for name, value in computed.items()})
         new = {name: expr for name, expr in named.items() if not (isinstance(expr, Col) and expr.name == name)}
         source = self.with_columns(**new).node if new else self.node
@@ -269,6 +275,7 @@ class RowVerbs:
             >>> texts.with_columns(length=col("tokens").length()).columns
             ['doc_id', 'text', 'tokens', 'storage_shard', 'length']
         """
+        _warn_of_texts("with_columns", computed, self.schema)
         exprs = tuple(e.source if isinstance(e, Alias) else e for e in map(lit, computed.values()))
         verb = maps.SampleColumns if isinstance(self.node, nodes.Sampled) else nodes.WithColumns
         return self._with(verb(self.node, tuple(computed), exprs))
@@ -309,6 +316,8 @@ class RowVerbs:
             32
         """
         need_relations("join", self, other)
+        if on is not None and left_on is None and right_on is None:
+            _need_on(on, self.schema, other.schema)
         left, right = (combining.join_keys(own if on is None else on) for own in (left_on, right_on))
         joined = self._with(combining.Join(self.node, other.node, left, right, how, suffix))
         if validate is not None:
@@ -540,11 +549,65 @@ def need_relations(verb: str, first: RowVerbs, *others: RowVerbs) -> None:
     """
     for other in others:
         if not isinstance(other, RowVerbs):
-            msg = f"{verb}: {shown(other)} is a {type(other).__name__}. Give a relation, for example catalog.table(...)"
-            raise PlanError(msg)
+            raise PlanError(_no_relation(verb, other))
         if other.catalog.root != first.catalog.root:
             msg = (
                 f"{verb}: the relations belong to two catalogs, {first.catalog.root} and {other.catalog.root}. "
                 "Register both in one"
             )
             raise PlanError(msg)
+
+
+def _no_relation(verb: str, other: object) -> str:
+    """Say how a table of another library becomes a relation; it is not printed."""
+    owner, name = type(other).__module__.partition(".")[0], type(other).__name__
+    tables = {"pandas": "pyarrow.Table.from_pandas(frame)", "polars": "frame.to_arrow()", "pyarrow": "table"}
+    if owner in tables and name in ("DataFrame", "Table"):
+        return (
+            f"{verb}: a {name} of {owner} is no relation. Register it: "
+            f'catalog.register("labels", spiral.Arrow({tables[owner]}), identity="id"), and give catalog.table("labels")'
+        )
+    return f"{verb}: {shown(other)} is a {name}. Give a relation, for example catalog.table(...)"
+
+
+def _need_on(on: object, ours: pa.Schema, theirs: pa.Schema) -> None:
+    """Refuse keys that one side alone has, and a dict of them.
+
+    Raises:
+        PlanError: names ``left_on=`` and ``right_on=``.
+    """
+    if isinstance(on, Mapping):
+        pairs = [(repr(str(left)), repr(str(right))) for left, right in on.items()]
+        both = [names[0] if len(names) == 1 else f"[{', '.join(names)}]" for names in zip(*pairs, strict=True)]
+        left, right = both or ("...", "...")
+        msg = f"join: on={shown(on)} is a dict. Name the keys of each side: left_on={left}, right_on={right}"
+        raise PlanError(msg)
+    for name in combining.join_keys(on):  # type: ignore[arg-type]  # it refuses what is none
+        if (name in ours.names) == (name in theirs.names):
+            continue
+        lacks, given, have = (
+            ("right", f'left_on="{name}", right_on="..."', theirs)
+            if name in ours.names
+            else ("left", f'left_on="...", right_on="{name}"', ours)
+        )
+        msg = (
+            f"join ({lacks} side): {name!r} is not a column of the input, and the other side has it; there are "
+            f"{', '.join(have.names)}. Name the key of each side: {given}"
+        )
+        raise PlanError(msg)
+
+
+def _warn_of_texts(verb: str, computed: Mapping[str, object], have: pa.Schema) -> None:
+    """Warn of a text that looks like a computation: it is a constant."""
+    for name, value in computed.items():
+        if not isinstance(value, str):
+            continue
+        if value in have.names:
+            way_out = f"spiral.col({shown(value)}) is the column"
+        elif _CALL.fullmatch(value):
+            way_out = f'catalog.sql("select *, {cut(value)} as {name} from ...") computes it'  # noqa: S608  words of a message
+        else:
+            continue
+        warn(
+            f"{verb}: {name}={shown(value)} is that text in every row. {way_out}; spiral.lit({shown(value)}) is the text"
+        )

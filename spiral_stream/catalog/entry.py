@@ -1,5 +1,6 @@
 """What the catalog knows of one relation: a frozen value. `opened.OpenRelation` reads its rows."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -9,7 +10,7 @@ import pyarrow as pa
 
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.catalog.mirror import shared_of
-from spiral_stream.errors import CatalogError, cut
+from spiral_stream.errors import CatalogError, SpiralError, cut
 from spiral_stream.sources.pins import SUFFIX, Pins
 from spiral_stream.sources.source import Source
 
@@ -56,6 +57,16 @@ class Entry:
     root: Path  # folder of the catalog
     manifest_name: str
     changes: Changes | None = field(default=None, compare=False)  # made by this registration; None if it was the first
+
+    def __repr__(self) -> str:
+        from spiral_stream.sources.imported import ImportedRows
+
+        source = self.source.of if isinstance(self.source, ImportedRows) else self.source
+        rows = "unknown"
+        with suppress(SpiralError, OSError):  # a damaged shard table is no reason to fail here
+            rows = f"{self.manifest().total:,}"
+        where = cut(source.place) if source.place else "memory"
+        return f"<Entry {self.name}: {rows} rows, {len(self.schema):,} columns, {source.KIND} at {where}>"
 
     def manifest(self) -> Manifest:
         """Return the shard table; opens no source.

@@ -53,6 +53,11 @@ def parts(by: str, seed: int, fractions: Mapping[str, float]) -> dict[str, Expr]
     return {name: _within(slot, bounds[k], bounds[k + 1]) for k, name in enumerate(fractions)}
 
 
+def is_of_share(test: Expr) -> bool:
+    """Whether a condition is that of a part by its fraction alone, which may be empty where there are few values."""
+    return f" % {SLOTS}" in str(test) and "hash(" in str(test)
+
+
 def need_fractions(fractions: Mapping[str, float]) -> None:
     """Refuse what are no shares of the values.
 

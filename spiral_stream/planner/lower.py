@@ -34,7 +34,7 @@ from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.list import List
 from spiral_stream.fields.sequence import SequenceField, is_tokens
 from spiral_stream.fields.stack import Stack
-from spiral_stream.plan import nodes
+from spiral_stream.plan import nodes, splits
 from spiral_stream.plan.checks import unheeded_sort
 from spiral_stream.plan.clips import TIMES, clip_parts, is_clip, limits_of
 from spiral_stream.plan.dtypes import field_specs, image_parts, is_decoded, together, widths_of
@@ -246,6 +246,8 @@ def _selected(
         steps = "; ".join(f"{what}: {left:,} rows left" for what, left in selected.counts)
         where = f"mix: stream {name!r}: " if name else "sample: "
         way_out = "or leave the stream out" if name else "or register other data"
+        if any(isinstance(each, nodes.Filter) and splits.is_of_share(each.predicate) for each in walk(node)):
+            way_out = f"give the split exact=True, whose parts get their numbers of values, {way_out}"
         msg = f"{where}no row of {base.entry.name} is left ({steps or 'it has none'}). Loosen the filter, {way_out}"
         raise PlanError(msg)
     return name, node, base, selected

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.progress import working
 from spiral_stream.relational.engine import MEMORY_ENV, QueryLimits, limits
 from spiral_stream.sources.views import no_rows
@@ -31,6 +31,21 @@ _PROCESS: Final = Path(__file__).with_name("sql_process.py")
 _DESCRIBED: Final = 256  # texts whose facts are kept
 _CORRECT: Final = "Correct it in DuckDB's dialect"
 _NO_TABLE: Final = re.compile(r'Catalog Error: Table with name (?:"(?P<quoted>.+?)"|(?P<name>.+?)) does not exist')
+_QUERIES: Final = (
+    "select",
+    "with",
+    "from",
+    "values",
+    "table",
+    "pivot",
+    "unpivot",
+    "describe",
+    "summarize",
+    "show",
+    "explain",
+)
+_ALIKE: Final = 0.8  # of a word that is mistyped; `score` is no `show`
+_COMPARES: Final = re.compile(r"[<>=]|\b(?:is|in|like|ilike|between|not)\b", re.IGNORECASE)
 _NAMED: Final = 20  # relations that a message lists
 _LEAST_BYTES: Final = 128 << 20  # with 50 MB the engine does not start; with 100 MB it answered every time
 
@@ -104,7 +119,8 @@ def _asked(task: str, text: str, tables: Tables, held: QueryLimits) -> tuple[dic
     if "error" in answer:
         if answer["memory"]:
             raise PlanError(_beyond_memory(held, answer["error"].splitlines()[0]))
-        raise PlanError(_unknown(answer["error"], tables) or f"sql: {answer['error']}\n{_readable(tables)}. {_CORRECT}")
+        known = _unknown(answer["error"], tables) or _condition(text, tables)
+        raise PlanError(known or f"sql: {answer['error']}\n{_readable(tables)}. {_CORRECT}")
     return answer, pa.ipc.open_stream(rest)
 
 
@@ -121,6 +137,19 @@ def _unknown(error: str, tables: Tables) -> str | None:
         else f'Register it first, catalog.register("{name}", ...), or correct the name'
     )
     return f"sql: no relation is called {name!r}. {_readable(tables)}. {way_out}"
+
+
+def _condition(text: str, tables: Tables) -> str | None:
+    """Say that a text is a condition, which a filter takes; None for what begins like a query, or is neither."""
+    first = re.match(r"[\s(]*(\w*)", text)
+    word = first[1].lower() if first is not None else ""
+    if difflib.get_close_matches(word, _QUERIES, 1, _ALIKE) or not _COMPARES.search(text):
+        return None
+    name = next(iter(tables), "name")
+    return (
+        f"sql: {shown(text)} is a condition, and no query. Write catalog.table({name!r}).filter({shown(text)}), or give it "
+        "a select"
+    )
 
 
 def _limits() -> QueryLimits:

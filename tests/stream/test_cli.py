@@ -252,6 +252,51 @@ def test_errors_and_warnings_say_what_to_type_in_the_command(
         assert ".py" not in each
 
 
+@pytest.mark.parametrize(
+    ("words", "way_out"),
+    [
+        (
+            ("register", "chats", "chat.jsonl"),
+            "KIND is auto, which tells by the names of the files, or one of folder, ",
+        ),
+        (("register", "chats"), "The kind, or the path, is missing: spiral register NAME KIND PATH"),
+        (
+            ("register", "chats", "a.jsonl", "b.jsonl"),
+            "a pattern in quotes or their folder: spiral register chats auto",
+        ),
+        (("register", "chats", "a.jsonl", "b.jsonl", "c.jsonl"), "3 paths are given, and there is place for one."),
+        (("register", "chats", "jsonl", "a.jsonl", "b.jsonl"), "2 paths are given, and there is place for one."),
+        (("register", "chats", "jsonn", "chat.jsonl"), "is no kind of source. Give one of csv"),
+        (("init", "chat.jsonl"), "or leave such rows out with --option on_error=skip of spiral register"),
+        (("caches", "--delete"), "--remove-dead removes what nobody uses."),
+        (("caches", "--remove-deed"), "--remove-dead"),
+    ],
+)
+def test_what_is_typed_first_is_answered_with_what_to_type(
+    words: tuple[str, ...],
+    way_out: str,
+    chats: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = Path(chats).parent
+    for name in ("a.jsonl", "b.jsonl", "c.jsonl"):
+        (data / name).write_text('{"id": 1}\n')
+    (data / "program").mkdir()
+    monkeypatch.chdir(data / "program" if words[0] == "init" else data)
+    monkeypatch.setenv("COLUMNS", "1000")
+    typed = [f"../{word}" if words[0] == "init" and "." in word else word for word in words]
+
+    assert way_out in " ".join(said(capsys, monkeypatch, *typed).split())
+
+
+def test_look_and_explain_name_the_command_that_measures(own: sp.Catalog) -> None:
+    for words in (("look", "lance"), ("explain", "lance")):
+        shown = run(own, *words)
+        assert "spiral measure lance" in shown
+        assert "catalog." not in shown
+
+
 def test_drop_measure_and_shard(own: sp.Catalog, tmp_path: Path) -> None:
     path = str(tmp_path / "files" / "*.parquet")
     run(own, "register", "by.label", "parquet", path, "--shard", "label_id")

@@ -3,11 +3,15 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
+import rich
+from torch.utils.data import DataLoader
 from typer.testing import CliRunner
 
 import spiral_stream as spiral
@@ -73,6 +77,39 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
+ONE = pa.table({"key": ["c1"], "name": ["x"]})
+REFUSED |= {
+    "a frame of pandas": (
+        lambda c: c.join(ONE.to_pandas(), on="id"),
+        r"^join: a DataFrame of pandas is no relation.*spiral\.Arrow\(pyarrow\.Table\.from_pandas\(frame\)\)",
+    ),
+    "a frame of Polars": (
+        lambda c: c.union(pl.from_arrow(ONE)),
+        r"^union: a DataFrame of polars .*spiral\.Arrow\(frame\.to_arrow\(\)\)",
+    ),
+    "a table of Arrow": (lambda c: c.join(ONE, on="id"), r"^join: a Table of pyarrow .*spiral\.Arrow\(table\)"),
+    "keys in a dict": (
+        lambda c: c.join(c.rename(key="id"), on={"id": "key"}),
+        r"left_on='id', right_on='key'",
+    ),
+    "a key of the left": (lambda c: c.join(c.rename(key="id"), on="id"), r'left_on="id", right_on="\.\.\."'),
+    "a key of the right": (lambda c: c.join(c.rename(key="id"), on="key"), r'left_on="\.\.\.", right_on="key"'),
+    "a DataLoader of rows": (
+        lambda c: next(iter(DataLoader(c))),
+        r"In place of a DataLoader: \.sample\(.*\.to_torch",
+    ),
+    "a DataLoader of a filter": (
+        lambda c: DataLoader(c.filter("score > 0"), shuffle=True),
+        r"\.count\(\).*In place of a DataLoader: \.sample\(.*\.to_torch",
+    ),
+    "a condition as a query": (
+        lambda c: c.catalog.sql("score > 0.5 and id <> 'c1'"),
+        r"is a condition, and no query\. Write catalog\.table\('chats'\)\.filter\(",
+    ),
+    "a query that is mistyped": (lambda c: c.catalog.sql("selec id from chats where id > 'c1'"), r"DuckDB's dialect"),
+}
+
+
 @pytest.mark.parametrize("words", REFUSED)
 def test_a_habit_is_refused_with_what_to_write(catalog: spiral.Catalog, words: str) -> None:
     write, way_out = REFUSED[words]
@@ -103,6 +140,45 @@ def test_tokens_of_a_stream_and_copies_of_rows_are_answered(catalog: spiral.Cata
         made.tokens  # noqa: B018  asking is the test
     with pytest.raises(AttributeError, match=r"\.distinct\("):
         catalog.table("chats").dedup  # noqa: B018  asking is the test
+
+
+def test_an_entry_is_one_line_at_a_prompt_and_as_rich_prints_it(
+    catalog: spiral.Catalog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = catalog.entry("chats")
+    rich.print(entry)
+    printed = capsys.readouterr().out
+
+    assert re.fullmatch(r"<Entry chats: 9 rows, 7 columns, lance at .*rows-\w+\.lance>", repr(entry))
+    assert "".join(printed.split()) == "".join(repr(entry).split())
+    assert "unknown rows" in repr(replace(entry, manifest_name="gone"))
+
+
+def test_a_text_that_looks_like_a_computation_is_said_to_be_a_text(
+    catalog: spiral.Catalog, recwarn: pytest.WarningsRecorder
+) -> None:
+    chats = catalog.table("chats")
+    for made, way_out in (
+        (lambda: chats.with_columns(key="md5(id)"), r'catalog\.sql\("select \*, md5\(id\) as key from'),
+        (lambda: chats.project("id", key="md5(id)"), r"spiral\.lit\('md5\(id\)'\) is the text"),
+        (lambda: sampled(chats).with_columns(key="score"), r"spiral\.col\('score'\) is the column"),
+    ):
+        with pytest.warns(spiral.SpiralWarning, match=way_out):
+            made()
+    recwarn.clear()
+    meant = chats.with_columns(a="web", b="see (below)", c=spiral.lit("md5(id)"), d=spiral.lit("score"), e=3)
+
+    assert list(recwarn) == []
+    assert meant.select("c", "d").head(1).to_arrow().to_pylist() == [{"c": "md5(id)", "d": "score"}]
+
+
+def test_an_empty_part_names_exact_and_an_empty_filter_does_not(catalog: spiral.Catalog) -> None:
+    chats = catalog.table("chats").with_columns(source=col("meta")["lang"])
+    empty = next(part for part in chats.split(a=0.5, b=0.5, by="source").values() if not part.count())
+    with pytest.raises(spiral.PlanError, match=r"no row of chats is left .*give the split exact=True"):
+        len(stream(empty))
+    with pytest.raises(spiral.PlanError, match=r"Loosen the filter, or register other data"):
+        len(stream(chats.filter("score > 2")))
 
 
 def test_the_skew_of_what_a_plan_computes_asks_for_no_impossible_measurement(catalog: spiral.Catalog) -> None:
