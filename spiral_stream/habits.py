@@ -131,6 +131,14 @@ UNNAMED: Final[Mapping[str, str]] = {
 }
 
 
+def uncounted(verb: str) -> str:
+    """What a TypeError says of the length of rows that metadata does not count."""
+    return (
+        f"len: how many rows {verb} leaves is known when they are read, and len reads nothing. Call .count(), which reads the "
+        f"columns that decide. In place of a DataLoader: {TO_TORCH}"
+    )
+
+
 def lacking(where: str, name: str, words: Mapping[str, str], names: Iterable[str]) -> str:
     """What an AttributeError says of a name that somebody looked for.
 

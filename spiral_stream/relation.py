@@ -23,7 +23,7 @@ from spiral_stream.expr import col
 from spiral_stream.extras import need
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.list import List
-from spiral_stream.habits import TO_TORCH
+from spiral_stream.habits import uncounted
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import maps, nodes, splits
 from spiral_stream.plan.bad_samples import OnError
@@ -593,11 +593,7 @@ class Relation(RowVerbs):
             raise TypeError(msg)
         found = self._known_count(self.node)
         if found is None:
-            msg = (
-                f"len: how many rows {self.node.VERB} leaves is known when they are read, and len reads nothing. "
-                f"Call .count(), which reads the columns that decide. In place of a DataLoader: {TO_TORCH}"
-            )
-            raise TypeError(msg)
+            raise TypeError(uncounted(self.node.VERB))
         return found
 
     def __iter__(self) -> NoReturn:
