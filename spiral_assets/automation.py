@@ -26,6 +26,13 @@ def rebuild() -> dg.AutomationCondition:  # type: ignore[type-arg]  # of any ent
     what a build of the asset alone has covered since the last look, and that run finds nothing to do. An asset that was
     missing when the condition was first evaluated is not requested: the first build is asked for by hand, by a job or by a
     backfill.
+
+    Examples:
+        >>> from spiral_assets.automation import rebuild
+        >>> @dg.asset(automation_condition=rebuild(), deps=[photos])
+        ... def thumbnails(): ...
+        >>> thumbnails.automation_conditions_by_key[thumbnails.key].get_label()
+        'rebuild_on_new_plan_or_data'
     """
     when = dg.AutomationCondition
     changed, together = when.data_version_changed(), when.executed_with_root_target()
@@ -53,6 +60,11 @@ def rebuild_sensor(
     Args:
         name: of the sensor.
         running: whether it is on until somebody turns it off.
+
+    Examples:
+        >>> from spiral_assets.automation import rebuild_sensor
+        >>> rebuild_sensor(running=False).name
+        'rebuild_what_changed'
     """
     return dg.AutomationConditionSensorDefinition(
         name,
@@ -68,6 +80,11 @@ def freshness(hours: float | None) -> dg.FreshnessPolicy | None:
 
     Args:
         hours: within which it must have been built; it warns after three quarters of them.
+
+    Examples:
+        >>> from spiral_assets.automation import freshness
+        >>> freshness(hours=36)
+        TimeWindowFreshnessPolicy(...)
     """
     if hours is None:
         return None

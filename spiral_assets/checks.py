@@ -32,6 +32,11 @@ def identity_check(
         relation: its name in the catalog.
         name: of the check.
         description: shown in the UI.
+
+    Examples:
+        >>> from spiral_assets.checks import identity_check
+        >>> identity_check(photos, "shop.photos")(resources["catalog"]).passed
+        True
     """
 
     @dg.asset_check(asset=asset, name=name, blocking=True, description=description)
@@ -48,6 +53,11 @@ def schema_check(asset: dg.AssetsDefinition, relation: str, declared: Mapping[st
         asset: the asset that registers the relation.
         relation: its name in the catalog.
         declared: column -> type, as the UI shows it: ``string``, ``int64``, ``image/jpeg-ref``.
+
+    Examples:
+        >>> from spiral_assets.checks import schema_check
+        >>> schema_check(photos, "shop.photos", {"label_id": "string"})(resources["catalog"]).passed
+        False
     """
 
     @dg.asset_check(
@@ -65,6 +75,13 @@ def cache_check(asset: dg.AssetsDefinition, plan: Plan) -> dg.AssetChecksDefinit
     Args:
         asset: from `spiral_assets.assets.cache_asset`.
         plan: the plan of that asset.
+
+    Examples:
+        >>> from spiral_assets.assets import Named
+        >>> from spiral_assets.checks import cache_check
+        >>> plan = Named("spiral_assets.plans.standard:decoded_images", {"relation": "shop.photos", "cached_side": 48})
+        >>> cache_check(photos, plan)(resources["catalog"]).passed  # nobody has built it
+        False
     """
 
     @dg.asset_check(
@@ -86,6 +103,11 @@ def row_count_check(
         asset: an asset that reports ``dagster/row_count``.
         most_change: largest allowed change, as a share of the earlier rows.
         name: of the check.
+
+    Examples:
+        >>> from spiral_assets.checks import row_count_check
+        >>> row_count_check(photos, most_change=0.2)(dg.build_asset_check_context()).description
+        'there is no earlier number of rows to compare with'
     """
 
     @dg.asset_check(
@@ -113,6 +135,11 @@ def schema_change_check(asset: dg.AssetsDefinition) -> dg.AssetChecksDefinition:
 
     Args:
         asset: an asset that reports ``dagster/column_schema``.
+
+    Examples:
+        >>> from spiral_assets.checks import schema_change_check
+        >>> [key.name for key in schema_change_check(photos).check_keys]
+        ['...column_schema_change...']
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)
@@ -136,6 +163,11 @@ def missing_values_check(
         limit: largest allowed share of nulls and of NaN in any column.
         limits: column -> its own limit.
         name: of the check.
+
+    Examples:
+        >>> from spiral_assets.checks import missing_values_check
+        >>> missing_values_check(photos, "shop.photos", limit=0.05)(resources["catalog"]).passed
+        True
     """
 
     @dg.asset_check(asset=asset, name=name, description=f"At most {limit:.0%} of a column's values are null or NaN.")
@@ -156,6 +188,11 @@ def skew_check(
         column: of labels or origins.
         limit: largest allowed distance, from 0 (the same mix) to 1 (nothing in common).
         name: of the check.
+
+    Examples:
+        >>> from spiral_assets.checks import skew_check
+        >>> skew_check(photos, "shop.photos", "label_id")(resources["catalog"]).passed
+        True
     """
 
     @dg.asset_check(
@@ -179,6 +216,11 @@ def import_check(
         relation: its name in the catalog.
         limit: largest allowed share of rows that could not be read.
         name: of the check.
+
+    Examples:
+        >>> from spiral_assets.checks import import_check
+        >>> import_check(photos, "shop.photos")(resources["catalog"]).passed
+        True
     """
 
     @dg.asset_check(asset=asset, name=name, description=f"At most {limit:.0%} of the rows could not be read.")
@@ -202,6 +244,11 @@ def explain_check(
         plans: name of a stream -> its plan; `SavedPlan` is the plan of a stream that others saved.
         most: how many warnings are allowed.
         name: of the check.
+
+    Examples:
+        >>> from spiral_assets.checks import explain_check
+        >>> explain_check(photos, {"shop-labels": labels})(resources["catalog"]).description
+        'no warning'
     """
 
     @dg.asset_check(asset=asset, name=name, description="EXPLAIN DATA of the streams has no warning.")

@@ -29,6 +29,13 @@ def model_page(
         context: of the run that shows it; the picture is kept with it, and beside the checkpoint.
         folder: of the training run.
         streams: assets of the stream that it trained from.
+
+    Examples:
+        >>> from spiral_assets.model_page import model_page
+        >>> train("a-model")
+        >>> page = model_page(dg.build_asset_context(), Path("a-model"))
+        >>> page["steps"].value, page["stream_name"].value
+        (3, 'shop-labels')
     """
     found = progress.read(folder)
     if not found.step:

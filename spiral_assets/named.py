@@ -27,6 +27,13 @@ class Named:
     Args:
         function: ``module:function``.
         arguments: given in addition to what the caller gives.
+
+    Examples:
+        >>> from spiral_assets.assets import Named
+        >>> plan = Named("spiral_assets.plans.standard:decoded_images", {"relation": "shop.photos"})
+        >>> with plan(catalog).to_numpy() as stream:
+        ...     len(stream)
+        24
     """
 
     function: str
@@ -68,6 +75,12 @@ class SavedPlan:
     Args:
         stream: the name under which it was saved.
         trust: modules whose functions the plan may name.
+
+    Examples:
+        >>> from spiral_assets.assets import SavedPlan
+        >>> with SavedPlan("shop-labels")(catalog).to_numpy() as stream:
+        ...     len(stream)
+        3
     """
 
     stream: str

@@ -34,6 +34,11 @@ def definition_metadata(name: str, source: Mapping[str, Any]) -> dict[str, str]:
     Args:
         name: of the relation.
         source: its JSON form, such as ``{"kind": "parquet", "path": "..."}``.
+
+    Examples:
+        >>> from spiral_assets.pages import definition_metadata
+        >>> definition_metadata("shop.photos", {"kind": "parquet", "path": "photos.parquet"})["dagster/uri"]
+        'photos.parquet'
     """
     source = source["of"] if isinstance(source.get("of"), Mapping) else source
     place = next((source[each] for each in _PLACES if source.get(each)), None)
@@ -54,6 +59,12 @@ def relation_page(
         context: of the run that shows it; pictures are kept with it.
         report: from `spiral_stream.report_relation`.
         descriptions: column -> its meaning, where the relation itself says none.
+
+    Examples:
+        >>> from spiral_assets.pages import relation_page
+        >>> report = spiral.report_relation(catalog, "shop.photos", samples=2)
+        >>> relation_page(dg.build_asset_context(), report)["dagster/row_count"]
+        24
     """
     found: dict[str, Any] = {
         "open_it": reports.snippet(report.snippet.strip()),
@@ -86,6 +97,12 @@ def statistics_page(context: Context, report: "spiral.Report") -> dict[str, Any]
     Args:
         context: of the run that shows it; pictures are kept with it.
         report: from `spiral_stream.report_relation`.
+
+    Examples:
+        >>> from spiral_assets.pages import statistics_page
+        >>> report = spiral.report_relation(catalog, "shop.photos", samples=0, pictures=0)
+        >>> statistics_page(dg.build_asset_context(), report)["storage_shards"]
+        2
     """
     page = report.save()
     found: dict[str, Any] = {
@@ -107,7 +124,14 @@ def statistics_page(context: Context, report: "spiral.Report") -> dict[str, Any]
 
 
 def numbers(report: "spiral.Report") -> Iterator[tuple[str, float]]:
-    """Yield what Dagster plots over time: missing values, means, and the skew of labels and origins."""
+    """Yield what Dagster plots over time: missing values, means, and the skew of labels and origins.
+
+    Examples:
+        >>> from spiral_assets.pages import numbers
+        >>> report = spiral.report_relation(catalog, "shop.photos", samples=0, pictures=0)
+        >>> dict(numbers(report))["label_id_mean"]
+        1.0
+    """
     counted = [dict(each.numbers) for each in report.columns]
     if report.is_measured:
         yield "nulls", int(sum(each.get("nulls", 0) for each in counted))
@@ -126,6 +150,12 @@ def table_schema(report: "spiral.Report", descriptions: Mapping[str, str] | None
     Args:
         report: from `spiral_stream.report_relation`.
         descriptions: column -> its meaning, where the relation itself says none.
+
+    Examples:
+        >>> from spiral_assets.pages import table_schema
+        >>> report = spiral.report_relation(catalog, "shop.photos", samples=0, pictures=0)
+        >>> [column.name for column in table_schema(report).columns]
+        ['sample_id', 'image_ref', 'label_id', 'storage_shard']
     """
     alone = [each.name for each in report.columns if "identity" in each.roles]
     columns = [
@@ -148,6 +178,12 @@ def with_pictures(context: Context, of: str, metadata: Mapping[str, Any]) -> dic
         context: of the run that shows it.
         of: what they show, such as the key of an asset.
         metadata: by name.
+
+    Examples:
+        >>> from spiral_assets.pages import with_pictures
+        >>> metadata = {"rows": 24, "photo": spiral.Picture("photo", "A photo", "jpg", jpeg(9))}
+        >>> with_pictures(dg.build_asset_context(), "shop.photos", metadata)["photo"].value
+        '![photo](data:image/jpeg;base64,...)'
     """
     import spiral_stream as spiral
 
@@ -166,6 +202,11 @@ def shown(context: Context, of: str, pictures: Sequence[tuple[str, str, bytes]])
         context: of the run.
         of: what they show, such as the name of a relation.
         pictures: name, ending (``svg``, ``png`` or ``jpg``) and bytes of each.
+
+    Examples:
+        >>> from spiral_assets.pages import shown
+        >>> shown(dg.build_asset_context(), "shop.photos", [("a photo", "jpg", jpeg(9))]).value
+        '![a photo](data:image/jpeg;base64,...)'
     """
     from dagster._core.storage.local_compute_log_manager import LocalComputeLogManager
 

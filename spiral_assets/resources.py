@@ -15,7 +15,13 @@ PATIENT: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class CatalogResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # yields itself
-    """A catalog. Caches are stored under ``$SPIRAL_CACHE``, or next to the catalog; of one on a store, on this machine."""
+    """A catalog. Caches are stored under ``$SPIRAL_CACHE``, or next to the catalog; of one on a store, on this machine.
+
+    Examples:
+        >>> from spiral_assets.resources import CatalogResource
+        >>> CatalogResource(uri="catalog").open().tables()
+        ['shop.photos', 'shop.texts']
+    """
 
     uri: str = Field(default=dg.EnvVar("SPIRAL_CATALOG"), description="Folder or URI of the catalog.")
 
@@ -27,7 +33,16 @@ class CatalogResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # yie
 
 
 class RunsResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # yields itself
-    """The folder of training checkpoints."""
+    """The folder of training checkpoints.
+
+    Examples:
+        >>> from spiral_assets.resources import RunsResource
+        >>> @dg.asset
+        ... def model(context: dg.AssetExecutionContext, runs: RunsResource):
+        ...     context.add_output_metadata({"folder": runs.folder(context).name})
+        >>> run(model)
+        {'folder': 'model'}
+    """
 
     root: str = Field(default=dg.EnvVar("SPIRAL_DATA_ROOT"), description="Checkpoints lie in its folder checkpoints.")
 
@@ -43,6 +58,11 @@ def standard_resources(catalog: str | None = None, root: str | None = None) -> d
     Args:
         catalog: folder or URI of the catalog; None for ``$SPIRAL_CATALOG``.
         root: checkpoints lie in its folder ``checkpoints``; None for ``$SPIRAL_DATA_ROOT``.
+
+    Examples:
+        >>> from spiral_assets.resources import standard_resources
+        >>> sorted(standard_resources("catalog", "."))
+        ['catalog', 'pipes', 'runs']
     """
     return {
         "catalog": CatalogResource(uri=catalog or dg.EnvVar("SPIRAL_CATALOG")),

@@ -36,6 +36,12 @@ def retention_job(
         schedule: cron expression; None for a job without a schedule.
         trust: modules whose functions saved plans may name; a plan that cannot be read keeps everything of its relations.
         running: whether the schedule is on until somebody turns it off.
+
+    Examples:
+        >>> from spiral_assets.upkeep import retention_job
+        >>> defs = dg.Definitions.merge(retention_job(schedule=None), dg.Definitions(resources=resources))
+        >>> defs.resolve_job_def("remove_dead_caches").execute_in_process().success
+        True
     """
 
     @dg.op(description="Remove what no saved stream names and no relation has.")
@@ -88,6 +94,11 @@ def failure_sensor(alert: Alert, *, running: bool = True) -> dg.SensorDefinition
     Args:
         alert: gets ``run_id``, ``job``, ``error``, ``assets`` and ``tags`` in one dictionary; it may send a message.
         running: whether it is on until somebody turns it off.
+
+    Examples:
+        >>> from spiral_assets.upkeep import failure_sensor
+        >>> failure_sensor(alert=print).name  # gives it run_id, job, error, assets and tags
+        'tell_failures'
     """
 
     @dg.run_failure_sensor(
@@ -119,6 +130,12 @@ def upkeep(
         retention: from `retention_job`; None for none.
         alert: gets each failed run; None for no sensor.
         rebuilding: whether the sensor that rebuilds what changed is on until somebody turns it off.
+
+    Examples:
+        >>> from spiral_assets.upkeep import retention_job, upkeep
+        >>> defs = upkeep(retention=retention_job(), alert=print)
+        >>> [job.name for job in defs.jobs], [sensor.name for sensor in defs.sensors]
+        (['remove_dead_caches'], ['rebuild_what_changed', 'tell_failures'])
     """
     sensors: list[Any] = [automation.rebuild_sensor(running=rebuilding)]
     if alert is not None:

@@ -34,7 +34,13 @@ RUN_KEY: Final = "dagster/run_key"  # tag by which Dagster names the request of 
 @final
 @dataclass(frozen=True)
 class Watched:
-    """A relation whose source is looked at."""
+    """A relation whose source is looked at.
+
+    Examples:
+        >>> from spiral_assets.watching import Watched
+        >>> Watched("shop.photos", {"kind": "parquet", "path": "photos.parquet"}).relation
+        'shop.photos'
+    """
 
     relation: str
     source: Declared
@@ -48,6 +54,12 @@ def watch_sensor(name: str, relations: Sequence[Watched], *, every_s: int, runni
         relations: whose sources are looked at.
         every_s: seconds between two looks.
         running: whether it is on until somebody turns it off.
+
+    Examples:
+        >>> from spiral_assets.watching import Watched, watch_sensor
+        >>> source = {"kind": "parquet", "path": "photos.parquet"}
+        >>> watch_sensor("shop.photos", [Watched("shop.photos", source)], every_s=60).name
+        'watch_shop_photos'
     """
 
     @dg.sensor(

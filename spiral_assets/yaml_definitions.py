@@ -19,6 +19,12 @@ def definitions_from(path: Path) -> dg.Definitions:
 
     Raises:
         DagsterInvalidDefinitionError: a document has no type, or a type that is no component.
+
+    Examples:
+        >>> from spiral_assets.yaml_definitions import definitions_from
+        >>> size = Path("upkeep.yaml").write_text("type: spiral_assets.components.Upkeep")
+        >>> [job.name for job in definitions_from(Path("upkeep.yaml")).jobs]
+        ['remove_dead_caches']
     """
     return dg.Definitions.merge(*(dg.build_defs_for_component(each) for each in _components(path)))
 

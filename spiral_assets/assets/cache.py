@@ -55,6 +55,13 @@ def cache_asset(
 
     Raises:
         DagsterInvalidDefinitionError: the executor is unknown, or the plan's function is not found.
+
+    Examples:
+        >>> from spiral_assets.assets import Named, cache_asset
+        >>> plan = Named("spiral_assets.plans.standard:decoded_images", {"relation": "shop.photos", "cached_side": 32})
+        >>> asset = cache_asset("photos", plan=plan, deps=["catalog/shop/photos"], description="Decoded photos.")
+        >>> run(asset)["rows_built"]
+        24
     """
     if executor not in EXECUTORS:
         msg = f"cache {name!r}: executor {executor!r} is unknown. Give one of {', '.join(EXECUTORS)}"
@@ -88,6 +95,13 @@ def cache_assets(name: str, *, plan: Plan, **options: Any) -> dg.Definitions:
         name: last part of the asset key.
         plan: of the asset.
         **options: as `cache_asset` takes them.
+
+    Examples:
+        >>> from spiral_assets.assets import Named, cache_assets
+        >>> plan = Named("spiral_assets.plans.standard:decoded_images", {"relation": "shop.photos"})
+        >>> made = cache_assets("photos", plan=plan, deps=["catalog/shop/photos"], description="Decoded photos.")
+        >>> [key.name for each in made.asset_checks for key in each.check_keys]
+        ['cache_is_complete']
     """
     asset = cache_asset(name, plan=plan, **options)
     return dg.Definitions(assets=[asset], asset_checks=[cache_check(asset, plan)])

@@ -28,6 +28,15 @@ class Check:
         description: shown in the UI.
         blocking: whether nothing is built on the asset while it fails.
         deps: other assets that the function reads.
+
+    Examples:
+        >>> from spiral_assets.assets import Check, relation_assets
+        >>> def has_rows(catalog):
+        ...     return dg.AssetCheckResult(passed=catalog.table("shop.texts").count() > 0)
+        >>> source, check = {"kind": "parquet", "path": "texts.parquet"}, Check("has_rows", has_rows)
+        >>> made = relation_assets("shop.texts", source, checks=[check])
+        >>> [key.name for each in made.asset_checks for key in each.check_keys]
+        ['identity_is_unique', 'has_rows']
     """
 
     name: str
@@ -81,6 +90,13 @@ def measure_assets(
         checks: of your own.
         owners: of the asset.
         automated: whether it is measured again when its code or its data is new.
+
+    Examples:
+        >>> from spiral_assets.assets import Named, measure_assets
+        >>> measure = Named("spiral_assets.plans.text_facts:token_lengths")
+        >>> made = measure_assets("shop/lengths", measure, deps=["catalog/shop/texts"], description="Lengths.")
+        >>> [asset.key.to_user_string() for asset in made.assets]
+        ['stats/shop/lengths']
     """
 
     @dg.asset(

@@ -29,6 +29,11 @@ def registered_asset(
         description: shown in the UI.
         domain: tag by which jobs select the asset.
         owners: of the asset.
+
+    Examples:
+        >>> from spiral_assets.assets import registered_asset
+        >>> run(registered_asset("shop.texts", {"kind": "parquet"}))["dagster/row_count"]
+        24
     """
     told = {
         "dagster/table_name": name,

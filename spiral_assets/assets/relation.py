@@ -42,6 +42,13 @@ class Limits:
         schema_change: whether to compare the columns with those of the last time.
         missing: largest share of a column's values that are null or NaN.
         refused: largest share of rows that an import could not read.
+
+    Examples:
+        >>> from spiral_assets.assets import Limits, relation_assets
+        >>> source = {"kind": "parquet", "path": "photos.parquet"}
+        >>> made = relation_assets("shop.photos", source, limits=Limits(row_change=0.2, missing=0.05))
+        >>> sorted(key.name for each in made.asset_checks for key in each.check_keys)
+        ['few_values_are_missing', 'identity_is_unique', 'row_count_is_near_the_last']
     """
 
     skew: float | None = SKEWED
@@ -119,6 +126,20 @@ def relation_assets(
             first registration reads all files once.
         watch_s: seconds between two looks of a sensor at the source; None for no sensor.
         fresh_within_h: hours within which it must have been registered; None for no policy.
+
+    Examples:
+        >>> from spiral_assets.assets import relation_assets
+        >>> made = relation_assets(
+        ...     "shop.photos",
+        ...     {"kind": "parquet", "path": "photos.parquet"},
+        ...     semantic={"image_ref": "image/jpeg-ref"},
+        ...     labels=["label_id"],
+        ... )
+        >>> relation, statistics = made.assets
+        >>> run(relation)["dagster/row_count"]
+        24
+        >>> [key.name for each in made.asset_checks for key in each.check_keys]
+        ['identity_is_unique', 'labels_are_mixed']
     """
     limits, source = limits or Limits(), declared(source)
     registration = Registration(

@@ -27,6 +27,11 @@ class SavedStream:
         name: the name under which a training job opens it.
         plan: builds its plan, up to `collate`.
         prefetch: batches that a reader prepares ahead.
+
+    Examples:
+        >>> from spiral_assets.assets import Named, SavedStream
+        >>> SavedStream("photos-train", Named("shop.plans:training"), prefetch=8).name
+        'photos-train'
     """
 
     name: str
@@ -58,6 +63,14 @@ def stream_asset(
         owners: of the asset.
         fresh_within_h: hours within which it must have been saved; None for no policy.
         automated: whether it is saved again when a plan or its data is new.
+
+    Examples:
+        >>> from spiral_assets.assets import Named, SavedStream, stream_asset
+        >>> plan = Named("spiral_assets.plans.standard:image_batches", {"relation": "shop.photos", "batch_size": 8})
+        >>> streams = [SavedStream("photos-train", plan)]
+        >>> asset = stream_asset("photos", streams=streams, deps=["caches/photos"], description="Photos.")
+        >>> run(asset)["open_it"]
+        '...spiral_stream.open_stream("photos-train", epoch=0)...'
     """
 
     @dg.asset(
@@ -94,6 +107,14 @@ def stream_assets(
         streams: of the asset.
         most_warnings: how many are allowed before the check warns; None for no check.
         **options: as `stream_asset` takes them.
+
+    Examples:
+        >>> from spiral_assets.assets import Named, SavedStream, stream_assets
+        >>> plan = Named("spiral_assets.plans.standard:image_batches", {"relation": "shop.photos"})
+        >>> streams = [SavedStream("photos-train", plan)]
+        >>> made = stream_assets("photos", streams=streams, deps=["caches/photos"], description="Photos.")
+        >>> [key.name for each in made.asset_checks for key in each.check_keys]
+        ['explains_without_a_warning']
     """
     asset = stream_asset(name, streams=streams, **options)
     plans = {each.name: each.plan for each in streams}

@@ -35,6 +35,11 @@ def tokenizer_asset(
         description: shown in the UI.
         domain: tag by which jobs select the asset.
         owners: of the asset.
+
+    Examples:
+        >>> from spiral_assets.assets import tokenizer_asset
+        >>> tokenizer_asset("llama-tokenizer", "$DATA/tokenizer.json").key.path
+        ['tokenizers', 'llama_tokenizer']
     """
 
     @dg.asset(

@@ -62,6 +62,20 @@ def training_asset(
 
     Raises:
         DagsterInvalidDefinitionError: torchrun cannot start the command.
+
+    Examples:
+        >>> from spiral_assets.assets import training_asset
+        >>> asset = training_asset(
+        ...     "photos_cnn",
+        ...     "shop",
+        ...     {"epochs": 8},
+        ...     deps=["streams/photos"],
+        ...     description="Classes of photos.",
+        ...     command=["python", "-m", "shop.train"],
+        ...     checks={"beats_chance": "It is more accurate than the most frequent class."},
+        ... )
+        >>> asset.key.path, [key.name for key in asset.check_keys]
+        (['models', 'photos_cnn'], ['beats_chance'])
     """
     key = conventions.model_key(name)
     start = started(name, list(command) or ["python", "-m", "spiral_assets.training", domain], processes)
@@ -163,6 +177,12 @@ def training_jobs(
         schedule: cron expression of the nightly preparation; None for no schedule.
         running: whether the schedule is on until somebody turns it off.
         name: of the jobs; by default that of the domain.
+
+    Examples:
+        >>> from spiral_assets.assets import training_jobs
+        >>> made = training_jobs("shop", schedule="0 3 * * *")
+        >>> [job.name for job in made.jobs], [each.name for each in made.schedules]
+        (['shop', 'prepare_shop'], ['nightly_shop'])
     """
     name = name or domain
     every = dg.AssetSelection.tag(conventions.DOMAIN, domain)

@@ -50,6 +50,12 @@ def video_index_assets(
         domain: tag by which jobs select the assets.
         owners: of the assets.
         automated: whether it is rebuilt when the relation's data is new.
+
+    Examples:
+        >>> from spiral_assets.assets import video_index_assets
+        >>> made = video_index_assets("films", relation="shop.films", column="clip_ref", index="shop.film_files")
+        >>> [asset.key.to_user_string() for asset in made.assets]
+        ['caches/films', 'catalog/shop/film_files']
     """
     options: dict[str, Any] = {
         "group_name": conventions.INDEXES,

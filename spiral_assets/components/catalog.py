@@ -9,7 +9,16 @@ from spiral_assets.resources import standard_resources
 
 @example(path="/data/catalog", root="/data")
 class Catalog(dg.Component, dg.Model, dg.Resolvable):
-    """Where the catalog and the checkpoints of a code location lie. One per location; its runs have one process."""
+    """Where the catalog and the checkpoints of a code location lie. One per location; its runs have one process.
+
+    Examples:
+        >>> defs = load('''
+        ... type: spiral_assets.components.Catalog
+        ... attributes: {path: catalog, root: .}
+        ... ''')
+        >>> sorted(defs.resources)
+        ['catalog', 'pipes', 'runs']
+    """
 
     path: str | None = Field(
         default=None,

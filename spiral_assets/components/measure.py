@@ -12,7 +12,19 @@ from spiral_assets.components.scaffolding import example
 
 @example(key="shop/lengths", function="spiral_assets.plans.text_facts:token_lengths", deps=["catalog/shop/photos"])
 class Measure(Owned, dg.Component, dg.Resolvable):
-    """Numbers that a function of yours measures: the asset stats/<key>."""
+    """Numbers that a function of yours measures: the asset stats/<key>.
+
+    Examples:
+        >>> defs = load('''
+        ... type: spiral_assets.components.Measure
+        ... attributes:
+        ...   key: shop/lengths
+        ...   function: spiral_assets.plans.text_facts:token_lengths
+        ...   deps: [catalog/shop/texts]
+        ... ''')
+        >>> names(defs)
+        ['stats/shop/lengths']
+    """
 
     key: str = Field(description="The asset is stats/<key>.", examples=["text/token_lengths"])
     function: str | FunctionByName = Field(

@@ -21,7 +21,19 @@ if TYPE_CHECKING:
     deps=["catalog/shop/photos"],
 )
 class PlanCache(Owned, dg.Component, dg.Resolvable):
-    """The caches of a plan: built shard by shard, and built again when the plan or the data is new."""
+    """The caches of a plan: built shard by shard, and built again when the plan or the data is new.
+
+    Examples:
+        >>> defs = load('''
+        ... type: spiral_assets.components.PlanCache
+        ... attributes:
+        ...   name: photos_decoded
+        ...   plan: {function: "spiral_assets.plans.standard:decoded_images", arguments: {relation: shop.photos}}
+        ...   deps: [catalog/shop/photos]
+        ... ''')
+        >>> names(defs)
+        ['caches/photos_decoded']
+    """
 
     name: str = Field(description="The asset is caches/<name>.", examples=["photos_decoded"])
     plan: str | PlanByName = Field(description="module:function, or a function with arguments, or a saved stream.")

@@ -35,7 +35,19 @@ class LimitsOfRelation(dg.Model, dg.Resolvable):
     labels=["label_id"],
 )
 class Relation(Owned, dg.Component, dg.Resolvable):
-    """A relation: registered as its source is now, checked, and measured per storage shard."""
+    """A relation: registered as its source is now, checked, and measured per storage shard.
+
+    Examples:
+        >>> defs = load('''
+        ... type: spiral_assets.components.Relation
+        ... attributes:
+        ...   name: shop.photos
+        ...   source: {kind: parquet, path: photos.parquet}
+        ...   labels: [label_id]
+        ... ''')
+        >>> names(defs)
+        ['catalog/shop/photos', 'stats/shop/photos/shard_stats']
+    """
 
     name: str = Field(description="In the catalog.", examples=["shop.photos"])
     source: dict[str, Any] = Field(

@@ -31,6 +31,14 @@ class RelationCatalog(Owned, dg.StateBackedComponent, dg.Resolvable):
     What there is belongs to the state of the definitions: it is looked up when a development server starts or reloads, and
     by ``dg utils refresh-defs-state``. Loading the definitions in a run looks at nothing. The state lies in
     ``$DAGSTER_HOME/defs_state``; without a home it lies where Dagster keeps it, in ``.local_defs_state`` among the definitions.
+
+    Examples:
+        >>> import json
+        >>> from spiral_assets.components import RelationCatalog
+        >>> component = RelationCatalog.resolve_from_dict({"catalog": "catalog"})  # the attributes in YAML
+        >>> component.write_state_to_path(Path("state.json"))  # as dg utils refresh-defs-state does
+        >>> names(component.definitions(json.loads(Path("state.json").read_text())))
+        ['catalog/shop/photos', 'catalog/shop/texts']
     """
 
     folder: str | None = Field(

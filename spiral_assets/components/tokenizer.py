@@ -12,7 +12,16 @@ from spiral_assets.components.scaffolding import example
 
 @example(name="llama-tokenizer", source="$DATA/tokenizer.json")
 class Tokenizer(Owned, dg.Component, dg.Resolvable):
-    """A tokenizer, registered under a name: from a file, a folder, the Hugging Face Hub, or a function that trains one."""
+    """A tokenizer, registered under a name: from a file, a folder, the Hugging Face Hub, or a function that trains one.
+
+    Examples:
+        >>> defs = load('''
+        ... type: spiral_assets.components.Tokenizer
+        ... attributes: {name: llama-tokenizer, source: $DATA/tokenizer.json}
+        ... ''')
+        >>> names(defs)
+        ['tokenizers/llama_tokenizer']
+    """
 
     name: str = Field(description="In the catalog.", examples=["llama-tokenizer"])
     source: str | FunctionByName = Field(

@@ -20,7 +20,20 @@ from spiral_assets.components.scaffolding import example
     schedule="0 3 * * *",
 )
 class TrainingJob(Owned, dg.Component, dg.Resolvable):
-    """A model that a process of its own trains, a job that leads to it, and a job that prepares all but the training."""
+    """A model that a process of its own trains, a job that leads to it, and a job that prepares all but the training.
+
+    Examples:
+        >>> defs = load('''
+        ... type: spiral_assets.components.TrainingJob
+        ... attributes:
+        ...   name: photos_cnn
+        ...   command: [python, -m, shop.train]
+        ...   config: {epochs: 8}
+        ...   deps: [streams/photos]
+        ... ''')
+        >>> names(defs), sorted(job.name for job in defs.jobs)
+        (['models/photos_cnn'], ['photos_cnn', 'prepare_photos_cnn'])
+    """
 
     name: str = Field(description="The asset is models/<name>.", examples=["photos_cnn"])
     command: Sequence[str] = Field(

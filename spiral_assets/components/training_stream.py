@@ -25,7 +25,21 @@ class NamedStream(dg.Model, dg.Resolvable):
     deps=["caches/photos_decoded"],
 )
 class TrainingStream(Owned, dg.Component, dg.Resolvable):
-    """The streams of a training: saved by name, with EXPLAIN of the first."""
+    """The streams of a training: saved by name, with EXPLAIN of the first.
+
+    Examples:
+        >>> defs = load('''
+        ... type: spiral_assets.components.TrainingStream
+        ... attributes:
+        ...   name: photos
+        ...   streams:
+        ...     - name: photos-train
+        ...       plan: {function: "spiral_assets.plans.standard:image_batches", arguments: {relation: shop.photos}}
+        ...   deps: [caches/photos_decoded]
+        ... ''')
+        >>> names(defs)
+        ['streams/photos']
+    """
 
     name: str = Field(description="The asset is streams/<name>.", examples=["photos"])
     streams: Sequence[NamedStream] = Field(description="The stream to train from, then others, as for validation.")

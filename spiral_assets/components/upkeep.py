@@ -20,7 +20,16 @@ class Retention(dg.Model, dg.Resolvable):
 
 @example(retention={"schedule": "0 6 * * 0", "older_than_days": 7})
 class Upkeep(dg.Component, dg.Model, dg.Resolvable):
-    """Rebuilds what changed, removes caches that nobody uses, and tells about failed runs. One per code location."""
+    """Rebuilds what changed, removes caches that nobody uses, and tells about failed runs. One per code location.
+
+    Examples:
+        >>> defs = load('''
+        ... type: spiral_assets.components.Upkeep
+        ... attributes: {retention: {schedule: 0 6 * * 0, older_than_days: 7}}
+        ... ''')
+        >>> [job.name for job in defs.jobs], [sensor.name for sensor in defs.sensors]
+        (['remove_dead_caches'], ['rebuild_what_changed'])
+    """
 
     rebuilding: bool = Field(default=True, description="Whether the sensor that rebuilds what changed is on.")
     retention: Retention | None = Field(default_factory=Retention)

@@ -12,7 +12,16 @@ from spiral_assets.components.scaffolding import example
 
 @example(name="film_index", relation="shop.films", column="clip_ref", index="shop.film_files")
 class VideoIndex(Owned, dg.Component, dg.Resolvable):
-    """Where the frames of every video file are: built by groups of storage shards, and shown as a relation."""
+    """Where the frames of every video file are: built by groups of storage shards, and shown as a relation.
+
+    Examples:
+        >>> defs = load('''
+        ... type: spiral_assets.components.VideoIndex
+        ... attributes: {name: film_index, relation: shop.films, column: clip_ref, index: shop.film_files}
+        ... ''')
+        >>> names(defs)
+        ['caches/film_index', 'catalog/shop/film_files']
+    """
 
     name: str = Field(description="The asset is caches/<name>.", examples=["video_index"])
     relation: str = Field(description="Whose videos are indexed.", examples=["video.training_segments"])

@@ -30,6 +30,12 @@ def decoded_images(
         relation: its name.
         column: of image references.
         cached_side: pixels of the shorter side of a cached image.
+
+    Examples:
+        >>> from spiral_assets.plans.standard import decoded_images
+        >>> with decoded_images(catalog, "shop.photos").to_numpy() as stream:
+        ...     next(iter(stream))["image"].shape
+        (1, 3, 64, 64)
     """
     import spiral_stream as spiral
 
@@ -65,6 +71,12 @@ def image_batches(
         side: pixels of a side of the crops.
         batch_size: images per batch.
         cached_side: as the cache's plan has it.
+
+    Examples:
+        >>> from spiral_assets.plans.standard import image_batches
+        >>> with image_batches(catalog, "shop.photos", batch_size=8).to_numpy() as stream:
+        ...     next(iter(stream))["image"].shape
+        (8, 3, 64, 64)
     """
     import spiral_stream as spiral
 
@@ -94,6 +106,12 @@ def tokens(catalog: "spiral.Catalog", relation: str, tokenizer: str, column: str
         relation: its name.
         tokenizer: its name.
         column: of text.
+
+    Examples:
+        >>> from spiral_assets.plans.standard import tokens
+        >>> with tokens(catalog, "shop.texts", "words").to_numpy() as stream:
+        ...     next(iter(stream))["length"][:3]
+        array([...])
     """
     import spiral_stream as spiral
 
@@ -126,6 +144,13 @@ def token_batches(
         epoch_size: samples per epoch.
         max_tokens: padded tokens per batch; a longer document is truncated.
         window: samples among which documents of similar lengths are found.
+
+    Examples:
+        >>> from spiral_assets.plans.standard import token_batches
+        >>> plan = token_batches(catalog, {"shop.texts": 1.0}, "words", epoch_size=64, max_tokens=256)
+        >>> with plan.to_numpy() as stream:
+        ...     next(iter(stream))["input_ids"].shape
+        (8, 32)
     """
     import spiral_stream as spiral
 

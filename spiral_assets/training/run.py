@@ -44,6 +44,16 @@ class TrainingRun:
         name: under which the stream is saved, so that others can replay what the model saw.
         steps: of the whole run, if that is known.
         unit: what `record` counts: ``samples``, ``tokens``.
+
+    Examples:
+        >>> from spiral_assets.training.run import TrainingRun
+        >>> with catalog.open_stream("shop-labels") as stream, TrainingRun("a-run", stream) as training:
+        ...     step = training.resume()
+        ...     for batch in stream:
+        ...         step = training.record(1.5, len(batch["label"]))
+        ...     training.save()
+        process ... begins at epoch 0, batch 0
+        step 3, epoch 1, batch 0: loss 1.500
     """
 
     def __init__(

@@ -18,6 +18,15 @@ def samples_seen(
 
     Raises:
         ResumeError: the saved stream has another plan by now, or its data is another.
+
+    Examples:
+        >>> import json
+        >>> from spiral_assets.training.seen import samples_seen
+        >>> train("seen")
+        >>> seen = json.loads(Path("seen/result.json").read_text())["samples_seen"]
+        >>> epoch, number, samples = list(samples_seen(catalog, seen))[0]
+        >>> epoch, number, samples[:3]
+        (0, 0, ['p00', 'p01', 'p02'])
     """
     for part in seen:
         with catalog.open_stream(part["stream"], trust=trust) as stream:
