@@ -316,7 +316,10 @@ class RowVerbs:
             32
         """
         need_relations("join", self, other)
-        if on is not None and left_on is None and right_on is None:
+        if on is not None:
+            if left_on is not None or right_on is not None:
+                msg = "join: on= beside left_on= or right_on=. Give on= where the keys have one name, else both of the others"
+                raise PlanError(msg)
             _need_on(on, self.schema, other.schema)
         left, right = (combining.join_keys(own if on is None else on) for own in (left_on, right_on))
         joined = self._with(combining.Join(self.node, other.node, left, right, how, suffix))

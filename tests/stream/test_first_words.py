@@ -94,6 +94,10 @@ REFUSED |= {
     ),
     "a key of the left": (lambda c: c.join(c.rename(key="id"), on="id"), r'left_on="id", right_on="\.\.\."'),
     "a key of the right": (lambda c: c.join(c.rename(key="id"), on="key"), r'left_on="\.\.\.", right_on="key"'),
+    "keys named twice": (
+        lambda c: c.join(c, on="id", left_on="id"),
+        r"^join: on= beside left_on= or right_on=\. Give on= where",
+    ),
     "a DataLoader of rows": (
         lambda c: next(iter(DataLoader(c))),
         r"In place of a DataLoader: \.sample\(.*\.to_torch",
