@@ -381,6 +381,11 @@ class Relation(RowVerbs):
             prefetch: how many batches are built ahead of the loop.
             threads: as for `to_torch`.
             read_batch_size: as for `to_torch`.
+
+        Examples:
+            >>> with plan.to_jax() as stream:
+            ...     print(next(iter(stream))["width"].shape)
+            (8,)
         """
         from spiral_stream.adapters.jax import JaxStream
 

@@ -62,6 +62,12 @@ class JaxStream(PreparedStream):
         threads: as for `PreparedStream`.
         budget_bytes: as for `PreparedStream`.
         read_batch_size: as for `PreparedStream`.
+
+    Examples:
+        >>> stream = plan.to_jax()
+        >>> stream.take(1)[0]["width"].dtype  # JAX's own, unless jax_enable_x64 is set
+        dtype('int32')
+        >>> stream.close()
     """
 
     def __init__(

@@ -119,6 +119,19 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
 
     Raises:
         BindError: batches would be collated, shared out, shifted or counted twice, or not at all.
+
+    Examples:
+        >>> import torch
+        >>> from spiral_stream.adapters.trainer import StreamTrainer
+        >>> from transformers import TrainingArguments
+        >>> class Model(torch.nn.Linear):
+        ...     def forward(self, width):
+        ...         return {"loss": super().forward(width[:, None] / 1_000).square().mean()}
+        >>> args = TrainingArguments("trained", max_steps=4, save_strategy="no", report_to=[], use_cpu=True)
+        >>> with plan.to_torch() as stream:
+        ...     StreamTrainer(Model(1, 1), args, train_dataset=stream).train().global_step
+        {'train_runtime': ...}
+        4
     """
 
     def __init__(self, model: Any = None, args: Any = None, *, train_dataset: TorchStream, **options: Any) -> None:

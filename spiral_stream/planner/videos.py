@@ -59,6 +59,18 @@ def index_videos(
         SourceError: storage failed.
         CacheError: the cache folder cannot be written.
         MissingExtraError: PyAV is not installed.
+
+    Examples:
+        >>> import av
+        >>> Path("films", "fox").mkdir(parents=True)
+        >>> with av.open("films/fox/1.mp4", "w") as file:
+        ...     film = file.add_stream("libx264", rate=24)
+        ...     film.width, film.height, film.pix_fmt = 96, 64, "yuv420p"
+        ...     for frame in [av.VideoFrame(96, 64, "yuv420p") for _ in range(12)] + [None]:
+        ...         file.mux(film.encode(frame))
+        >>> entry = catalog.register("films", spiral.VideoFolder("films"))
+        >>> spiral.index_videos(catalog, "films", "clip_ref").select(["uri", "frames", "error"]).to_pylist()
+        [{'uri': 'fox/1.mp4', 'frames': 12, 'error': None}]
     """
     need("av", "index_videos")
     with OpenRelation(catalog.entry(relation)) as base:

@@ -110,6 +110,14 @@ class VideoFolder(ClassFolder):
         path: the folder, or the URI of one on an object store; ``~`` is expanded.
         origin: whether to add the columns ``__file__``, the path of a row's file below the folder, and
             ``__index_in_file__``, which is 0: a file is a row.
+
+    Examples:
+        >>> for kind in ("fox", "owl"):
+        ...     Path("clips", kind).mkdir(parents=True)
+        ...     size = Path("clips", kind, "1.mp4").write_bytes(b"a film")  # registering decodes nothing
+        >>> entry = catalog.register("from-clips", spiral.VideoFolder("clips"))
+        >>> catalog.table("from-clips").to_arrow()["clip_ref"].to_pylist()
+        ['fox/1.mp4', 'owl/1.mp4']
     """
 
     KIND: ClassVar[str] = "video_folder"

@@ -85,6 +85,13 @@ class Refused:
     Args:
         unit: that is read; one of its files after the other, if it has several.
         on_error: ``"raise"`` stops at the first; ``"skip"`` counts them and keeps the first `REFUSED_ROWS`.
+
+    Examples:
+        >>> from spiral_stream.sources import ImportUnit, Refused
+        >>> refused = Refused(ImportUnit("a.csv", "data/a.csv", 1_024, "key"), on_error="skip")
+        >>> refused.row("line 17", "two values, and the header has three")
+        >>> refused.count, refused.examples
+        (1, ['data/a.csv, line 17: two values, and the header has three'])
     """
 
     unit: ImportUnit
@@ -165,6 +172,11 @@ class ImportedSource(Source):
     """A source whose rows a catalog keeps. Subclasses are frozen dataclasses of JSON values that pickle.
 
     One that has a field ``on_error`` lets its user choose what happens to rows that cannot be read.
+
+    Examples:
+        >>> from spiral_stream.sources import ImportedSource
+        >>> issubclass(spiral.Csv, ImportedSource), issubclass(spiral.Parquet, ImportedSource)  # which is read in place
+        (True, False)
     """
 
     PATHS: ClassVar[tuple[str, ...]] = ("path",)  # fields that say where the files lie: moved files keep their rows

@@ -77,6 +77,20 @@ class Mds(ImportedSource):
 
     Raises:
         SourceError: an argument is not of this form.
+
+    Examples:
+        >>> import json
+        >>> kinds = {"column_names": ["id"], "column_encodings": ["int"], "column_sizes": [8]}
+        >>> begin = 12 + len(json.dumps(kinds))  # what follows is one sample, as MDSWriter writes it
+        >>> data = np.uint32([1, begin, begin + 8]).tobytes() + json.dumps(kinds).encode() + np.int64(7).tobytes()
+        >>> raw = {"basename": "shard.00000.mds", "bytes": len(data), "hashes": {}}
+        >>> shard = {**kinds, "format": "mds", "compression": None, "raw_data": raw, "samples": 1, "version": 2}
+        >>> Path("mds").mkdir()
+        >>> size = Path("mds", "shard.00000.mds").write_bytes(data)
+        >>> size = Path("mds", "index.json").write_text(json.dumps({"shards": [shard], "version": 2}))
+        >>> entry = catalog.register("from-mds", spiral.Mds("mds"), identity="id")
+        >>> catalog.table("from-mds").to_arrow()["id"].to_pylist()
+        [7]
     """
 
     KIND: ClassVar[str] = "mds"

@@ -16,7 +16,15 @@ from spiral_stream.sources.source import ROW, Reader, Unit, without_columns
 
 @final
 class MemoryReader(Reader):
-    """Serves a table whose rows are those of ``units``, laid end to end."""
+    """Serves a table whose rows are those of ``units``, laid end to end.
+
+    Examples:
+        >>> from spiral_stream.sources import MemoryReader, Unit, content_key
+        >>> unit = Unit("texts", 40, None, content_key("texts", 40), (40,))
+        >>> with MemoryReader(text_rows, [unit], base=".") as reader:
+        ...     reader.fetch(np.array([7, 3], np.uint64), ["doc_id"])["doc_id"].to_pylist()
+        [7, 3]
+    """
 
     def __init__(self, table: pa.Table, units: Sequence[Unit], base: str, *, allow_outside: bool = True) -> None:
         self.schema = table.schema

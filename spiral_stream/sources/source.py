@@ -171,7 +171,14 @@ class Source(ABC):
 
 
 class Reader(ABC):
-    """An open source. Thread-safe; owns its handles; use as a context manager."""
+    """An open source. Thread-safe; owns its handles; use as a context manager.
+
+    Examples:
+        >>> pq.write_table(text_rows, "read.parquet")
+        >>> with spiral.Parquet("read.parquet").open() as reader:
+        ...     reader.fetch(np.array([3, 7], np.uint64), ["doc_id"])["doc_id"].to_pylist()
+        [3, 7]
+    """
 
     schema: pa.Schema
     base: str  # folder that relative references in the rows are resolved against
