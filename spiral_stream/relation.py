@@ -362,9 +362,8 @@ class Relation(RowVerbs):
             PlanError: the plan does not end with `collate`, or a number is wrong.
 
         Examples:
-            >>> with plan.to_numpy() as stream:
-            ...     print(next(iter(stream))["width"].dtype)
-            int64
+            >>> plan.to_numpy()[0]["width"].dtype
+            dtype('int64')
         """
         from spiral_stream.prepared import PreparedStream
 
@@ -383,9 +382,8 @@ class Relation(RowVerbs):
             read_batch_size: as for `to_torch`.
 
         Examples:
-            >>> with plan.to_jax() as stream:
-            ...     print(next(iter(stream))["width"].shape)
-            (8,)
+            >>> plan.to_jax()[0]["width"].dtype  # JAX's own, unless jax_enable_x64 is set
+            dtype('int32')
         """
         from spiral_stream.adapters.jax import JaxStream
 
