@@ -18,7 +18,7 @@ from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import BindError, CatalogError, PlanError, shown, warn
 from spiral_stream.extras import need as need_package
 from spiral_stream.fields.stack import Stack
-from spiral_stream.habits import OF_CATALOG, lacking
+from spiral_stream.habits import OF_CATALOG, answer
 from spiral_stream.markup import PAGE_BYTES
 from spiral_stream.plan import nodes
 from spiral_stream.plan.profiles import Frames, Profile, renewed
@@ -66,10 +66,7 @@ class Catalog(registry.Registry):
         return f"<Catalog in {self.uri}: {len(self.tables()):,} relations, {len(self.streams()):,} saved streams>"
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Say what a catalog lacks, and where it is; an AttributeError, so that `hasattr` answers."""
-        if name.startswith("_") or hasattr(type(self), name):
-            object.__getattribute__(self, name)  # a property that failed says why
-        raise AttributeError(lacking("catalog", name, OF_CATALOG, dir(type(self))))
+        answer(self, name, "catalog", OF_CATALOG)
 
     def __getitem__(self, name: object) -> NoReturn:
         """A catalog has no items; this is a TypeError that names `table`."""

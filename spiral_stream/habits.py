@@ -6,7 +6,7 @@ Python; these say the way out. ``docs/howto/names.md`` has the same words for pe
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from typing import Final, NoReturn
 
 _ROWS: Final = "Before sample: .filter(...), .with_columns(name=expression) or catalog.sql(...)"
 TO_TORCH: Final = ".sample(order=...).collate(batch_size=..., fields={...}).to_torch()"
@@ -24,6 +24,14 @@ _BOUND: Final = (
 )
 _OUT: Final = "Take its rows in another form, .to_arrow(), .to_pandas() or .to_polars(), and write them"
 _SIZES: Final = "Call .count() for the rows; .columns has the names"
+
+_FILL: Final = 'Missing values are filled in SQL: catalog.sql("select *, coalesce(x, 0) as ... from ...")'
+_NOT_NUMBERS: Final = 'NaN is replaced in SQL: catalog.sql("select *, if(isnan(x), 0, x) as ... from ...")'
+_OF_ALL: Final = (
+    "An expression sees one row. A figure of all rows: catalog.measure(...), then a number in the expression, "
+    'or catalog.sql("select *, (x - avg(x) over ()) / stddev(x) over () as ... from ...")'
+)
+_LOGARITHM: Final = 'SQL has it: catalog.sql("select *, ln(x) as ... from ..."); there log is of base 10'
 
 OF_ROWS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("shape", "num_rows", "size", "height", "nrows", "num_columns"), _SIZES),
@@ -74,6 +82,16 @@ OF_STREAMS: Final[Mapping[str, str]] = {
         ("tokens", "num_tokens", "token_count"), "Call .materialize(), and .explain() counts the tokens of an epoch"
     ),
     **dict.fromkeys(("next", "next_batch", "get_next"), "Iterate: for batch in stream; stream.take(1) looks ahead"),
+}
+OF_EXPRESSIONS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("isna", "isnull"), "Write .is_null(); NaN is a value: .is_nan()"),
+    **dict.fromkeys(("notna", "notnull", "is_not_null"), "Write ~x.is_null(); NaN is a value: ~x.is_nan()"),
+    "isnan": "Write .is_nan()",
+    **dict.fromkeys(("fillna", "fill_null", "coalesce"), _FILL),
+    **dict.fromkeys(("fill_nan", "nan_to_num"), _NOT_NUMBERS),
+    **dict.fromkeys(("mean", "avg", "std", "var", "median", "min", "max", "sum", "count", "rank", "over"), _OF_ALL),
+    **dict.fromkeys(("log", "ln", "log1p"), _LOGARITHM),
+    "astype": 'Write .cast("float64")',
 }
 OF_CATALOG: Final[Mapping[str, str]] = {
     **dict.fromkeys(("list", "ls", "table_names", "list_tables", "names", "relations", "show"), "Call .tables()"),
@@ -137,6 +155,23 @@ def uncounted(verb: str) -> str:
         f"len: how many rows {verb} leaves is known when they are read, and len reads nothing. Call .count(), which reads the "
         f"columns that decide. In place of a DataLoader: {TO_TORCH}"
     )
+
+
+def answer(owner: object, name: str, where: str, words: Mapping[str, str]) -> NoReturn:
+    """Say what an object lacks, and where it is: the whole of a ``__getattr__``.
+
+    Args:
+        owner: the object.
+        name: what was looked for. A private name, or a property that failed, has Python's own error.
+        where: how the message begins.
+        words: ways out by name.
+
+    Raises:
+        AttributeError: always, so that `hasattr` answers.
+    """
+    if name.startswith("_") or hasattr(type(owner), name):
+        object.__getattribute__(owner, name)
+    raise AttributeError(lacking(where, name, words, dir(type(owner))))
 
 
 def lacking(where: str, name: str, words: Mapping[str, str], names: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, cut, shown, warn
 from spiral_stream.expr import Alias, Col, Expr, col, lit
-from spiral_stream.habits import OF_ROWS, TO_TORCH, lacking
+from spiral_stream.habits import OF_ROWS, TO_TORCH, answer
 from spiral_stream.plan import combining, extents, maps, nodes, splits
 from spiral_stream.plan.checks import column_list, need_columns, need_name, need_new_names
 from spiral_stream.plan.fingerprint import fingerprint
@@ -42,13 +42,10 @@ class RowVerbs:
     catalog: Registry
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Say what a relation lacks, and where it is; an AttributeError, so that `hasattr` answers."""
-        if name.startswith("_") or hasattr(type(self), name):
-            object.__getattribute__(self, name)  # a property that failed says why
         words = OF_ROWS
-        if isinstance(self.node, nodes.Relational) and name in self.columns:
+        if not name.startswith("_") and isinstance(self.node, nodes.Relational) and name in self.columns:
             words = {name: f'It is a column: write spiral.col("{name}") in an expression, or .select("{name}")'}
-        raise AttributeError(lacking("relation", name, words, dir(type(self))))
+        answer(self, name, "relation", words)
 
     def __getitem__(self, key: object) -> NoReturn:
         """A relation is a plan, so it has no items; this is a TypeError that names the verbs."""

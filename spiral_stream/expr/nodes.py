@@ -18,7 +18,7 @@ import pyarrow as pa
 from spiral_stream.arguments import door
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr.functions import FUNCTIONS
-from spiral_stream.habits import lacking
+from spiral_stream.habits import OF_EXPRESSIONS, answer
 
 Text = str  # inside `Expr` the name ``str`` is the namespace of string functions
 Value = None | bool | int | float | str | bytes
@@ -29,24 +29,6 @@ TEXT_TESTS: Final = ("starts_with", "ends_with", "contains")
 TEXT_MAPS: Final = ("lower", "upper")
 _SYMBOLS: Final = {"and": " & ", "or": " | "}
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-
-_FILL: Final = 'Missing values are filled in SQL: catalog.sql("select *, coalesce(x, 0) as ... from ...")'
-_NOT_NUMBERS: Final = 'NaN is replaced in SQL: catalog.sql("select *, if(isnan(x), 0, x) as ... from ...")'
-_OF_ALL: Final = (
-    "An expression sees one row. A figure of all rows: catalog.measure(...), then a number in the expression, "
-    'or catalog.sql("select *, (x - avg(x) over ()) / stddev(x) over () as ... from ...")'
-)
-_LOGARITHM: Final = 'SQL has it: catalog.sql("select *, ln(x) as ... from ..."); there log is of base 10'
-_HABITS: Final[dict[str, str]] = {  # what others call it: pandas, Polars, NumPy
-    **dict.fromkeys(("isna", "isnull"), "Write .is_null(); NaN is a value: .is_nan()"),
-    **dict.fromkeys(("notna", "notnull", "is_not_null"), "Write ~x.is_null(); NaN is a value: ~x.is_nan()"),
-    "isnan": "Write .is_nan()",
-    **dict.fromkeys(("fillna", "fill_null", "coalesce"), _FILL),
-    **dict.fromkeys(("fill_nan", "nan_to_num"), _NOT_NUMBERS),
-    **dict.fromkeys(("mean", "avg", "std", "var", "median", "min", "max", "sum", "count", "rank", "over"), _OF_ALL),
-    **dict.fromkeys(("log", "ln", "log1p"), _LOGARITHM),
-    "astype": 'Write .cast("float64")',
-}
 
 
 class Expr:
@@ -68,8 +50,8 @@ class Expr:
         if name.startswith("_"):
             msg = f"{type(self).__name__!r} object has no attribute {name!r}"
             raise AttributeError(msg)
-        if name in _HABITS:
-            msg = f"expression: {name!r} is no function of expressions. {_HABITS[name]}"
+        if name in OF_EXPRESSIONS:
+            msg = f"expression: {name!r} is no function of expressions. {OF_EXPRESSIONS[name]}"
             raise AttributeError(msg)
         near = difflib.get_close_matches(name, [each for each in dir(Expr) if not each.startswith("_")], n=3)
         hint = f"Did you mean {' or '.join(near)}? " if near else ""
@@ -540,14 +522,11 @@ class StringFunctions:
     source: Expr
 
     def __getattr__(self, name: Text) -> NoReturn:
-        """Say what texts lack here, and where it is."""
-        if name.startswith("_"):
-            object.__getattribute__(self, name)
         words = {
             **dict.fromkeys(("to_lowercase", "to_uppercase", "casefold"), "Write .lower() or .upper(), without .str"),
             **{each: f"Write .{each}(...), without .str" for each in dir(Expr) if not each.startswith("_")},
         }
-        raise AttributeError(lacking("str", name, words, dir(type(self))))
+        answer(self, name, "str", words)
 
     def starts_with(self, prefix: Text) -> Expr:
         """Whether the text begins with ``prefix``."""

@@ -17,7 +17,7 @@ from spiral_stream.errors import PlanError, SpiralError, StreamError, shown
 from spiral_stream.explain import Explanation, explain_stream
 from spiral_stream.explain.outline import outline
 from spiral_stream.fields.field import FieldSpec
-from spiral_stream.habits import OF_STREAMS, lacking
+from spiral_stream.habits import OF_STREAMS, answer
 from spiral_stream.looking.notebook import batch_formatter, remembered
 from spiral_stream.looking.progress import with_bar
 from spiral_stream.looking.sheet import Sheet
@@ -65,10 +65,7 @@ class Looking:
     _was_opened = False
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Say what a stream lacks, and where it is; an AttributeError, so that `hasattr` answers."""
-        if name.startswith("_") or hasattr(type(self), name):
-            object.__getattribute__(self, name)  # a property that failed says why
-        raise AttributeError(lacking("stream", name, OF_STREAMS, dir(type(self))))
+        answer(self, name, "stream", OF_STREAMS)
 
     @property
     def fingerprint(self) -> str:

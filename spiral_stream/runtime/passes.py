@@ -15,7 +15,7 @@ from spiral_stream.batching import tail
 from spiral_stream.batching.tail import fills_with_value
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import StreamError, shown, without_values
-from spiral_stream.habits import OF_STREAMS, lacking
+from spiral_stream.habits import OF_STREAMS, answer
 from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.around import Around
@@ -56,10 +56,7 @@ class Pass(Iterator[Any]):
         self._batches = batches
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Say what a pass lacks, and that its stream may have it."""
-        if name.startswith("_"):
-            object.__getattribute__(self, name)
-        raise AttributeError(lacking("iter(stream)", name, OF_STREAMS, dir(type(self))))
+        answer(self, name, "iter(stream)", OF_STREAMS)
 
     def __iter__(self) -> Self:
         return self
