@@ -29,6 +29,19 @@ _STOPPED_AFTER_S: Final = 5.0  # the longest that the end of a work waits for a 
 T = TypeVar("T")
 
 
+class _Rows(Protocol):
+    """What a build has done."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def rows_total(self) -> int: ...
+
+
+R = TypeVar("R", bound=_Rows)
+
+
 @final
 @dataclass(eq=False)
 class _Work:
@@ -170,6 +183,16 @@ def told(report: Callable[[int, int], None], shown: Teller) -> Callable[[int, in
     def tell(done: int, total: int) -> None:
         shown(done, total)
         report(done, total)
+
+    return tell
+
+
+def told_rows(report: Callable[[R], object], shown: Teller) -> Callable[[R], None]:
+    """As `told`, of what a build has done."""
+
+    def tell(done: R) -> None:
+        shown(done.rows, done.rows_total)
+        report(done)
 
     return tell
 

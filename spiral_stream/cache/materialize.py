@@ -29,7 +29,7 @@ from spiral_stream.derived.roster import keys_of
 from spiral_stream.derived.together import Job, Maker, Shards, Target, make, refusals
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.publish import drafts, new_draft
-from spiral_stream.progress import working
+from spiral_stream.progress import told_rows, working
 
 COMMIT_EVERY_S: Final = 30.0
 WRITERS: Final = 2  # of shards at a time in this process: one writes while the other waits for rows
@@ -95,12 +95,7 @@ def build(
     if target.total:
         what = f"building the cache of {kind.relation}.{kind.column}"
         with refusals(store.folder, REST, "cache: cannot write under", store.folder), working(what, "rows") as shown:
-
-            def both(done: Progress) -> None:
-                shown(done.rows, done.rows_total)
-                report(done)
-
-            _make(relation, kind, target, threads, both, executor or Executor())
+            _make(relation, kind, target, threads, told_rows(report, shown), executor or Executor())
     store.commit()
     store.sweep()
     return target.progress(())

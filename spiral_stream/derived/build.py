@@ -28,7 +28,7 @@ from spiral_stream.errors import SourceError
 from spiral_stream.expr import to_json
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.publish import mended, new_draft
-from spiral_stream.progress import working
+from spiral_stream.progress import told_rows, working
 from spiral_stream.sources.source import ROW
 from spiral_stream.sources.views import no_rows
 
@@ -123,12 +123,7 @@ def build(
             rows = int(np.diff(source.manifest.starts)[todo].sum())
             kinds = ", ".join(dict.fromkeys(each.KIND for each in derivations))
             with working(f"reading {rows:,} rows ({kinds})", "rows", rows) as shown:
-
-                def both(done: BuildProgress) -> None:
-                    shown(done.rows, done.rows_total)
-                    report(done)
-
-                make(_Pieces(source, targets, keys, both), builders)
+                make(_Pieces(source, targets, keys, told_rows(report, shown)), builders)
     return [target.roster for target in targets]
 
 
