@@ -22,7 +22,7 @@ from spiral_stream.catalog.row_identity import RowIdentity
 from spiral_stream.catalog.source_facts import source_facts
 from spiral_stream.catalog.statistics import load_statistics
 from spiral_stream.catalog.suggestions import suggestions
-from spiral_stream.command_words import Worded, need_kind, typed, typed_calls
+from spiral_stream.command_words import CachesCommand, RegisterCommand, need_kind, typed, typed_calls
 from spiral_stream.connection import ANALYZED, EXPLAIN_DATA, Catalog, connect
 from spiral_stream.copy_command import copy
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, TrustError, cut
@@ -242,7 +242,7 @@ def _nothing_to_look_at(catalog: Catalog, name: str) -> str:
     return f"look: {path!r} is {what} of catalog {catalog.uri}. {there} {way_out}"
 
 
-@app.command(cls=Worded)
+@app.command(cls=RegisterCommand)
 def register(
     name: str,
     kind: Annotated[
@@ -414,7 +414,7 @@ def materialize(
     _console().print(f"caches: {live:,} bytes live, {dead:,} dead until the next build")
 
 
-@app.command("caches", cls=Worded)
+@app.command("caches", cls=CachesCommand)
 def _caches(
     remove_dead: Annotated[bool, typer.Option("--remove-dead", help="Remove what is dead.")] = False,
     older_than: Annotated[

@@ -40,7 +40,7 @@ _OF_SOURCES: Final = ("register", "convert", "refresh", "init")  # their message
 # Words of a plan's verb or field: what to change is the program that made the plan, in Python.
 _OF_PLANS: Final = re.compile(r"(?:map|flat_map|filter|assemble|collate|sample|mix|join|[A-Z]\w*\()[ (:]|[A-Z]\w*\(")
 _VALUE: Final = r"""(\{[^{}]*\}|\[[^\[\]]*\]|\([^()]*\)|"[^"]*"|'[^']*'|<\w+>|[^\s,;:()]*[^\s.,;:()])?"""
-_REMOVES: Final = (
+_REMOVES: Final = [
     "--delete",
     "--remove",
     "--rm",
@@ -48,7 +48,7 @@ _REMOVES: Final = (
     "--clean",
     "--prune",
     "--purge",
-)  # guesses of caches' option
+]  # guesses of an option of `caches`
 _JSON: Final = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -105,23 +105,29 @@ def _one_place(name: str, paths: list[str]) -> str:
     )
 
 
-class Worded(TyperCommand):
-    """A command that says what to type where its arguments do not fit."""
+class CachesCommand(TyperCommand):
+    """`caches`, which says how things are removed to whoever guesses another option for it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse, and answer what people type by habit."""
-        guessed = next((each for each in args if each in _REMOVES), "") if self.name == "caches" else ""
-        if guessed:
+        """Parse, and answer a guess."""
+        if guessed := next((each for each in args if each in _REMOVES), ""):
             ctx.fail(
                 f"No such option: {guessed}. --remove-dead removes what nobody uses. What a saved stream uses is live: type "
                 "spiral drop STREAM, and then spiral caches --remove-dead --older-than 0"
             )
-        ctx.allow_extra_args = self.name == "register"
+        return super().parse_args(ctx, args)
+
+
+class RegisterCommand(TyperCommand):
+    """`register`, which says what is missing where the kind was left out, or a shell expanded a pattern."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, and name the kind, or one path for several."""
+        ctx.allow_extra_args = True
         try:
             rest = super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            lacks = "" if error.param is None else error.param.name
-            if type(error).__name__ != "MissingParameter" or self.name != "register" or lacks == "name":
+            if type(error).__name__ != "MissingParameter" or error.param is None or error.param.name == "name":
                 raise
             ctx.fail(
                 "The kind, or the path, is missing: spiral register NAME KIND PATH. KIND is auto, which tells by the names of "
