@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from spiral_stream.runtime.ordered_rows import OrderedRows
 
 OTHERWISE: Final = "use to_numpy()"  # needs no framework
-_SHOWN: Final = 20  # rows of a relation, at most, that shows some of them at a prompt
+_FEW: Final = 20  # rows of a relation, at most, that shows some of them at a prompt
 _RANKS = DataParallel(RuntimeParam("data_parallel_rank"), RuntimeParam("data_parallel_world_size"))
 
 
@@ -442,8 +442,9 @@ class Relation(RowVerbs):
             columns[splits.LABEL] = col(stratify)
         read = self.project(**columns).batches()
         values = splits.Deciding.read(read, repeated=by is not None)
-        for value in values.of_several()[:1].tolist() if by is not None else ():
-            row = self.filter(col(where).hash(seed) == value).project(where).head(1).to_arrow()
+        several = values.of_several()
+        if by is not None and len(several):
+            row = self.filter(col(where).hash(seed) == int(several[0])).project(where).head(1).to_arrow()
             msg = (
                 f"split: rows of {where}={shown(row[where][0].as_py())}, which belong together, have several values of "
                 f"{stratify!r}. Stratify by a column that is the same for all rows of a {where}, or leave by= out"
@@ -693,8 +694,6 @@ class Relation(RowVerbs):
 
         columns = [f"  {each.name}: {each.type}" for each in self.schema]
         said = "\n".join(["<Relation", *(f"  {line}" for line in outline(self.node)), *columns]) + ">"
-        if (
-            hasattr(sys, "ps1") and isinstance(self.node, nodes.Limit) and self.node.count <= _SHOWN
-        ):  # typed at a prompt
+        if hasattr(sys, "ps1") and isinstance(self.node, nodes.Limit) and self.node.count <= _FEW:
             return f"{said}\n{self._view().rows_text()}"
         return said

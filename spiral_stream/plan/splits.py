@@ -55,7 +55,11 @@ def parts(by: str, seed: int, fractions: Mapping[str, float]) -> dict[str, Expr]
 
 def is_of_share(test: Expr) -> bool:
     """Whether a condition is that of a part by its fraction alone, which may be empty where there are few values."""
-    return f" % {SLOTS}" in str(test) and "hash(" in str(test)
+    calls = (each for each in test.walk() if isinstance(each, Call) and each.op == "%")
+    return any(
+        getattr(of, "op", "") == "hash" and getattr(by, "value", None) == SLOTS
+        for of, by in (each.args for each in calls)
+    )
 
 
 def need_fractions(fractions: Mapping[str, float]) -> None:
