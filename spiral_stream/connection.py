@@ -65,15 +65,17 @@ class Catalog(registry.Registry):
     def __repr__(self) -> str:
         return f"<Catalog in {self.uri}: {len(self.tables()):,} relations, {len(self.streams()):,} saved streams>"
 
-    def __getattr__(self, name: str) -> NoReturn:
-        answer(self, name, "catalog", OF_CATALOG)
+    if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
 
-    def __getitem__(self, name: object) -> NoReturn:
-        """A catalog has no items; this is a TypeError that names `table`."""
-        msg = f"catalog[{shown(name)}]: a catalog has no items. Take catalog.table({shown(name)}); .tables() lists them"
-        raise TypeError(msg)
+        def __getattr__(self, name: str) -> NoReturn:
+            answer(self, name, "catalog", OF_CATALOG)
 
-    __iter__ = None  # with __getitem__, Python would ask for items 0, 1, 2, ...
+        def __getitem__(self, name: object) -> NoReturn:
+            """A catalog has no items; this is a TypeError that names `table`."""
+            msg = f"catalog[{shown(name)}]: a catalog has no items. Take catalog.table({shown(name)}); .tables() lists them"
+            raise TypeError(msg)
+
+        __iter__ = None  # with __getitem__, Python would ask for items 0, 1, 2, ...
 
     @door(CatalogError)
     def table(self, name: str) -> Relation:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final, Generic, NoReturn, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, final
 
 import pyarrow as pa
 
@@ -41,27 +41,29 @@ class RowVerbs:
     node: nodes.Node
     catalog: Registry
 
-    def __getattr__(self, name: str) -> NoReturn:
-        words = OF_ROWS
-        if not name.startswith("_") and isinstance(self.node, nodes.Relational) and name in self.columns:
-            words = {name: f'It is a column: write spiral.col("{name}") in an expression, or .select("{name}")'}
-        answer(self, name, "relation", words)
+    if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
 
-    def __getitem__(self, key: object) -> NoReturn:
-        """A relation is a plan, so it has no items; this is a TypeError that names the verbs."""
-        if isinstance(key, str):
-            way = f"Take the column: .select({key!r}).to_arrow(); in an expression it is spiral.col({key!r})"
-        elif isinstance(key, list):
-            way = f"Write .select({', '.join(map(repr, key))})"
-        elif isinstance(key, Expr | bool):  # `relation.count == 1` is False
-            way = 'Write .filter(spiral.col("label") == 1)'
-        else:
-            way = (
-                "Take .head(5).to_arrow(), or .sample_rows(5); a stream has batches by number: stream.batch(0). "
-                f"In place of a DataLoader: {TO_TORCH}"
-            )
-        msg = f"relation[{shown(key)}]: a relation has no items. {way}"
-        raise TypeError(msg)
+        def __getattr__(self, name: str) -> NoReturn:
+            words = OF_ROWS
+            if not name.startswith("_") and isinstance(self.node, nodes.Relational) and name in self.columns:
+                words = {name: f'It is a column: write spiral.col("{name}") in an expression, or .select("{name}")'}
+            answer(self, name, "relation", words)
+
+        def __getitem__(self, key: object) -> NoReturn:
+            """A relation is a plan, so it has no items; this is a TypeError that names the verbs."""
+            if isinstance(key, str):
+                way = f"Take the column: .select({key!r}).to_arrow(); in an expression it is spiral.col({key!r})"
+            elif isinstance(key, list):
+                way = f"Write .select({', '.join(map(repr, key))})"
+            elif isinstance(key, Expr | bool):  # `relation.count == 1` is False
+                way = 'Write .filter(spiral.col("label") == 1)'
+            else:
+                way = (
+                    "Take .head(5).to_arrow(), or .sample_rows(5); a stream has batches by number: stream.batch(0). "
+                    f"In place of a DataLoader: {TO_TORCH}"
+                )
+            msg = f"relation[{shown(key)}]: a relation has no items. {way}"
+            raise TypeError(msg)
 
     @property
     def schema(self) -> pa.Schema:

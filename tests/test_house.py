@@ -446,6 +446,24 @@ def test_what_is_kept_is_never_raised_itself() -> None:
     assert kept == []
 
 
+def test_answers_to_names_that_are_lacking_are_hidden_from_type_checkers() -> None:
+    """A ``__getattr__`` that a type checker sees makes every misspelt name legal."""
+    seen = []
+    for path in rooms("spiral_stream"):
+        hidden = {
+            id(below)
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "not TYPE_CHECKING"
+            for below in ast.walk(node)
+        }
+        seen += [
+            f"{path.relative_to(ROOT)}:{node.lineno}"
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.FunctionDef) and node.name == "__getattr__" and id(node) not in hidden
+        ]
+    assert seen == []
+
+
 def test_what_ends_with_the_interpreter_asks_first_whether_it_does() -> None:
     """At the exit modules are emptied before objects go: a ``__del__`` that names others prints a traceback."""
     builtin = {"AttributeError", "OSError", "len", "range"}

@@ -200,7 +200,7 @@ def test_the_wheel_serves_every_version_and_holds_the_types(wheel: Path) -> None
     rooms = sorted(str(path.relative_to(ROOT).with_suffix("")) for path in (ROOT / "spiral_stream").rglob("_*.c"))
 
     assert re.fullmatch(rf"spiral-{re.escape(PROJECT['version'])}-cp311-abi3-\w+\.whl", wheel.name)
-    assert len(rooms) == 10
+    assert rooms
     assert [f"{room}.abi3.so" for room in rooms] == sorted(name for name in names if name.endswith(".so"))
     assert [f"{room}.pyi" for room in rooms] == sorted(name for name in names if name.endswith(".pyi"))
     assert {"spiral_stream/py.typed", "spiral_assets/py.typed"} <= set(names)
@@ -243,6 +243,7 @@ def test_typed_user_programs_pass_mypy_strict_and_wrong_ones_do_not(installed: P
     assert len(programs) == 3
     shown = [ROOT / "README.md", *sorted(TUTORIALS.glob("*.md"))]
     written = {f"page_{page.stem.lower()}": "\n".join(CODE.findall(page.read_text())) for page in shown}
+    assert written.pop("page_dagster") == ""  # a project of YAML
     assert sorted(written) == ["page_images", "page_readme", "page_text", "page_video"]
     assert all("import spiral_stream" in program for program in written.values())
     done = checked(installed, tmp_path, typed=TYPED, **written, **programs)

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from keyword import iskeyword
-from typing import Any, ClassVar, Final, NoReturn, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, final
 
 import numpy as np
 import pyarrow as pa
@@ -45,19 +45,21 @@ class Expr:
     __slots__ = ()
     __array_ufunc__: ClassVar[None] = None  # NumPy scalars on the left hand the operation to us
 
-    def __getattr__(self, name: Text) -> NoReturn:
-        """Say what an expression lacks, and where it is; an AttributeError, so that `hasattr` answers."""
-        if name.startswith("_"):
-            msg = f"{type(self).__name__!r} object has no attribute {name!r}"
+    if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
+
+        def __getattr__(self, name: Text) -> NoReturn:
+            """Say what an expression lacks, and where it is; an AttributeError, so that `hasattr` answers."""
+            if name.startswith("_"):
+                msg = f"{type(self).__name__!r} object has no attribute {name!r}"
+                raise AttributeError(msg)
+            if name in OF_EXPRESSIONS:
+                msg = f"expression: {name!r} is no function of expressions. {OF_EXPRESSIONS[name]}"
+                raise AttributeError(msg)
+            near = difflib.get_close_matches(name, [each for each in dir(Expr) if not each.startswith("_")], n=3)
+            hint = f"Did you mean {' or '.join(near)}? " if near else ""
+            way_out = f'catalog.sql("select *, {name}(...) as ... from ...")'  # noqa: S608  a text for people
+            msg = f"expression: {name!r} is no function of expressions. {hint}What they lack, SQL has: {way_out}"
             raise AttributeError(msg)
-        if name in OF_EXPRESSIONS:
-            msg = f"expression: {name!r} is no function of expressions. {OF_EXPRESSIONS[name]}"
-            raise AttributeError(msg)
-        near = difflib.get_close_matches(name, [each for each in dir(Expr) if not each.startswith("_")], n=3)
-        hint = f"Did you mean {' or '.join(near)}? " if near else ""
-        way_out = f'catalog.sql("select *, {name}(...) as ... from ...")'  # noqa: S608  a text for people
-        msg = f"expression: {name!r} is no function of expressions. {hint}What they lack, SQL has: {way_out}"
-        raise AttributeError(msg)
 
     def __getitem__(self, key: Text) -> "Expr":
         """Return a field of a struct: ``col("meta")["lang"]``; null where the struct is missing.
@@ -521,12 +523,16 @@ class StringFunctions:
 
     source: Expr
 
-    def __getattr__(self, name: Text) -> NoReturn:
-        words = {
-            **dict.fromkeys(("to_lowercase", "to_uppercase", "casefold"), "Write .lower() or .upper(), without .str"),
-            **{each: f"Write .{each}(...), without .str" for each in dir(Expr) if not each.startswith("_")},
-        }
-        answer(self, name, "str", words)
+    if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
+
+        def __getattr__(self, name: Text) -> NoReturn:
+            words = {
+                **dict.fromkeys(
+                    ("to_lowercase", "to_uppercase", "casefold"), "Write .lower() or .upper(), without .str"
+                ),
+                **{each: f"Write .{each}(...), without .str" for each in dir(Expr) if not each.startswith("_")},
+            }
+            answer(self, name, "str", words)
 
     def starts_with(self, prefix: Text) -> Expr:
         """Whether the text begins with ``prefix``."""

@@ -6,7 +6,7 @@ iterate, as Arrow tables and with a progress bar, which move it as a loop does. 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pyarrow as pa
 
@@ -64,8 +64,10 @@ class Looking:
     _pid: int
     _was_opened = False
 
-    def __getattr__(self, name: str) -> NoReturn:
-        answer(self, name, "stream", OF_STREAMS)
+    if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
+
+        def __getattr__(self, name: str) -> NoReturn:
+            answer(self, name, "stream", OF_STREAMS)
 
     @property
     def fingerprint(self) -> str:

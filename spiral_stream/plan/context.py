@@ -6,7 +6,7 @@ divide among workers elsewhere, lanes divide here, and any number of ranks takes
 """
 
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 import numpy as np
 
@@ -58,12 +58,14 @@ class Context:
         """Return a generator of random numbers that belongs to this place. Each call returns it anew, from its start."""
         return np.random.Generator(np.random.Philox(key=self.seed))
 
-    def __getattr__(self, name: str) -> Any:
-        """Refuse what belongs to a process."""
-        if name in _OF_A_PROCESS:
-            _refuse(name)
-        msg = f"a context has epoch, lane, lanes, chapter, seed, slot, total_slots and generator(), no {name!r}"
-        raise AttributeError(msg)
+    if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse what belongs to a process."""
+            if name in _OF_A_PROCESS:
+                _refuse(name)
+            msg = f"a context has epoch, lane, lanes, chapter, seed, slot, total_slots and generator(), no {name!r}"
+            raise AttributeError(msg)
 
 
 def _refuse(name: str) -> NoReturn:

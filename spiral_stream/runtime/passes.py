@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import count
 from threading import TIMEOUT_MAX
-from typing import Any, Final, NoReturn, Self, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
 
 from spiral_stream.batching import tail
 from spiral_stream.batching.tail import fills_with_value
@@ -55,8 +55,10 @@ class Pass(Iterator[Any]):
     def __init__(self, batches: Generator[Any, None, None]) -> None:
         self._batches = batches
 
-    def __getattr__(self, name: str) -> NoReturn:
-        answer(self, name, "iter(stream)", OF_STREAMS)
+    if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
+
+        def __getattr__(self, name: str) -> NoReturn:
+            answer(self, name, "iter(stream)", OF_STREAMS)
 
     def __iter__(self) -> Self:
         return self
