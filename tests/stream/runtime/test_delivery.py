@@ -26,6 +26,7 @@ def test_no_stream_overrides_what_a_stream_does() -> None:
         "__init__",
         "__doc__",
         "__module__",
+        "__annotations__",  # in a class that has none, whoever asks for them makes them
         "__firstlineno__",
         "__static_attributes__",
     }  # by Python in every class
