@@ -36,6 +36,7 @@ from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.clips import ClipFeed, ClipField, Found
 from spiral_stream.runtime.deferred import Deferred, Here, calls_of
 from spiral_stream.runtime.drafts import Draft, all_skipped, spread
+from spiral_stream.runtime.drawn import sample_count
 from spiral_stream.runtime.following import BatchFollowers, Followers
 from spiral_stream.runtime.gathering import Gathering
 from spiral_stream.runtime.image_lists import ImageListField
@@ -46,7 +47,6 @@ from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.payload_bytes import stored_bytes, stored_size
 from spiral_stream.runtime.pending import Batch, Pending, dropped_on_error, finish
-from spiral_stream.runtime.placing import sample_count
 from spiral_stream.runtime.rows_ahead import Expecting
 from spiral_stream.runtime.samples import Int64, SampleReader, as_lists
 from spiral_stream.runtime.sequence_filling import SequenceFilling

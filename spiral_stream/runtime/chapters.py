@@ -8,7 +8,6 @@ returns the batches that are complete.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -21,6 +20,7 @@ from spiral_stream.batching.tail import DropPartial, PadPartial, fills_with_valu
 from spiral_stream.errors import DataError, SourceError
 from spiral_stream.plan.context import Context
 from spiral_stream.runtime.blame import blaming
+from spiral_stream.runtime.drawn import Drawn
 from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.held_samples import HeldSamples
 from spiral_stream.runtime.membership import assemblers, remembering_sample, through
@@ -30,16 +30,6 @@ from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
 
 Grown = Callable[["Chapter"], None]
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
-    """The samples of one batch, and how they lie in it."""
-
-    samples: Samples
-    membership: Membership
-    lost: tuple[Lost, ...] = ()  # what an assembler could not be given since the batch before it
 
 
 @final

@@ -7,7 +7,8 @@ whether somebody looked or not. Only the first chapter of each lane is looked at
 from collections.abc import Sequence
 from typing import final
 
-from spiral_stream.runtime.chapters import Chapter, Drawn
+from spiral_stream.runtime.chapters import Chapter
+from spiral_stream.runtime.drawn import Drawn
 from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.numbering import Drawable
 

@@ -23,7 +23,8 @@ from spiral_stream.errors import CacheError, ResumeError
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.saved_state import Anchor
-from spiral_stream.runtime.chapters import Chapter, Drawn
+from spiral_stream.runtime.chapters import Chapter
+from spiral_stream.runtime.drawn import Drawn
 from spiral_stream.runtime.formed_ahead import FormedAhead
 from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.known_chapters import Known

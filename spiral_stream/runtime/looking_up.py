@@ -31,11 +31,10 @@ from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.planner.lineage import Stored
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.blame import blaming
-from spiral_stream.runtime.chapters import Drawn
+from spiral_stream.runtime.drawn import Drawn, joined, part_of
 from spiral_stream.runtime.gathering import Gathering
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
-from spiral_stream.runtime.placing import joined, part_of
 from spiral_stream.runtime.rows_ahead import AHEAD_BYTES, Expecting, least
 from spiral_stream.runtime.samples import Int64, Lost, SampleReader, Samples
 from spiral_stream.sampling.order import UInt64

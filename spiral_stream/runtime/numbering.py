@@ -22,7 +22,7 @@ from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.saved_state import Anchor
 from spiral_stream.planner.skip_record import NOTHING, Skips
-from spiral_stream.runtime.chapters import Drawn
+from spiral_stream.runtime.drawn import Drawn
 from spiral_stream.runtime.known_chapters import Known
 from spiral_stream.runtime.samples import Samples
 from spiral_stream.sampling.order import LARGEST, UInt64

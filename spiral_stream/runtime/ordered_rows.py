@@ -18,7 +18,7 @@ from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.streams import fetch, ordinals, split
-from spiral_stream.runtime.chapters import Drawn
+from spiral_stream.runtime.drawn import Drawn
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.row_lookup import found_rows
 from spiral_stream.runtime.samples import Samples

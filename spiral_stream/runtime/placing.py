@@ -1,7 +1,5 @@
-"""Where the samples of a batch lie in it: several batches joined to one, and sequences placed in rows."""
+"""Where the sequences of a batch lie in its rows."""
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,42 +11,9 @@ from spiral_stream.batching.padding_width import padded
 from spiral_stream.errors import DataError
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import Placed
-from spiral_stream.runtime.chapters import Drawn
-from spiral_stream.runtime.samples import Int64, Samples
+from spiral_stream.runtime.samples import Int64
 
 PIECE_ITEMS: Final = 1 << 18  # tokens of each field that one task writes: 2 MB of int64, 1 ms
-
-
-def joined(drawn: Sequence[Drawn]) -> Drawn:
-    """Join batches that are delivered as one in order: ``merge`` (docs/decisions/0025)."""
-    if len(drawn) == 1:
-        return drawn[0]
-    parts = [each.membership for each in drawn]
-    rows = np.cumsum([0, *(part.rows for part in parts)])
-    packing = None
-    if parts[0].packing is not None:
-        packed = [part.packing for part in parts if part.packing is not None]
-        packing = Packing.concat(
-            [replace(part, rows=part.rows + begin) for part, begin in zip(packed, rows, strict=False)]
-        )
-    known = [part.lengths for part in parts if part.lengths is not None]
-    lengths = np.concatenate(known) if len(known) == len(parts) else None
-    numbers = np.concatenate([part.samples for part in parts])  # of several chapters: not read after this
-    width = max(part.width for part in parts)
-    samples = Samples.concat([each.samples for each in drawn])
-    fillers = [part.filler + begin for part, begin in zip(parts, rows, strict=False) if part.filler is not None]
-    filler = np.concatenate(fillers) if fillers else None
-    return Drawn(samples, Membership(numbers, int(rows[-1]), width, lengths, packing, filler))
-
-
-def part_of(membership: Membership, left: Int64) -> Membership:
-    """Return a batch with some of its samples, in the same shape as far as that goes."""
-    lengths = None if membership.lengths is None else membership.lengths[left]
-    packing = membership.packing
-    if packing is None:
-        filler = None if membership.filler is None else np.flatnonzero(np.isin(left, membership.filler))
-        return replace(membership, samples=membership.samples[left], rows=len(left), lengths=lengths, filler=filler)
-    return replace(membership, samples=membership.samples[left], lengths=lengths, packing=packing.take(left))
 
 
 def place(
@@ -163,9 +128,3 @@ def cuts(placed: Placed) -> list[int]:
 def as_ragged(column: pa.Array | Ragged) -> Ragged:
     """A sequence column as addresses."""
     return column if isinstance(column, Ragged) else Ragged.of_arrow(column)
-
-
-def sample_count(drawn: Drawn) -> int:
-    """Samples of a batch; a sample cut into several pieces counts where it begins."""
-    packing = drawn.membership.packing
-    return len(drawn.samples) if packing is None else int(np.count_nonzero(packing.offsets == 0))

@@ -11,7 +11,7 @@ from typing import final
 from spiral_stream.errors import StreamError
 from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.saved_state import Anchor
-from spiral_stream.runtime.chapters import Drawn
+from spiral_stream.runtime.drawn import Drawn
 from spiral_stream.runtime.formed_batches import FormedBatches
 from spiral_stream.runtime.numbering import CountLimits, Drawable, Numbering
 from spiral_stream.runtime.skipping import OfEvery

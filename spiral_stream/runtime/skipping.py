@@ -21,10 +21,9 @@ from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.saved_state import Anchor
 from spiral_stream.planner.skip_record import SkippedSample, Skips, Value
-from spiral_stream.runtime.chapters import Drawn
+from spiral_stream.runtime.drawn import Drawn, part_of
 from spiral_stream.runtime.known_chapters import Known
 from spiral_stream.runtime.numbering import CountLimits, Drawable, Numbering
-from spiral_stream.runtime.placing import part_of
 from spiral_stream.runtime.row_lookup import found_rows
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import LARGEST, UInt64

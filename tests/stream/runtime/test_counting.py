@@ -241,7 +241,7 @@ def test_a_folder_that_cannot_be_written_is_refused(catalog: sp.Catalog, caches:
 PROGRAM = """
 import sys, time
 import spiral_stream as sp
-from spiral_stream.runtime.chapters import Chapter
+from spiral_stream.runtime.chapters import (Chapter)
 from tests.stream.runtime.test_counting import stream, together
 from spiral_stream.derived.executors import Threads
 finish = Chapter.finish

@@ -10,17 +10,8 @@ from spiral_stream.batching.formation import Membership, Packing
 from spiral_stream.errors import DataError
 from spiral_stream.fields.pad import Pad
 from spiral_stream.fields.ragged import Ragged
-from spiral_stream.runtime.chapters import Drawn
-from spiral_stream.runtime.placing import (
-    PIECE_ITEMS,
-    as_ragged,
-    cuts,
-    joined,
-    need_items,
-    null_items,
-    place,
-    sample_count,
-)
+from spiral_stream.runtime.drawn import Drawn, joined, sample_count
+from spiral_stream.runtime.placing import PIECE_ITEMS, as_ragged, cuts, need_items, null_items, place
 from spiral_stream.runtime.samples import Samples
 from spiral_stream.sampling.epoch import Places
 
