@@ -163,8 +163,8 @@ def link(device: torch.device) -> Feed:
 
     from spiral_stream.adapters.cuda import CudaLink, Finisher, numbered, pinned_for
     from spiral_stream.adapters.device_copies import CopiesAhead
-    from spiral_stream.runtime.buffers import Slots
-    from spiral_stream.runtime.pending import Batch
+    from spiral_stream.runtime.batch.pending_batch import Batch
+    from spiral_stream.runtime.slots import Slots
 
     class Unwritten:
         def __init__(self) -> None:

@@ -19,7 +19,7 @@ from torchvision.transforms.v2 import functional as F  # noqa: N812  torchvision
 
 from spiral_stream.seeding import mix64
 from spiral_stream.transforms import _pixels
-from spiral_stream.transforms.image import (
+from spiral_stream.transforms.image.image import (
     Geometry,
     ImageProgram,
     Normalize,

@@ -14,12 +14,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.sampling.hash_bucketed import HashBucketed
 from spiral_stream.sampling.order import Arrangement, Order, Population
-from spiral_stream.sampling.permutation import EXACT, permute
-from spiral_stream.sampling.sequential import Sequential
-from spiral_stream.sampling.shard_aware import ShardAwareShuffle
-from spiral_stream.sampling.shuffle import GlobalShuffle
+from spiral_stream.sampling.orders.hash_bucketed import HashBucketed
+from spiral_stream.sampling.orders.permutation import EXACT, permute
+from spiral_stream.sampling.orders.sequential import Sequential
+from spiral_stream.sampling.orders.shard_aware import ShardAwareShuffle
+from spiral_stream.sampling.orders.shuffle import GlobalShuffle
 from spiral_stream.seeding import mix64
 
 UInt64 = NDArray[np.uint64]

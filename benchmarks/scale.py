@@ -110,10 +110,10 @@ def registered(what: str, catalog: str, place: str, identity: str) -> dict[str, 
 def prepared(root: str, threshold: float) -> dict[str, float]:
     """Prepare the rows that pass a threshold, and find random ones of them."""
     import spiral_stream as sp
-    from spiral_stream.catalog.opened import OpenRelation
-    from spiral_stream.planner.kept_columns import KeptRelation
-    from spiral_stream.planner.selection_on_disk import select
-    from spiral_stream.planner.surviving import Workplace
+    from spiral_stream.catalog.relation.reader import OpenRelation
+    from spiral_stream.planner.selection.find import Workplace
+    from spiral_stream.planner.selection.narrow_columns import KeptRelation
+    from spiral_stream.planner.selection.selected import select
 
     catalog, folder = sp.Catalog(root), Path(root).parent / "prepared"
     entry = catalog.entry("rows")

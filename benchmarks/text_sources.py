@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 import spiral_stream as spiral
-from spiral_stream.sources.imports import ImportedSource, Refused
+from spiral_stream.sources.import_source import ImportedSource, Refused
 
 Cells = dict[tuple[str, str], Callable[[], object]]
 

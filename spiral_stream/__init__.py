@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial
     from spiral_stream.batching.windowed import BucketKey, WindowedBucket
     from spiral_stream.cache.materialize import Progress
-    from spiral_stream.catalog.row_identity import RowIdentity
-    from spiral_stream.catalog.source_facts import SourceFacts, source_facts
+    from spiral_stream.catalog.relation.row_identity import RowIdentity
+    from spiral_stream.catalog.relation.source_facts import SourceFacts, source_facts
     from spiral_stream.connection import Catalog, cache_fingerprint, connect, open_stream, sql, table
+    from spiral_stream.display.wording import written
     from spiral_stream.errors import (
         BindError,
         CacheError,
@@ -40,42 +41,41 @@ if TYPE_CHECKING:
     from spiral_stream.fields.stack import Stack
     from spiral_stream.mixing import Stream, concat, mix
     from spiral_stream.params import RuntimeParam
-    from spiral_stream.plan.profiles import Frames, Jpeg, Original, Raw
-    from spiral_stream.planner.build import CacheStatus
-    from spiral_stream.planner.retention import PreparedData
-    from spiral_stream.planner.videos import index_videos
+    from spiral_stream.plan.fields.profiles import Frames, Jpeg, Original, Raw
+    from spiral_stream.planner.prepared_data.build import CacheStatus
+    from spiral_stream.planner.prepared_data.retention import PreparedData
+    from spiral_stream.planner.prepared_data.video_index import index_videos
     from spiral_stream.prepared import PreparedStream
     from spiral_stream.relation import Relation
+    from spiral_stream.report.build import Report, report_relation
     from spiral_stream.report.charts import Picture, draw_bars, draw_curves
-    from spiral_stream.report.making import Report, report_relation
     from spiral_stream.sampling.assignment import DataParallel
-    from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
-    from spiral_stream.sampling.sequential import Sequential
-    from spiral_stream.sampling.shard_aware import ShardAwareShuffle
-    from spiral_stream.sampling.shard_order import ExpandedRange, WithinShards
-    from spiral_stream.sampling.shuffle import GlobalShuffle
-    from spiral_stream.sampling.weighted import Weighted
-    from spiral_stream.sampling.window_shuffle import WindowShuffle
-    from spiral_stream.sampling.with_replacement import WithReplacement
-    from spiral_stream.sources.arrow import Arrow
-    from spiral_stream.sources.csv_files import Csv
-    from spiral_stream.sources.folder import ImageFolder, VideoFolder
-    from spiral_stream.sources.huggingface import HuggingFace
-    from spiral_stream.sources.jsonl import Jsonl
-    from spiral_stream.sources.lance import Lance
-    from spiral_stream.sources.mds import Mds
-    from spiral_stream.sources.parquet import Parquet
-    from spiral_stream.sources.saved import declared_source
+    from spiral_stream.sampling.orders.hash_bucketed import HashBucketed, ShuffleBuckets
+    from spiral_stream.sampling.orders.sequential import Sequential
+    from spiral_stream.sampling.orders.shard_aware import ShardAwareShuffle
+    from spiral_stream.sampling.orders.shard_order import ExpandedRange, WithinShards
+    from spiral_stream.sampling.orders.shuffle import GlobalShuffle
+    from spiral_stream.sampling.orders.weighted import Weighted
+    from spiral_stream.sampling.orders.window_shuffle import WindowShuffle
+    from spiral_stream.sampling.orders.with_replacement import WithReplacement
+    from spiral_stream.sources.arrow.table import Arrow
+    from spiral_stream.sources.columnar.huggingface import HuggingFace
+    from spiral_stream.sources.columnar.parquet import Parquet
+    from spiral_stream.sources.columnar.vortex import Vortex
+    from spiral_stream.sources.image_folder import ImageFolder, VideoFolder
+    from spiral_stream.sources.lance.source import Lance
+    from spiral_stream.sources.mds.source import Mds
+    from spiral_stream.sources.serialize import declared_source
     from spiral_stream.sources.source import Source
-    from spiral_stream.sources.text_files import TextFiles
-    from spiral_stream.sources.tokens import Tokens
-    from spiral_stream.sources.vortex import Vortex
-    from spiral_stream.sources.webdataset import WebDataset
-    from spiral_stream.sources.writer import Writer
+    from spiral_stream.sources.tar.webdataset import WebDataset
+    from spiral_stream.sources.text.csv import Csv
+    from spiral_stream.sources.text.jsonl import Jsonl
+    from spiral_stream.sources.text.text_files import TextFiles
+    from spiral_stream.sources.tokens.source import Tokens
+    from spiral_stream.sources.writing.writer import Writer
     from spiral_stream.storage.profiles import use_storage
-    from spiral_stream.transforms.chat import ChatTemplate
-    from spiral_stream.transforms.color import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
-    from spiral_stream.transforms.crop_and_resize import (
+    from spiral_stream.transforms.image.color import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
+    from spiral_stream.transforms.image.crop_and_resize import (
         CenterCrop,
         Normalize,
         RandomCrop,
@@ -83,13 +83,13 @@ if TYPE_CHECKING:
         RandomResizedCrop,
         Resize,
     )
-    from spiral_stream.transforms.erasing import RandomErasing
+    from spiral_stream.transforms.image.erasing import RandomErasing
+    from spiral_stream.transforms.image.rand_augment import RandAugment
+    from spiral_stream.transforms.image.warp import RandomAffine, RandomRotation
     from spiral_stream.transforms.python import fn
-    from spiral_stream.transforms.rand_augment import RandAugment
-    from spiral_stream.transforms.text import Tokenize
-    from spiral_stream.transforms.warp import RandomAffine, RandomRotation
+    from spiral_stream.transforms.text.chat import ChatTemplate
+    from spiral_stream.transforms.text.tokenize import Tokenize
     from spiral_stream.version import __version__
-    from spiral_stream.wording import written
 
 __all__ = [
     "Arrow",
@@ -207,118 +207,118 @@ __all__ = [
 ]
 
 _LATE: Final = {
-    "Arrow": "spiral_stream.sources.arrow",
+    "Arrow": "spiral_stream.sources.arrow.table",
     "BatchBudget": "spiral_stream.batching.budget",
     "BindError": "spiral_stream.errors",
     "BoxLabels": "spiral_stream.fields.boxes",
     "Boxes": "spiral_stream.fields.boxes",
     "BucketKey": "spiral_stream.batching.windowed",
     "CacheError": "spiral_stream.errors",
-    "CacheStatus": "spiral_stream.planner.build",
+    "CacheStatus": "spiral_stream.planner.prepared_data.build",
     "Catalog": "spiral_stream.connection",
     "CatalogError": "spiral_stream.errors",
-    "CenterCrop": "spiral_stream.transforms.crop_and_resize",
-    "ChatTemplate": "spiral_stream.transforms.chat",
-    "ColorJitter": "spiral_stream.transforms.color",
-    "Csv": "spiral_stream.sources.csv_files",
+    "CenterCrop": "spiral_stream.transforms.image.crop_and_resize",
+    "ChatTemplate": "spiral_stream.transforms.text.chat",
+    "ColorJitter": "spiral_stream.transforms.image.color",
+    "Csv": "spiral_stream.sources.text.csv",
     "CuSeqlens": "spiral_stream.fields.segments",
     "DamageError": "spiral_stream.errors",
     "DataError": "spiral_stream.errors",
     "DataParallel": "spiral_stream.sampling.assignment",
     "DropPartial": "spiral_stream.batching.tail",
-    "ExpandedRange": "spiral_stream.sampling.shard_order",
-    "Frames": "spiral_stream.plan.profiles",
-    "GaussianBlur": "spiral_stream.transforms.color",
-    "GlobalShuffle": "spiral_stream.sampling.shuffle",
-    "Grayscale": "spiral_stream.transforms.color",
-    "HashBucketed": "spiral_stream.sampling.hash_bucketed",
-    "HuggingFace": "spiral_stream.sources.huggingface",
-    "ImageFolder": "spiral_stream.sources.folder",
-    "Jpeg": "spiral_stream.plan.profiles",
-    "Jsonl": "spiral_stream.sources.jsonl",
+    "ExpandedRange": "spiral_stream.sampling.orders.shard_order",
+    "Frames": "spiral_stream.plan.fields.profiles",
+    "GaussianBlur": "spiral_stream.transforms.image.color",
+    "GlobalShuffle": "spiral_stream.sampling.orders.shuffle",
+    "Grayscale": "spiral_stream.transforms.image.color",
+    "HashBucketed": "spiral_stream.sampling.orders.hash_bucketed",
+    "HuggingFace": "spiral_stream.sources.columnar.huggingface",
+    "ImageFolder": "spiral_stream.sources.image_folder",
+    "Jpeg": "spiral_stream.plan.fields.profiles",
+    "Jsonl": "spiral_stream.sources.text.jsonl",
     "KeepPartial": "spiral_stream.batching.tail",
     "KeyPoints": "spiral_stream.fields.boxes",
     "Labels": "spiral_stream.fields.labels",
-    "Lance": "spiral_stream.sources.lance",
+    "Lance": "spiral_stream.sources.lance.source",
     "List": "spiral_stream.fields.list",
-    "Mds": "spiral_stream.sources.mds",
+    "Mds": "spiral_stream.sources.mds.source",
     "MissingExtraError": "spiral_stream.errors",
-    "Normalize": "spiral_stream.transforms.crop_and_resize",
+    "Normalize": "spiral_stream.transforms.image.crop_and_resize",
     "OneStream": "spiral_stream.batching.composition",
-    "Original": "spiral_stream.plan.profiles",
+    "Original": "spiral_stream.plan.fields.profiles",
     "Packed": "spiral_stream.batching.packing",
     "Pad": "spiral_stream.fields.pad",
     "PadMask": "spiral_stream.fields.pad",
     "PadPartial": "spiral_stream.batching.tail",
-    "Parquet": "spiral_stream.sources.parquet",
+    "Parquet": "spiral_stream.sources.columnar.parquet",
     "Picture": "spiral_stream.report.charts",
     "PlanError": "spiral_stream.errors",
     "Positions": "spiral_stream.fields.segments",
-    "PreparedData": "spiral_stream.planner.retention",
+    "PreparedData": "spiral_stream.planner.prepared_data.retention",
     "PreparedStream": "spiral_stream.prepared",
     "Progress": "spiral_stream.cache.materialize",
-    "RandAugment": "spiral_stream.transforms.rand_augment",
-    "RandomAffine": "spiral_stream.transforms.warp",
-    "RandomCrop": "spiral_stream.transforms.crop_and_resize",
-    "RandomErasing": "spiral_stream.transforms.erasing",
-    "RandomGrayscale": "spiral_stream.transforms.color",
-    "RandomHorizontalFlip": "spiral_stream.transforms.crop_and_resize",
-    "RandomResizedCrop": "spiral_stream.transforms.crop_and_resize",
-    "RandomRotation": "spiral_stream.transforms.warp",
-    "Raw": "spiral_stream.plan.profiles",
+    "RandAugment": "spiral_stream.transforms.image.rand_augment",
+    "RandomAffine": "spiral_stream.transforms.image.warp",
+    "RandomCrop": "spiral_stream.transforms.image.crop_and_resize",
+    "RandomErasing": "spiral_stream.transforms.image.erasing",
+    "RandomGrayscale": "spiral_stream.transforms.image.color",
+    "RandomHorizontalFlip": "spiral_stream.transforms.image.crop_and_resize",
+    "RandomResizedCrop": "spiral_stream.transforms.image.crop_and_resize",
+    "RandomRotation": "spiral_stream.transforms.image.warp",
+    "Raw": "spiral_stream.plan.fields.profiles",
     "Relation": "spiral_stream.relation",
-    "Report": "spiral_stream.report.making",
-    "Resize": "spiral_stream.transforms.crop_and_resize",
+    "Report": "spiral_stream.report.build",
+    "Resize": "spiral_stream.transforms.image.crop_and_resize",
     "ResumeError": "spiral_stream.errors",
-    "RowIdentity": "spiral_stream.catalog.row_identity",
+    "RowIdentity": "spiral_stream.catalog.relation.row_identity",
     "RuntimeParam": "spiral_stream.params",
     "Segments": "spiral_stream.fields.segments",
-    "Sequential": "spiral_stream.sampling.sequential",
-    "ShardAwareShuffle": "spiral_stream.sampling.shard_aware",
+    "Sequential": "spiral_stream.sampling.orders.sequential",
+    "ShardAwareShuffle": "spiral_stream.sampling.orders.shard_aware",
     "ShiftedLabels": "spiral_stream.fields.labels",
-    "ShuffleBuckets": "spiral_stream.sampling.hash_bucketed",
+    "ShuffleBuckets": "spiral_stream.sampling.orders.hash_bucketed",
     "Source": "spiral_stream.sources.source",
     "SourceError": "spiral_stream.errors",
-    "SourceFacts": "spiral_stream.catalog.source_facts",
+    "SourceFacts": "spiral_stream.catalog.relation.source_facts",
     "SpiralError": "spiral_stream.errors",
     "SpiralWarning": "spiral_stream.errors",
     "Stack": "spiral_stream.fields.stack",
     "StratifiedByStream": "spiral_stream.batching.composition",
     "Stream": "spiral_stream.mixing",
     "StreamError": "spiral_stream.errors",
-    "TextFiles": "spiral_stream.sources.text_files",
-    "Tokenize": "spiral_stream.transforms.text",
-    "Tokens": "spiral_stream.sources.tokens",
+    "TextFiles": "spiral_stream.sources.text.text_files",
+    "Tokenize": "spiral_stream.transforms.text.tokenize",
+    "Tokens": "spiral_stream.sources.tokens.source",
     "TrustError": "spiral_stream.errors",
-    "VideoFolder": "spiral_stream.sources.folder",
-    "Vortex": "spiral_stream.sources.vortex",
-    "WebDataset": "spiral_stream.sources.webdataset",
-    "Weighted": "spiral_stream.sampling.weighted",
-    "WindowShuffle": "spiral_stream.sampling.window_shuffle",
+    "VideoFolder": "spiral_stream.sources.image_folder",
+    "Vortex": "spiral_stream.sources.columnar.vortex",
+    "WebDataset": "spiral_stream.sources.tar.webdataset",
+    "Weighted": "spiral_stream.sampling.orders.weighted",
+    "WindowShuffle": "spiral_stream.sampling.orders.window_shuffle",
     "WindowedBucket": "spiral_stream.batching.windowed",
-    "WithReplacement": "spiral_stream.sampling.with_replacement",
-    "WithinShards": "spiral_stream.sampling.shard_order",
-    "Writer": "spiral_stream.sources.writer",
+    "WithReplacement": "spiral_stream.sampling.orders.with_replacement",
+    "WithinShards": "spiral_stream.sampling.orders.shard_order",
+    "Writer": "spiral_stream.sources.writing.writer",
     "__version__": "spiral_stream.version",
     "cache_fingerprint": "spiral_stream.connection",
     "col": "spiral_stream.expr",
     "concat": "spiral_stream.mixing",
     "connect": "spiral_stream.connection",
-    "declared_source": "spiral_stream.sources.saved",
+    "declared_source": "spiral_stream.sources.serialize",
     "draw_bars": "spiral_stream.report.charts",
     "draw_curves": "spiral_stream.report.charts",
     "fn": "spiral_stream.transforms.python",
-    "index_videos": "spiral_stream.planner.videos",
+    "index_videos": "spiral_stream.planner.prepared_data.video_index",
     "len_": "spiral_stream.expr",
     "lit": "spiral_stream.expr",
     "mix": "spiral_stream.mixing",
     "open_stream": "spiral_stream.connection",
-    "report_relation": "spiral_stream.report.making",
-    "source_facts": "spiral_stream.catalog.source_facts",
+    "report_relation": "spiral_stream.report.build",
+    "source_facts": "spiral_stream.catalog.relation.source_facts",
     "sql": "spiral_stream.connection",
     "table": "spiral_stream.connection",
     "use_storage": "spiral_stream.storage.profiles",
-    "written": "spiral_stream.wording",
+    "written": "spiral_stream.display.wording",
 }
 
 

@@ -12,34 +12,34 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from spiral_stream.arguments import door, whole
 from spiral_stream.catalog import registry
-from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.catalog.names import suggestions
+from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.state_records import StateRecords
-from spiral_stream.catalog.suggestions import suggestions
+from spiral_stream.display.markup import PAGE_BYTES
+from spiral_stream.display.progress import working
 from spiral_stream.errors import BindError, CatalogError, PlanError, shown, warn
 from spiral_stream.extras import need as need_package
 from spiral_stream.fields.stack import Stack
 from spiral_stream.habits import OF_CATALOG, answer
-from spiral_stream.markup import PAGE_BYTES
 from spiral_stream.plan import nodes
-from spiral_stream.plan.profiles import Frames, Profile, renewed
+from spiral_stream.plan.fields.profiles import Frames, Profile, renewed
 from spiral_stream.plan.tree import need
-from spiral_stream.progress import working
 from spiral_stream.relation import OTHERWISE, Relation
-from spiral_stream.sources.imported import ImportedRows
+from spiral_stream.sources.internal.imported import ImportedRows
 from spiral_stream.sources.source import FormerProfile
-from spiral_stream.transforms.text import Tokenize
+from spiral_stream.transforms.text.tokenize import Tokenize
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from spiral_stream.catalog.shares import Concentration, Drift
-    from spiral_stream.catalog.skew import Skew
-    from spiral_stream.catalog.statistics import Statistics
+    from spiral_stream.catalog.statistics.drift import Concentration, Drift
+    from spiral_stream.catalog.statistics.measure import Statistics
+    from spiral_stream.catalog.statistics.skew import Skew
     from spiral_stream.catalog.verify import Verified
     from spiral_stream.explain import Explanation
-    from spiral_stream.plan.trust import Trust
-    from spiral_stream.planner.retention import PreparedData
+    from spiral_stream.plan.functions.trust import Trust
+    from spiral_stream.planner.prepared_data.retention import PreparedData
     from spiral_stream.prepared import PreparedStream
 
 EXPLAIN_DATA: Final = re.compile(
@@ -188,7 +188,7 @@ class Catalog(registry.Registry):
             >>> photos.describe().to_dict()["describe"][3]["max"]
             '704'
         """
-        from spiral_stream.catalog.statistics import load_statistics, measure, save_statistics
+        from spiral_stream.catalog.statistics.measure import load_statistics, measure, save_statistics
 
         entry = self.entry(name)
         with suppress(CatalogError):  # what is damaged is counted again
@@ -236,8 +236,8 @@ class Catalog(registry.Registry):
             >>> catalog.page("page.html", "texts", batches=0).exists()
             True
         """
+        from spiral_stream.report.build import write_page
         from spiral_stream.report.catalog_page import CatalogPage, PageRequest
-        from spiral_stream.report.making import write_page
 
         for what, given, least in (
             ("samples", samples, 0),
@@ -317,7 +317,7 @@ class Catalog(registry.Registry):
             >>> catalog.refused("photos").num_rows
             0
         """
-        from spiral_stream.catalog.refused_rows import SCHEMA, refused_rows
+        from spiral_stream.catalog.relation.refused import SCHEMA, refused_rows
 
         source = self.entry(name).source
         if not isinstance(source, ImportedRows):
@@ -337,8 +337,8 @@ class Catalog(registry.Registry):
             >>> catalog.skew("photos", "label") is None
             False
         """
-        from spiral_stream.catalog.skew import skew_of
-        from spiral_stream.catalog.statistics import load_statistics
+        from spiral_stream.catalog.statistics.measure import load_statistics
+        from spiral_stream.catalog.statistics.skew import skew_of
 
         found = load_statistics(self.entry(name))
         return None if found is None else skew_of(found, column)
@@ -351,7 +351,7 @@ class Catalog(registry.Registry):
             >>> statistics = catalog.measure("photos")
             >>> places = catalog.concentration("photos", "label")
         """
-        from spiral_stream.catalog.shares import concentration
+        from spiral_stream.catalog.statistics.drift import concentration
 
         return concentration(self._codes(name, column)[0])
 
@@ -363,7 +363,7 @@ class Catalog(registry.Registry):
             >>> statistics = catalog.measure("photos")
             >>> over_time = catalog.drift("photos", "label", along="taken")
         """
-        from spiral_stream.catalog.shares import drift
+        from spiral_stream.catalog.statistics.drift import drift
 
         codes, axis = self._codes(name, column, along)
         return drift(codes, axis)
@@ -392,7 +392,7 @@ class Catalog(registry.Registry):
             >>> "train" in catalog.streams()
             True
         """
-        from spiral_stream.plan.canonical import to_json
+        from spiral_stream.plan.saving.canonical import to_json
         from spiral_stream.prepared import PreparedStream
 
         if not isinstance(plan, Relation | PreparedStream):
@@ -448,7 +448,7 @@ class Catalog(registry.Registry):
             >>> with catalog.open_stream("moving") as stream:
             ...     catalog.export_state(stream.state_dict(), "state.spiral")
         """
-        from spiral_stream.planner.saved_state import SavedState
+        from spiral_stream.planner.state.saved_state import SavedState
 
         records = StateRecords(self.root)
         saved = SavedState.from_json(state, records)
@@ -497,7 +497,7 @@ class Catalog(registry.Registry):
             True
             >>> removed = catalog.caches(remove_dead=True)
         """
-        from spiral_stream.planner.kept_on_store import looked_over
+        from spiral_stream.planner.prepared_data.kept_on_store import looked_over
 
         allowed = _trust(trust)
 
@@ -508,7 +508,7 @@ class Catalog(registry.Registry):
         return looked_over(self, plans, remove_dead=remove_dead, older_than=older_than)
 
     def _plan(self, name: str, trust: "Trust") -> nodes.Node:
-        from spiral_stream.plan.saved import from_json
+        from spiral_stream.plan.saving.saved import from_json
 
         return from_json(self.saved.plan(name), self._scan, self._sql, trust)
 
@@ -517,7 +517,7 @@ class Catalog(registry.Registry):
         return nodes.Scan(name, entry.schema, entry.identity)
 
     def _sql(self, text: str) -> nodes.Sql:
-        from spiral_stream.catalog.statistics import may_hold_nan
+        from spiral_stream.catalog.statistics.measure import may_hold_nan
         from spiral_stream.relational.sql import describe_sql
 
         known = self.relations.schemas()
@@ -587,9 +587,9 @@ def cache_fingerprint(
     from spiral_stream.cache.fingerprint import clip_facts, image_facts, token_code_facts
     from spiral_stream.decoders.limits import CLIPS
     from spiral_stream.decoders.registry import decoder
-    from spiral_stream.plan.clips import clip_parts, limits_of
-    from spiral_stream.plan.dtypes import image_parts
-    from spiral_stream.plan.fingerprint import digest
+    from spiral_stream.plan.fields.clips import clip_parts, limits_of
+    from spiral_stream.plan.fields.dtypes import image_parts
+    from spiral_stream.plan.saving.fingerprint import digest
 
     if isinstance(form, Tokenize):
         return digest(token_code_facts(relation, column, form))
@@ -647,7 +647,7 @@ def open_stream(name: str, *, trust: Trusted = (), **bindings: Any) -> "Prepared
 
 def _trust(modules: Trusted) -> "Trust":
     """Return which modules a saved plan may name: those of the caller and those of the environment."""
-    from spiral_stream.plan.trust import TRUST_ENV, Trust
+    from spiral_stream.plan.functions.trust import TRUST_ENV, Trust
 
     given = (modules,) if isinstance(modules, str | ModuleType) else tuple(modules)
     allowed = (name.strip() for name in os.environ.get(TRUST_ENV, "").split(","))

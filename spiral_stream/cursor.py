@@ -3,7 +3,7 @@
 A place is an epoch and a batch number: how many global batches all ranks together have been given. It means the same on
 every rank and for every world size. Saving and loading it costs the same wherever it is. A list of segments, one per
 (world size, merge) that the run has used, maps steps to batches (docs/decisions/0025). The place after an epoch's last batch is
-the start of the next epoch (docs/decisions/0018). The whole saved state of a stream is `planner.saved_state.SavedState`.
+the start of the next epoch (docs/decisions/0018). The whole saved state of a stream is `planner.state.saved_state.SavedState`.
 """
 
 from collections.abc import Mapping

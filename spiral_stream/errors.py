@@ -94,7 +94,7 @@ class SourceError(SpiralError):
         message: where, what was found, what would be right, and the way out.
         row: place of the sample among the rows of the call that failed, from 0; None where it is not known.
         sample: number of the sample in its chapter, where a formation raises; None elsewhere.
-        samples: the sample itself (`runtime.samples.Samples`), where its place will mean nothing to the caller.
+        samples: the sample itself (`runtime.columns.samples.Samples`), where its place will mean nothing to the caller.
 
     The arguments are attributes, and ``place`` is one: of a message that names the sample, its place among the samples of
     the batch, else None. All but ``samples``, which is an address in one process, are pickled.

@@ -6,7 +6,7 @@ from typing import Literal, final
 
 from spiral_stream.arguments import class_door, door
 from spiral_stream.errors import PlanError
-from spiral_stream.plan.mix import Mix, Part, schedule_points, whole_count
+from spiral_stream.plan.verbs.mix import Mix, Part, schedule_points, whole_count
 from spiral_stream.relation import Relation
 from spiral_stream.row_verbs import need_relations
 

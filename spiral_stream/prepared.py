@@ -20,38 +20,38 @@ from spiral_stream.batching.tail import KeepPartial
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
-from spiral_stream.derived.executors import Executor
+from spiral_stream.derived.work.executors import Executor
 from spiral_stream.errors import BindError, SpiralError, StreamError, shown
-from spiral_stream.looking.face import Looking
+from spiral_stream.looking.inspect import Looking
 from spiral_stream.looking.notebook import batch_formatter
 from spiral_stream.looking.sizes import need_sizes
-from spiral_stream.plan.drawn_seeds import drawn_seed, with_recorded
-from spiral_stream.plan.fingerprint import fingerprint
+from spiral_stream.plan.functions.evaluation import evaluation
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
+from spiral_stream.plan.saving.drawn_seeds import drawn_seed, with_recorded
+from spiral_stream.plan.saving.fingerprint import fingerprint
 from spiral_stream.plan.tree import need
-from spiral_stream.planner.bind import Bindings, epoch_number, resumed, settle
-from spiral_stream.planner.evaluation import evaluation
-from spiral_stream.planner.rebase_record import Rebase
-from spiral_stream.planner.saved_state import SavedState
-from spiral_stream.planner.skip_record import NOTHING, Skips
-from spiral_stream.planner.verify import Report, Verification
-from spiral_stream.runtime.blame import identities
-from spiral_stream.runtime.counted_epochs import as_rows, count_epoch
+from spiral_stream.planner.binding.bindings import Bindings, epoch_number, resumed, settle
+from spiral_stream.planner.prepared_data.verify import Report, Verification
+from spiral_stream.planner.state.rebase import Rebase
+from spiral_stream.planner.state.saved_state import SavedState
+from spiral_stream.planner.state.skips import NOTHING, Skips
+from spiral_stream.runtime.columns.error_sample import identities
 from spiral_stream.runtime.delivery import BITS, HOST, Delivery, tell_of_host
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.numbering import batch_number, need_kept
-from spiral_stream.runtime.opening import Opening
-from spiral_stream.runtime.ordered_rows import OneSample, alone, position_in
-from spiral_stream.runtime.passes import Passes
-from spiral_stream.runtime.place import Place, Reached
-from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
-from spiral_stream.runtime.rebasing import need_stream
-from spiral_stream.runtime.row_lookup import found_rows
-from spiral_stream.runtime.seeking import sought
-from spiral_stream.runtime.skipping import Asked, need_epochs
-from spiral_stream.runtime.steps import first_delivery
-from spiral_stream.runtime.subprocess_reader import SubprocessReader
-from spiral_stream.runtime.worker_place import WorkerPlace
+from spiral_stream.runtime.numbering.numbering import batch_number, need_kept
+from spiral_stream.runtime.numbering.random_access import OneSample, alone, position_in
+from spiral_stream.runtime.numbering.row_lookup import found_rows
+from spiral_stream.runtime.numbering.skipped import Asked, need_epochs
+from spiral_stream.runtime.numbering.steps import first_delivery
+from spiral_stream.runtime.run.count import as_rows, count_epoch
+from spiral_stream.runtime.run.forked_worker import SubprocessReader
+from spiral_stream.runtime.run.loop import Passes
+from spiral_stream.runtime.run.opened_plan import Opening
+from spiral_stream.runtime.run.position import Place, Reached
+from spiral_stream.runtime.run.queue import DEFAULT_BUDGET_BYTES
+from spiral_stream.runtime.run.rebase import need_stream
+from spiral_stream.runtime.run.seek import sought
+from spiral_stream.runtime.run.worker_place import WorkerPlace
 from spiral_stream.threads import ThreadShare
 
 

@@ -17,7 +17,8 @@ import pyarrow as pa
 from spiral_stream.arguments import door, whole
 from spiral_stream.batching.formation import Composition, Formation
 from spiral_stream.batching.tail import DropPartial, Tail, as_tail
-from spiral_stream.catalog.row_identity import RowIdentity
+from spiral_stream.catalog.relation.row_identity import RowIdentity
+from spiral_stream.display.progress import working
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import col
 from spiral_stream.extras import need
@@ -25,23 +26,23 @@ from spiral_stream.fields.field import Field
 from spiral_stream.fields.list import List
 from spiral_stream.habits import uncounted
 from spiral_stream.params import RuntimeParam
-from spiral_stream.plan import maps, nodes, splits
+from spiral_stream.plan import nodes
 from spiral_stream.plan.bad_samples import OnError
 from spiral_stream.plan.checks import column_list, column_names, warn_of_unheeded_sort
 from spiral_stream.plan.decoded import with_decoded, with_steps
-from spiral_stream.plan.makers import natural_identity, sample_identity
-from spiral_stream.plan.padded import with_mask
-from spiral_stream.plan.record_types import struct_of
+from spiral_stream.plan.fields.padded import with_mask
+from spiral_stream.plan.functions.record_types import struct_of
 from spiral_stream.plan.tree import find, spine
-from spiral_stream.planner.meaning import settled, tokenized
-from spiral_stream.progress import working
+from spiral_stream.plan.verbs import maps, splits
+from spiral_stream.plan.verbs.row_makers import natural_identity, sample_identity
+from spiral_stream.planner.defaults import settled, tokenized
 from spiral_stream.row_verbs import RowVerbs
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
-from spiral_stream.sampling.permutation import permute
+from spiral_stream.sampling.orders.permutation import permute
 from spiral_stream.seeding import key
+from spiral_stream.sources.arrow.views import coded_once
 from spiral_stream.sources.source import SCAN_ROWS
-from spiral_stream.sources.views import coded_once
 from spiral_stream.transforms.python import Function, NamedFunction, named_function, need_no_function
 from spiral_stream.transforms.transform import Named
 
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from spiral_stream.explain import Explanation
     from spiral_stream.prepared import PreparedStream
     from spiral_stream.report.relation_view import RelationView
-    from spiral_stream.runtime.ordered_rows import OrderedRows
+    from spiral_stream.runtime.numbering.random_access import OrderedRows
 
 OTHERWISE: Final = "use to_numpy()"  # needs no framework
 _FEW: Final = 20  # rows of a relation, at most, that shows some of them at a prompt
@@ -467,8 +468,8 @@ class Relation(RowVerbs):
             ['fox', 'fox fox']
         """
         self._need_rows("to_arrow")
-        from spiral_stream.planner.select import collect
-        from spiral_stream.planner.some_rows import batches
+        from spiral_stream.planner.selection.some_rows import batches
+        from spiral_stream.planner.selection.whole import collect
 
         with working("reading rows"), self._opened() as opened:
             if find(self.node, nodes.Limit) is None:
@@ -533,7 +534,7 @@ class Relation(RowVerbs):
         return self._batches(each)
 
     def _batches(self, rows: int) -> Iterator[pa.RecordBatch]:
-        from spiral_stream.planner.some_rows import batches
+        from spiral_stream.planner.selection.some_rows import batches
 
         with self._opened() as opened:
             yield from batches(self.node, opened, rows)
@@ -562,7 +563,7 @@ class Relation(RowVerbs):
         if drawn is None:
             msg = f"sample_rows: seed={shown(seed)}. Give an integer"
             raise PlanError(msg)
-        from spiral_stream.planner.some_rows import rows_at
+        from spiral_stream.planner.selection.some_rows import rows_at
 
         total = self.count()
         at = np.arange(min(wanted, total), dtype=np.uint64)
@@ -585,7 +586,7 @@ class Relation(RowVerbs):
         found = self._known_count(self.node)
         if found is not None:
             return found
-        from spiral_stream.planner.some_rows import count
+        from spiral_stream.planner.selection.some_rows import count
 
         with working("counting rows"), self._opened() as opened:
             return count(self.node, opened)

@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, 
 import pyarrow as pa
 
 from spiral_stream.arguments import door
-from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.errors import PlanError, cut, shown, warn
 from spiral_stream.expr import Alias, Col, Expr, col, lit
 from spiral_stream.habits import OF_ROWS, TO_TORCH, answer
-from spiral_stream.plan import combining, extents, maps, nodes, splits
+from spiral_stream.plan import combining, nodes
 from spiral_stream.plan.checks import column_list, need_columns, need_name, need_new_names
-from spiral_stream.plan.fingerprint import fingerprint
-from spiral_stream.plan.kept import SampleKept, need_seen
-from spiral_stream.plan.makers import natural_identity
-from spiral_stream.plan.profiles import Profile, renewed
+from spiral_stream.plan.fields.profiles import Profile, renewed
+from spiral_stream.plan.functions.cached_functions import SampleKept, need_seen
+from spiral_stream.plan.saving.fingerprint import fingerprint
 from spiral_stream.plan.tree import spine
+from spiral_stream.plan.verbs import extents, maps, splits
+from spiral_stream.plan.verbs.row_makers import natural_identity
 from spiral_stream.relational.conditions import condition
 from spiral_stream.sampling.order import Order
 from spiral_stream.sources.source import FormerProfile
@@ -449,7 +450,7 @@ class RowVerbs:
         return self._with(skipped) if count or fixed else self
 
     def _known_count(self, node: nodes.Node) -> int | None:
-        from spiral_stream.planner.some_rows import known_count
+        from spiral_stream.planner.selection.some_rows import known_count
 
         return known_count(node, lambda name: self.catalog.entry(name).manifest().total)
 

@@ -30,7 +30,7 @@ from spiral_assets import (
 )
 from spiral_assets.plans import standard
 from spiral_assets.training import run, seen
-from spiral_stream.cli import app
+from spiral_stream.commands.cli import app
 from tests.fixtures.pages import Runner
 
 ROOT = Path(__file__).parents[1]

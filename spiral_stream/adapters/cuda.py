@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from spiral_stream.adapters.device_copies import Copy
 from spiral_stream.extras import need
 from spiral_stream.host_dtypes import is_bfloat16
-from spiral_stream.runtime.buffers import Allocate
-from spiral_stream.runtime.pending import Batch
+from spiral_stream.runtime.batch.pending_batch import Batch
+from spiral_stream.runtime.slots import Allocate
 
 need("torch", "spiral_stream.adapters.cuda")
 import torch  # noqa: E402

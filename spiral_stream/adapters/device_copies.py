@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
+from spiral_stream.runtime.batch.pending_batch import Batch
 from spiral_stream.runtime.delivery import Feed
-from spiral_stream.runtime.pending import Batch
 
 
 class Copy(ABC):

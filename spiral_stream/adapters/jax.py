@@ -17,7 +17,7 @@ from spiral_stream.fields.field import FieldSpec
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.runtime.delivery import HOST, Delivery, Devices
-from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
+from spiral_stream.runtime.run.queue import DEFAULT_BUDGET_BYTES
 
 
 @final

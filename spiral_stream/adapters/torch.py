@@ -17,13 +17,13 @@ from spiral_stream.cursor import Cursor
 from spiral_stream.errors import BindError
 from spiral_stream.extras import need
 from spiral_stream.plan.nodes import Deliver
-from spiral_stream.planner.physical import ClipStage, ImageStage, Stages
+from spiral_stream.planner.stages import ClipStage, ImageStage, Stages
 from spiral_stream.prepared import PreparedStream
-from spiral_stream.runtime.buffers import Allocate, pageable
+from spiral_stream.runtime.batch.pending_batch import Batch
 from spiral_stream.runtime.delivery import Delivery, Devices, Feed
-from spiral_stream.runtime.pending import Batch
-from spiral_stream.runtime.place import Reached
-from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
+from spiral_stream.runtime.run.position import Reached
+from spiral_stream.runtime.run.queue import DEFAULT_BUDGET_BYTES
+from spiral_stream.runtime.slots import Allocate, pageable
 from spiral_stream.threads import starting_processes
 
 need("torch", "spiral_stream.adapters.torch")

@@ -10,7 +10,7 @@ The samples that a batch is dealt are not exactly those that its size was cut fo
 cut again with the costs of the samples dealt. If one still breaks a limit, it is cut into two batches, delivered one
 after the other, and everything is dealt anew.
 
-The input is a shuffle (`sampling.slices`), so a stream may come late, and the others wait for it in the pool;
+The input is a shuffle (`sampling.mixing.slices`), so a stream may come late, and the others wait for it in the pool;
 `smallest_window` says how many. In a smaller window the pool may be full before the stream comes. Then one batch goes
 without it, and its samples are dealt first when they come, so it is never further behind than its supply (version 2;
 only for windows that `is_sure` does not vouch for). Where samples are counted, that batch is a whole one, as all are.

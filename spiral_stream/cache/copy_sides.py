@@ -15,22 +15,22 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from spiral_stream.cache import ledger
-from spiral_stream.cache.ledger import LedgerEntry
-from spiral_stream.cache.parts import PartFiles
-from spiral_stream.cache.shared import ABOUT as CACHE_ABOUT
-from spiral_stream.cache.store import CacheStore
-from spiral_stream.cache.sweep import WRITERS
+from spiral_stream.cache.store import ledger
+from spiral_stream.cache.store.checksums import PartFiles
+from spiral_stream.cache.store.ledger import LedgerEntry
+from spiral_stream.cache.store.shared import ABOUT as CACHE_ABOUT
+from spiral_stream.cache.store.store import CacheStore
+from spiral_stream.cache.store.sweep import WRITERS
 from spiral_stream.derived.exchange import ABOUT, RECORDS, fetch_part, parsed, record_bytes
+from spiral_stream.derived.index import FILE, Roster, RosterFile, record_of, slots_in
 from spiral_stream.derived.part import DATA, SUMS, Written
 from spiral_stream.derived.retained import StoredDerivation, StoredPieces
-from spiral_stream.derived.roster import FILE, Roster, RosterFile, record_of, slots_in
-from spiral_stream.derived.share import Share, skipped
+from spiral_stream.derived.share.share import Share, skipped
 from spiral_stream.errors import CacheError, DamageError, SourceError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.locks import share as shared_lock
 from spiral_stream.integrity.publish import new_draft, write_file
-from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.open import store_of
 
 DERIVED: Final = "derived"
 CACHES: Final = "caches"

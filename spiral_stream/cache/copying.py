@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Final, final
 
 from spiral_stream.cache.copy_sides import CachePart, CopySide, FolderSide, PiecesPart, StoreSide, folder_of
-from spiral_stream.cache.parts import HEAD, words_in, wrong_data
+from spiral_stream.cache.store.checksums import HEAD, words_in, wrong_data
 from spiral_stream.derived.exchange import wrong_blocks, wrong_sums
 from spiral_stream.derived.exchange import wrong_data as wrong_pieces
-from spiral_stream.derived.place import SHARED
+from spiral_stream.derived.folder import SHARED
 from spiral_stream.errors import CacheError, DamageError, cut, warn
 from spiral_stream.integrity import seal
-from spiral_stream.sources.paths import local_folder
+from spiral_stream.sources.files.paths import local_folder
 from spiral_stream.storage.uri import place_of, printable, scheme_of
 
 TOGETHER: Final = 8  # parts

@@ -11,15 +11,15 @@ from dataclasses import astuple
 from typing import Final
 
 from spiral_stream.decoders.decoder import Decoder
-from spiral_stream.decoders.frame_selection import FrameSelection
-from spiral_stream.decoders.image import codec_version
+from spiral_stream.decoders.image.image import codec_version
+from spiral_stream.decoders.image.oriented import Oriented, inner_of
 from spiral_stream.decoders.limits import CLIPS, IMAGES, SampleLimits
-from spiral_stream.decoders.oriented import Oriented, inner_of
 from spiral_stream.decoders.registry import decode_version
-from spiral_stream.decoders.video_index import VERSION
-from spiral_stream.plan.canonical import encode_value
-from spiral_stream.plan.profiles import Frames, Jpeg, Profile, Raw
-from spiral_stream.transforms.text import Tokenize
+from spiral_stream.decoders.video.frame_selection import FrameSelection
+from spiral_stream.decoders.video.video_index import VERSION
+from spiral_stream.plan.fields.profiles import Frames, Jpeg, Profile, Raw
+from spiral_stream.plan.saving.canonical import encode_value
+from spiral_stream.transforms.text.tokenize import Tokenize
 
 CLIPS_VERSION: Final = 1  # of the form in which clips are stored
 LISTS_VERSION: Final = 1  # of the form in which lists of images are stored

@@ -1,6 +1,6 @@
 """Build a cache: every shard that is not finished, together with whoever else builds it.
 
-Shards are made by the one builder (`derived.together`): leased, made by threads, processes or Ray tasks, and awaited
+Shards are made by the one builder (`derived.work.make`): leased, made by threads, processes or Ray tasks, and awaited
 where others make them. A finished shard is in the ledger at once: an interrupted build goes on with the next one.
 Readers see what is committed, now and then and at the end. A row whose bytes are bad is stored as refused, with its
 reason, so that cached and uncached streams treat it alike.
@@ -20,16 +20,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.cache.hands import BuildRows, Hands, ShardWork
-from spiral_stream.cache.kind import Kind
-from spiral_stream.cache.part_rows import Chunk
-from spiral_stream.cache.store import REST, CacheStore
-from spiral_stream.derived.executors import Builders, Executor, Shared, Threads, builders_in_force
-from spiral_stream.derived.roster import keys_of
-from spiral_stream.derived.together import Job, Maker, Shards, Target, make, refusals
+from spiral_stream.cache.kinds.kind import Kind
+from spiral_stream.cache.row_workers import BuildRows, Hands, ShardWork
+from spiral_stream.cache.store.part_rows import Chunk
+from spiral_stream.cache.store.store import REST, CacheStore
+from spiral_stream.derived.index import keys_of
+from spiral_stream.derived.work.executors import Builders, Executor, Shared, Threads, builders_in_force
+from spiral_stream.derived.work.make import Job, Maker, Shards, Target, make, refusals
+from spiral_stream.display.progress import told_rows, working
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.publish import drafts, new_draft
-from spiral_stream.progress import told_rows, working
 
 COMMIT_EVERY_S: Final = 30.0
 WRITERS: Final = 2  # of shards at a time in this process: one writes while the other waits for rows

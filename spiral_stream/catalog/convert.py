@@ -1,8 +1,9 @@
 """Copy the rows of any source into a Lance dataset, unit by unit, so that a second call goes on where the first was killed.
 
-Each storage unit of the source becomes a part (`sources.parts`) that is named by the unit and its content key. Finished parts
-are kept aside, and all of them become visible at once at the end, in the order of the units. Files that are imported (JSONL,
-tars and others) go through a catalog inside the drafts, which reads them in parallel and keeps what it has read.
+Each storage unit of the source becomes a part (`sources.writing.parts`) that is named by the unit and its content key.
+Finished parts are kept aside, and all of them become visible at once at the end, in the order of the units. Files that
+are imported (JSONL, tars and others) go through a catalog inside the drafts, which reads them in parallel and keeps
+what it has read.
 """
 
 import json
@@ -18,22 +19,35 @@ from typing import Final, final
 
 import pyarrow as pa
 
-from spiral_stream.catalog.measuring import silent
+from spiral_stream.catalog.registering.measure import silent
 from spiral_stream.catalog.registry import connect
-from spiral_stream.catalog.row_identity import RowIdentity
-from spiral_stream.derived.claims import Claims, ShardLeases
-from spiral_stream.derived.executors import Executor, Shared, builders_in_force, building_with
-from spiral_stream.derived.share import Share
-from spiral_stream.derived.store_leases import StoreLeases
+from spiral_stream.catalog.relation.row_identity import RowIdentity
+from spiral_stream.derived.share.leases import Claims, ShardLeases
+from spiral_stream.derived.share.share import Share
+from spiral_stream.derived.share.store_leases import StoreLeases
+from spiral_stream.derived.work.executors import Executor, Shared, builders_in_force, building_with
+from spiral_stream.display.progress import told, working
 from spiral_stream.errors import SourceError, cut, warn
 from spiral_stream.integrity.locks import enter, leave
 from spiral_stream.integrity.publish import take_out
-from spiral_stream.progress import told, working
-from spiral_stream.sources.arrow import Arrow
-from spiral_stream.sources.imports import ImportedSource
-from spiral_stream.sources.inlining import inline_schema, inlined
-from spiral_stream.sources.part_files import DRAFTS, need_columns, noted, parts_in, remove_empty, staged, writing
-from spiral_stream.sources.parts import (
+from spiral_stream.sources.arrow.table import Arrow
+from spiral_stream.sources.files.paths import is_remote
+from spiral_stream.sources.import_source import ImportedSource
+from spiral_stream.sources.references.inline import inline_schema, inlined
+from spiral_stream.sources.references.policy import Reach
+from spiral_stream.sources.serialize import source_to_json
+from spiral_stream.sources.source import ROW, Source, Unit, content_key
+from spiral_stream.sources.writing.destinations import WriteTarget, target_of
+from spiral_stream.sources.writing.part_files import (
+    DRAFTS,
+    need_columns,
+    noted,
+    parts_in,
+    remove_empty,
+    staged,
+    writing,
+)
+from spiral_stream.sources.writing.parts import (
     MOST_ROWS,
     SHARD_BYTES,
     PartDraft,
@@ -42,12 +56,7 @@ from spiral_stream.sources.parts import (
     sweep,
     taken_back,
 )
-from spiral_stream.sources.paths import is_remote
-from spiral_stream.sources.reach import Reach
-from spiral_stream.sources.saved import source_to_json
-from spiral_stream.sources.source import ROW, Source, Unit, content_key
-from spiral_stream.sources.targets import WriteTarget, target_of
-from spiral_stream.sources.writer import WriteResult
+from spiral_stream.sources.writing.writer import WriteResult
 from spiral_stream.storage.uri import printable
 
 _NAME: Final = 16  # hex digits of the unit's name in the name of its part

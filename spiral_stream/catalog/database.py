@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from spiral_stream.catalog.lock import locked
 from spiral_stream.errors import CatalogError, SpiralError, cut, shown
-from spiral_stream.sources.declared import unreadable
+from spiral_stream.sources.schema import unreadable
 from spiral_stream.sources.source import content_key
 
 T = TypeVar("T")

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from spiral_stream.errors import SpiralError
 from spiral_stream.semantic import H264_REF, file_names, is_media, semantic_of
-from spiral_stream.sources.asked import names_objects
-from spiral_stream.sources.located import locate
-from spiral_stream.sources.reach import Reach
+from spiral_stream.sources.references.objects import names_objects
+from spiral_stream.sources.references.policy import Reach
+from spiral_stream.sources.references.ranged import locate
 from spiral_stream.sources.source import Reader
 from spiral_stream.threads import thread_share
 
@@ -72,7 +72,7 @@ def _names_files(kind: pa.DataType) -> bool:
 
 def _codec(reference: pa.ChunkedArray, reach: Reach) -> str:
     """The codec of a video; "" where none can be told, which whoever decodes it says."""
-    from spiral_stream.decoders.probing import codec_of
+    from spiral_stream.decoders.video.probing import codec_of
 
     try:
         [located] = locate(reference, reach)

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.catalog.entry import STORAGE_SHARD
-from spiral_stream.catalog.measuring import identity_pieces
-from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.catalog.row_identity import ROW_ID, row_ids
-from spiral_stream.derived.identities import Identities, with_hash
+from spiral_stream.catalog.registering.measure import identity_pieces
+from spiral_stream.catalog.relation.entry import STORAGE_SHARD
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.catalog.relation.row_identity import ROW_ID, row_ids
+from spiral_stream.derived.kinds.identities import Identities, with_hash
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity.blocks import need_sound
 

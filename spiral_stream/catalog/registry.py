@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spiral_stream.arguments import door
 from spiral_stream.catalog.database import Database
-from spiral_stream.catalog.declaration import AUTO, Declaration, need_source
-from spiral_stream.catalog.entry import Entry
-from spiral_stream.catalog.identity import IDENTITY, identity_columns
-from spiral_stream.catalog.measuring import silent
-from spiral_stream.catalog.mirror import mirror_of, mirrored, shared_of
+from spiral_stream.catalog.records import need_name
+from spiral_stream.catalog.registering.declaration import AUTO, Declaration, need_source
+from spiral_stream.catalog.registering.measure import silent
+from spiral_stream.catalog.registering.unique import IDENTITY, identity_columns
+from spiral_stream.catalog.relation.entry import Entry
+from spiral_stream.catalog.relation.row_identity import ROW_ID, RowIdentity, arrow_with_row_ids
 from spiral_stream.catalog.relations import Relations
-from spiral_stream.catalog.row_identity import ROW_ID, RowIdentity, arrow_with_row_ids
-from spiral_stream.catalog.rows import need_name
-from spiral_stream.catalog.shared_rows import SharedRows
+from spiral_stream.catalog.shared.mirror import mirror_of, mirrored, shared_of
+from spiral_stream.catalog.shared.tables import SharedRows
 from spiral_stream.catalog.streams import SavedStreams
 from spiral_stream.errors import CatalogError, SourceError, cut
-from spiral_stream.sources.arrow import Arrow
-from spiral_stream.sources.lance import Lance
-from spiral_stream.sources.lancedb import LanceTable, is_table
-from spiral_stream.sources.paths import local_folder
+from spiral_stream.sources.arrow.table import Arrow
+from spiral_stream.sources.files.paths import local_folder
+from spiral_stream.sources.lance.lancedb import LanceTable, is_table
+from spiral_stream.sources.lance.source import Lance
 from spiral_stream.sources.source import Source
 
 if TYPE_CHECKING:

@@ -15,34 +15,34 @@ from typing import Any, final
 
 import pyarrow as pa
 
-from spiral_stream.catalog.again import differences, some
 from spiral_stream.catalog.database import Database, trying
-from spiral_stream.catalog.declaration import Declaration, complete, shard_column
-from spiral_stream.catalog.entry import Changes, Entry
 from spiral_stream.catalog.first_look import refused_videos
 from spiral_stream.catalog.holding import Hold, holding, unheld
-from spiral_stream.catalog.identity import check_columns
-from spiral_stream.catalog.import_files import changed_files
-from spiral_stream.catalog.importing import forget, imported
+from spiral_stream.catalog.imports.files import changed_files
+from spiral_stream.catalog.imports.run import forget, imported
 from spiral_stream.catalog.lock import locked
-from spiral_stream.catalog.manifest import Manifest
-from spiral_stream.catalog.measuring import Report, changes, former, shards_of, silent
-from spiral_stream.catalog.mirror import place_of
-from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.catalog.pinning import pinned
-from spiral_stream.catalog.row_identity import is_made, with_row_id
-from spiral_stream.catalog.rows import RELATIONS, entry_of, row_of
-from spiral_stream.catalog.same_bytes import keep_same
-from spiral_stream.catalog.shared_relations import bring, bring_former, bring_rows, publish
-from spiral_stream.catalog.shared_rows import SharedRows
-from spiral_stream.catalog.suggestions import suggestions
+from spiral_stream.catalog.names import suggestions
+from spiral_stream.catalog.records import RELATIONS, entry_of, row_of
+from spiral_stream.catalog.registering.compare import differences, some
+from spiral_stream.catalog.registering.declaration import Declaration, complete, shard_column
+from spiral_stream.catalog.registering.measure import Report, changes, former, shards_of, silent
+from spiral_stream.catalog.registering.same_bytes import keep_same
+from spiral_stream.catalog.registering.unique import check_columns
+from spiral_stream.catalog.relation.entry import Changes, Entry
+from spiral_stream.catalog.relation.manifest import Manifest
+from spiral_stream.catalog.relation.on_store import bring, bring_former, bring_rows, publish
+from spiral_stream.catalog.relation.pin import pinned
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.catalog.relation.row_identity import is_made, with_row_id
+from spiral_stream.catalog.shared.mirror import place_of
+from spiral_stream.catalog.shared.tables import SharedRows
+from spiral_stream.display.progress import told, working
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, shown, warn
-from spiral_stream.progress import told, working
-from spiral_stream.sources.arrow import Arrow
-from spiral_stream.sources.former import FormerRows
-from spiral_stream.sources.imported import ImportedRows
-from spiral_stream.sources.imports import ImportedSource
-from spiral_stream.sources.lance import Lance
+from spiral_stream.sources.arrow.table import Arrow
+from spiral_stream.sources.import_source import ImportedSource
+from spiral_stream.sources.internal.former import FormerRows
+from spiral_stream.sources.internal.imported import ImportedRows
+from spiral_stream.sources.lance.source import Lance
 from spiral_stream.sources.own import classes_of
 from spiral_stream.sources.source import Source, Unit, content_key
 

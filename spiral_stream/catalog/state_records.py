@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, final
 
-from spiral_stream.catalog.mirror import place_of, shared_of
+from spiral_stream.catalog.shared.mirror import place_of, shared_of
 from spiral_stream.errors import CatalogError, DamageError, PlanError, ResumeError, SpiralError, cut
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.integrity.seal import read_json, sealed_json
-from spiral_stream.plan.fingerprint import digest
+from spiral_stream.plan.saving.fingerprint import digest
 
 _KIND: Final = "states"
 _NAME: Final = re.compile("[0-9a-f]{32}")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, final
 
 from spiral_stream.catalog.database import Database
-from spiral_stream.catalog.mirror import place_of
-from spiral_stream.catalog.rows import STREAMS, need_name, plan_of
-from spiral_stream.catalog.shared_rows import SharedRows
-from spiral_stream.catalog.suggestions import suggestions
+from spiral_stream.catalog.names import suggestions
+from spiral_stream.catalog.records import STREAMS, need_name, plan_of
+from spiral_stream.catalog.shared.mirror import place_of
+from spiral_stream.catalog.shared.tables import SharedRows
 from spiral_stream.errors import CatalogError, shown
 
 

@@ -3,7 +3,7 @@
 A content is the bytes of a ``tokenizer.json``, in a folder named by their sha256, with the proof of its fast engine
 next to it; a name is a small JSON file that points to one. Contents appear by a rename and never change, names are
 replaced as a whole, so readers need no lock; writers take one. Plans and caches identify a tokenizer by its content and the
-options of its use: `transforms.encoder`.
+options of its use: `transforms.text.encoder`.
 """
 
 import json
@@ -20,17 +20,17 @@ from typing import Any, Final, final
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.holding import holding, unheld
 from spiral_stream.catalog.lock import locked
-from spiral_stream.catalog.mirror import place_of
-from spiral_stream.catalog.shared_tokenizers import TOKENIZERS, bring_content, bring_names, drop_name, keep_name
-from spiral_stream.catalog.suggestions import suggestions
+from spiral_stream.catalog.names import suggestions
+from spiral_stream.catalog.shared.mirror import place_of
+from spiral_stream.catalog.shared.tokenizers import TOKENIZERS, bring_content, bring_names, drop_name, keep_name
+from spiral_stream.display.progress import working
 from spiral_stream.errors import CatalogError, SourceError, cut, shown
 from spiral_stream.extras import need
-from spiral_stream.progress import working
 from spiral_stream.sources.source import content_key
-from spiral_stream.transforms.chat_format import chat_facts, chat_facts_beside
-from spiral_stream.transforms.encoder import largest_id, open_tokenizer, read_tokenizer
-from spiral_stream.transforms.proof import PROOF, STEPS, proof_beside, prove, save
-from spiral_stream.transforms.tokenizer_identity import content_digest
+from spiral_stream.transforms.text.chat_format import chat_facts, chat_facts_beside
+from spiral_stream.transforms.text.encoder import largest_id, open_tokenizer, read_tokenizer
+from spiral_stream.transforms.text.tokenizer_equivalence import PROOF, STEPS, proof_beside, prove, save
+from spiral_stream.transforms.text.tokenizer_identity import content_digest
 
 FILE: Final = "tokenizer.json"
 _CONFIGS: Final = ("special_tokens_map.json", "tokenizer_config.json")  # next to a tokenizer.json; the later wins

@@ -17,16 +17,16 @@ import pyarrow as pa
 import xxhash
 
 from spiral_stream.catalog.database import trying
-from spiral_stream.catalog.entry import Entry
-from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.catalog.pinning import own_name, reference_columns, references_of
-from spiral_stream.catalog.shared_relations import bring_file_of, publish_file_of
+from spiral_stream.catalog.relation.entry import Entry
+from spiral_stream.catalog.relation.on_store import bring_file_of, publish_file_of
+from spiral_stream.catalog.relation.pin import own_name, reference_columns, references_of
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.display.progress import working
 from spiral_stream.errors import CatalogError, SourceError, cut
 from spiral_stream.integrity.regular_files import open_file
-from spiral_stream.progress import working
 from spiral_stream.sources.numbers import Collected, Numbers
-from spiral_stream.sources.reach import Reach
-from spiral_stream.storage.opening import store_of
+from spiral_stream.sources.references.policy import Reach
+from spiral_stream.storage.open import store_of
 from spiral_stream.threads import Workers, thread_share
 
 SHOWN: Final = 100  # differences that a report holds

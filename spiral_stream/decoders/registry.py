@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import Final
 
 from spiral_stream.decoders.decoder import Decoder
-from spiral_stream.decoders.image import JpegDecoder, PillowDecoder
-from spiral_stream.decoders.sound_selection import SoundSelection
+from spiral_stream.decoders.image.image import JpegDecoder, PillowDecoder
+from spiral_stream.decoders.sound.sound_selection import SoundSelection
 from spiral_stream.errors import PlanError
 
 DECODERS: Final[Mapping[str, Decoder]] = MappingProxyType(

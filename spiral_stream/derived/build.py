@@ -1,6 +1,6 @@
 """Make the pieces that are missing: chunk by chunk, together with whoever else builds the same ones.
 
-A chunk is a run of shards of about a million rows; `derived.together` says how builders share them. What is done is
+A chunk is a run of shards of about a million rows; `derived.work.make` says how builders share them. What is done is
 committed every second. A shard may be as large as a file: the pieces of a large one are made a range of rows at a time, and
 are the same bytes as those of all its rows together. So memory does not grow with files.
 """
@@ -19,18 +19,18 @@ from numpy.typing import NDArray
 
 from spiral_stream.derived.derivation import Derivation, ShardRows, ShardSource, ShardTable
 from spiral_stream.derived.exchange import meet, pull, push
-from spiral_stream.derived.executors import Builders, Shared, is_asked
+from spiral_stream.derived.index import Keys, Roster, RosterFile, keys_of
 from spiral_stream.derived.part import PartWriter, Written
-from spiral_stream.derived.roster import Keys, Roster, RosterFile, keys_of
-from spiral_stream.derived.together import Job, Maker, Shards, Target, make, refusals
 from spiral_stream.derived.unasked import cost_of, tell
+from spiral_stream.derived.work.executors import Builders, Shared, is_asked
+from spiral_stream.derived.work.make import Job, Maker, Shards, Target, make, refusals
+from spiral_stream.display.progress import told_rows, working
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import to_json
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.publish import mended, new_draft
-from spiral_stream.progress import told_rows, working
+from spiral_stream.sources.arrow.views import no_rows
 from spiral_stream.sources.source import ROW
-from spiral_stream.sources.views import no_rows
 
 CHUNK_ROWS: Final = 1 << 20
 CHUNK_BYTES: Final = 256 << 20  # of the columns that are read

@@ -17,8 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.derived.part import SUMS, digest_of
-from spiral_stream.derived.roster import (
+from spiral_stream.derived.index import (
     Described,
     Keys,
     PartFacts,
@@ -28,7 +27,8 @@ from spiral_stream.derived.roster import (
     record_of,
     write_roster,
 )
-from spiral_stream.derived.share import ObjectDamageError, Share, note, noted, skipped
+from spiral_stream.derived.part import SUMS, digest_of
+from spiral_stream.derived.share.share import ObjectDamageError, Share, note, noted, skipped
 from spiral_stream.errors import DamageError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import SHIFT, Mapped, verify_block

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from spiral_stream.derived import _gather
 from spiral_stream.derived.exchange import fetch_part, fetch_parts
+from spiral_stream.derived.index import Keys, Roster, RosterFile
 from spiral_stream.derived.part import ALIGN, open_part
-from spiral_stream.derived.roster import Keys, Roster, RosterFile
 from spiral_stream.errors import CacheError, DamageError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import verify_rows

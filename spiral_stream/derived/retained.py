@@ -9,9 +9,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.derived.in_use import unread
+from spiral_stream.derived.index import FILE, Keys, Roster, RosterFile, slots_in
 from spiral_stream.derived.part import ALIGN, SUMS
-from spiral_stream.derived.readers import unread
-from spiral_stream.derived.roster import FILE, Keys, Roster, RosterFile, slots_in
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity import seal
 

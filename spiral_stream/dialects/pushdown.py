@@ -1,10 +1,10 @@
 """Cut a predicate into the part that an engine computes exactly and the part that is left for us.
 
-A dialect lowers a bound expression, or raises `Inexpressible` where its engine
-would give another answer (or none). `split` cuts a predicate at its top-level
-ANDs: conjuncts that lower are pushed, the others are evaluated afterwards by
-`spiral_stream.dialects.numpy`, so the rows that pass are the same everywhere. Which conditions reach a scan is decided in
-`planner.rewrites`. `sources.lance` keeps conditions on blobs back; `sources.parquet` skips row groups only.
+A dialect lowers a bound expression, or raises `Inexpressible` where its engine would give another answer (or none).
+`split` cuts a predicate at its top-level ANDs: conjuncts that lower are pushed, the others are evaluated afterwards by
+`spiral_stream.dialects.numpy`, so the rows that pass are the same everywhere. Which conditions reach a scan is decided
+in `planner.selection.rewrites`. `sources.lance.source` keeps conditions on blobs back; `sources.columnar.parquet` skips
+row groups only.
 """
 
 from collections.abc import Callable

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spiral_stream.batching.formation import CHAPTER_WINDOWS
+from spiral_stream.explain.batch.sizes import Size, batch_size
 from spiral_stream.explain.figure import METRICS, Figure, Phrase, phrase
-from spiral_stream.explain.sizes import Size, batch_size
 from spiral_stream.explain.subject import Subject
 
 _BUFFER_WARNING_BYTES: Final = 8 << 30

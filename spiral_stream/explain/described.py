@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from spiral_stream.catalog.entry import STORAGE_SHARD
 from spiral_stream.catalog.registry import Registry
-from spiral_stream.catalog.statistics import KNOWN, load_statistics
+from spiral_stream.catalog.relation.entry import STORAGE_SHARD
+from spiral_stream.catalog.statistics.measure import KNOWN, load_statistics
 from spiral_stream.explain.figure import Figure, marked
 from spiral_stream.explain.text import Explanation
 from spiral_stream.plan import combining, nodes

@@ -30,11 +30,11 @@ from spiral_stream.batching.formation import (
 )
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.errors import DataError, PlanError
-from spiral_stream.plan.maps import SampleFilter
-from spiral_stream.planner.lineage import Lengths, Stored
-from spiral_stream.runtime.chapters import Chapter
-from spiral_stream.runtime.formed_batches import FormedBatches
-from spiral_stream.runtime.forming import Forming
+from spiral_stream.plan.verbs.maps import SampleFilter
+from spiral_stream.planner.columns.lineage import Lengths, Stored
+from spiral_stream.runtime.forming.batches import FormedBatches
+from spiral_stream.runtime.forming.chapter import Chapter
+from spiral_stream.runtime.forming.inputs import Forming
 
 _SAMPLES: Final = 1 << 16  # in windows that are recorded, if the chapter has as many
 _DRAWN: Final = (

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from spiral_stream.catalog.entry import STORAGE_SHARD, Entry
-from spiral_stream.catalog.manifest import UNKNOWN_BYTES, Manifest
 from spiral_stream.catalog.registry import Registry
-from spiral_stream.catalog.skew import skew_of
-from spiral_stream.catalog.statistics import KNOWN, Statistics, load_statistics
+from spiral_stream.catalog.relation.entry import STORAGE_SHARD, Entry
+from spiral_stream.catalog.relation.manifest import UNKNOWN_BYTES, Manifest
+from spiral_stream.catalog.statistics.measure import KNOWN, Statistics, load_statistics
+from spiral_stream.catalog.statistics.skew import skew_of
 from spiral_stream.explain.figure import Figure, marked
 from spiral_stream.explain.relation import source_line
 from spiral_stream.explain.skew import DISTANCE, one_each, shard_row, way_out

@@ -5,16 +5,16 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from spiral_stream.decoders.oriented import Oriented
+from spiral_stream.decoders.image.oriented import Oriented
 from spiral_stream.errors import CatalogError
-from spiral_stream.explain.clips import cache_text, clip_facts, coverage, frame_bytes, hit, where_made
+from spiral_stream.explain.clips.clips import cache_text, clip_facts, coverage, frame_bytes, hit, where_made
 from spiral_stream.explain.figure import METRICS, RATIO, Figure, Phrase, phrase
 from spiral_stream.explain.subject import Subject
 from spiral_stream.host_dtypes import host_dtype
-from spiral_stream.plan.maps import SampleMap, SampleRecords, SampleTokens
-from spiral_stream.planner.lineage import Made
-from spiral_stream.planner.physical import ClipStage, ImageStage, TokenStage
-from spiral_stream.planner.values import KeptValues
+from spiral_stream.plan.verbs.maps import SampleMap, SampleRecords, SampleTokens
+from spiral_stream.planner.columns.lineage import Made
+from spiral_stream.planner.columns.values import KeptValues
+from spiral_stream.planner.stages import ClipStage, ImageStage, TokenStage
 
 _CACHES: Final = 8  # caches of one field that get a line of their own
 _STREAMS: Final = 3  # streams that a line names

@@ -5,12 +5,13 @@ from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.expr import Expr
 from spiral_stream.fields.stack import Stack
-from spiral_stream.plan import combining, extents, maps, nodes
-from spiral_stream.plan.clips import clip_parts, is_clip, shorthands
-from spiral_stream.plan.kept import SampleKept
-from spiral_stream.plan.mix import Mix, Part
+from spiral_stream.plan import combining, nodes
+from spiral_stream.plan.fields.clips import clip_parts, is_clip, shorthands
+from spiral_stream.plan.functions.cached_functions import SampleKept
 from spiral_stream.plan.tree import spine, walk
-from spiral_stream.transforms.chat import ChatTemplate
+from spiral_stream.plan.verbs import extents, maps
+from spiral_stream.plan.verbs.mix import Mix, Part
+from spiral_stream.transforms.text.chat import ChatTemplate
 
 _NAMED = 8  # streams that a line names
 _ROW_VERBS = (

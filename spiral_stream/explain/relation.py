@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from spiral_stream.catalog.entry import Entry
-from spiral_stream.catalog.manifest import Manifest
-from spiral_stream.catalog.source_facts import source_facts
+from spiral_stream.catalog.relation.entry import Entry
+from spiral_stream.catalog.relation.manifest import Manifest
+from spiral_stream.catalog.relation.source_facts import source_facts
 from spiral_stream.explain.figure import RATIO, Figure, Phrase, phrase, ratio
 from spiral_stream.explain.subject import Subject, payload_columns
-from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.plan.nodes import Scan
 from spiral_stream.plan.tree import spine
-from spiral_stream.planner.rewrites import rewrite
-from spiral_stream.planner.streams import StreamStage
-from spiral_stream.planner.union_rows import UnionRows
+from spiral_stream.plan.verbs.maps import SampleTokens
+from spiral_stream.planner.columns.streams import StreamStage
+from spiral_stream.planner.selection.rewrites import rewrite
+from spiral_stream.planner.union import UnionRows
 
 
 def relation_facts(subject: Subject) -> dict[str, Any]:

@@ -5,26 +5,26 @@ from contextlib import closing
 from typing import Any
 
 from spiral_stream.catalog.registry import Registry
-from spiral_stream.explain.batch import batch_facts
+from spiral_stream.explain.batch.batch import batch_facts
 from spiral_stream.explain.deliver import deliver_facts, resume_facts
 from spiral_stream.explain.known import UNFINISHED, known_facts
-from spiral_stream.explain.link import link_of
 from spiral_stream.explain.materialize import materialize_facts
-from spiral_stream.explain.mix import mix_facts
-from spiral_stream.explain.network import network_facts
+from spiral_stream.explain.network.link import link_of
+from spiral_stream.explain.network.network import network_facts
+from spiral_stream.explain.order.mix import mix_facts
+from spiral_stream.explain.order.sample import sample_facts
 from spiral_stream.explain.outline import outline
 from spiral_stream.explain.relation import relation_facts
-from spiral_stream.explain.sample import sample_facts
 from spiral_stream.explain.skew import skew_facts
 from spiral_stream.explain.subject import Subject
 from spiral_stream.explain.text import SECTIONS, Explanation
 from spiral_stream.plan import nodes
-from spiral_stream.plan.fingerprint import fingerprint
-from spiral_stream.plan.mix import Mix
+from spiral_stream.plan.saving.fingerprint import fingerprint
 from spiral_stream.plan.tree import walk
-from spiral_stream.planner.bind import Bound
-from spiral_stream.planner.physical import Stages
-from spiral_stream.runtime.numbering import Numbering
+from spiral_stream.plan.verbs.mix import Mix
+from spiral_stream.planner.binding.bindings import Bound
+from spiral_stream.planner.stages import Stages
+from spiral_stream.runtime.numbering.numbering import Numbering
 
 
 def explain_plan(node: nodes.Node, catalog: Registry) -> Explanation:

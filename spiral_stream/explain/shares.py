@@ -17,16 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.catalog.entry import STORAGE_SHARD
-from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.catalog.shares import Concentration, Drift, concentration, drift, tenths
-from spiral_stream.catalog.skew import Skew, distances
-from spiral_stream.catalog.statistics import KNOWN, Statistics, load_statistics
+from spiral_stream.catalog.relation.entry import STORAGE_SHARD
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.catalog.statistics.drift import Concentration, Drift, concentration, drift, tenths
+from spiral_stream.catalog.statistics.measure import KNOWN, Statistics, load_statistics
+from spiral_stream.catalog.statistics.skew import Skew, distances
 from spiral_stream.explain.subject import Subject
 from spiral_stream.expr import kind_of
 from spiral_stream.plan import combining, nodes
 from spiral_stream.plan.tree import need, walk
-from spiral_stream.planner.streams import StreamStage
+from spiral_stream.planner.columns.streams import StreamStage
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.semantic import semantic_of
 

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from spiral_stream.catalog.shares import Drift
-from spiral_stream.catalog.skew import Skew, skew_of
-from spiral_stream.catalog.statistics import KNOWN
+from spiral_stream.catalog.statistics.drift import Drift
+from spiral_stream.catalog.statistics.measure import KNOWN
+from spiral_stream.catalog.statistics.skew import Skew, skew_of
 from spiral_stream.explain.figure import RATIO, Figure, Phrase, marked, phrase, ratio
 from spiral_stream.explain.shares import (
     MOST_ROWS,
@@ -20,15 +20,15 @@ from spiral_stream.explain.shares import (
     own_texts,
 )
 from spiral_stream.explain.subject import Subject
-from spiral_stream.planner.streams import StreamStage
-from spiral_stream.planner.union_rows import UnionRows
-from spiral_stream.sampling.hash_bucketed import HashBucketed
+from spiral_stream.planner.columns.streams import StreamStage
+from spiral_stream.planner.union import UnionRows
 from spiral_stream.sampling.order import Order
-from spiral_stream.sampling.sequential import Sequential
-from spiral_stream.sampling.shard_aware import ShardAwareShuffle
-from spiral_stream.sampling.shard_order import ExpandedRange, WithinShards
-from spiral_stream.sampling.window_shuffle import WindowShuffle
-from spiral_stream.sources.computed import Computed
+from spiral_stream.sampling.orders.hash_bucketed import HashBucketed
+from spiral_stream.sampling.orders.sequential import Sequential
+from spiral_stream.sampling.orders.shard_aware import ShardAwareShuffle
+from spiral_stream.sampling.orders.shard_order import ExpandedRange, WithinShards
+from spiral_stream.sampling.orders.window_shuffle import WindowShuffle
+from spiral_stream.sources.internal.computed import Computed
 
 DISTANCE: Final = "total variation of a shard's values to the relation's: 0 alike, 1 nothing in common"
 MADE: Final = (Computed.KIND, UnionRows.KIND)

@@ -16,16 +16,16 @@ from spiral_stream.batching.lanes import Lanes
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.explain.formed import FirstBatches, first_batches
 from spiral_stream.expr import kind_of
-from spiral_stream.plan.maps import SampleTokens
-from spiral_stream.planner.bind import Bound
-from spiral_stream.planner.build import CacheWork, built, caches, needed
-from spiral_stream.planner.physical import Stages
-from spiral_stream.planner.streams import StreamStage
-from spiral_stream.runtime.formed_batches import FormedBatches
-from spiral_stream.runtime.forming import Forming
+from spiral_stream.plan.verbs.maps import SampleTokens
+from spiral_stream.planner.binding.bindings import Bound
+from spiral_stream.planner.columns.streams import StreamStage
+from spiral_stream.planner.prepared_data.build import CacheWork, built, caches, needed
+from spiral_stream.planner.stages import Stages
+from spiral_stream.runtime.columns.samples import SampleReader
+from spiral_stream.runtime.forming.batches import FormedBatches
+from spiral_stream.runtime.forming.inputs import Forming
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.numbering import Numbering
-from spiral_stream.runtime.samples import SampleReader
+from spiral_stream.runtime.numbering.numbering import Numbering
 from spiral_stream.semantic import semantic_of
 
 MEETING_ROWS: Final = 65_536  # looked at, to tell what meets in a batch

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final, final
 
-from spiral_stream import markup
+from spiral_stream.display import markup
+from spiral_stream.display.markup import Html, element
+from spiral_stream.display.wording import seen
 from spiral_stream.explain.figure import Figure, Phrase, number, plain
-from spiral_stream.markup import Html, element
-from spiral_stream.wording import seen
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,6 +1,6 @@
 """Boxes, their labels and key points, which move with an image: `Boxes`, `BoxLabels`, `KeyPoints`.
 
-These fields hold what the columns say; `transforms.moving` does the geometry once the size of the image is known. Samples
+These fields hold what the columns say; `transforms.geometry` does the geometry once the size of the image is known. Samples
 have different numbers of boxes, so arrays are as long as the longest of the batch, and padded.
 """
 

@@ -1,6 +1,6 @@
 """The interface of fields: a field turns a column's values into one entry of a batch.
 
-`Field.spec` fixes its dtype and shape; `plan.dtypes` does so for fields that decode.
+`Field.spec` fixes its dtype and shape; `plan.fields.dtypes` does so for fields that decode.
 """
 
 from abc import ABC, abstractmethod

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.markup import Html, data_uri, element
+from spiral_stream.display.markup import Html, data_uri, element
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
-from spiral_stream import markup
-from spiral_stream.looking.sheet import Sheet
-from spiral_stream.markup import Html, element
-from spiral_stream.wording import one_line, seen
+from spiral_stream.display import markup
+from spiral_stream.display.markup import Html, element
+from spiral_stream.display.wording import one_line, seen
+from spiral_stream.looking.contact_sheet import Sheet
 
 if TYPE_CHECKING:
     from rich.console import Console

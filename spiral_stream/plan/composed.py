@@ -8,10 +8,10 @@ import numpy as np
 from spiral_stream.batching.composition import StratifiedByStream
 from spiral_stream.batching.stratified import Float64, is_sure
 from spiral_stream.batching.windowed import WindowedBucket
-from spiral_stream.plan.mix import Mix, per_stream, stretch_of, tempered
 from spiral_stream.plan.nodes import Collate, Node
 from spiral_stream.plan.tree import find
-from spiral_stream.sampling.slices import slice_count, slice_size
+from spiral_stream.plan.verbs.mix import Mix, per_stream, stretch_of, tempered
+from spiral_stream.sampling.mixing.slices import slice_count, slice_size
 
 _UNKNOWN: Final = 1e-12  # a share of which nothing is known: it may be as small
 

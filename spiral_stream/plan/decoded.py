@@ -12,14 +12,14 @@ from spiral_stream.errors import PlanError, shown
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
-from spiral_stream.plan.clips import TIMES, check_times, clip_parts, is_clip
-from spiral_stream.plan.dtypes import is_decoded
-from spiral_stream.plan.followed import check_followed
-from spiral_stream.plan.profiles import Frames
-from spiral_stream.plan.sounds import is_sound
+from spiral_stream.plan.fields.clips import TIMES, check_times, clip_parts, is_clip
+from spiral_stream.plan.fields.dtypes import is_decoded
+from spiral_stream.plan.fields.profiles import Frames
+from spiral_stream.plan.fields.sounds import is_sound
+from spiral_stream.plan.geometry_checks import check_followed
 from spiral_stream.plan.tree import UNION, need, owner, profiles, replaced, walk
 from spiral_stream.transforms.chain import settled
-from spiral_stream.transforms.crop_and_resize import CenterCrop, RandomCrop, Resize
+from spiral_stream.transforms.image.crop_and_resize import CenterCrop, RandomCrop, Resize
 
 FRAME_COUNT: Final = "frame_count"  # column: frames of a segment
 

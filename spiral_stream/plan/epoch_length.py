@@ -2,7 +2,7 @@
 
 Without a mixture: the rows that pass the plan's filters and joins, once each. With a mixture: what `size_and_shares` says.
 `batching.tail` turns samples into batches and batches into steps: its functions ``batches`` and ``steps`` are the rest of
-the answer, unless a formation decides which samples share a batch: then `runtime.formed_batches` counts.
+the answer, unless a formation decides which samples share a batch: then `runtime.forming.batches` counts.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from fractions import Fraction
 from itertools import pairwise
 
 from spiral_stream.errors import PlanError
-from spiral_stream.plan.mix import Mix, per_stream, tempered
 from spiral_stream.plan.tree import find
+from spiral_stream.plan.verbs.mix import Mix, per_stream, tempered
 from spiral_stream.sampling.order import LARGEST
 
 

@@ -33,12 +33,12 @@ from spiral_stream.plan.checks import (
     need_weights,
     need_whole,
 )
-from spiral_stream.plan.fields import check_fields, check_formation, warn_of_fields_drawn_alike
-from spiral_stream.plan.padded import check_padded
-from spiral_stream.plan.profiles import Profile, forms_of
+from spiral_stream.plan.fields.fields import check_fields, check_formation, warn_of_fields_drawn_alike
+from spiral_stream.plan.fields.padded import check_padded
+from spiral_stream.plan.fields.profiles import Profile, forms_of
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
-from spiral_stream.sampling.shard_aware import ShardAwareShuffle
+from spiral_stream.sampling.orders.shard_aware import ShardAwareShuffle
 from spiral_stream.semantic import BYTES_REF, JPEG_REF, holds_reference, is_list, semantic_of
 
 _SHARD: Final = "storage_shard"

@@ -7,8 +7,8 @@ from typing import Final, TypeVar
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import Col
 from spiral_stream.plan.combining import Join
+from spiral_stream.plan.fields.profiles import Profile
 from spiral_stream.plan.nodes import Cache, Node, Scan, WithColumns
-from spiral_stream.plan.profiles import Profile
 
 N = TypeVar("N", bound=Node)
 UNION: Final = "union()"  # the relation that a union makes; no registered one is called so

@@ -9,7 +9,7 @@ from spiral_stream.batching.composition import OneStream, StratifiedByStream
 from spiral_stream.batching.stratified import Float64, smallest_window
 from spiral_stream.batching.tail import KeepPartial, PadPartial
 from spiral_stream.batching.windowed import WindowedBucket
-from spiral_stream.planner.physical import Stages
+from spiral_stream.planner.stages import Stages
 
 _NAMED: Final = 3  # streams in a message
 

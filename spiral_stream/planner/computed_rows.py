@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 from spiral_stream.errors import PlanError
 from spiral_stream.plan import nodes
 from spiral_stream.plan.combining import Aggregate
-from spiral_stream.planner.select import Base, collect
+from spiral_stream.planner.selection.find import Workplace
+from spiral_stream.planner.selection.whole import Base, collect
 from spiral_stream.planner.side import Side
-from spiral_stream.planner.surviving import Workplace
 from spiral_stream.relational import engine
-from spiral_stream.sources.views import without_dictionaries
+from spiral_stream.sources.arrow.views import without_dictionaries
 
 
 def aggregated(maker: Aggregate, node: nodes.Node, place: Workplace) -> pa.Table:

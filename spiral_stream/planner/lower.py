@@ -14,19 +14,19 @@ from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.lanes import Lanes
 from spiral_stream.batching.tail import DropPartial
 from spiral_stream.batching.windowed import WindowedBucket
-from spiral_stream.cache.chats import ChatKind
-from spiral_stream.cache.clips import ClipKind
-from spiral_stream.cache.image_lists import ImageListKind
-from spiral_stream.cache.images import ImageKind
-from spiral_stream.cache.store import CacheStore
-from spiral_stream.cache.tokens import TokenKind
-from spiral_stream.cache.video_index import IndexKind
-from spiral_stream.cache.working import keep_limit
-from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.cache.kinds.chats import ChatKind
+from spiral_stream.cache.kinds.clips import ClipKind
+from spiral_stream.cache.kinds.image_lists import ImageListKind
+from spiral_stream.cache.kinds.images import ImageKind
+from spiral_stream.cache.kinds.tokens import TokenKind
+from spiral_stream.cache.kinds.video_index import IndexKind
+from spiral_stream.cache.store.store import CacheStore
+from spiral_stream.cache.working_folder import keep_limit
 from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.decoders.limits import CLIPS
-from spiral_stream.decoders.sound_selection import SOUNDS
-from spiral_stream.derived.place import note_catalog
+from spiral_stream.decoders.sound.sound_selection import SOUNDS
+from spiral_stream.derived.folder import note_catalog
 from spiral_stream.errors import PlanError, warn
 from spiral_stream.expr import parse
 from spiral_stream.extras import need as need_package
@@ -34,28 +34,35 @@ from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.list import List
 from spiral_stream.fields.sequence import SequenceField, is_tokens
 from spiral_stream.fields.stack import Stack
-from spiral_stream.plan import nodes, splits
+from spiral_stream.plan import nodes
 from spiral_stream.plan.checks import unheeded_sort
-from spiral_stream.plan.clips import TIMES, clip_parts, is_clip, limits_of
-from spiral_stream.plan.dtypes import field_specs, image_parts, is_decoded, together, widths_of
 from spiral_stream.plan.epoch_length import scheduled, size_and_shares
-from spiral_stream.plan.extents import Extends, extent_of
-from spiral_stream.plan.fingerprint import canonical, digest
-from spiral_stream.plan.image_lists import is_image_list, is_list_mask, list_length
-from spiral_stream.plan.kept import SampleKept
-from spiral_stream.plan.maps import SampleTokens
-from spiral_stream.plan.mix import STREAM_ID, Mix, per_stream
-from spiral_stream.plan.pairs import owned_by_right_side
-from spiral_stream.plan.profiles import Frames, Original
-from spiral_stream.plan.sounds import is_sound, sound_selection
+from spiral_stream.plan.fields.clips import TIMES, clip_parts, is_clip, limits_of
+from spiral_stream.plan.fields.dtypes import field_specs, image_parts, is_decoded, together, widths_of
+from spiral_stream.plan.fields.image_lists import is_image_list, is_list_mask, list_length
+from spiral_stream.plan.fields.profiles import Frames, Original
+from spiral_stream.plan.fields.sounds import is_sound, sound_selection
+from spiral_stream.plan.functions.cached_functions import SampleKept
+from spiral_stream.plan.saving.fingerprint import canonical, digest
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
+from spiral_stream.plan.verbs import splits
+from spiral_stream.plan.verbs.extents import Extends, extent_of
+from spiral_stream.plan.verbs.fan_out_join import owned_by_right_side
+from spiral_stream.plan.verbs.maps import SampleTokens
+from spiral_stream.plan.verbs.mix import STREAM_ID, Mix, per_stream
+from spiral_stream.planner.columns.payload import Payload, own_payload, payload_of
+from spiral_stream.planner.columns.streams import StreamStage
+from spiral_stream.planner.columns.values import kept_values
 from spiral_stream.planner.composed import doubts
-from spiral_stream.planner.derived_relations import DerivedRelations
-from spiral_stream.planner.kept_columns import KeptColumns, KeptRelation, Rosters
-from spiral_stream.planner.kept_plans import cache_root, keep_plan
-from spiral_stream.planner.meaning import chat_encoder
-from spiral_stream.planner.payload import Payload, own_payload, payload_of
-from spiral_stream.planner.physical import (
+from spiral_stream.planner.defaults import chat_encoder
+from spiral_stream.planner.made_relations import DerivedRelations
+from spiral_stream.planner.prepared_data.folder import cache_root, keep_plan
+from spiral_stream.planner.selection.find import Workplace, make_together
+from spiral_stream.planner.selection.narrow_columns import KeptColumns, KeptRelation, Rosters
+from spiral_stream.planner.selection.selected import Selected, select
+from spiral_stream.planner.selection.sorted import sorted_rows
+from spiral_stream.planner.selection.weights import SelectedWeights
+from spiral_stream.planner.stages import (
     ClipSource,
     ClipStage,
     FieldStage,
@@ -69,22 +76,16 @@ from spiral_stream.planner.physical import (
     Stages,
     TokenStage,
 )
-from spiral_stream.planner.rebase_record import Rebase
-from spiral_stream.planner.selection_on_disk import Selected, select
-from spiral_stream.planner.sorting import sorted_rows
-from spiral_stream.planner.streams import StreamStage
-from spiral_stream.planner.surviving import Workplace, make_together
-from spiral_stream.planner.values import kept_values
-from spiral_stream.planner.weights import SelectedWeights
+from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.relational.join import FanOutError
 from spiral_stream.sampling.epoch import EpochOrder
-from spiral_stream.sampling.mixture import Mixture, apportion
+from spiral_stream.sampling.mixing.mixture import Mixture, apportion
+from spiral_stream.sampling.mixing.schedule import Schedule
 from spiral_stream.sampling.order import Population
-from spiral_stream.sampling.schedule import Schedule
 from spiral_stream.semantic import semantic_of
-from spiral_stream.transforms.chat import ChatTemplate
-from spiral_stream.transforms.chat_encoder import ChatEncoder
-from spiral_stream.transforms.encoder import TextEncoder
+from spiral_stream.transforms.text.chat import ChatTemplate
+from spiral_stream.transforms.text.chat_encoder import ChatEncoder
+from spiral_stream.transforms.text.encoder import TextEncoder
 
 
 def lower(

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.plan import nodes
-from spiral_stream.plan.fingerprint import canonical, digest
+from spiral_stream.plan.saving.fingerprint import canonical, digest
 from spiral_stream.plan.tree import base_scan, spine
-from spiral_stream.planner.late_columns import UInt64, place_of
-from spiral_stream.planner.selection_on_disk import select
-from spiral_stream.planner.sorting import sorted_rows
-from spiral_stream.planner.surviving import Workplace, read_by
+from spiral_stream.planner.selection.find import Workplace, read_by
+from spiral_stream.planner.selection.late_columns import UInt64, place_of
+from spiral_stream.planner.selection.selected import select
+from spiral_stream.planner.selection.sorted import sorted_rows
 from spiral_stream.sources.source import ROW, Unit, content_key
 
 _VERSION: Final = 1  # of what enters content keys

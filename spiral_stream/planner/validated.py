@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Final
 
-from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.plan.combining import join_rule
 from spiral_stream.plan.nodes import Node, Project
-from spiral_stream.planner.select import collect
+from spiral_stream.planner.selection.whole import collect
 from spiral_stream.relational.join import repeated_keys
 
 _WEAKER: Final = {(True, True): "many_to_many", (True, False): "many_to_{}", (False, True): "{}_to_many"}

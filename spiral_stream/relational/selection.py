@@ -1,7 +1,7 @@
 """Which rows of a relation survive, by number and by address.
 
 Surviving rows are numbered 0, 1, ... in the order of their logical ordinals. Each storage shard has a piece in the
-smallest of three forms (`derived.survivors`); how many rows it keeps is in the roster, so opening reads one file. A
+smallest of three forms (`derived.kinds.selected_rows`); how many rows it keeps is in the roster, so opening reads one file. A
 shard is mapped when a row of it is first asked for, and selected from in native code: 20 us per 1,024 rows of a bitmap.
 For a joined relation only the matching row of each survivor is kept.
 """
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.derived import _gather
-from spiral_stream.derived.gather import located
+from spiral_stream.derived.kinds.gather import located
+from spiral_stream.derived.kinds.selected_rows import ALL, BITMAP, BLOCK, OFFSETS
 from spiral_stream.derived.pieces import Pieces
-from spiral_stream.derived.survivors import ALL, BITMAP, BLOCK, OFFSETS
 from spiral_stream.errors import CacheError, DamageError, warn
 from spiral_stream.integrity.seal import MENDED
 from spiral_stream.relational import _select
@@ -45,7 +45,7 @@ class Selection:
 
         Args:
             shard_starts: shape [S + 1], uint64: first logical ordinal of each shard, and the end.
-            pieces: of the shards, as `derived.survivors` encodes them; None keeps every row.
+            pieces: of the shards, as `derived.kinds.selected_rows` encodes them; None keeps every row.
             rights: the type of the matching rows of each joined relation, which lie in ``right0``, ``right1``, ...
             mend: makes the pieces that were damaged again; None leaves that to the next stream.
 

@@ -11,11 +11,11 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.catalog.manifest import Manifest
-from spiral_stream.catalog.shares import distance_by_chance
-from spiral_stream.catalog.skew import Spread
+from spiral_stream.catalog.relation.manifest import Manifest
+from spiral_stream.catalog.statistics.drift import distance_by_chance
+from spiral_stream.catalog.statistics.skew import Spread
 from spiral_stream.sampling.order import Population, UInt64
-from spiral_stream.sampling.shard_aware import ShardAwareShuffle
+from spiral_stream.sampling.orders.shard_aware import ShardAwareShuffle
 
 _BLOCKS: Final = 64  # of one size that are counted
 _FACTORS: Final = tuple(4.0**power for power in range(-4, 3))  # of the block size that is used

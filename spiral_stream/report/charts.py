@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.arguments import door
+from spiral_stream.display.wording import number, one_line
 from spiral_stream.errors import PlanError
 from spiral_stream.extras import need
 from spiral_stream.report.blocks import BlockMix
-from spiral_stream.report.heat import Heat
+from spiral_stream.report.heatmap import Heat
 from spiral_stream.report.timeline import OTHER, Timeline
-from spiral_stream.wording import number, one_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

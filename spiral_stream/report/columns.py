@@ -6,10 +6,10 @@ from typing import Any, Final, final
 
 import pyarrow as pa
 
-from spiral_stream.catalog.entry import DESCRIPTION, Entry
-from spiral_stream.catalog.statistics import ESTIMATED, KNOWN, Statistics
+from spiral_stream.catalog.relation.entry import DESCRIPTION, Entry
+from spiral_stream.catalog.statistics.measure import ESTIMATED, KNOWN, Statistics
+from spiral_stream.display.wording import bars, counted, moment, number, share
 from spiral_stream.semantic import semantic_of
-from spiral_stream.wording import bars, counted, moment, number, share
 
 _TEXT: Final = 24  # characters of a value
 _NAMED: Final = 3  # frequent values of a column that are named

@@ -6,14 +6,14 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from spiral_stream import markup
+from spiral_stream.display import markup
+from spiral_stream.display.markup import Html, element
+from spiral_stream.display.wording import one_line
 from spiral_stream.errors import MissingExtraError
-from spiral_stream.looking.sheet import Sheet
-from spiral_stream.markup import Html, element
+from spiral_stream.looking.contact_sheet import Sheet
 from spiral_stream.report.charts import Picture
 from spiral_stream.report.columns import ColumnSummary
 from spiral_stream.report.skewed import ColumnSkew
-from spiral_stream.wording import one_line
 
 _WIDTH: Final = 520  # pixels of a picture
 _NAME: Final = 60  # characters of a column's name

@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 import pyarrow as pa
 
-from spiral_stream import markup
-from spiral_stream.catalog.entry import Entry
-from spiral_stream.catalog.manifest import UNKNOWN_BYTES
-from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.relation.entry import Entry
+from spiral_stream.catalog.relation.manifest import UNKNOWN_BYTES
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.display import markup
+from spiral_stream.display.markup import Html, element
+from spiral_stream.display.wording import one_line
 from spiral_stream.errors import SpiralError
 from spiral_stream.explain.outline import outline
 from spiral_stream.expr import Expr
-from spiral_stream.looking.sheet import Sheet
-from spiral_stream.markup import Html, element
+from spiral_stream.looking.contact_sheet import Sheet
 from spiral_stream.plan import combining, nodes
-from spiral_stream.plan.mix import Mix
 from spiral_stream.plan.tree import spine, walk
-from spiral_stream.planner.late_columns import in_memory
-from spiral_stream.planner.select import collect
-from spiral_stream.planner.verify import relations_of
+from spiral_stream.plan.verbs.mix import Mix
+from spiral_stream.planner.prepared_data.verify import relations_of
+from spiral_stream.planner.selection.late_columns import in_memory
+from spiral_stream.planner.selection.whole import collect
+from spiral_stream.report.build import report_relation
 from spiral_stream.report.columns import ColumnSummary
-from spiral_stream.report.making import report_relation
 from spiral_stream.report.page import columns_table, outline_part, rows_table
 from spiral_stream.report.samples import as_texts, is_payload, references, sheet_of
 from spiral_stream.semantic import semantic_of
-from spiral_stream.wording import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,21 +12,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.cache.probes import index_of
-from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.decoders.frame_selection import segment_of
-from spiral_stream.decoders.image import PillowDecoder
+from spiral_stream.cache.kinds.probes import index_of
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.decoders.image.image import PillowDecoder
 from spiral_stream.decoders.limits import CLIPS, IMAGES, need_pixels
-from spiral_stream.decoders.sound_selection import SOUNDS, SoundSelection
+from spiral_stream.decoders.sound.sound_selection import SOUNDS, SoundSelection
+from spiral_stream.decoders.video.frame_selection import segment_of
+from spiral_stream.display.wording import one_line, written
 from spiral_stream.errors import DataError, MissingExtraError, SourceError
+from spiral_stream.looking.contact_sheet import Sheet, Sound, Strip, Tile
 from spiral_stream.looking.media import fitted
-from spiral_stream.looking.sheet import Sheet, Sound, Strip, Tile
-from spiral_stream.plan.clips import TIMES
+from spiral_stream.plan.fields.clips import TIMES
 from spiral_stream.semantic import AUDIO_REF, H264_REF, JPEG_REF, is_inline, is_list, is_media, semantic_of
-from spiral_stream.sources.located import locate
-from spiral_stream.sources.reach import Reach
-from spiral_stream.sources.reference import resolve
-from spiral_stream.wording import one_line, written
+from spiral_stream.sources.references.policy import Reach
+from spiral_stream.sources.references.ranged import locate
+from spiral_stream.sources.references.resolve import resolve
 
 _SIDE: Final = 320  # pixels of a picture that is kept
 _COLUMNS: Final = 3  # of references that are shown
@@ -165,8 +165,8 @@ def _clip(base: Reach, column: str, table: pa.Table, k: int) -> Strip:
     """The first frames of a row's segment, upright."""
     (located,) = locate(table[column].slice(k, 1), base)
     index = index_of(located)  # asks for PyAV
-    from spiral_stream.decoders.rgb import to_rgb
-    from spiral_stream.decoders.video import decode
+    from spiral_stream.decoders.video.rgb import to_rgb
+    from spiral_stream.decoders.video.video import decode
 
     start, lasts = _times(table, k)
     segment = segment_of(index.times_F, index.duration, start, lasts)
@@ -183,7 +183,7 @@ def _clip(base: Reach, column: str, table: pa.Table, k: int) -> Strip:
 
 def _sound(base: Reach, column: str, table: pa.Table, k: int) -> Sound:
     """The first seconds of a row's segment."""
-    from spiral_stream.decoders.sound import decode_sound
+    from spiral_stream.decoders.sound.sound import decode_sound
 
     start, lasts = _times(table, k)
     segment = None if start is None or lasts is None else (start, lasts)

@@ -6,18 +6,18 @@ from typing import Final, final
 
 import numpy as np
 
-from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.catalog.shares import distance_by_chance
-from spiral_stream.catalog.skew import Skew, skew_in, spread_of
-from spiral_stream.catalog.statistics import Statistics
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.catalog.statistics.drift import distance_by_chance
+from spiral_stream.catalog.statistics.measure import Statistics
+from spiral_stream.catalog.statistics.skew import Skew, skew_in, spread_of
+from spiral_stream.display.wording import number, one_line, share
 from spiral_stream.report import charts
 from spiral_stream.report.blocks import BlockMix, block_mixes, population_of
 from spiral_stream.report.charts import Form, Picture
-from spiral_stream.report.heat import Heat, heat_of
+from spiral_stream.report.heatmap import Heat, heat_of
 from spiral_stream.report.timeline import Timeline, timeline
 from spiral_stream.sampling.order import Population
-from spiral_stream.sampling.shard_aware import ShardAwareShuffle
-from spiral_stream.wording import number, one_line, share
+from spiral_stream.sampling.orders.shard_aware import ShardAwareShuffle
 
 _ONE: Final = 1.01  # effective values of a shard that has one
 _NEAR: Final = 1.25  # times the distance by chance: blocks that are nearly as good as random rows

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.catalog.shares import Drift, drift
-from spiral_stream.catalog.skew import Spread
-from spiral_stream.catalog.statistics import KNOWN, Statistics
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.catalog.statistics.drift import Drift, drift
+from spiral_stream.catalog.statistics.measure import KNOWN, Statistics
+from spiral_stream.catalog.statistics.skew import Spread
 from spiral_stream.explain.shares import MOST_ROWS, spaced
 
 _BINS: Final = 40

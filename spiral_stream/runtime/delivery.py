@@ -11,9 +11,9 @@ from typing import Any, Final, Protocol, final
 from spiral_stream.errors import BindError, MissingExtraError, warn
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.host_dtypes import is_bfloat16
-from spiral_stream.planner.physical import Stages
-from spiral_stream.runtime.buffers import Allocate, pageable
-from spiral_stream.runtime.pending import Batch
+from spiral_stream.planner.stages import Stages
+from spiral_stream.runtime.batch.pending_batch import Batch
+from spiral_stream.runtime.slots import Allocate, pageable
 
 Devices = Mapping[str, str | None]  # array field -> where it is delivered; None where nobody said
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from time import perf_counter
 from typing import Any, final
 
-from spiral_stream.storage.traffic import Traffic
+from spiral_stream.storage.counters import Traffic
 
 
 @final

@@ -1,6 +1,6 @@
 """The quarantine table of a stream: which samples were refused, where, and why.
 
-This room only records. `plan.bad_samples` has the policies, and `runtime.bad_samples` applies them.
+This room only records. `plan.bad_samples` has the policies, and `runtime.refuse` applies them.
 
 Every process appends to a file of its own, so any number of processes may write at the same time. It writes one frame per
 batch, with a single ``write``: a mark, a checksum of the next two values, the length and the 64-bit XXH3 digest of the
@@ -25,10 +25,10 @@ import xxhash
 
 from spiral_stream.errors import CacheError, DamageError, warn
 from spiral_stream.integrity.faults import failed
-from spiral_stream.plan.fingerprint import digest
-from spiral_stream.plan.maps import SampleFlatMap
-from spiral_stream.planner.physical import Stages
-from spiral_stream.planner.rebase_record import Rebase
+from spiral_stream.plan.saving.fingerprint import digest
+from spiral_stream.plan.verbs.maps import SampleFlatMap
+from spiral_stream.planner.stages import Stages
+from spiral_stream.planner.state.rebase import Rebase
 
 _FILE: Final = ".frames"
 _UNFRAMED: Final = ".arrows"  # Arrow IPC streams, end to end

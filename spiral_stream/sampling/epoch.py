@@ -15,12 +15,12 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.memo import memo
 from spiral_stream.sampling.extent import Extent
-from spiral_stream.sampling.left_over import LeftOver
-from spiral_stream.sampling.mixture import Mixture
+from spiral_stream.sampling.memo import memo
+from spiral_stream.sampling.mixing.mixture import Mixture
+from spiral_stream.sampling.mixing.remainder import LeftOver
+from spiral_stream.sampling.mixing.stream_end import pass_of, passes_of, use_of
 from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64
-from spiral_stream.sampling.stream_end import pass_of, passes_of, use_of
 
 _ARRANGEMENTS: Final = 64  # kept at least; each takes O(shards) memory
 _LEAST_CHUNK: Final = 4096  # positions of a mixture that are placed together

@@ -14,7 +14,7 @@ import numpy as np
 
 from spiral_stream.errors import PlanError
 from spiral_stream.sampling.order import LARGEST, UInt64
-from spiral_stream.sampling.permutation import permute, unpermute
+from spiral_stream.sampling.orders.permutation import permute, unpermute
 from spiral_stream.seeding import key
 
 ENDLESS: Final = 1 << 31  # passes of an epoch that has no end

@@ -1,8 +1,8 @@
 """What a source of your own is made of."""
 
-from spiral_stream.sources.imports import ImportedSource, ImportUnit, Refused
-from spiral_stream.sources.memory import MemoryReader
-from spiral_stream.sources.predicate import needed, passing
+from spiral_stream.sources.arrow.memory import MemoryReader
+from spiral_stream.sources.import_source import ImportedSource, ImportUnit, Refused
+from spiral_stream.sources.row_filter import needed, passing
 from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key
 
 __all__ = [

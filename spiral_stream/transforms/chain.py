@@ -1,8 +1,8 @@
 """Chains of image transforms that one fused pass cannot do, and chains of masks.
 
 A chain is cut where a step changes pixels. What stands between two such steps only moves boxes, and is one pass of the
-fused kernel (`transforms.image`). The first pass reads the decoded image, or only its crop, and the last one writes the
-batch. Pixels are uint8 from pass to pass. A mask goes through the same steps by its nearest pixels (`transforms.nearest`).
+fused kernel (`transforms.image.image`). The first pass reads the decoded image, or only its crop, and the last one writes the
+batch. Pixels are uint8 from pass to pass. A mask goes through the same steps by its nearest pixels (`transforms.image.nearest`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,28 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.seeding import transform_keys
-from spiral_stream.transforms import albumentations_step, function_step, nearest, processor_steps, torchvision_step
-from spiral_stream.transforms.albumentations_step import is_albumentations
-from spiral_stream.transforms.color import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
-from spiral_stream.transforms.crop_and_resize import TRANSFORMS, ImageTransform, Normalize
-from spiral_stream.transforms.erasing import RandomErasing
-from spiral_stream.transforms.image import DTYPES, LAYOUTS, Float32, ImageProgram, UInt64, compile_image, no_transform
-from spiral_stream.transforms.pixel_transform import Pixels, PixelTransform
-from spiral_stream.transforms.processor_steps import is_processor
+from spiral_stream.transforms import function_step
+from spiral_stream.transforms.image import albumentations_step, nearest, processor_steps, torchvision_step
+from spiral_stream.transforms.image.albumentations_step import is_albumentations
+from spiral_stream.transforms.image.color import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
+from spiral_stream.transforms.image.crop_and_resize import TRANSFORMS, ImageTransform, Normalize
+from spiral_stream.transforms.image.erasing import RandomErasing
+from spiral_stream.transforms.image.image import (
+    DTYPES,
+    LAYOUTS,
+    Float32,
+    ImageProgram,
+    UInt64,
+    compile_image,
+    no_transform,
+)
+from spiral_stream.transforms.image.pixel_transform import Pixels, PixelTransform
+from spiral_stream.transforms.image.processor_steps import is_processor
+from spiral_stream.transforms.image.rand_augment import RandAugment
+from spiral_stream.transforms.image.torchvision_step import Torchvision, is_torchvision
+from spiral_stream.transforms.image.warp import RandomAffine, RandomRotation
 from spiral_stream.transforms.python import Function
-from spiral_stream.transforms.rand_augment import RandAugment
-from spiral_stream.transforms.torchvision_step import Torchvision, is_torchvision
 from spiral_stream.transforms.transform import AsNumbers, Transform
-from spiral_stream.transforms.warp import RandomAffine, RandomRotation
 
 # B images, H height, W width, C channels
 

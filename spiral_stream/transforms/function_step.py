@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.errors import DataError, PlanError, shown
-from spiral_stream.transforms.pixel_transform import Pixels
+from spiral_stream.transforms.image.pixel_transform import Pixels
 from spiral_stream.transforms.python import Function
 
 NAME: Final = "function"  # of the random numbers

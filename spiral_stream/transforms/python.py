@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.arguments import door
 from spiral_stream.errors import DataError, PlanError, SourceError, SpiralError, shown
-from spiral_stream.transforms.returned import column_of, columns_of, need_rows
+from spiral_stream.transforms.function_results import column_of, columns_of, need_rows
 from spiral_stream.transforms.transform import Named, Transform
 
 INDEX: Final = "\0index"  # where samples stand in the epoch's order; no column of a plan begins with NUL

@@ -1,7 +1,7 @@
 """The interface of transforms: frozen values of the plan that say what happens to a sample.
 
 A transform runs nothing by itself. Compiling a chain of them makes the program that does
-(`spiral_stream.transforms.image.compile_image` for images). Fields are numbers, strings and tuples of them, so that a
+(`spiral_stream.transforms.image.image.compile_image` for images). Fields are numbers, strings and tuples of them, so that a
 plan can be written as JSON. ``NAME`` and ``VERSION`` are part of fingerprints, and ``NAME`` is part of the key of the
 random numbers (`spiral_stream.seeding.uniforms`).
 """

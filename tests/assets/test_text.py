@@ -17,7 +17,7 @@ from spiral_assets.corpora.texts import write_text_relations
 from spiral_assets.demo.killer import Killer
 from spiral_assets.demo.proof import prove
 from spiral_assets.plans import text as plans
-from spiral_stream.transforms import splitting
+from spiral_stream.transforms.text import splitting
 from tests.assets.conftest import CHARACTERS, Place, copied, data_version, evaluations, metadata, placed
 
 RELATIONS = [f"catalog/text/{name}_documents" for name in plans.RELATIONS]

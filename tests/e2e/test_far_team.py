@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import spiral_stream as spiral
-from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import use_storage
 from tests.fixtures import stores, streams
 

@@ -11,7 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import spiral_stream as sp
-from spiral_stream.cli import app
+from spiral_stream.commands.cli import app
 from tests.fixtures import relations, texts
 from tests.fixtures.browser import Page, browser
 from tests.fixtures.streams import plan

@@ -17,8 +17,8 @@ from spiral_stream.adapters.cuda import CudaLink, pinned_for, side_stream
 from spiral_stream.adapters.device_copies import CopiesAhead
 from spiral_stream.adapters.torch import TorchDelivery
 from spiral_stream.errors import BindError
+from spiral_stream.runtime.batch.pending_batch import Batch
 from spiral_stream.runtime.delivery import Feed
-from spiral_stream.runtime.pending import Batch
 from tests.fixtures.host_batches import Host
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]

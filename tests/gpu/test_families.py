@@ -19,9 +19,9 @@ import torch
 import spiral_stream as sp
 from spiral_stream.adapters.cuda import CudaLink, Finisher, numbered, pinned_for, tensor
 from spiral_stream.adapters.device_copies import CopiesAhead
-from spiral_stream.runtime.buffers import Slots
+from spiral_stream.runtime.batch.pending_batch import Batch
 from spiral_stream.runtime.delivery import OneBatch
-from spiral_stream.runtime.pending import Batch
+from spiral_stream.runtime.slots import Slots
 
 NAMES = ("image", "text", "video")
 ROOT = Path(__file__).parents[2]

@@ -207,8 +207,8 @@ def decoded(table: pa.Table) -> np.ndarray[Any, Any]:
 def test_a_process_that_reads_thousands_of_damaged_clips_lives(good: Path, tmp_path: Path) -> None:
     code = """
 import sys, numpy as np
-from spiral_stream.decoders.video import decode
-from spiral_stream.decoders.probe import probe
+from spiral_stream.decoders.video.video import decode
+from spiral_stream.decoders.video.probe import probe
 from spiral_stream.errors import DataError, SourceError
 from tests.fixtures.examples import few
 clean = bytearray(open(sys.argv[1], "rb").read())

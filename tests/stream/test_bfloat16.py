@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 import spiral_stream as sp
 from spiral_stream.host_dtypes import BFLOAT16, as_array, rounded, widened
 from spiral_stream.testing import check_elastic, check_replay, check_resume, same
-from spiral_stream.transforms.image import compile_image
+from spiral_stream.transforms.image.image import compile_image
 from tests.fixtures.scenes import encoded, smooth
 
 STEPS = [sp.RandomResizedCrop(16), sp.ColorJitter(0.3), sp.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))]

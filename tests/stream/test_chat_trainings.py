@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 import spiral_stream as sp
-from spiral_stream.transforms import splitting
+from spiral_stream.transforms.text import splitting
 from tests.fixtures import chats
 
 pytestmark = [

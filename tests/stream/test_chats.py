@@ -13,7 +13,7 @@ import spiral_stream as sp
 from spiral_stream.testing import check_elastic, check_replay, check_resume
 from tests.fixtures import chats
 from tests.fixtures.chats import LAST_DIFFERS, MARKED, PLAIN, catalog_of, of_transformers, table, turn
-from tests.stream.planner.test_mesh import Mesh
+from tests.stream.planner.binding.test_mesh import Mesh
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:(collate. batch_size|iter. rank|materialize):spiral_stream.SpiralWarning"

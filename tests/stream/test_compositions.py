@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.plan.fingerprint import canonical
+from spiral_stream.plan.saving.fingerprint import canonical
 from spiral_stream.testing import check_elastic, check_replay, check_resume
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]

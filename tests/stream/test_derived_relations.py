@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.integrity import seal
 from spiral_stream.plan.checks import unheeded_sort
-from spiral_stream.plan.makers import rows_of
 from spiral_stream.plan.tree import spine
+from spiral_stream.plan.verbs.row_makers import rows_of
 from spiral_stream.testing import check_elastic, check_replay, check_resume
 from tests.fixtures import streams
 from tests.fixtures.examples import few

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.runtime import forming
-from spiral_stream.sampling import slices
+from spiral_stream.runtime.forming import inputs as forming
+from spiral_stream.sampling.mixing import slices
 from spiral_stream.testing import frozen, same
 from tests.fixtures.texts import SMALL_PLANS
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import MOST_SHOWN, DataError, PlanError, SourceError, SpiralError, cut, renumbered, shown
-from spiral_stream.sources.reach import ReferenceDataError
+from spiral_stream.sources.references.policy import ReferenceDataError
 
 LONG = "word " * 1000
 

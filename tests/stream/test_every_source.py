@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import spiral_stream as spiral
-from spiral_stream.sources.saved import library_kinds
+from spiral_stream.sources.serialize import library_kinds
 from spiral_stream.testing import check_elastic, check_resume
 from tests.fixtures.every_source import changed, made
 

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 from typer.testing import CliRunner
 
 import spiral_stream as spiral
-from spiral_stream import cli, col
+from spiral_stream import col
+from spiral_stream.commands import cli
 from tests.fixtures.chats import MARKED
 from tests.fixtures.chats import tokenizer as chat_tokenizer
 

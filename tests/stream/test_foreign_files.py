@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.catalog.rows import RELATIONS
+from spiral_stream.catalog.records import RELATIONS
+from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.semantic import H264_REF, JPEG_REF
 from spiral_stream.sources.source import content_key
 from spiral_stream.testing import same

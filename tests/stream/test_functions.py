@@ -191,7 +191,7 @@ def test_kept_values_are_those_of_the_functions(
 
 def _break(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every call of a function fail, without a change of its code, but for the rows that are computed again."""
-    from spiral_stream.runtime import kept_again
+    from spiral_stream.runtime.columns import recomputed as kept_again
     from spiral_stream.transforms.python import Function
 
     monkeypatch.setattr(kept_again, "ROWS", 0)

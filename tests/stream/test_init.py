@@ -19,8 +19,8 @@ import pytest
 from typer.testing import CliRunner
 
 import spiral_stream as sp
-from spiral_stream import cli
-from spiral_stream.storage.opening import store_of
+from spiral_stream.commands import cli
+from spiral_stream.storage.open import store_of
 from tests.fixtures.every_source import MADE
 from tests.fixtures.every_source import made as write_source
 from tests.fixtures.programs import stored_images

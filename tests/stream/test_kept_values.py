@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.runtime.kept_again import alike
+from spiral_stream.runtime.columns.recomputed import alike
 from tests.fixtures import functions, kept
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(300)]
@@ -88,7 +88,7 @@ def test_values_that_differ_are_found_when_they_are_opened(
 
 def test_one_process_looks_for_all_and_once(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    monkeypatch.setattr("spiral_stream.runtime.opening.check_kept", lambda stages, seed: looked.append(seed))
+    monkeypatch.setattr("spiral_stream.runtime.run.opened_plan.check_kept", lambda stages, seed: looked.append(seed))
     plan, _ = PLANS["map"]
     with collated(plan(sampled(catalog)).cache()) as stream:
         stream.materialize(lambda _: None)
@@ -127,7 +127,7 @@ def test_rows_that_cannot_be_read_here_are_told_and_not_checked(
     def away(*_: Any) -> Any:
         raise sp.SourceError("Parquet: the store does not answer")
 
-    monkeypatch.setattr("spiral_stream.runtime.kept_again.rows_through", away)
+    monkeypatch.setattr("spiral_stream.runtime.columns.recomputed.rows_through", away)
     says = r"values of from_environment are read and not checked.*does not answer.*opening the stream there"
     with collated(plan(sampled(catalog)).cache(), "m") as stream, pytest.warns(sp.SpiralWarning, match=says):
         assert [batch["m"] for batch in stream] == want

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, example, given
 
 import spiral_stream as sp
 from spiral_stream.errors import BindError, DataError, PlanError
-from spiral_stream.plan.canonical import to_json
-from spiral_stream.plan.saved import from_json
+from spiral_stream.plan.saving.canonical import to_json
+from spiral_stream.plan.saving.saved import from_json
 from spiral_stream.testing import check_elastic, check_replay, check_resume, frozen, same
 from tests.fixtures import chains
 from tests.fixtures.chains import DECIDED, SPAN, STEPS, expected, stream

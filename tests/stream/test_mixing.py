@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.plan.canonical import to_json
-from spiral_stream.sampling.in_turn import EpochInTurn
+from spiral_stream.plan.saving.canonical import to_json
+from spiral_stream.sampling.mixing.sequential_mix import EpochInTurn
 from spiral_stream.testing import check_elastic, check_replay, check_resume
 
 

@@ -10,8 +10,8 @@ import pytest
 from spiral_stream.errors import SourceError
 from spiral_stream.relational import sql_process
 from spiral_stream.sources import pins
-from spiral_stream.sources.reach import Reach
-from spiral_stream.sources.reference import resolve
+from spiral_stream.sources.references.policy import Reach
+from spiral_stream.sources.references.resolve import resolve
 from spiral_stream.threads import available_cores
 
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from spiral_stream.decoders import region
+from spiral_stream.decoders.image import region
 from spiral_stream.transforms import _pixels
 from tests.stream.test_replay import GOLDEN, ROWS, digest, relation
 
 ROOT = Path(__file__).parents[2]
 KERNELS = (
     "tests/stream/transforms/test_pixels.py",
-    "tests/stream/decoders/test_rgb.py",
-    "tests/stream/decoders/test_region.py",
+    "tests/stream/decoders/video/test_rgb.py",
+    "tests/stream/decoders/image/test_region.py",
     "tests/stream/batching/test_packing.py",
     "tests/stream/fields/test_sequence.py",
     "tests/stream/integrity/test_blocks.py",
-    "tests/stream/derived/test_gather.py",
-    "tests/stream/sampling/test_permutation.py",
+    "tests/stream/derived/kinds/test_gather.py",
+    "tests/stream/sampling/orders/test_permutation.py",
     "tests/stream/test_replay.py",
     "tests/stream/test_replay_text.py",
 )

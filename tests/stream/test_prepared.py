@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.testing import frozen, same
 from tests.fixtures.streams import FIXED, ORDERS, ROWS, TAILS, identities, maker, our_threads, plan

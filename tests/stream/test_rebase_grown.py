@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import ResumeError
-from spiral_stream.planner.rebase_record import Rebase
+from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.testing import check_elastic, check_replay
 from tests.fixtures.examples import few
 

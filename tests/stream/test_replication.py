@@ -11,7 +11,7 @@ import spiral_stream as sp
 from spiral_stream.errors import BindError, PlanError
 from spiral_stream.testing import frozen, same
 from tests.fixtures.examples import few
-from tests.stream.planner.test_mesh import Mesh
+from tests.stream.planner.binding.test_mesh import Mesh
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(300)]
 

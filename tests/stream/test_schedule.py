@@ -12,7 +12,7 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.errors import PlanError
-from spiral_stream.plan.fingerprint import canonical
+from spiral_stream.plan.saving.fingerprint import canonical
 from spiral_stream.testing import check_elastic, check_resume
 from tests.fixtures.texts import SMALL_PLANS, documents, make_catalog
 

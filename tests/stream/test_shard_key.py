@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import PlanError
-from spiral_stream.plan.fingerprint import canonical
+from spiral_stream.plan.saving.fingerprint import canonical
 from spiral_stream.testing import check_elastic, check_order, check_replay, check_resume, frozen, same
 from tests.fixtures.examples import few
 from tests.stream.explain.words import in_words

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import spiral_stream as sp
-from spiral_stream.decoders.sound import decode_sound
-from spiral_stream.decoders.sound_selection import SoundSelection
+from spiral_stream.decoders.sound.sound import decode_sound
+from spiral_stream.decoders.sound.sound_selection import SoundSelection
 from spiral_stream.testing import check_elastic, check_replay, check_resume, same
 from tests.fixtures.sounds import CODECS, recording
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.planner.bind import Bound
+from spiral_stream.planner.binding.bindings import Bound
 from spiral_stream.testing import LOOPS, check_elastic, check_loops, check_replay, check_resume, frozen, same
 from tests.fixtures.drawn_streams import CACHES, ORDERS, TOKENS, Drawn, catalogs, plans
 from tests.fixtures.examples import few

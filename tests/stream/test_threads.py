@@ -17,7 +17,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream import threads
 from spiral_stream.errors import SpiralWarning
-from spiral_stream.runtime import tokens
+from spiral_stream.runtime.columns import tokens
 from spiral_stream.threads import OwnThread, ThreadShare, ToldLock, Workers, doing, sharing, thread_share
 from tests.fixtures import texts
 from tests.fixtures.streams import maker, our_threads

@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream import threads
-from spiral_stream.cache.reader import CachedShard
-from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.cache.store.reader import CachedShard
+from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.errors import SpiralWarning, StreamError
-from spiral_stream.runtime import passes, pipeline
+from spiral_stream.runtime.run import loop as passes
+from spiral_stream.runtime.run import pipeline
 from spiral_stream.testing import same
 from tests.fixtures.examples import few
 from tests.fixtures.streams import maker, our_threads, plan

@@ -151,7 +151,14 @@ def test_a_warning_names_the_line_that_called_the_library(
 # ---- whatever stands between
 
 
-OURS = ["spiral_stream", "spiral_stream.plan.mix", "contextlib", "threading", "concurrent.futures.thread", "typing"]
+OURS = [
+    "spiral_stream",
+    "spiral_stream.plan.verbs.mix",
+    "contextlib",
+    "threading",
+    "concurrent.futures.thread",
+    "typing",
+]
 CALLERS = [
     "__main__",
     "train",

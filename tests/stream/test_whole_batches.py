@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.batching.one_stream import least_window
-from spiral_stream.derived.executors import Threads
-from spiral_stream.runtime import forming
-from spiral_stream.runtime.counted_epochs import count_epoch
-from spiral_stream.sampling import slices
+from spiral_stream.derived.work.executors import Threads
+from spiral_stream.runtime.forming import inputs as forming
+from spiral_stream.runtime.run.count import count_epoch
+from spiral_stream.sampling.mixing import slices
 from spiral_stream.testing import frozen, same
 from tests.fixtures.examples import few
 from tests.fixtures.texts import SMALL_PLANS

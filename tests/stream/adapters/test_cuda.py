@@ -15,7 +15,7 @@ from spiral_stream.plan.nodes import Deliver
 from spiral_stream.runtime.delivery import Delivery, Devices, Feed
 from spiral_stream.seeding import mix64
 from spiral_stream.transforms.chain import compile_chain
-from spiral_stream.transforms.image import compile_image
+from spiral_stream.transforms.image.image import compile_image
 from tests.fixtures.streams import maker, plan
 
 CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.adapters.device_copies import CopiesAhead, Copy
-from spiral_stream.runtime.pending import Batch
+from spiral_stream.runtime.batch.pending_batch import Batch
 from tests.fixtures.host_batches import SIZE, Host
 
 WAIT_S = 30.0

@@ -10,7 +10,7 @@ from spiral_stream.batching.composition import StratifiedByStream
 from spiral_stream.batching.formation import Setting
 from spiral_stream.batching.stratified import Line, deal, smallest_window
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
-from spiral_stream.sampling.mixture import Mixture, apportion
+from spiral_stream.sampling.mixing.mixture import Mixture, apportion
 from spiral_stream.testing import ChapterSamples, FormedChapter, check_formation
 from tests.fixtures.examples import few
 

@@ -7,7 +7,7 @@ import pytest
 
 from spiral_stream.cache.copying import copy_prepared
 from spiral_stream.errors import CacheError, SpiralWarning
-from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.open import store_of
 from tests.fixtures import sharing
 from tests.fixtures.two_machines import Team
 

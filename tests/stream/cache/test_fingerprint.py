@@ -3,10 +3,10 @@
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.cache.clips import ClipKind
 from spiral_stream.cache.fingerprint import token_code_facts
+from spiral_stream.cache.kinds.clips import ClipKind
 from spiral_stream.decoders.limits import CLIPS
-from spiral_stream.plan.clips import clip_parts
+from spiral_stream.plan.fields.clips import clip_parts
 
 CLIP = sp.Stack("clip", decode="h264", sequence_length=4, crop=32)
 

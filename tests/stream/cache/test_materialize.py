@@ -19,11 +19,12 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.cache import materialize as room
+from spiral_stream.cache.kinds.tokens import TokenKind
 from spiral_stream.cache.materialize import Progress, build
-from spiral_stream.cache.store import CacheStore
-from spiral_stream.cache.tokens import TokenKind
-from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.derived import executors, together
+from spiral_stream.cache.store.store import CacheStore
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.derived.work import executors
+from spiral_stream.derived.work import make as together
 from spiral_stream.testing import frozen, same
 from tests.fixtures.kinds import BAD, CASES, Case, works
 from tests.fixtures.kinds import ROWS as TEXTS
@@ -212,7 +213,7 @@ import sys, time
 from pathlib import Path
 import spiral_stream as sp
 from spiral_stream.cache import materialize
-from spiral_stream.cache.store import CacheStore
+from spiral_stream.cache.store.store import CacheStore
 from tests.fixtures.kinds import CASES
 
 materialize.UNIT_ROWS = materialize.WRITERS = 1

@@ -23,13 +23,14 @@ from typer.testing import CliRunner
 import spiral_stream as sp
 from spiral_stream.catalog import convert as room
 from spiral_stream.catalog.convert import convert
-from spiral_stream.cli import app
+from spiral_stream.commands.cli import app
 from spiral_stream.errors import SourceError
 from spiral_stream.semantic import JPEG_REF, semantic_of, with_semantic
-from spiral_stream.sources import lance_append, targets
-from spiral_stream.sources.saved import library_kinds
+from spiral_stream.sources.lance import lance_append
+from spiral_stream.sources.serialize import library_kinds
 from spiral_stream.sources.source import ROW
-from spiral_stream.storage.opening import store_of
+from spiral_stream.sources.writing import destinations as targets
+from spiral_stream.storage.open import store_of
 from tests.fixtures import stores
 from tests.fixtures.every_source import made
 from tests.fixtures.lines import Lines
@@ -208,12 +209,12 @@ def test_a_missing_file_is_named_and_nothing_is_visible(tmp_path: Path) -> None:
     assert not (tmp_path / "o.lance" / "_versions").exists()
 
 
-RUN = "from spiral_stream.cli import main; main()"
+RUN = "from spiral_stream.commands.cli import main; main()"
 SLOW = """
 import sys
 import time
 from spiral_stream.catalog import convert as room
-from spiral_stream.cli import main
+from spiral_stream.commands.cli import main
 
 inlined = room.inlined
 def slowly(*args):
@@ -260,7 +261,7 @@ def test_a_conversion_that_dies_while_it_publishes_goes_on(
     source, place = write(tmp_path / "in", 3), tmp_path / "out.lance"
     with monkeypatch.context() as patch:
         if moment == "append":
-            patch.setattr("spiral_stream.sources.targets.append", die)
+            patch.setattr("spiral_stream.sources.writing.destinations.append", die)
         else:
             patch.setattr(room._Conversion, "_clean", die)
         with pytest.raises(Killed):
@@ -426,7 +427,7 @@ def test_two_machines_that_convert_the_same_files_add_them_once(
         return commit(*args)
 
     uri, source = on_store(bucket, tmp_path, monkeypatch), write(tmp_path / "in", 3)
-    monkeypatch.setattr("spiral_stream.derived.store_leases.DEAD_S", 0.0)  # the first one is taken for dead
+    monkeypatch.setattr("spiral_stream.derived.share.store_leases.DEAD_S", 0.0)  # the first one is taken for dead
     commit, taken = targets.append_alone, list[int]()
     monkeypatch.setattr(targets, "append_alone", overtaken)
     done = convert(source, uri)

@@ -19,11 +19,11 @@ import pytest
 
 from spiral_stream.catalog import database, lock
 from spiral_stream.catalog.database import CatalogTable, Database
-from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry, connect
+from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.errors import CatalogError
-from spiral_stream.sources.arrow import Arrow
-from spiral_stream.sources.parquet import Parquet
+from spiral_stream.sources.arrow.table import Arrow
+from spiral_stream.sources.columnar.parquet import Parquet
 
 ENV = {**os.environ, "PYTHONPATH": str(Path.cwd())}
 
@@ -48,7 +48,7 @@ REGISTER = """
 import sys
 import pyarrow as pa
 from spiral_stream.catalog.registry import connect
-from spiral_stream.sources.arrow import Arrow
+from spiral_stream.sources.arrow.table import Arrow
 
 name = sys.argv[2]
 catalog = connect(sys.argv[1])
@@ -122,7 +122,7 @@ import os, sys
 import lance
 import pyarrow as pa
 from spiral_stream.catalog.registry import connect
-from spiral_stream.sources.arrow import Arrow
+from spiral_stream.sources.arrow.table import Arrow
 
 def killed(rows, place, **kwargs):
     if place.endswith("relations.lance"):

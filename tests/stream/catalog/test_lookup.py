@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from spiral_stream.catalog.lookup import lookup
-from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry, connect
-from spiral_stream.derived.identities import Identities
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.derived.kinds.identities import Identities
 from spiral_stream.semantic import JPEG_REF
-from spiral_stream.sources.parquet import Parquet, ParquetReader
+from spiral_stream.sources.columnar.parquet import Parquet, ParquetReader
 
 ROWS = pa.table(
     {

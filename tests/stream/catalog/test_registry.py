@@ -7,7 +7,7 @@ import pytest
 
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.errors import CatalogError
-from spiral_stream.sources.arrow import Arrow
+from spiral_stream.sources.arrow.table import Arrow
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def test_a_state_without_edits_is_at_most_1_kb_and_leads_on(shared: sp.Catalog, 
 
 
 def test_a_state_that_holds_its_lists_itself_still_loads(catalog: sp.Catalog) -> None:
-    from spiral_stream.planner.saved_state import SavedState, sealed
+    from spiral_stream.planner.state.saved_state import SavedState, sealed
 
     with stream(catalog) as one, stream(catalog) as two:
         state = after(one, 3)

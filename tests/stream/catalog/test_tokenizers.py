@@ -9,10 +9,10 @@ from tokenizers import Tokenizer
 from spiral_stream.catalog import tokenizers as room
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.errors import CatalogError, SourceError
-from spiral_stream.transforms import proof as proof_room
-from spiral_stream.transforms.encoder import TextEncoder
-from spiral_stream.transforms.proof import PROOF, Proof
-from spiral_stream.transforms.text import Tokenize
+from spiral_stream.transforms.text import tokenizer_equivalence as proof_room
+from spiral_stream.transforms.text.encoder import TextEncoder
+from spiral_stream.transforms.text.tokenize import Tokenize
+from spiral_stream.transforms.text.tokenizer_equivalence import PROOF, Proof
 from tests.fixtures.vocabularies import END, PAD, byte_level, data, framed, others
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spiral_stream.decoders.image import JpegDecoder, PillowDecoder
+from spiral_stream.decoders.image.image import JpegDecoder, PillowDecoder
 from spiral_stream.decoders.registry import CLIPS, DECODERS, decode_version, decoder
 from spiral_stream.errors import PlanError
 

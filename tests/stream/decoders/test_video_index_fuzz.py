@@ -10,14 +10,14 @@ import pytest
 import xxhash
 
 import spiral_stream as sp
-from spiral_stream.decoders.frame_selection import FrameSelection, segment_of
 from spiral_stream.decoders.limits import CLIPS, need_frames, need_pixels
-from spiral_stream.decoders.probe import probe
-from spiral_stream.decoders.video import decode, feed_plan
-from spiral_stream.decoders.video_index import VideoIndex
+from spiral_stream.decoders.video.frame_selection import FrameSelection, segment_of
+from spiral_stream.decoders.video.probe import probe
+from spiral_stream.decoders.video.video import decode, feed_plan
+from spiral_stream.decoders.video.video_index import VideoIndex
 from spiral_stream.errors import CacheError
 from spiral_stream.semantic import H264_REF
-from spiral_stream.sources.located import Located, locate
+from spiral_stream.sources.references.ranged import Located, locate
 from tests.fixtures.mutations import COUNTS, mutated_bytes, survives
 from tests.fixtures.videos import Made, write_video
 

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.derived import build as room
-from spiral_stream.derived import together
 from spiral_stream.derived.build import BuildProgress, build, chunks, make_chunk, shard_rows
-from spiral_stream.derived.claims import Claims
-from spiral_stream.derived.column import Column
 from spiral_stream.derived.derivation import Derivation, Piece, ShardRows
-from spiral_stream.derived.executors import Builders, Shared, Threads
+from spiral_stream.derived.index import RosterFile, keys_of
+from spiral_stream.derived.kinds.column import Column
 from spiral_stream.derived.part import PartWriter, Written
-from spiral_stream.derived.roster import RosterFile, keys_of
+from spiral_stream.derived.share.leases import Claims
+from spiral_stream.derived.work import make as together
+from spiral_stream.derived.work.executors import Builders, Shared, Threads
 from spiral_stream.errors import CacheError, DamageError, SourceError, SpiralWarning
 from spiral_stream.expr import Expr, bind, col
 from tests.fixtures.builders import SHARDS, experiment

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.derived import build as room
 from spiral_stream.derived.build import make_chunk
-from spiral_stream.derived.column import Column
 from spiral_stream.derived.derivation import Derivation
-from spiral_stream.derived.executors import Shared
-from spiral_stream.derived.lengths import ListLengths
-from spiral_stream.derived.survivors import Survivors
+from spiral_stream.derived.kinds.column import Column
+from spiral_stream.derived.kinds.lengths import ListLengths
+from spiral_stream.derived.kinds.selected_rows import Survivors
+from spiral_stream.derived.work.executors import Shared
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import bind, col
 from tests.fixtures.examples import few

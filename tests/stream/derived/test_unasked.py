@@ -13,7 +13,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.derived import unasked
 from spiral_stream.derived.unasked import Cost, in_bytes
-from spiral_stream.planner import kept_columns
+from spiral_stream.planner.selection import narrow_columns as kept_columns
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 import spiral_stream as sp
-from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.catalog.statistics import measure, save_statistics
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.catalog.statistics.measure import measure, save_statistics
 from tests.fixtures import clips, relations
 
 KEYS = ("frame_count", "width * height")

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from spiral_stream import Catalog
-from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.catalog.statistics import measure, save_statistics
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.catalog.statistics.measure import measure, save_statistics
 from spiral_stream.explain import Explanation
 from tests.fixtures.programs import image_catalog, image_program
 

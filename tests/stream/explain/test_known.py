@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from typer.testing import CliRunner
 
 import spiral_stream as sp
-from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.cli import app
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.commands.cli import app
 from spiral_stream.explain import SECTIONS
 from tests.fixtures import clips, relations
 from tests.fixtures.texts import SMALL_PLANS

@@ -16,7 +16,7 @@ from spiral_stream import (
     col,
 )
 from spiral_stream.explain import SECTIONS
-from spiral_stream.transforms.encoder import TextEncoder
+from spiral_stream.transforms.text.encoder import TextEncoder
 from tests.fixtures import clips, reads
 from tests.fixtures.programs import image_program
 from tests.fixtures.texts import SMALL_PLANS

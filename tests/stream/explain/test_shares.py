@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.catalog.statistics import measure, save_statistics
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.catalog.statistics.measure import measure, save_statistics
 from spiral_stream.explain import skew
 from tests.fixtures import clips, reads
 from tests.stream.explain import footages
-from tests.stream.explain.test_batch import operands
+from tests.stream.explain.batch.test_batch import operands
 from tests.stream.explain.words import in_words
 
 ROWS = 600

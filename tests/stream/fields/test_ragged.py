@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.fields import _tokens
 from spiral_stream.fields.ragged import Ragged
-from spiral_stream.runtime.samples import as_lists
+from spiral_stream.runtime.columns.samples import as_lists
 
 LISTS = st.lists(st.lists(st.integers(0, 2**16 - 1), max_size=5), max_size=8)
 

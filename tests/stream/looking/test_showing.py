@@ -21,7 +21,7 @@ from rich.console import Console
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import spiral_stream as sp
-from spiral_stream.looking import face
+from spiral_stream.looking import inspect as face
 from tests.fixtures import texts
 from tests.fixtures.examples import few
 from tests.fixtures.streams import plan
@@ -342,7 +342,7 @@ def test_views_of_large_inputs_keep_to_two_mebibytes(tmp_path: Path) -> None:
 
 
 def test_showing_reads_no_more_than_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spiral_stream.catalog.opened import OpenRelation
+    from spiral_stream.catalog.relation.reader import OpenRelation
 
     rows = 70_000
     catalog = small(tmp_path, x=np.arange(rows))

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spiral_stream.errors import PlanError
-from spiral_stream.plan.code import blind_spots, code_fingerprint
+from spiral_stream.plan.functions.code import blind_spots, code_fingerprint
 
 HEAD = """
 import abc

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.plan.epoch_length import size_and_shares
-from spiral_stream.plan.mix import Mix, Part
+from spiral_stream.plan.verbs.mix import Mix, Part
 from tests.fixtures.texts import make_catalog
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.planner.composed import doubts
 from spiral_stream.planner.lower import lower
-from spiral_stream.planner.physical import Stages
+from spiral_stream.planner.stages import Stages
 from tests.fixtures.texts import make_catalog, mixed
 
 KEYS = [sp.BucketKey("size")]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.planner.saved_state import sealed
+from spiral_stream.planner.state.saved_state import sealed
 from tests.fixtures.mutations import COUNTS, mutated_json, shown, survives
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 

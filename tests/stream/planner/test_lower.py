@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from spiral_stream import CacheError, Catalog, HashBucketed, List, PlanError, Raw, ShuffleBuckets, Stack, col
-from spiral_stream.plan.fingerprint import canonical
-from spiral_stream.planner.kept_plans import cache_root, saved_plan
+from spiral_stream.plan.saving.fingerprint import canonical
 from spiral_stream.planner.lower import lower
-from spiral_stream.planner.physical import Stages
+from spiral_stream.planner.prepared_data.folder import cache_root, saved_plan
+from spiral_stream.planner.stages import Stages
 from tests.fixtures import reads
 from tests.fixtures.mutations import mutated_bytes, mutated_json
 from tests.fixtures.programs import as_written, image_catalog, image_fields, image_program, image_transforms

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.derived import unasked
-from spiral_stream.planner import kept_columns
+from spiral_stream.planner.selection import narrow_columns as kept_columns
 from spiral_stream.sampling.order import Order
 from spiral_stream.sources.source import Source
 

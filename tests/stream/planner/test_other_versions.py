@@ -13,8 +13,8 @@ import spiral_stream as sp
 from spiral_stream.batching.one_stream import least_window
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.windowed import WindowedBucket
-from spiral_stream.plan import fingerprint
-from spiral_stream.sampling.shard_aware import ShardAwareShuffle
+from spiral_stream.plan.saving import fingerprint
+from spiral_stream.sampling.orders.shard_aware import ShardAwareShuffle
 from tests.fixtures.texts import SMALL_PLANS
 
 pytestmark = SMALL_PLANS

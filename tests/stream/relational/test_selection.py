@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from spiral_stream.derived.derivation import Derivation, Piece, ShardRows
-from spiral_stream.derived.survivors import SLOTS, SUMMARY, encoded
+from spiral_stream.derived.kinds.selected_rows import SLOTS, SUMMARY, encoded
 from spiral_stream.errors import CacheError, DamageError, SpiralWarning
 from spiral_stream.relational import _select, selection
 from spiral_stream.relational.selection import Selection, whole

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import spiral_stream as sp
-from spiral_stream.sources.lance import LanceReader
+from spiral_stream.sources.lance.source import LanceReader
 
 JPEG = {"image_ref": "image/jpeg-ref"}
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.catalog.skew import spread_of
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.catalog.statistics.skew import spread_of
 from spiral_stream.report import timeline as room
 from spiral_stream.report.timeline import OTHER, Timeline, timeline
 

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image, ImageOps
 
 import spiral_stream as sp
-from spiral_stream.decoders import region
+from spiral_stream.decoders.image import region
 from spiral_stream.errors import PlanError
-from spiral_stream.plan.canonical import encode_value
+from spiral_stream.plan.saving.canonical import encode_value
 
 COUNT = 24
 KEEP = [None, sp.Original(), sp.Raw(), sp.Jpeg(shorter_side=40, quality=90)]

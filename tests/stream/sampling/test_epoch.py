@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.sampling.epoch import EpochOrder, Places
-from spiral_stream.sampling.left_over import LeftOver
-from spiral_stream.sampling.mixture import Mixture
+from spiral_stream.sampling.mixing.mixture import Mixture
+from spiral_stream.sampling.mixing.remainder import LeftOver
 from spiral_stream.sampling.order import Order, Population
 
 Populate = Callable[..., Population]

@@ -14,11 +14,11 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
 from spiral_stream.sampling.order import Order, Population
-from spiral_stream.sampling.sequential import Sequential
-from spiral_stream.sampling.shard_aware import ShardAwareShuffle
-from spiral_stream.sampling.shuffle import GlobalShuffle
+from spiral_stream.sampling.orders.hash_bucketed import HashBucketed, ShuffleBuckets
+from spiral_stream.sampling.orders.sequential import Sequential
+from spiral_stream.sampling.orders.shard_aware import ShardAwareShuffle
+from spiral_stream.sampling.orders.shuffle import GlobalShuffle
 
 REPLAY = Path(__file__).parents[2] / "replay" / "orders.json"
 Populate = Callable[..., Population]

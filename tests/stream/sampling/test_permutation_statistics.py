@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from spiral_stream.sampling import permutation
-from spiral_stream.sampling.permutation import EXACT, permute
+from spiral_stream.sampling.orders import permutation
+from spiral_stream.sampling.orders.permutation import EXACT, permute
 
 UInt64 = NDArray[np.uint64]
 LIMIT = 3.89

@@ -17,20 +17,23 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import spiral_stream as sp
-from spiral_stream import cli
-from spiral_stream.command_words import typed
+from spiral_stream.commands import cli
+from spiral_stream.commands.command_words import typed
 from spiral_stream.errors import SourceError
 from spiral_stream.semantic import SHAPE, semantic_of
-from spiral_stream.sources import jsonl, mds, mds_samples, webdataset
-from spiral_stream.sources.mds_encodings import ARRAY_TYPES
-from spiral_stream.sources.payload import payload
-from spiral_stream.sources.saved import source_from_json, source_to_json
+from spiral_stream.sources.mds import samples as mds_samples
+from spiral_stream.sources.mds import source as mds
+from spiral_stream.sources.mds.encodings import ARRAY_TYPES
+from spiral_stream.sources.references.payload import payload
+from spiral_stream.sources.serialize import source_from_json, source_to_json
+from spiral_stream.sources.tar import webdataset
+from spiral_stream.sources.text import jsonl
 from spiral_stream.testing import check_source
 from tests.fixtures.examples import few
 from tests.fixtures.imported_rows import rows_of
-from tests.stream.sources.test_mds import shard
-from tests.stream.sources.test_mosaic_folders import write_lines
-from tests.stream.sources.test_webdataset import members
+from tests.stream.sources.mds.test_source import shard
+from tests.stream.sources.tar.test_webdataset import members
+from tests.stream.sources.test_mosaic import write_lines
 
 Row = dict[str, Any]
 Member = tuple[str, bytes]

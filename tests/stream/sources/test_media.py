@@ -21,9 +21,9 @@ import spiral_stream as spiral
 from spiral_stream.catalog.convert import convert
 from spiral_stream.errors import DataError, SpiralError
 from spiral_stream.semantic import JPEG_REF
-from spiral_stream.sources.located import locate
-from spiral_stream.sources.reach import ReferenceDataError
-from spiral_stream.sources.reference import resolve
+from spiral_stream.sources.references.policy import ReferenceDataError
+from spiral_stream.sources.references.ranged import locate
+from spiral_stream.sources.references.resolve import resolve
 
 datasets.disable_progress_bars()
 
@@ -178,7 +178,7 @@ def test_files_that_rows_name_are_pinned(tmp_path: Path, column: str) -> None:
 def test_rows_that_hold_bytes_are_not_read_when_they_are_registered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spiral_stream.sources.parquet import ParquetReader
+    from spiral_stream.sources.columnar.parquet import ParquetReader
 
     scanned = list[str]()
     scan = ParquetReader.scan

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, final
 import pytest
 
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.csv_files import Csv
-from spiral_stream.sources.guessed import source_at
-from spiral_stream.sources.jsonl import Jsonl
+from spiral_stream.sources.detect import source_at
 from spiral_stream.sources.options import options_of
 from spiral_stream.sources.source import Source
-from spiral_stream.sources.tokens import Tokens
-from spiral_stream.sources.webdataset import WebDataset
+from spiral_stream.sources.tar.webdataset import WebDataset
+from spiral_stream.sources.text.csv import Csv
+from spiral_stream.sources.text.jsonl import Jsonl
+from spiral_stream.sources.tokens.source import Tokens
 
 
 @pytest.mark.parametrize(

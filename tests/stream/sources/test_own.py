@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.errors import CatalogError, SourceError
 from spiral_stream.sources import MemoryReader, Reader, Source, Unit, content_key
-from spiral_stream.sources.saved import source_from_json, source_to_json
+from spiral_stream.sources.serialize import source_from_json, source_to_json
 from spiral_stream.testing import check_source
 
 

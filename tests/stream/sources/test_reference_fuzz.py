@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from spiral_stream.errors import DataError, SourceError, SpiralError
-from spiral_stream.sources.located import locate
-from spiral_stream.sources.reach import Reach
-from spiral_stream.sources.reference import resolve
+from spiral_stream.sources.references.policy import Reach
+from spiral_stream.sources.references.ranged import locate
+from spiral_stream.sources.references.resolve import resolve
 from tests.fixtures.mutations import COUNTS, deadline, mutated_bytes, mutated_json, shown, survives
 
 SECRET = os.urandom(64)

@@ -14,7 +14,7 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
-from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import options_of
 from tests.fixtures import stores, streams
 

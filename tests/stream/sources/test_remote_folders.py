@@ -16,7 +16,7 @@ from PIL import Image
 import spiral_stream as sp
 from spiral_stream.errors import SpiralWarning
 from spiral_stream.storage.objects import Objects
-from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import options_of
 from tests.fixtures.videos import Made, write_video
 from tests.stream.sources.test_remote import need_same, put_all, rows_of

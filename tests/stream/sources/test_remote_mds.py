@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import use_storage
 from tests.fixtures import stores
 from tests.fixtures.fault_proxy import FaultProxy, fault_proxy
-from tests.stream.sources.test_mds import shard
+from tests.stream.sources.mds.test_source import shard
 from tests.stream.sources.test_remote import put_all, rows_of
 
 DATA = Path(__file__).parents[2] / "data" / "mds"

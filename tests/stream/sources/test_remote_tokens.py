@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.open import store_of
 from tests.stream.sources.test_remote import need_same, put_all, rows_of
-from tests.stream.sources.test_token_layout import write_index
+from tests.stream.sources.tokens.test_layout import write_index
 
 WAYS: dict[str, dict[str, Any]] = {
     "separator": {"separator": 0},

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from spiral_stream.errors import CacheError, SpiralWarning
-from spiral_stream.storage import node_default
-from spiral_stream.storage.node_cache import NodeCache
-from spiral_stream.storage.node_files import BLOCK
-from spiral_stream.storage.own_bytes import read_kept
+from spiral_stream.storage.node_cache import node_default
+from spiral_stream.storage.node_cache.cache import NodeCache
+from spiral_stream.storage.node_cache.node_files import BLOCK
+from spiral_stream.storage.node_cache.user_bytes import read_kept
 from tests.fixtures.range_server import drawn
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spiral_stream.storage.node_cache import NodeCache
-from spiral_stream.storage.node_files import BLOCK, Sums, data_file, sums_of
-from spiral_stream.storage.traffic import Traffic, counted
+from spiral_stream.storage.counters import Traffic, counted
+from spiral_stream.storage.node_cache.cache import NodeCache
+from spiral_stream.storage.node_cache.node_files import BLOCK, Sums, data_file, sums_of
 from tests.fixtures.node_folders import ended, taken
 from tests.fixtures.node_processes import context, hold, key_of, lease_and_fork, read_all, read_one
 from tests.fixtures.range_server import RangeServer, drawn

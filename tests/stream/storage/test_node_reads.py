@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.errors import CacheError, DamageError, SourceError
+from spiral_stream.storage.counters import Traffic, counted, counted_behind
 from spiral_stream.storage.faults import NotThereError
-from spiral_stream.storage.files import Memory
-from spiral_stream.storage.node_files import BLOCK
-from spiral_stream.storage.node_leases import Leases
-from spiral_stream.storage.node_store import NodeStore
+from spiral_stream.storage.local import Memory
+from spiral_stream.storage.node_cache.node_files import BLOCK
+from spiral_stream.storage.node_cache.node_leases import Leases
+from spiral_stream.storage.node_cache.store import NodeStore
 from spiral_stream.storage.store import Facts, Get, Got, Store
-from spiral_stream.storage.traffic import Traffic, counted, counted_behind
 
 DATA = np.random.default_rng(1).bytes(20 * BLOCK + 77)
 
@@ -154,7 +154,7 @@ def test_threads_that_read_the_same_block_ask_for_it_once(inner: Counting) -> No
 def test_a_lease_that_is_held_for_too_long_is_not_waited_for(
     inner: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spiral_stream.storage import node_store
+    from spiral_stream.storage.node_cache import store as node_store
 
     monkeypatch.setattr(node_store, "WAIT_S", 0.2)
     known, store = pin(inner), near(inner)
@@ -189,7 +189,7 @@ def test_a_cache_without_room_gives_bytes_all_the_same(inner: Counting, monkeypa
 def test_what_was_removed_before_is_read_exactly_and_leaves_the_others(
     inner: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spiral_stream.storage import node_room
+    from spiral_stream.storage.node_cache import eviction as node_room
 
     monkeypatch.setenv("SPIRAL_NODE_CACHE_BYTES", str(7 * BLOCK))
     for name in ("b", "c"):

@@ -17,9 +17,9 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
-from spiral_stream.storage import patience
+from spiral_stream.storage import retry as patience
 from spiral_stream.storage.objects import Objects
-from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.open import store_of
 from spiral_stream.storage.option_values import need_values
 from spiral_stream.storage.profiles import options_of, use_storage
 from spiral_stream.storage.store import Get, Got

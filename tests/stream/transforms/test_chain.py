@@ -7,7 +7,7 @@ import spiral_stream as sp
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.seeding import sample_keys, transform_keys
 from spiral_stream.transforms.chain import ImageChain, as_steps, compile_chain, compile_mask
-from spiral_stream.transforms.image import ImageProgram, compile_image
+from spiral_stream.transforms.image.image import ImageProgram, compile_image
 from tests.fixtures.scenes import smooth
 
 CROP, FLIP, JITTER = sp.RandomResizedCrop(40), sp.RandomHorizontalFlip(), sp.ColorJitter(0.4, 0.4, 0.4, 0.1)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.seeding import mix64, uniforms
-from spiral_stream.transforms.image import (
+from spiral_stream.transforms.image.image import (
     TRANSFORMS,
     CenterCrop,
     RandomCrop,

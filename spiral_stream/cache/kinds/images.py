@@ -1,0 +1,126 @@
+"""The cache kind of images: bytes as they are, smaller JPEGs, or raw pixels, as the profile says.
+
+Height and width are stored next to the payload. A row that is not stored goes through `keep` on the fly.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.cache.fingerprint import image_facts
+from spiral_stream.cache.kinds.kind import Kind, Rows
+from spiral_stream.decoders.decoder import Decoder
+from spiral_stream.decoders.image.image import JpegDecoder, decode_jpeg, encode_jpeg
+from spiral_stream.decoders.image.oriented import Oriented, inner_of
+from spiral_stream.errors import DataError
+from spiral_stream.plan.fields.profiles import Jpeg, Original, Profile, Raw
+from spiral_stream.sources.references.policy import Reach
+from spiral_stream.sources.references.resolve import resolve
+
+Pixels = NDArray[np.uint8]  # [H, W, 3]
+Bytes = bytes | memoryview
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StoredImage:
+    """The payload of one row."""
+
+    payload: Bytes
+    height: int
+    width: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ImageKind(Kind):
+    """One image column of one relation, read by one decoder, kept in one form."""
+
+    RUN_BYTES: ClassVar[int] = 8 << 20
+    RUN_ROWS: ClassVar[int] = (
+        32  # about 3 MB of JPEGs: below the size at which the allocator maps and unmaps every read
+    )
+
+    relation: str
+    column: str
+    decoder: Decoder
+    profile: Profile
+
+    @property
+    def form(self) -> str:
+        return str(self.profile)
+
+    def facts(self) -> dict[str, object]:
+        return image_facts(self.relation, self.column, self.decoder, self.profile)
+
+    def keep_rows(self, table: pa.Table, base: Reach | str) -> Rows:
+        """Make the payload of P references; see `Kind.keep_rows`."""
+        column = table[self.column]
+        payloads: list[Bytes] = []
+        height, width = (np.zeros(len(column), dtype=np.int32) for _ in range(2))
+        sizes = np.zeros(len(column), dtype=np.int64)
+        refused: dict[int, str] = {}
+        source_bytes = 0
+        for at in range(len(column)):  # 1 to 2 us per row; decoding takes 800
+            try:
+                data = resolve(column.slice(at, 1), base, self.decoder.limits.bytes)[0]
+                source_bytes += len(data)
+                kept = self.keep(data)
+            except DataError as error:
+                refused[at] = str(error)
+                continue
+            payloads.append(kept.payload)
+            sizes[at], height[at], width[at] = len(kept.payload), kept.height, kept.width
+        return Rows(b"".join(payloads), sizes, refused, {"height": height, "width": width}, source_bytes)
+
+    def keep(self, data: Bytes) -> StoredImage:
+        """Make the payload of one row from its encoded bytes.
+
+        Raises:
+            DataError: the bytes cannot be decoded.
+        """
+        if isinstance(self.profile, Raw):
+            pixels = self._shrunk(data)
+            return StoredImage(pixels.reshape(-1).view(np.uint8).data, *pixels.shape[:2])
+        if isinstance(self.profile, Jpeg):
+            pixels = self._shrunk(data)
+            return StoredImage(encode_jpeg(pixels, self.profile.quality), *pixels.shape[:2])
+        return StoredImage(data, *self.decoder.size(data))
+
+    def read(self, kept: StoredImage) -> Pixels:
+        """Return the pixels of a kept row; of raw pixels a view, not a copy.
+
+        Raises:
+            DataError: the bytes cannot be decoded.
+        """
+        if isinstance(self.profile, Raw):
+            shape = (kept.height, kept.width, self.decoder.channels)
+            return np.frombuffer(kept.payload, dtype=self.decoder.dtype).reshape(shape)
+        if isinstance(self.profile, Jpeg):
+            return decode_jpeg(kept.payload, self.decoder.limits.pixels)
+        return self.decoder.decode(kept.payload)
+
+    @property
+    def keeps_pixels(self) -> bool:
+        """Whether the payload is packed RGB pixels."""
+        return isinstance(self.profile, Raw)
+
+    @property
+    def keeps_jpeg(self) -> bool:
+        """Whether the payload is a JPEG, so that a crop can be decoded alone."""
+        return isinstance(self.profile, Jpeg) or (
+            not isinstance(self.profile, Raw) and isinstance(inner_of(self.decoder), JpegDecoder)
+        )
+
+    @property
+    def turns(self) -> bool:
+        """Whether kept bytes may have to be turned after they are decoded."""
+        return isinstance(self.profile, Original) and isinstance(self.decoder, Oriented)
+
+    def _shrunk(self, data: Bytes) -> Pixels:
+        pixels = self.decoder.decode(data)
+        side = getattr(self.profile, "shorter_side", None)
+        return pixels if side is None else self.decoder.shrunk(pixels, side)

@@ -1,0 +1,82 @@
+"""Make what is kept of a source's units one version of a dataset, and note which units it has: a snapshot."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from spiral_stream.catalog.imports.unit import KeptUnit
+from spiral_stream.catalog.lock import locked
+from spiral_stream.errors import SourceError
+from spiral_stream.integrity.publish import publish_file
+from spiral_stream.sources.import_source import ImportUnit
+from spiral_stream.sources.internal.imported import ROWS, SNAPSHOT, UNITS, Snapshot, snapshot_path
+from spiral_stream.sources.lance.fragments import commit_fragments
+from spiral_stream.sources.source import content_key
+
+
+def committed(folder: Path, schema: pa.Schema, units: Sequence[ImportUnit], kept: Sequence[KeptUnit]) -> str:
+    """Make the units' fragments a version of the dataset, and note it as a snapshot; returns its name.
+
+    Raises:
+        SourceError: there are no rows, or Lance refuses.
+    """
+    name = content_key("snapshot", *(part for unit in units for part in (unit.name, unit.content_key)))
+    if snapshot_path(str(folder), name).exists():
+        with suppress(SourceError):  # a damaged one is written again
+            Snapshot.load(str(folder), name)
+            return name
+    fragments = [text for each in kept for text in each.fragments]
+    if not fragments:
+        skipped = sum(each.refused for each in kept)
+        msg = f"the files have no rows{f'; {skipped:,} were left out, such as {kept[0].examples[0]}' if skipped else ''}. "
+        raise SourceError(msg + "Register the source when it has some")
+    with locked(folder / "committing", str(folder)):
+        version = commit_fragments(folder / ROWS, schema, fragments)
+        table = pa.Table.from_pylist(_lines(units, kept), SNAPSHOT)
+        with publish_file(snapshot_path(str(folder), name)) as draft, pa.OSFile(str(draft), "wb") as sink:
+            marked = Snapshot(table, version, schema).marked()
+            with pa.ipc.new_file(sink, marked.schema) as writer:
+                writer.write_table(marked)
+    for unit in units:  # the snapshot says it now
+        (folder / UNITS / f"{unit.content_key}.json").unlink(missing_ok=True)
+    return name
+
+
+def _lines(units: Sequence[ImportUnit], kept: Sequence[KeptUnit]) -> list[dict[str, Any]]:
+    """The rows of a snapshot. The parts of a file follow each other."""
+    found: list[dict[str, Any]] = []
+    file, base = "", 0
+    for unit, each in zip(units, kept, strict=True):
+        base = base if unit.of is not None and unit.of.name == file else 0
+        found += _parts(unit, each, base)
+        file, base = unit.file.name, base + sum(each.rows)
+    return found
+
+
+def _parts(unit: ImportUnit, kept: KeptUnit, base: int) -> Iterator[dict[str, Any]]:
+    count = max(1, len(kept.rows))
+    files = [each.file for each in unit.files or (unit,)]
+    for k in range(count):
+        yield {
+            "unit": unit.name,
+            "key": unit.content_key,
+            "part": k,
+            "parts": count,
+            "rows": kept.rows[k] if kept.rows else 0,
+            "kept_bytes": kept.kept_bytes[k] if kept.rows else 0,
+            "fragment": kept.fragments[k] if kept.rows else "",
+            "source_bytes": 0 if k else unit.size_bytes,
+            "refused": 0 if k else kept.refused,
+            "examples": [] if k else list(kept.examples),
+            "cpu_s": 0.0 if k else kept.cpu_s,
+            "files": []
+            if k
+            else [
+                {"name": file.name, "key": file.content_key, "rows": rows}
+                for file, rows in zip(files, kept.files, strict=True)
+            ],
+            "base": base,
+        }

@@ -1,0 +1,43 @@
+"""The command ``spiral copy``: prepared data from one place to another, verified."""
+
+import sys
+import warnings
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from spiral_stream.cache.copying import CopyProgress, copy_prepared
+from spiral_stream.display.progress import working
+from spiral_stream.errors import SpiralWarning
+
+_WIDTH = 10_000  # where no terminal shows lines: none is broken
+
+
+def copy(
+    source: Annotated[
+        str, typer.Argument(metavar="FROM", help="A prepared folder, or a URI such as s3://team/prepared.")
+    ],
+    target: Annotated[str, typer.Argument(metavar="TO", help="Likewise. A folder is made.")],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FINGERPRINT", help="Only this derivation or cache; several times, if you like."),
+    ] = None,
+) -> None:
+    """Copy prepared data between folders and object stores. Every byte is verified; what is there already is left out."""
+    with warnings.catch_warnings(record=True) as said, working(f"copy to {target}", "bytes") as shown:
+        warnings.simplefilter("always", SpiralWarning)
+        done = copy_prepared(source, target, only or (), lambda now: shown(now.bytes, now.bytes_total))
+    for each in said:
+        if issubclass(each.category, SpiralWarning):
+            Console(stderr=True, highlight=False).print(str(each.message), soft_wrap=True, markup=False)
+    print_copied(done)
+    if done.damaged:
+        raise typer.Exit(1)
+
+
+def print_copied(done: CopyProgress) -> None:
+    """Print what became of a copy."""
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
+    damaged = f", {done.damaged:,} damaged and not copied" if done.damaged else ""
+    console.print(f"{done.parts:,} parts copied, {done.bytes:,} bytes; {done.there:,} were there{damaged}")

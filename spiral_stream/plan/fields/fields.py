@@ -1,0 +1,189 @@
+"""What fields and a formation need of the columns that they are collated from; `dtypes` says what each field will be."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from spiral_stream.batching.formation import Formation, Setting
+from spiral_stream.batching.packing import Packed, check_multiple
+from spiral_stream.batching.padding_width import common_multiple
+from spiral_stream.errors import PlanError, shown, warn
+from spiral_stream.expr import kind_of, parse
+from spiral_stream.fields.field import Field
+from spiral_stream.fields.labels import need_mask
+from spiral_stream.fields.list import List
+from spiral_stream.fields.pad import Pad
+from spiral_stream.fields.sequence import SequenceField, is_tokens
+from spiral_stream.fields.stack import Stack
+from spiral_stream.plan.checks import bound_type, device_name, need_columns, need_new_names
+from spiral_stream.plan.fields.clips import clip_costs, shorthands
+from spiral_stream.plan.fields.dtypes import field_spec, widths_of
+from spiral_stream.plan.fields.image_lists import check_counted, check_lists
+from spiral_stream.transforms.transform import Transform
+
+
+def warn_of_fields_drawn_alike(fields: Sequence[tuple[str, Field]]) -> None:
+    """Warn where two fields decode one column with an equal random transform: both get the same crop, or the same flip."""
+    seen: list[tuple[str, tuple[str, str | None, bool], object]] = []  # field, column and view, and what it draws
+    for name, field in fields:
+        if not isinstance(field, Stack) or field.decode is None:
+            continue
+        steps = (*shorthands(field), *field.transforms)
+        own = (field.column, field.view, field.draws_alike)
+        draws: list[object] = [each for each in steps if isinstance(each, Transform) and not each.deterministic]
+        draws += ["random_start"] * field.random_start
+        for other, source, what in seen:
+            if source == own and what in draws:
+                msg = (
+                    f"collate: fields {other!r} and {name!r} decode {field.column!r} with an equal "
+                    f"{what if isinstance(what, str) else type(what).__name__} and draw alike, since random numbers are of the "
+                    'sample and the transform, not of the field. For two different views write Stack(..., view="a") and '
+                    'Stack(..., view="b"); where the fields are to be alike, ignore this warning'
+                )
+                warn(msg)
+                return
+        seen += [(name, own, each) for each in draws]
+
+
+def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
+    """Refuse fields that these columns cannot fill.
+
+    Raises:
+        PlanError: there is none, two have one name, one is no field, or its column does not fit.
+    """
+    if not fields:
+        msg = 'collate: no fields. Name at least one, for example fields={"x": Stack("x")}'
+        raise PlanError(msg)
+    need_new_names("collate (fields)", [name for name, _ in fields], "Give each field a name of its own")
+    for name, field in fields:
+        if not isinstance(field, Field):
+            column = field if isinstance(field, str) and field in have.names else "column"
+            lists = column in have.names and is_tokens(have.field(column).type)
+            way_out = f'Pad("{column}")' if lists else f'Stack("{column}") or List("{column}")'
+            msg = f"collate: field {name!r} is {shown(field)}. Give {way_out}"
+            raise PlanError(msg)
+        need_columns(f"collate (field {name!r})", field.columns, have)
+        for other in field.columns[1:]:
+            need_mask(f"collate (field {name!r})", have.field(other))
+        device = field_spec(name, field, have.field(field.column)).device
+        if device is not None:
+            device_name(f"collate (field {name!r}): device", device)
+    sequences = {field.column for _, field in fields if isinstance(field, SequenceField)}
+    for name, field in fields:
+        if isinstance(field, Pad) and field.also is not None and field.also not in sequences:
+            msg = f'collate: field {name!r}: also={field.also!r}, and no field pads it. Add one, for example Pad("{field.also}")'
+            raise PlanError(msg)
+    for column in sequences:
+        widths_of(fields, column)
+    check_lists(fields, have)
+
+
+def check_formation(
+    formation: Formation | None, batch_size: int | None, fields: Sequence[tuple[str, Field]], have: pa.Schema
+) -> None:
+    """Refuse a formation that cannot be measured on these columns, or fields that it cannot hold.
+
+    Raises:
+        PlanError: an unknown or unfit column in a key; a budget of tokens without a field of tokens.
+    """
+    packed = isinstance(formation, Packed)
+    tokens = [
+        field for _, field in fields if isinstance(field, SequenceField) and is_tokens(have.field(field.column).type)
+    ]
+    for name, field in fields:
+        if packed and field not in tokens and not isinstance(field, List):
+            msg = (
+                f"collate: field {name!r}: a packed row holds several samples, which {type(field).__name__} cannot show. "
+                f"Use List({field.column!r}), or another formation"
+            )
+            raise PlanError(msg)
+    if formation is None:
+        return
+    for text in formation.key_texts:
+        kind = bound_type(f"collate (bucket key {text!r})", parse(text), have)
+        if kind_of(kind) not in ("int", "float"):
+            msg = f"collate: bucket key {text!r} is {kind}. Give a number of each sample, such as len({text})"
+            raise PlanError(msg)
+    if formation.needs_lengths and not tokens:
+        msg = (
+            "collate: a budget of tokens, or packing, needs a field of tokens. "
+            'Add one, for example fields={"input_ids": Pad("tokens")}'
+        )
+        raise PlanError(msg)
+    _check_widths(formation, tokens)
+    _check_together(formation, tokens)
+    _check_own(formation, fields, tokens)
+    _check_lengths(formation, have)
+    costs = clip_costs(fields)
+    of_clips = [name for name in formation.cost_names if name in costs]
+    check_counted(formation.cost_names, fields, have)
+    if of_clips and not costs["frames"]:
+        msg = (
+            f"collate: {' and '.join(f'max_{name}' for name in of_clips)} of BatchBudget counts decoded "
+            "frames of video, which no field decodes; text has no such cost: use max_tokens, or batch_size"
+        )
+        raise PlanError(msg)
+    for name in of_clips:
+        limit = getattr(getattr(formation, "budget", None), f"max_{name}")
+        if costs[name] > limit:
+            msg = (
+                f"collate: max_{name}={limit:,} of BatchBudget holds no sample, since one has {costs[name]:,} {name}. Raise it, "
+                "or ask for fewer or smaller frames (sequence_length, crop)"
+            )
+            raise PlanError(msg)
+    multiple = 1 if formation.widths else common_multiple(field.multiple for field in tokens)
+    formation.with_composition(None).former(Setting(0, 0, multiple, batch_size))  # refuses limits that nothing can keep
+
+
+def _check_widths(formation: Formation, tokens: Sequence[SequenceField]) -> None:
+    fixed = next((field for field in tokens if field.fixed is not None), None)
+    if formation.needs_lengths and fixed is not None:
+        msg = (
+            f"collate: {type(fixed).__name__}({fixed.column!r}, length={fixed.fixed}) fixes the width, and a budget of "
+            "tokens, or packing, settles it by batch. Leave length out, or take batch_size alone"
+        )
+        raise PlanError(msg)
+
+
+def _check_together(formation: Formation, tokens: Sequence[SequenceField]) -> None:
+    shared = any(isinstance(field, Pad) and field.also is not None for field in tokens)
+    if shared and isinstance(formation, Packed) and formation.oversize == "split":
+        msg = (
+            "collate: Pad(also=) lays the columns of a sample over the same places of a row, and this packing splits samples. "
+            'Give oversize="truncate", "drop" or "raise"'
+        )
+        raise PlanError(msg)
+
+
+def _check_own(formation: Formation, fields: Sequence[tuple[str, Field]], tokens: Sequence[SequenceField]) -> None:
+    """Refuse columns without a width where the formation gives each one of its own, and widths that they cannot have."""
+    widths = formation.widths
+    if not widths:
+        return
+    columns = sorted({field.column for field in tokens})
+    if (without := next((name for name in columns if name not in widths), None)) is not None:
+        msg = (
+            f"collate: max_tokens of Packed names {', '.join(map(repr, widths))}, and a field reads {without!r}. Give it a "
+            f"width too: max_tokens={{..., {without!r}: ...}}; or read it with List"
+        )
+        raise PlanError(msg)
+    if (unused := next((name for name in widths if name not in columns), None)) is not None:
+        msg = f"collate: max_tokens of Packed names {unused!r}, and no field reads it. Add one, for example Pad({unused!r})"
+        raise PlanError(msg)
+    both = next((field for field in tokens if isinstance(field, Pad) and field.also is not None), None)
+    if both is not None:
+        msg = (
+            f"collate: Pad({both.column!r}, also={both.also!r}) lays two columns over the same places, and max_tokens gives "
+            "each column places of its own. Leave also out"
+        )
+        raise PlanError(msg)
+    for name, width in widths.items():
+        check_multiple(name, width, widths_of(fields, name)[0])
+
+
+def _check_lengths(formation: Formation, have: pa.Schema) -> None:
+    for text in formation.length_texts:
+        kind = bound_type(f"collate (length={text!r})", parse(text), have)
+        if kind_of(kind) != "int":
+            msg = f"collate: length={text!r} is {kind}. Give a column of whole numbers: the tokens of each sample"
+            raise PlanError(msg)

@@ -1,0 +1,136 @@
+"""The verbs that say how much of its order an epoch takes: `limit`, `skip` and `repeat`, directly after `sample`.
+
+They work on positions, so nothing that depends on what samples hold may come between. A mixture has an ``epoch_size``.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from spiral_stream.errors import PlanError, shown
+from spiral_stream.plan.checks import need_whole
+from spiral_stream.plan.nodes import Node, Sample, Sampled, Simple
+from spiral_stream.plan.tree import find, spine
+from spiral_stream.plan.verbs.mix import Mix
+from spiral_stream.sampling.extent import ENDLESS, Beginning, Extent, Fixed, Repeated, Rest, Stretch
+from spiral_stream.sampling.order import Order
+
+
+class Extends(Simple, Sampled):
+    """A verb on the positions of epochs; subclasses say which."""
+
+    source: Node
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.source, Sample | Extends):
+            msg = (
+                f"{self.VERB}: follows {self.source.VERB}, and counts positions of the order. Write it directly after "
+                ".sample(...)"
+            )
+            raise PlanError(msg)
+        if find(self.source, Mix) is not None:
+            msg = (
+                f"{self.VERB}: follows a mixture, whose epochs are as long as mix(..., epoch_size=...) says. Give an "
+                "epoch_size, or repeat= and choose= to its streams; to begin later, .seek(epoch=, batch=) of the stream"
+            )
+            raise PlanError(msg)
+
+    def stretch(self, order: Order) -> Stretch:
+        """Return what it does to epochs of an order."""
+        raise NotImplementedError
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleLimit(Extends):
+    """The first ``count`` samples of every epoch; with ``fixed`` those of epoch 0, in every epoch."""
+
+    VERB: ClassVar[str] = "first"
+    source: Node
+    count: int
+    fixed: bool = False
+
+    def __post_init__(self) -> None:
+        Extends.__post_init__(self)
+        need_whole("limit", "count", self.count, least=1)
+        _need_flag("limit", self.fixed)
+
+    def stretch(self, order: Order) -> Stretch:
+        return _of_every_epoch(Beginning(self.count), order, fixed=self.fixed)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleSkip(Extends):
+    """Every epoch without its first ``count`` samples; with ``fixed`` epoch 0 without them, in every epoch."""
+
+    VERB: ClassVar[str] = "skip"
+    source: Node
+    count: int
+    fixed: bool = False
+
+    def __post_init__(self) -> None:
+        Extends.__post_init__(self)
+        need_whole(self.VERB, "count", self.count, least=0)
+        _need_flag(self.VERB, self.fixed)
+        most = longest(self.source, None)
+        if most is not None:
+            Rest(self.count).length(most)  # which refuses to skip everything
+
+    def stretch(self, order: Order) -> Stretch:
+        return _of_every_epoch(Rest(self.count), order, fixed=self.fixed)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleRepeat(Extends):
+    """Several epochs as one, without a border between them; None repeats without end."""
+
+    VERB: ClassVar[str] = "repeat"
+    source: Node
+    times: int | None = None
+
+    def __post_init__(self) -> None:
+        Extends.__post_init__(self)
+        if self.times is not None:
+            need_whole(self.VERB, "times", self.times, least=1, most=ENDLESS)
+
+    def stretch(self, order: Order) -> Stretch:
+        del order
+        return Repeated(self.times)
+
+
+def longest(node: Node, passed: int | None) -> int | None:
+    """Return how long an epoch is at most after `sample` and these verbs; None where only the data say it.
+
+    Args:
+        node: `Sample`, or a verb on its positions.
+        passed: the most samples that a pass has; None where that is not known.
+
+    Raises:
+        PlanError: a `skip` leaves nothing of it.
+    """
+    if isinstance(node, SampleLimit):
+        before = longest(node.source, passed)
+        return node.count if before is None else Beginning(node.count).length(before)
+    if isinstance(node, SampleSkip):
+        before = longest(node.source, passed)
+        return None if before is None else Rest(node.count).length(before)
+    if isinstance(node, SampleRepeat):
+        before = longest(node.source, passed)
+        return None if before is None else Repeated(node.times).length(before)
+    return passed
+
+
+def extent_of(node: Node, order: Order) -> Extent:
+    """Return how much of its passes an epoch of a plan takes."""
+    return Extent(tuple(each.stretch(order) for each in reversed(list(spine(node))) if isinstance(each, Extends)))
+
+
+def _of_every_epoch(part: Beginning | Rest, order: Order, *, fixed: bool) -> Stretch:
+    return Fixed(part, None if order.follows_sort else order.run_seed) if fixed else part
+
+
+def _need_flag(verb: str, fixed: object) -> None:
+    if not isinstance(fixed, bool):
+        msg = f"{verb}: fixed={shown(fixed)}. Give True for the same samples in every epoch, or False"
+        raise PlanError(msg)

@@ -1,0 +1,244 @@
+"""What a run binds (epoch, epochs, rank, world size, run seed, device, merge, steps), and the defaults of what it leaves open."""
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from spiral_stream import params
+from spiral_stream.arguments import whole
+from spiral_stream.cursor import LAST_EPOCH
+from spiral_stream.errors import BindError, PlanError, ResumeError, shown
+from spiral_stream.plan.checks import device_name
+from spiral_stream.plan.nodes import Sample
+from spiral_stream.plan.saving.drawn_seeds import drawn_seed
+from spiral_stream.planner.binding.mesh import in_groups, place_in_mesh
+from spiral_stream.planner.binding.nodes import need_lanes, ranks_per_node
+from spiral_stream.sampling.nodes import Nodes
+from spiral_stream.sampling.order import Order
+
+_RANK, _WORLD = "data_parallel_rank", "data_parallel_world_size"
+_PER_NODE = "ranks_per_node"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Bindings:
+    """The explicit bindings of a run; None leaves a value to its default."""
+
+    epoch: int | None = None
+    data_parallel_rank: int | None = None
+    data_parallel_world_size: int | None = None
+    run_seed: int | None = None
+    device: str | None = None
+    merge: int = 1
+    steps_per_epoch: int | None = None
+    epochs: int | None = None
+    ranks_per_node: int | None = None  # of those that are data-parallel; None deals lanes to ranks
+
+    def updated(self, **values: Any) -> "Bindings":
+        """Return the bindings with some of them replaced.
+
+        Raises:
+            BindError: a name is unknown, or a value is out of range.
+        """
+        mesh, dp_dims = values.pop("mesh", None), values.pop("dp_dims", None)
+        if (replication := values.pop("replication", None)) is not None:
+            mesh, dp_dims = self._in_groups(replication, mesh, dp_dims, values)
+        if mesh is not None:
+            rank, world_size = place_in_mesh(mesh, dp_dims)
+            values = {_RANK: rank, _WORLD: world_size, **values}
+        elif dp_dims is not None:
+            msg = f"bind: dp_dims={shown(dp_dims)} names dimensions of a mesh. Give bind(mesh=..., dp_dims=...)"
+            raise BindError(msg)
+        full = {params.ALIASES.get(name, name): value for name, value in values.items()}
+        unknown = sorted(set(full) - set(self.__dataclass_fields__))
+        if unknown:
+            there = (*self.__dataclass_fields__, "mesh", "dp_dims", "replication")
+            no_binding = f"bind: {unknown[0]!r} is not a binding; there are {', '.join(there)}"
+            msg = params.worker_refusal("bind", unknown[0]) or no_binding
+            raise BindError(msg)
+        if full.get(_PER_NODE) is not None:
+            world = full[_WORLD] if full.get(_WORLD) is not None else self.data_parallel_world_size
+            full[_PER_NODE] = ranks_per_node(full[_PER_NODE], world, mesh, dp_dims)
+        for name, value in full.items():
+            if name == "device":
+                full[name] = None if value is None else _device(value)
+            elif value is not None or name == "merge":
+                full[name] = _whole(name, value)
+        return replace(self, **full)
+
+    def _in_groups(
+        self, replication: Any, mesh: Any, dp_dims: Any, values: dict[str, Any]
+    ) -> tuple[Any, tuple[str, ...]]:
+        """The mesh that ``replication`` is short for. Takes rank and world size out of ``values``: they count all processes."""
+        if mesh is not None or dp_dims is not None:
+            msg = (
+                f"bind: replication={shown(replication)} beside a mesh, which says itself which ranks get equal batches. Leave "
+                "replication out"
+            )
+            raise BindError(msg)
+        place = dict(zip((_RANK, _WORLD), _place(), strict=True))
+        for name in (_RANK, _WORLD):
+            short = next(each for each, full in params.ALIASES.items() if full == name)
+            given = [values.pop(each) for each in (short, name) if values.get(each) is not None]
+            if given:
+                place[name] = _whole(name, given[-1])
+            elif getattr(self, name) is not None:
+                msg = (
+                    f"bind: replication={shown(replication)} after {name}={getattr(self, name)} was bound, so it may have been "
+                    "counted already. Give them in one call: bind(rank=..., world_size=..., replication=...)"
+                )
+                raise BindError(msg)
+        return in_groups(replication, place[_RANK], place[_WORLD])
+
+
+def _device(value: Any) -> str:
+    try:
+        return device_name("bind: device", value)
+    except PlanError as error:
+        raise BindError(str(error)) from error
+
+
+def _whole(name: str, value: Any) -> int:
+    """Return the value as an integer in range. NumPy's integers are integers too."""
+    least = {"run_seed": None, _WORLD: 1, "merge": 1, "steps_per_epoch": 1, "epochs": 1}.get(name, 0)
+    number = whole(value)
+    if number is None:
+        msg = f"bind: {name}={shown(value)} is a {type(value).__name__}. Give an integer"
+        raise BindError(msg)
+    if least is not None and number < least:
+        msg = f"bind: {name}={number if number > -(2**128) else 'less than -2**128'} is out of range; it counts from {least}"
+        raise BindError(msg)
+    if name != "run_seed" and number > LAST_EPOCH:
+        found = f"{number:.3g}" if number < 2**128 else "past 2**128"
+        msg = f"bind: {name}={found} is out of range. Give at most {LAST_EPOCH}"
+        raise BindError(msg)
+    return number
+
+
+def epoch_number(value: Any, asked: str = "set_epoch") -> int:
+    """Return the epoch that `set_epoch`, or another call, is given.
+
+    Raises:
+        BindError: it is not an integer from 0 up.
+    """
+    number = whole(value)
+    if number is None or not 0 <= number <= LAST_EPOCH:
+        msg = f"{asked}: {shown(value)}; epochs count from 0. Give an integer in [0, {LAST_EPOCH}]"
+        raise BindError(msg)
+    return number
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The values that a run uses, all of them known."""
+
+    epoch: int
+    rank: int
+    world_size: int
+    run_seed: int
+    merge: int
+    steps: int | None = None  # of each epoch, if the run says how many it takes
+    ranks_per_node: int | None = None  # where the nodes get lanes of their own
+    epochs: int | None = None  # of the whole run, from epoch 0 on, if it says so
+
+    @property
+    def nodes(self) -> Nodes:
+        """The nodes; each rank is one where the run does not say more."""
+        return Nodes(self.world_size, self.ranks_per_node or 1)
+
+    @property
+    def place(self) -> int:
+        """The place of the rank in each step."""
+        return self.nodes.place_of(self.rank)
+
+
+def settle(bindings: Bindings, sample: Sample) -> Bound:
+    """Fill in the defaults: the plan's integers, ``torch.distributed``, the environment, then 0 of 1.
+
+    Raises:
+        BindError: rank and world size contradict each other, or contradict the plan.
+    """
+    rank, world = _place()
+    for name, given, fixed in (
+        (_RANK, bindings.data_parallel_rank, sample.assignment.rank),
+        (_WORLD, bindings.data_parallel_world_size, sample.assignment.world_size),
+    ):
+        if given is not None and isinstance(fixed, int) and given != fixed:
+            msg = f"bind: {name}={given}, but the plan fixes {fixed}. Leave it unbound, or plan with RuntimeParam({name!r})"
+            raise BindError(msg)
+    bound = {
+        "epoch": bindings.epoch if bindings.epoch is not None else 0,
+        _RANK: bindings.data_parallel_rank if bindings.data_parallel_rank is not None else rank,
+        _WORLD: bindings.data_parallel_world_size if bindings.data_parallel_world_size is not None else world,
+    }
+    settled = Bound(
+        epoch=params.resolve(sample.epoch, bound),
+        rank=params.resolve(sample.assignment.rank, bound),
+        world_size=params.resolve(sample.assignment.world_size, bound),
+        run_seed=sample.order.run_seed if bindings.run_seed is None else bindings.run_seed,
+        merge=bindings.merge,
+        steps=bindings.steps_per_epoch,
+        ranks_per_node=bindings.ranks_per_node,
+        epochs=bindings.epochs,
+    )
+    if settled.rank >= settled.world_size:
+        msg = (
+            f"bind: data_parallel_rank={settled.rank} of data_parallel_world_size={settled.world_size}; "
+            f"ranks count from 0. Bind both, with a rank in [0, {settled.world_size})"
+        )
+        raise BindError(msg)
+    if settled.ranks_per_node is not None:
+        need_lanes(settled.world_size, settled.ranks_per_node, settled.merge, sample.assignment.lanes)
+    return settled
+
+
+def need_known_seed(order: Order, bound: Bound) -> None:
+    """Refuse several ranks whose processes each drew a seed of their own.
+
+    Raises:
+        BindError: says how they get one seed.
+    """
+    seed = drawn_seed(order)
+    if seed is not None and not seed.recorded and bound.world_size > 1:
+        msg = (
+            f"bind: the order has seed=None, so each of {bound.world_size} ranks draws another order. Give a seed, load a state "
+            "that one rank saved, or open the stream that one process saved: catalog.save_stream(name, plan)"
+        )
+        raise BindError(msg)
+
+
+def resumed(bindings: Bindings, run_seed: int, earlier: int | None) -> Bindings:
+    """Return the bindings of a run that goes on from a state. They replace a run seed that came from an earlier state.
+
+    Args:
+        bindings: the present bindings.
+        run_seed: the state's run seed.
+        earlier: the run seed that an earlier state has bound; None if none has.
+
+    Raises:
+        ResumeError: another run seed is bound.
+    """
+    if bindings.run_seed in (None, earlier):
+        return replace(bindings, run_seed=run_seed)
+    if bindings.run_seed != run_seed:
+        msg = (
+            f"resume: saved with run_seed {run_seed}, and {bindings.run_seed} is bound; random transforms "
+            "would change in mid-epoch. Leave run_seed unbound, or start a new epoch"
+        )
+        raise ResumeError(msg)
+    return bindings
+
+
+def _place() -> tuple[int, int]:
+    """Return rank and world size of this process. A process that has not imported torch has no process group."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    try:
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError as error:
+        msg = f"bind: RANK or WORLD_SIZE in the environment is not a number ({error}). Unset it or bind explicitly"
+        raise BindError(msg) from error

@@ -1,0 +1,116 @@
+"""Complete verbs after ``sample`` with what they leave open: the catalog's tokenizer, a default formation."""
+
+from typing import TYPE_CHECKING
+
+from spiral_stream.batching.composition import OneStream, StratifiedByStream
+from spiral_stream.batching.formation import Composition, Formation
+from spiral_stream.batching.one_stream import least_window, need_room
+from spiral_stream.batching.windowed import MAX_WINDOW, WINDOW, WindowedBucket
+from spiral_stream.catalog.registry import Registry
+from spiral_stream.errors import PlanError, shown
+from spiral_stream.plan.nodes import Node
+from spiral_stream.plan.tree import find, need, spine
+from spiral_stream.plan.verbs.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleTokens
+from spiral_stream.plan.verbs.mix import STREAM_ID, Mix, per_stream
+from spiral_stream.transforms.text.chat import ChatTemplate
+from spiral_stream.transforms.text.tokenize import Tokenize
+from spiral_stream.transforms.transform import Named
+
+if TYPE_CHECKING:
+    from spiral_stream.transforms.text.chat_encoder import ChatEncoder
+
+
+def tokenized(node: Node, named: Named, catalog: Registry) -> SampleTokens:
+    """Return the node of a `Tokenize` or a `ChatTemplate`, with the content of the tokenizer that its name means now.
+
+    Raises:
+        CatalogError: the name is unknown.
+        PlanError: it is another transform, its options do not fit the tokenizer, or the column is no text.
+    """
+    tokenize = named.transform
+    most = 2 if isinstance(tokenize, ChatTemplate) else 1
+    if len(named.names) > most:
+        msg = (
+            f"map: {type(tokenize).__name__} has {len(named.names)} names, and gives "
+            f"{'tokens and a loss mask' if most > 1 else 'one column'}. Give one name per column"
+        )
+        raise PlanError(msg)
+    if isinstance(tokenize, ChatTemplate):
+        mask = named.names[1] if len(named.names) > 1 else None
+        chat = chat_encoder(tokenize, catalog, masked=mask is not None)
+        size = chat.dtype.itemsize
+        return SampleTokens(node, tokenize, named.names[0], chat.digest, size, mask, chat.template_digest)
+    if not isinstance(tokenize, Tokenize):
+        msg = f"map: {type(tokenize).__name__} transforms images. Give it to Stack(..., transforms=[...])"
+        raise PlanError(msg)
+    from spiral_stream.transforms.text.encoder import TextEncoder
+
+    encoder = TextEncoder(catalog.tokenizer(tokenize.tokenizer).path, tokenize)
+    return SampleTokens(node, tokenize, named.names[0], encoder.digest, encoder.dtype.itemsize)
+
+
+def settled(
+    node: Node, formation: Formation | None, composition: Composition | None, batch_size: int | None
+) -> Formation | None:
+    """Return the formation of a `collate`, with its composition; None where batches are arithmetic.
+
+    Raises:
+        PlanError: a composition without a mixture, or one that the formation cannot keep.
+    """
+    for name, value, kind in (("formation", formation, Formation), ("composition", composition, Composition)):
+        if value is not None and not isinstance(value, kind):
+            way_out = (
+                "WindowedBucket(...) or Packed(...)"
+                if kind is Formation
+                else 'StratifiedByStream("stream_id") or OneStream()'
+            )
+            msg = f"collate: {name}={shown(value)}. Give {way_out}, or leave it out"
+            raise PlanError(msg)
+    if composition is not None:
+        if any(isinstance(each, SampleAssembly) for each in spine(node)):
+            msg = "collate: a composition after assemble, whose samples are of no stream. Drop one of them"
+            raise PlanError(msg)
+        if find(node, Mix) is None:
+            msg = "collate: a composition is of the streams of a mixture, and nothing is mixed. Drop it, or begin with mix([...])"
+            raise PlanError(msg)
+        if isinstance(composition, StratifiedByStream) and need(node, Mix).in_turn:
+            msg = "collate: StratifiedByStream spreads streams over batches, and concat reads one after the other. Use mix"
+            raise PlanError(msg)
+        if isinstance(composition, StratifiedByStream) and composition.column != STREAM_ID:
+            msg = f"collate: StratifiedByStream({composition.column!r}); a mixture's streams are in {STREAM_ID!r}"
+            raise PlanError(msg)
+    changes = any(isinstance(each, SampleFilter | SampleFlatMap | SampleAssembly) for each in spine(node))
+    least = _least_window(node, formation, composition, batch_size if isinstance(batch_size, int) else 1)
+    if formation is None and (composition is not None or changes):
+        formation = WindowedBucket(min(max(WINDOW, least), MAX_WINDOW), keys=())
+    return formation if formation is None or composition is None else formation.with_composition(composition)
+
+
+def _least_window(node: Node, formation: Formation | None, composition: Composition | None, batch_size: int) -> int:
+    """The smallest window in which a counted batch can be made.
+
+    Raises:
+        PlanError: the formation's is smaller, with `OneStream`.
+    """
+    rows = max(1, batch_size)
+    if not isinstance(composition, OneStream):
+        return rows
+    streams = len(per_stream(need(node, Mix)))
+    if isinstance(formation, WindowedBucket) and formation.budget is None:
+        need_room(formation.window_size, streams, composition.batches, rows)
+    return least_window(streams, composition.batches, rows)
+
+
+def chat_encoder(chat: ChatTemplate, catalog: Registry, *, masked: bool) -> "ChatEncoder":
+    """Return the encoder of a `ChatTemplate`, with the tokenizer and the template that its names mean now.
+
+    Raises:
+        CatalogError: the tokenizer's name is unknown.
+        PlanError: there is no template, or it does not fit.
+        SourceError: the template's file cannot be read.
+    """
+    from spiral_stream.transforms.text.chat_encoder import ChatEncoder
+    from spiral_stream.transforms.text.chat_format import format_of
+
+    entry = catalog.tokenizer(chat.tokenizer)
+    return ChatEncoder(entry.path, chat, format_of(chat, entry.chat), masked=masked)

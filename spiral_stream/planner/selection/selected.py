@@ -1,0 +1,311 @@
+"""The rows that a sampled plan keeps: built once, kept on disk, mapped by every rank.
+
+A selection lies under the digest of the relational part and the data versions. It
+stores the surviving row addresses (`relational.selection`), the matching row of each
+joined relation that contributes columns, and a small JSON file mapping each column to
+its origin.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from functools import partial, reduce
+from operator import and_
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spiral_stream import expr
+from spiral_stream.catalog.lookup import IdentityLookup, RowIdLookup, has_kind, lookup
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.derived.in_use import Reading, reading, used
+from spiral_stream.dialects.numpy import passes, to_column
+from spiral_stream.errors import DataError, PlanError, shown
+from spiral_stream.integrity import seal
+from spiral_stream.integrity.publish import mended, publish_file
+from spiral_stream.plan import nodes
+from spiral_stream.plan.saving.fingerprint import digest
+from spiral_stream.planner.selection.find import SETTLED, Workplace, find_rows, selection_folder
+from spiral_stream.planner.selection.late_columns import Columns, Right, UInt64, in_memory, place_of
+from spiral_stream.planner.selection.narrow_columns import KeptColumns
+from spiral_stream.planner.selection.runs import key_runs
+from spiral_stream.relational.identity_index import IdentityIndex, build_index
+from spiral_stream.relational.selection import Selection
+from spiral_stream.sampling.order import Runs
+from spiral_stream.sources.arrow.memory import MemoryReader
+from spiral_stream.sources.arrow.views import without_dictionaries
+from spiral_stream.sources.source import ROW
+
+INDEX_ROWS: Final = 1 << 16  # identities looked at at a time
+EXAMPLES: Final = 5
+_SHARD: Final = "storage_shard"
+
+
+@final
+class Selected:
+    """The surviving rows of a plan over an open base relation."""
+
+    def __init__(
+        self,
+        base: OpenRelation,
+        rows: Selection,
+        meta: Mapping[str, Any],
+        folder: Path,
+        place: Workplace,
+        reading: Reading | None = None,
+    ) -> None:
+        self._reading = reading  # so that nobody removes the folder
+        self._base, self.rows, self.folder = base, rows, folder
+        self._root, self._lookups = place.root, dict[tuple[str, ...], IdentityLookup | RowIdLookup]()
+        self.total = rows.total
+        self.counts: tuple[tuple[str, int], ...] = tuple((what, left) for what, left in meta["counts"])
+        self.pushed: str | None = meta["pushed"]
+        self._firsts = np.concatenate([[0], np.cumsum(rows.counts)]).astype(np.uint64)
+        self._beside = [_right(spec, folder / SETTLED, place) for spec in meta["rights"]]
+        kept = {
+            k: place.kept(each.entry.name)
+            for k, each in enumerate([base, *self._beside])
+            if isinstance(each, OpenRelation)
+        }
+        rights = [Right(kept.get(k + 1, beside), partial(rows.right, k)) for k, beside in enumerate(self._beside)]
+        env = {name: expr.from_json(value) for name, value in meta["env"].items()}
+        schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(meta["schema"])))
+        self.columns = Columns(kept[0], rows.ordinals, rights, env, schema)
+        self.kept = KeptColumns(kept, self.columns)
+
+    def close(self) -> None:
+        """Release the base relation and the joined ones."""
+        for each in [self._base, *self._beside]:
+            each.close()
+
+    @property
+    def firsts(self) -> UInt64:
+        """Shape [S + 1], uint64: the first surviving row of each storage shard, and the total."""
+        return self._firsts
+
+    def offsets_of_shard(self, shard: int) -> UInt64:
+        """Return the surviving rows of one storage shard, as offsets in it, ascending."""
+        rows = np.arange(self._firsts[shard], self._firsts[shard + 1], dtype=np.uint64)
+        offsets: UInt64 = self.rows.ordinals(rows) - self._base.manifest.starts[shard]
+        return offsets
+
+    def owner(self, name: str) -> tuple[int | None, str] | None:
+        """Return the relation that a column is copied from (None: the base), and its name there; None if it is computed."""
+        leaf = self.columns.env[name]
+        return place_of(leaf.name) if isinstance(leaf, expr.Col) else None
+
+    def joined(self, k: int) -> OpenRelation | MemoryReader:
+        """Return the k-th joined relation."""
+        return self._beside[k]
+
+    def joined_ordinals(self, k: int, rows: UInt64) -> UInt64:
+        """Shape [P] -> [P], uint64: the rows of the k-th joined relation that match surviving rows.
+
+        Raises:
+            DataError: a row has none there, as a left join may leave it.
+        """
+        found = self.rows.right(k, rows)
+        if len(found) and found.min() < 0:
+            msg = "the row has no match in the joined relation, so there is nothing to read. Take how='inner'"
+            raise DataError(msg, row=int(np.argmin(found)))
+        return found.astype(np.uint64)
+
+    def find(self, values: Mapping[str, Any]) -> UInt64:
+        """Return the surviving rows whose columns have these values: by their identities where they are the base's own."""
+        own = {name: self.columns.env[name] for name in values}
+        if all(isinstance(leaf, expr.Col) and leaf.name in self._base.schema.names for leaf in own.values()):
+            known = self._lookup({leaf.name: values[name] for name, leaf in own.items() if isinstance(leaf, expr.Col)})
+            if known is not None:
+                rows, survives = self.rows.rows(known)
+                return rows[survives]
+            test = _equal([(own[name], value) for name, value in values.items()])
+            found = [batch.column(ROW).to_numpy() for batch in self._base.scan([], test)]
+            rows, survives = self.rows.rows(np.concatenate([np.empty(0, dtype=np.uint64), *found]))
+            kept: UInt64 = rows[survives]
+            return kept
+        test = _equal([(expr.col(name), value) for name, value in values.items()])
+        pieces = self._pieces(tuple(values))
+        hits = [at[passes(test, {n: table[n].combine_chunks() for n in values})] for at, table in pieces]
+        return np.concatenate([np.empty(0, dtype=np.uint64), *hits])
+
+    def _lookup(self, values: Mapping[str, Any]) -> UInt64 | None:
+        """The rows of the base whose columns have these values; None where only a scan finds them."""
+        names = tuple(values)
+        if names not in self._lookups:
+            found = lookup(self._base, values, self._root)
+            if found is None:
+                return None
+            self._lookups[names] = found
+        if not all(has_kind(value, self._base.schema.field(name).type) for name, value in values.items()):
+            return None
+        return self._lookups[names].find(values)
+
+    def require_unique(self, identity: tuple[str, ...]) -> None:
+        """Refuse an identity that does not tell the surviving rows apart; looked at once.
+
+        Raises:
+            PlanError: five values that repeat, and the ways out.
+        """
+        seen = self.folder / f"unique-{digest(list(identity))[:16]}"
+        if seen.exists():
+            return
+        whole = pa.concat_tables([without_dictionaries(table) for _, table in self._pieces(identity)])
+        counts = whole.group_by(list(identity)).aggregate([([], "count_all")])
+        if len(counts) < self.total:
+            repeated = counts.filter(pc.field("count_all") > 1).slice(0, EXAMPLES).to_pylist()
+            examples = "; ".join(", ".join(f"{name}={shown(row[name])}" for name in identity) for row in repeated)
+            msg = (
+                f"sample: identity {', '.join(identity)} repeats in {self.total - len(counts):,} of {self.total:,} rows "
+                f"({examples}). Name a column that tells rows apart, several as identity=[...], or keep one row each "
+                "with .distinct(...)"
+            )
+            raise PlanError(msg)
+        with publish_file(seen):
+            pass
+
+    def units(self, *, of_storage: bool = True) -> tuple[UInt64, UInt64]:
+        """Surviving rows of each row group in logical order, and the shard each belongs to.
+
+        Args:
+            of_storage: False counts whole shards, for which nothing is mapped.
+        """
+        if not of_storage:
+            return self.rows.counts, np.arange(len(self.rows.counts), dtype=np.uint64)
+        manifest = self._base.manifest
+        starts = np.concatenate([[0], np.cumsum(manifest.group_rows)]).astype(np.uint64)
+        return self.rows.unit_counts(starts), manifest.group_shards
+
+    def index(self, identity: tuple[str, ...], stream: str = "") -> IdentityIndex:
+        """Return rows sorted by the hash of (stream, identity); built at the first use."""
+        folder = self.folder / f"index-{digest([stream, *identity] if stream else list(identity))[:16]}"
+        return build_index(folder, stream, self._identities(identity))
+
+    def runs(self, key: tuple[str, ...]) -> Runs:
+        """Return runs of surviving rows with equal values (``storage_shard`` is the shard itself); found at the first use.
+
+        Raises:
+            PlanError: the rows of a value do not lie together.
+        """
+        file = self.folder / f"runs-{digest(list(key))[:16]}.npy"
+
+        def build() -> None:
+            names = tuple(name for name in key if name != _SHARD)
+            pieces = (
+                (rows, self._with_shard(rows, table) if _SHARD in key else table) for rows, table in self._pieces(names)
+            )
+            found = key_runs(pieces, key)
+            with publish_file(file) as draft, draft.open("wb") as out:
+                np.save(out, found.ravel("F"))  # all starts, then all groups
+
+        def opened() -> Runs:
+            found = seal.array(file)
+            if (
+                found.dtype != np.uint64
+                or not len(found)
+                or len(found) % 2
+                or found[0]
+                or found[len(found) // 2 - 1] >= self.total
+            ):
+                raise seal.damaged(
+                    file, f"it has {len(found):,} values of {found.dtype} for runs of {self.total:,} rows"
+                )
+            return Runs(*np.split(found, 2))
+
+        return mended(file, opened, build)
+
+    def _with_shard(self, rows: UInt64, table: pa.Table) -> pa.Table:
+        shards = np.searchsorted(self._firsts, rows, side="right") - 1
+        return table.append_column(_SHARD, pa.array(shards))
+
+    def lengths(self, name: str, rows: UInt64) -> NDArray[np.int64]:
+        """Return the items of a list column for surviving rows: shape [P], int64.
+
+        From the kept column; else from a file that is made by reading the column once, when first asked for.
+        """
+        found = self.kept.lengths(name, rows)
+        return self._stored_lengths(name)[rows].astype(np.int64) if found is None else found
+
+    def _stored_lengths(self, name: str) -> NDArray[np.uint32]:
+        file = seal.named(self.folder, f"lengths-{digest(name)[:16]}", ".npy")
+
+        def build() -> None:
+            found = [pc.list_value_length(table[name]).fill_null(0).to_numpy() for _, table in self._pieces((name,))]
+            with publish_file(file) as draft, draft.open("wb") as out:
+                np.save(out, np.concatenate([np.empty(0, dtype=np.uint32), *found]).astype(np.uint32))
+
+        def opened() -> NDArray[np.uint32]:
+            found = seal.array(file)
+            if found.dtype != np.uint32 or len(found) != self.total:
+                raise seal.damaged(file, f"it has {len(found):,} lengths of {found.dtype}, for {self.total:,} rows")
+            return found
+
+        return mended(file, opened, build)
+
+    def mean(self, text: str) -> Fraction:
+        """The mean of an expression over the surviving rows, exact for integers; computed once. Nulls count as 0.
+
+        Args:
+            text: as in a bucket key, for example ``token_count_estimate``.
+        """
+        file = seal.named(self.folder, f"mean-{digest(text)[:16]}", ".json")
+        return mended(file, lambda: _read_mean(file), lambda: self._keep_mean(file, text))
+
+    def _keep_mean(self, file: Path, text: str) -> None:
+        value = expr.bind(expr.parse(text), self.columns.schema)
+        found = Fraction(0)
+        for _, table in self._pieces(tuple(sorted(value.columns()))):
+            values = to_column(value, {n: table[n].combine_chunks() for n in table.column_names}, len(table))
+            found += Fraction(pc.sum(values).as_py() or 0)
+        found /= self.total
+        with publish_file(file) as draft:
+            draft.write_text(json.dumps({"mean": [found.numerator, found.denominator]}))
+
+    def _identities(self, identity: tuple[str, ...]) -> Any:
+        for rows, table in self._pieces(identity):
+            values = [column.to_pylist() for column in table.columns]
+            yield rows, values[0] if len(values) == 1 else [repr(row) for row in zip(*values, strict=True)]
+
+    def _pieces(self, names: tuple[str, ...]) -> Iterator[tuple[UInt64, pa.Table]]:
+        """All surviving rows and columns of theirs, some at a time."""
+        for start in range(0, self.total, INDEX_ROWS):
+            rows = np.arange(start, min(start + INDEX_ROWS, self.total), dtype=np.uint64)
+            yield rows, self.columns.fetch(rows, names)
+
+
+def _read_mean(file: Path) -> Fraction:
+    with seal.reading(file):
+        data = file.read_bytes()
+        unsealed = data.startswith(b"[")
+        return Fraction(*(json.loads(data) if unsealed else seal.parse_json(file, data, frozenset())["mean"]))
+
+
+def _equal(pairs: list[tuple[expr.Expr, Any]]) -> expr.Expr:
+    """All of the expressions have their values."""
+    tests = [column == value for column, value in pairs]
+    whole: expr.Expr = reduce(and_, tests)
+    return whole
+
+
+def select(node: nodes.Node, base: OpenRelation, place: Workplace) -> Selected:
+    """Return the surviving rows of a stream's relational plan: from disk where they were found before.
+
+    Raises:
+        PlanError: a join finds several right rows for one left row.
+        CacheError: the prepared folder cannot be written.
+    """
+    folder = selection_folder(node, place.root, place.versions)
+    held = reading(place.root, folder.name)
+    used(folder)
+    with held.or_released():
+        rows, meta = find_rows(node, base, place, folder)
+    return Selected(base, rows, meta, folder, place, held)
+
+
+def _right(spec: Mapping[str, str], folder: Path, place: Workplace) -> OpenRelation | MemoryReader:
+    if "relation" in spec:
+        return place.open_relation(spec["relation"])
+    return in_memory(seal.table(folder / spec["table"], sealed=True))

@@ -1,0 +1,470 @@
+"""Build one batch: membership -> columns -> tokens and pixels -> fields.
+
+Membership and small columns are settled at once. Fields that are costly to decode or to copy are cut into pieces of
+consecutive rows. The pieces run in parallel, and each writes straight into its part of the batch's slot.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from functools import partial
+from itertools import chain, islice, pairwise, takewhile
+from math import prod
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.batching.formation import Packing
+from spiral_stream.batching.padding_width import padded
+from spiral_stream.batching.tail import PadPartial
+from spiral_stream.derived.kinds.gather import KeptColumn
+from spiral_stream.errors import DataError
+from spiral_stream.fields.boxes import Following
+from spiral_stream.fields.padded_rows import PaddedRows
+from spiral_stream.fields.ragged import Ragged
+from spiral_stream.integrity.blocks import sound
+from spiral_stream.planner.columns.lineage import Key, Stored
+from spiral_stream.planner.stages import ClipStage, ImageStage, PlainStage, SoundStage, Stages
+from spiral_stream.runtime.batch.blanks import blank
+from spiral_stream.runtime.batch.deferred import Deferred, Here, calls_of
+from spiral_stream.runtime.batch.gathering import Gathering
+from spiral_stream.runtime.batch.look_up import FoundBatch, LookingUp
+from spiral_stream.runtime.batch.pending_batch import Batch, Pending, dropped_on_error, finish
+from spiral_stream.runtime.columns.error_sample import blaming
+from spiral_stream.runtime.columns.samples import Int64, SampleReader, as_lists
+from spiral_stream.runtime.fetch import only_fetched, pieces, submitted
+from spiral_stream.runtime.fields.bytes import stored_bytes, stored_size
+from spiral_stream.runtime.fields.clips import ClipFeed, ClipField, Found
+from spiral_stream.runtime.fields.draft import Draft, all_skipped, spread
+from spiral_stream.runtime.fields.geometry import BatchFollowers, Followers
+from spiral_stream.runtime.fields.image_lists import ImageListField
+from spiral_stream.runtime.fields.images import Held, ImageField, fill_rows
+from spiral_stream.runtime.fields.list_filling import ListFilling, is_mask_of_list
+from spiral_stream.runtime.fields.rows_ahead import Expecting
+from spiral_stream.runtime.fields.sequences import SequenceFilling
+from spiral_stream.runtime.fields.size import OBJECT_BYTES, batch_bytes, object_bytes, room
+from spiral_stream.runtime.fields.sounds import SoundBatch, SoundField
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.numbering.drawn import sample_count
+from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.runtime.refuse import STAND_INS, BatchRefusals, Refusals
+from spiral_stream.runtime.slots import Slots
+from spiral_stream.sampling.order import UInt64
+from spiral_stream.seeding import view_keys
+from spiral_stream.sources.references.objects import names_objects
+from spiral_stream.threads import doing
+from spiral_stream.transforms.chain import MaskProgram, Program
+
+
+class _Emptied(Exception):  # noqa: N818  it is caught where it was asked for
+    """Nothing is left of some batches, by their place among those that are delivered as one."""
+
+    def __init__(self, places: list[int]) -> None:
+        super().__init__(places)
+        self.places = places
+
+
+PIECE_ROWS: Final = 64  # rows that a task fetches and decodes: 6 MB of JPEGs, 60 ms of work; with 32, 4 % more calls
+
+
+@final
+class BatchBuilder:
+    """Builds the batches of a stream. ``begin`` is called by one thread at a time."""
+
+    def __init__(
+        self,
+        stages: Stages,
+        numbering: Numbering,
+        reader: SampleReader,
+        metrics: Metrics,
+        slots: Slots,
+        refusals: Refusals,
+        merge: int = 1,
+        split: frozenset[str] = frozenset(),
+        piece_rows: int | None = None,
+    ) -> None:
+        self._stages, self._piece_rows = stages, piece_rows or PIECE_ROWS
+        self._numbering = numbering
+        self._reader = reader
+        self._metrics = metrics
+        self._merge = merge
+        self._slots = slots
+        self._refusals = refusals
+        self._sparing = refusals.packed and refusals.policy != "raise"
+        self._images = {stage.name: ImageField(stage, metrics) for stage in stages.images if stage.listed is None}
+        self._lists = {stage.name: ImageListField(stage, metrics) for stage in stages.images if stage.listed}
+        self._clips = {stage.name: ClipField(stage, metrics) for stage in stages.clips}
+        self._sounds = {stage.name: SoundField(stage, metrics) for stage in stages.sounds}
+        self._pixels: tuple[ImageStage | ClipStage, ...] = (*stages.images, *stages.clips)
+        self._programs: dict[str, Program] = {
+            stage.name: stage.program.on_device()[0]  # type: ignore[union-attr]  # those of masks end on the host
+            if stage.name in split and stage.ends_on_device
+            else stage.program
+            for stage in self._pixels
+        }
+        self._followers = Followers(stages)
+        fixed = [stage.program.deterministic for stage in self._pixels]
+        fixed += [stage.selection.deterministic for stage in stages.clips]
+        fixed += [stage.selection.deterministic for stage in stages.sounds]
+        self._draws = not all(fixed)
+        self._names, lineage = stages.field_names, reader.lineage
+        self._gathering = gathering = Gathering(stages, lineage)
+        self._gathered = [stage for stage in stages.plains if stage.name in gathering.plains]
+        others = [stage for stage in stages.plains if stage.name not in gathering.plains and not is_mask_of_list(stage)]
+        self._plains = [(stage, lineage.key(stage.field.column, lineage.end)) for stage in others]
+        self._sequences = SequenceFilling(stages, lineage, slots, metrics, merge)
+        self._keys: list[Key] = [key for _, key in self._plains]
+        self._keys += [key for name, key in self._sequences.keys.items() if name not in gathering.tokens]
+        named = [name for stage in stages.sounds for name in (stage.column, *stage.times)]
+        self._keys += [lineage.key(name, lineage.end) for name in named]
+        calls = calls_of(stages, lineage, self._keys)
+        stored = [key for key in self._keys if isinstance(key, Stored)]
+        self._in_pieces = calls or (piece_rows is not None and bool(stored))
+        self._looking_up = LookingUp(stages, numbering, gathering, metrics)
+        payloads: list[Expecting] = [*self._images.values(), *self._lists.values(), *self._clips.values()]
+        self._looking_up.read_ahead(reader, () if calls else stored, payloads, self._piece_rows)
+        self.batch_bytes = batch_bytes(stages, merge)
+
+    def begin(self, epoch: int, numbers: range, pool: Executor, soon: Sequence[range] = ()) -> Pending:
+        """Settle membership and columns, and start the pieces; `LookingUp.of` says what ``soon`` is."""
+        found = self._looking_up.of(epoch, numbers, soon)
+        with sound(found.begun):
+            return self._begin(epoch, found, pool)
+
+    def _begin(self, epoch: int, found: FoundBatch, pool: Executor, *, quiet: bool = False) -> Pending:
+        samples = found.drawn.samples
+        if not len(samples):
+            raise all_skipped(epoch, self._numbering.skips.number(epoch, found.numbers[0]))
+        later = (
+            self._in_pieces and bool(self._reader.lineage.missing(self._keys, samples.columns)) and not self._sparing
+        )
+        if self._keys and not later:
+            with blaming(self._stages, samples, skippable=self._refusals.skippable):
+                self._reader.need(epoch, samples, self._keys)
+        refusals = self._refusing(epoch, found)
+        if not later:
+            refusals.know_unread()
+        begin = self._begin_packed if self._sparing else self._filled
+        return begin(epoch, found, refusals, pool, partial(self._settled, epoch, found, refusals, quiet), later=later)
+
+    def _refusing(self, epoch: int, found: FoundBatch, *, strict: bool = False) -> BatchRefusals:
+        named = [self._numbering.skips.number(epoch, number) for number in found.numbers]
+        return self._refusals.of(epoch, named, found.drawn.samples, found.counts, found.lost, strict=strict)
+
+    def _begin_packed(
+        self,
+        epoch: int,
+        found: FoundBatch,
+        refusals: BatchRefusals,
+        pool: Executor,
+        settled: Callable[[dict[str, Any]], Batch],
+        *,
+        later: bool = False,
+    ) -> Pending:
+        """Fill packed rows without the samples that are refused, again and again until none is: their places stay empty."""
+        good = refusals.good()
+        if not len(good):
+            return Pending(lambda: settled({}), [], {}, 0, found.begun)
+        left = found if len(good) == len(found.drawn.samples) else found.part(good)
+
+        def mended(error: DataError) -> Pending | None:
+            if error.place is None:
+                return None
+            row = int(good[error.place])
+            refusals.refuse_piece(row, self._pieces_of(found, row), error)
+            return self._begin_packed(epoch, found, refusals, Here(), settled)
+
+        try:
+            pending = self._filled(epoch, left, self._refusing(epoch, left, strict=True), pool, settled, later=later)
+        except DataError as error:
+            again = mended(error)
+            if again is None:
+                raise
+            return again
+        pending.mend = mended
+        return pending
+
+    @staticmethod
+    def _pieces_of(found: FoundBatch, row: int) -> list[int]:
+        """The pieces in the same batch of the sample that a piece is of."""
+        borders, numbers = np.cumsum([0, *found.counts]), found.drawn.membership.samples
+        at = int(np.searchsorted(borders, row, side="right")) - 1
+        first, last = int(borders[at]), int(borders[at + 1])
+        return (first + np.flatnonzero(numbers[first:last] == numbers[row])).tolist()
+
+    def _settled(
+        self, epoch: int, found: FoundBatch, refusals: BatchRefusals, quiet: bool, fields: dict[str, Any]
+    ) -> Batch:
+        """The batch without what is refused; one of which nothing is left is what a batch beside it is."""
+        if not quiet:
+            refusals.record()
+        emptied = refusals.emptied()
+        if emptied and quiet:
+            raise _Emptied(emptied)
+        if emptied:
+            return self._stood_in(epoch, found, refusals, emptied)
+        return Batch(found.numbers, refusals.remaining(fields), sample_count(found.drawn))
+
+    def _stood_in(self, epoch: int, found: FoundBatch, refusals: BatchRefusals, emptied: list[int]) -> Batch:
+        """The batches with others in place of those of which nothing is left."""
+        chosen, first = list(found.numbers), emptied[0]
+        others = {at: self._beside(epoch, number) for at, number in enumerate(found.numbers)}
+        while True:
+            for at in emptied:
+                number = next(others[at], None)
+                if number is None:
+                    refusals.refuse_batch(first)
+                chosen[at] = number
+            instead = self._looking_up.instead(epoch, found.numbers, chosen)
+            emptied = [at for at, count in enumerate(instead.counts) if not count]  # the run skips all of it
+            if emptied:
+                continue
+            try:
+                batch = self._begin(epoch, instead, Here(), quiet=True).result()
+            except _Emptied as again:
+                emptied = again.places
+                continue
+            rows, planned = next(iter(batch.fields.values())), sample_count(found.drawn)
+            delivered = sample_count(instead.drawn) if self._sparing else len(rows)
+            return replace(batch, samples=delivered + planned - refusals.counted(planned))
+
+    def _beside(self, epoch: int, number: int) -> Iterator[int]:
+        """The batches that may be delivered in place of one: those after it, then those before it."""
+        after = takewhile(lambda each: self._numbering.exists(epoch, each), range(number + 1, number + 1 + STAND_INS))
+        before = (each for each in range(number - 1, -1, -1) if self._numbering.exists(epoch, each))
+        return islice(chain(after, before), STAND_INS)
+
+    def _filled(
+        self,
+        epoch: int,
+        found: FoundBatch,
+        refusals: BatchRefusals,
+        pool: Executor,
+        settled: Callable[[dict[str, Any]], Batch],
+        *,
+        later: bool,
+    ) -> Pending:
+        drawn, samples = found.drawn, found.drawn.samples
+        fields: dict[str, Any] = dict.fromkeys(self._names)
+        keys = self._reader.random_keys(epoch, samples) if self._draws else np.zeros(len(samples), dtype=np.uint64)
+        following = BatchFollowers(self._followers, len(samples), keys)
+        draft = Draft(samples, drawn.membership, keys, refusals, pool, fields, following)
+        with dropped_on_error(draft.parts):
+            self._gather(draft, found)
+            if later:
+                draft.parts += self._deferred(epoch, draft, found.tokens).start(pool)
+            else:
+                self._fill_columns(draft, found.tokens)
+            if not later or not self._followers.fields:
+                self._fill_pixels(draft)
+
+        def finish() -> Batch:
+            following.finish(fields, refusals)
+            if drawn.membership.filler is not None and isinstance(self._stages.batches.last, PadPartial):
+                blank(fields, drawn.membership.filler, self._stages.batches.last)
+            return settled(fields)
+
+        listed = (lambda: draft.listed) if later else draft.listed
+        return Pending(finish, draft.parts, fields, listed, found.begun, sample_count(drawn))
+
+    def _fill_pixels(self, draft: Draft) -> None:
+        for stage in self._pixels:
+            fill = self._fill_images if isinstance(stage, ImageStage) else self._fill_clips
+            fill(draft, stage)  # type: ignore[arg-type]  # that of its kind
+
+    def _fill_columns(self, draft: Draft, gathered: Mapping[str, Ragged]) -> None:
+        for plain, key in self._plains:
+            self._fill_plain(draft, plain, draft.samples.columns[key])
+        self._sequences.fill(draft, gathered)
+        for recorded in self._stages.sounds:
+            self._fill_sound(draft, recorded)
+
+    def _deferred(self, epoch: int, draft: Draft, gathered: Mapping[str, Ragged]) -> Deferred:
+        """The columns that functions make, and after them the fields: the pieces of a batch's pixels run meanwhile."""
+
+        def fill() -> None:
+            own = replace(draft, pool=Here(), parts=[], listed=0)
+            draft.refusals.know_unread()
+            with dropped_on_error(own.parts):
+                self._fill_columns(own, gathered)
+            draft.listed += own.listed
+            finish(own.parts)
+            if self._followers.fields:  # which have to be known before an image is read
+                self._fill_pixels(draft)
+
+        skippable, rows = self._refusals.skippable, self._piece_rows
+        return Deferred(self._reader, self._stages, epoch, draft.samples, self._keys, fill, rows, skippable=skippable)
+
+    # ---- fields that are gathered from kept columns
+
+    def _gather(self, draft: Draft, found: FoundBatch) -> None:
+        """Fill the fields that copy rows of kept columns."""
+        if not self._gathered:
+            return
+        assert found.at is not None
+        gathering = self._gathering
+        with blaming(self._stages, draft.samples), self._metrics.timed("fetch_s"), doing(gathering.words):
+            for stage in self._gathered:
+                self._gather_plain(draft, stage, gathering.plains[stage.name], found.at)
+
+    def _gather_plain(self, draft: Draft, stage: PlainStage, kept: KeptColumn, at: tuple[Int64, UInt64]) -> None:
+        if stage.spec.dtype is None:
+            draft.fields[stage.name], nbytes = kept.texts(*at)
+            draft.listed += OBJECT_BYTES * draft.shape.rows + nbytes
+            self._metrics.read_table(draft.shape.rows, {kept.column.name: nbytes})
+            return
+        draft.fields[stage.name] = filled = self._plain_slot(stage, draft.shape.rows)
+        kept.copy(*at, filled)
+        self._metrics.read_table(draft.shape.rows, {kept.column.name: filled.nbytes})
+
+    # ---- fields that are copied from a column
+
+    def _plain_slot(self, stage: PlainStage, rows: int, values: pa.Array | None = None) -> NDArray[Any]:
+        assert stage.spec.dtype is not None
+        if isinstance(stage.field, PaddedRows):
+            width = stage.field.length or int(padded(stage.field.longest(values), stage.field.multiple))
+            shape = (rows, width, *(size for size in stage.spec.shape[1:] if size is not None))
+            items = prod(shape)
+            return self._slots.take((items,), stage.spec.dtype, 1 << max(0, items - 1).bit_length()).reshape(shape)
+        return self._slots.take(stage.shape(rows), stage.spec.dtype, room(self._stages, rows, self._merge))
+
+    def _fill_plain(self, draft: Draft, stage: PlainStage, values: pa.Array | Ragged) -> None:
+        if isinstance(values, Ragged):
+            values = as_lists(values)
+        if stage.payloads:
+            self._fill_bytes(draft, stage, values)
+            return
+        if isinstance(stage.field, Following):
+            draft.following.give(stage, values)
+            draft.fields[stage.name] = np.empty(
+                (draft.shape.rows, 0), dtype=stage.spec.dtype
+            )  # made when images are read
+            return
+        if stage.spec.dtype is None:
+            draft.listed += object_bytes(values)
+        if draft.shape.packing is not None:
+            draft.fields[stage.name] = self._packed_lists(draft, draft.shape.packing, stage, values)
+            return
+        rows = draft.shape.rows
+        filled: Any = [None] * rows if stage.spec.dtype is None else self._plain_slot(stage, rows, values)
+        draft.fields[stage.name] = filled
+
+        def fill(a: int, b: int) -> None:
+            into = None if stage.spec.dtype is None else filled[a:b]
+            found = stage.field.fill(values.slice(a, b - a), into)
+            if found is not into:
+                filled[a:b] = found
+
+        draft.refusals.attempt(stage.name, 0, rows, fill)
+
+    def _fill_bytes(self, draft: Draft, stage: PlainStage, values: pa.Array) -> None:
+        """Fill a field with the bytes that a column names."""
+        places, packing = draft.samples.places, draft.shape.packing
+        draft.listed += stored_size(values)
+        if packing is not None:
+            draft.fields[stage.name] = self._packed_lists(draft, packing, stage, values)
+            return
+        draft.fields[stage.name] = filled = [None] * len(places)
+
+        def fill(a: int, b: int) -> None:
+            with self._metrics.timed("fetch_s"):
+                filled[a:b] = stored_bytes(stage.payloads, places.take(np.arange(a, b)), values.slice(a, b - a))
+
+        waits = any(names_objects(values, each.relation.base) for each in stage.payloads)
+        for start, stop in pieces(len(places), self._piece_rows):
+            part = partial(draft.refusals.attempt, stage.name, start, stop, fill)
+            draft.parts.append(only_fetched(draft.pool, part) if waits else draft.pool.submit(part))
+
+    def _packed_lists(self, draft: Draft, packing: Packing, stage: PlainStage, values: pa.Array) -> list[Any]:
+        """One list per row of a packed batch, with a value per piece; the plan allows no arrays here."""
+        with blaming(self._stages, draft.samples, 0):
+            places = draft.samples.places
+            flat = stored_bytes(stage.payloads, places, values) if stage.payloads else stage.field.fill(values, None)
+        borders = np.searchsorted(packing.rows, np.arange(draft.shape.rows + 1))
+        return [list(flat[a:b]) for a, b in pairwise(borders)]
+
+    # ---- fields of pixels
+
+    def _fill_images(self, draft: Draft, stage: ImageStage) -> None:
+        if stage.name in self._lists:
+            ListFilling(draft, stage, self._lists[stage.name], self._slots, self._merge, self._stages).start()
+            return
+        feed, program, places = self._images[stage.name], self._programs[stage.name], draft.samples.places
+        if program.output_shape is None:
+            whole = partial(feed.fetch, places) if feed.waits(places) else None
+            draft.parts.append(submitted(draft.pool, whole, partial(self._fill_unsized, draft, stage)))
+            return
+        out, keys = self._pixels_slot(draft, stage, program.output_shape), view_keys(draft.keys, stage.view)
+
+        def render(a: int, b: int, held: list[Held] | None) -> None:
+            sizes = feed.render(places.take(np.arange(a, b)), keys[a:b], program, out[a:b], held)
+            draft.following.sized(stage.name, slice(a, b), sizes)
+
+        def piece(start: int, stop: int, held: list[Held] | None) -> None:
+            draft.refusals.attempt(stage.name, start, stop, lambda a, b: render(a, b, held))
+            draft.following.follow(stage.name, draft.refusals, start, stop)
+
+        waits = feed.waits(places)
+        for start, stop in pieces(len(places), self._piece_rows):
+            fetch = partial(feed.fetch, places.take(np.arange(start, stop))) if waits else None
+            draft.parts.append(submitted(draft.pool, fetch, partial(piece, start, stop)))
+
+    def _fill_unsized(self, draft: Draft, stage: ImageStage, held: list[Held] | None) -> None:
+        """Fill a field whose size is that of its images: all of them are read before there is an array."""
+        feed, program, places = self._images[stage.name], self._programs[stage.name], draft.samples.places
+        count = len(places)
+        pixels: list[Any] = [None] * count
+
+        def read(a: int, b: int) -> None:
+            pixels[a:b] = feed.pixels(places.take(np.arange(a, b)), held)
+
+        draft.refusals.attempt(stage.name, 0, count, read)
+        good = np.array([row for row in range(count) if pixels[row] is not None], dtype=np.int64)
+        if not len(good):
+            return
+        some, keys = [pixels[row] for row in good.tolist()], view_keys(draft.keys[good], stage.view)
+        draft.following.sized(stage.name, good, np.array([each.shape[:2] for each in some], dtype=np.int32))
+        draft.following.follow(stage.name, draft.refusals, 0, count)
+        with blaming(self._stages, draft.samples.take(good), 0):
+            done = program.stacked(some, keys)
+        draft.fields[stage.name] = done if len(good) == count else spread(done, good, count)
+
+    def _fill_clips(self, draft: Draft, stage: ClipStage) -> None:
+        program, keys = self._programs[stage.name], view_keys(draft.keys, stage.view)
+        assert not isinstance(program, MaskProgram)
+        assert program.output_shape is not None  # the plan fixes a clip's size
+        out = self._pixels_slot(draft, stage, (stage.frames, *program.output_shape))
+        with blaming(self._stages, draft.samples, 0):
+            found_clips = self._clips[stage.name].find(draft.samples.places, keys)
+
+        def piece(feed: ClipFeed, found: Found, part: list[int], rows: NDArray[np.int64], held: Any) -> None:
+            def render(a: int, b: int) -> None:
+                mine, some = rows[a:b], held and held[a:b]
+                fill_rows(out, mine, lambda own: feed.render(found, part[a:b], keys[mine], program, own, some))
+
+            draft.refusals.attempt(stage.name, 0, len(rows), render, rows)
+
+        draft.parts += [submitted(draft.pool, fetch, partial(piece, *each)) for each, fetch in found_clips]
+
+    # ---- fields of sound
+
+    def _fill_sound(self, draft: Draft, stage: SoundStage) -> None:
+        lineage, places = self._reader.lineage, draft.samples.places
+        columns = [draft.samples.columns[lineage.key(name, lineage.end)] for name in (stage.column, *stage.times)]
+        references, *times = [as_lists(each) if isinstance(each, Ragged) else each for each in columns]
+        shape = (len(places), stage.selection.channels, stage.selection.length)
+        out = self._slots.take(shape, stage.spec.dtype or "float32", room(self._stages, len(places), self._merge))
+        draft.fields[stage.name] = out
+        batch = SoundBatch(self._sounds[stage.name], places, references, times, draft.keys, out)
+        for start, stop in pieces(len(places), max(1, self._piece_rows // 4)):
+            attempt = partial(draft.refusals.attempt, stage.name, start, stop)
+            draft.parts.append(submitted(draft.pool, batch.fetching(start, stop), partial(batch.fill, start, attempt)))
+
+    def _pixels_slot(self, draft: Draft, stage: ImageStage | ClipStage, shape: tuple[int, ...]) -> NDArray[Any]:
+        count = len(draft.samples)
+        dtype, most = self._programs[stage.name].dtype, room(self._stages, count, self._merge)
+        out = self._slots.take((count, *shape), dtype, most)
+        draft.fields[stage.name] = out
+        return out

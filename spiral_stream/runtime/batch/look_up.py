@@ -1,0 +1,236 @@
+"""Which samples the next batches hold, and where their rows lie: drawn and looked up for several batches at a time.
+
+A batch of narrow rows or of token lists costs more calls than bytes, and a call for sixteen batches costs about what it
+costs for one. So the batches of the next steps are looked up with the one that is begun: if they are formed already, and if
+no map makes anything but tokens. What is held of them ahead is addresses, about 100 bytes per
+sample, for 16,384 samples if batches have about the same number. Of each token column, at most 16 MiB are brought into
+memory with them. The memory of a batch is taken when it is begun, so the queue bounds it as ever.
+
+Rows that come from a disk take long, and a loop should not wait for those of sixteen batches. So twice as many batches are
+looked up together each time, and half as many after a time that was not quick. Neither changes a batch.
+
+Columns that are read from a source, and payload (`runtime.fields.rows_ahead`), are read for several small batches
+at a time, for 64 rows together at most: a batch of one row would cost a call. The first read is for one batch; each next one is
+for twice as many rows, as far as 4 MiB go by the size of those that were read last.
+
+An error belongs to its batch: where looking up together fails, each batch is looked up alone when its turn comes.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Final, final
+
+import numpy as np
+
+from spiral_stream.fields.ragged import FEW_BYTES, Ragged
+from spiral_stream.integrity.blocks import moment, sound
+from spiral_stream.plan.verbs.maps import SampleTokens
+from spiral_stream.planner.columns.lineage import Stored
+from spiral_stream.planner.stages import Stages
+from spiral_stream.runtime.batch.gathering import Gathering
+from spiral_stream.runtime.columns.error_sample import blaming
+from spiral_stream.runtime.columns.samples import Int64, Lost, SampleReader, Samples
+from spiral_stream.runtime.fields.rows_ahead import AHEAD_BYTES, Expecting, least
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.numbering.drawn import Drawn, joined, part_of
+from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.sampling.order import UInt64
+from spiral_stream.threads import doing
+
+BATCHES: Final = 16  # looked up together at most
+SAMPLES: Final = 1 << 14  # of all of them
+QUICK_S: Final = 0.01  # 0.2 ms where all rows are in memory
+
+
+@final
+@dataclass(slots=True, eq=False)
+class FoundBatch:
+    """One batch, or several that are delivered as one: its samples, and where their rows lie."""
+
+    numbers: range
+    drawn: Drawn
+    counts: list[int]  # samples of each batch
+    begun: int  # when the reading of mapped files began
+    at: tuple[Int64, UInt64] | None = None  # shards and offsets in kept columns, [S] each; None: no field needs them
+    tokens: Mapping[str, Ragged] = field(default_factory=dict)  # kept token columns
+    looked_up: bool = False
+    read: bool = False  # whether its columns were read with those of a batch before it
+    lost: Sequence[tuple[Lost, ...]] = ()  # of each batch
+
+    def part(self, left: Int64) -> "FoundBatch":
+        """Return the same batches with some of their samples."""
+        borders = np.cumsum([0, *self.counts])
+        counts = np.diff(np.searchsorted(left, borders)).tolist()
+        at = None if self.at is None else (self.at[0][left], self.at[1][left])
+        tokens = {name: values.take(left) for name, values in self.tokens.items()}
+        drawn = Drawn(self.drawn.samples.take(left), part_of(self.drawn.membership, left))
+        return FoundBatch(self.numbers, drawn, counts, self.begun, at, tokens, self.looked_up, self.read, self.lost)
+
+
+@final
+class LookingUp:
+    """Draws the batches of a stream, and looks their rows up. For one thread at a time.
+
+    Args:
+        stages: the lowered plan.
+        numbering: which batches there are.
+        gathering: the kept columns that fields are gathered from.
+        metrics: where time is counted.
+    """
+
+    def __init__(self, stages: Stages, numbering: Numbering, gathering: Gathering, metrics: Metrics) -> None:
+        self._stages, self._numbering = stages, numbering
+        self._gathering, self._metrics = gathering, metrics
+        addresses = all(isinstance(step, SampleTokens) for step in stages.maps)  # are all that windows keep of samples
+        self._light = addresses
+        self._epoch = -1
+        self._ahead: deque[FoundBatch] = deque()
+        self._most = 1  # steps that are looked up together; the first one shows how many samples a step has
+        self._reader: SampleReader | None = None
+        self._keys: Sequence[Stored] = ()
+        self._payloads: Sequence[Expecting] = ()
+        self._most_rows = self._rows = 0  # that are read together: the limit, and how many were last time
+        self._room: int | None = None  # the same limit by the size of the columns that were read last
+
+    def read_ahead(
+        self, reader: SampleReader, keys: Sequence[Stored], payloads: Sequence[Expecting], most_rows: int
+    ) -> None:
+        """Read columns and payload of small batches together.
+
+        Args:
+            reader: of the stream.
+            keys: the columns.
+            payloads: the fields that read payload.
+            most_rows: that are read together.
+        """
+        self._reader = reader if keys or payloads else None
+        self._keys, self._payloads, self._most_rows = keys, payloads, most_rows
+
+    def of(self, epoch: int, numbers: range, soon: Sequence[range] = ()) -> FoundBatch:
+        """Return the samples of some batches that are delivered as one.
+
+        Args:
+            epoch: the epoch.
+            numbers: the batches.
+            soon: those of the steps after it whose batches are formed.
+
+        Raises:
+            IndexError: the epoch has no such batch.
+            SourceError: a row cannot be looked up.
+        """
+        if not self._ahead or self._epoch != epoch or self._ahead[0].numbers != numbers:
+            self._epoch, self._ahead = epoch, self._found(epoch, [numbers, *soon[: self._most - 1]])
+        found = self._ahead.popleft()
+        if not found.looked_up:
+            with sound(found.begun):
+                self._locate([found])
+        if self._reader is not None and self._ahead and not found.read:
+            self._read(self._reader, found)
+        return found
+
+    def _read(self, reader: SampleReader, first: FoundBatch) -> None:
+        """Read columns of a batch together with those of the next ones, as far as so many rows go."""
+        together, rows = [first], len(first.drawn.samples)
+        room = least([self._room, *(each.room for each in self._payloads)])
+        most = self._most_rows if room is None else min(self._most_rows, room)
+        self._rows = max(rows, min(most, 2 * self._rows))
+        for each in self._ahead:
+            rows += len(each.drawn.samples)
+            if rows > self._rows or each.read:
+                break
+            together.append(each)
+        whole = Samples.concat([each.drawn.samples for each in together])
+        with suppress(Exception):  # it comes again, at its batch
+            if self._keys and len(together) > 1:
+                self._need(reader, together, whole)
+            for payload in self._payloads if len(first.drawn.samples) <= self._most_rows else ():
+                payload.expect(whole.places)
+            for each in together:
+                each.read = True
+
+    def _need(self, reader: SampleReader, together: Sequence[FoundBatch], whole: Samples) -> None:
+        reader.need(self._epoch, whole, self._keys)
+        read = whole.only(self._keys)
+        parts = read.cut([len(each.drawn.samples) for each in together])
+        for each, part in zip(together, parts, strict=True):
+            each.drawn.samples.columns.update(part.columns)
+        self._room = AHEAD_BYTES // max(1, sum(column.nbytes for column in read.columns.values()) // max(1, len(whole)))
+
+    def instead(self, epoch: int, numbers: range, chosen: Sequence[int]) -> FoundBatch:
+        """Return other batches in place of some. It may be called while another thread asks for batches.
+
+        Args:
+            epoch: the epoch.
+            numbers: the batches.
+            chosen: which batch is taken for each.
+        """
+        begun = moment()
+        own = [self._numbering.draw(epoch, number) for number in chosen]
+        found = FoundBatch(numbers, joined(own), [len(one.samples) for one in own], begun, lost=[()] * len(own))
+        with sound(begun):
+            self._locate([found])
+        return found
+
+    def _found(self, epoch: int, steps: Sequence[range]) -> deque[FoundBatch]:
+        begun = moment()
+        with self._metrics.timed("plan_s"), sound(begun):
+            found: list[FoundBatch] = []
+            if len(steps) > 1:
+                with suppress(Exception):  # it comes again, at its batch
+                    found = self._drawn(epoch, steps, begun)
+            found = found or self._drawn(epoch, steps[:1], begun)
+        if self._light:
+            most = max(1, min(BATCHES, SAMPLES // max(1, len(found[-1].drawn.samples))))
+            self._most = min(most, 2 * self._most)
+        if len(found) > 1:
+            begun_s = perf_counter()
+            with suppress(Exception):  # it comes again, at its batch
+                self._locate(found)
+            if perf_counter() - begun_s > QUICK_S:
+                self._most = max(1, len(found) // 2)
+        return deque(found)
+
+    def _drawn(self, epoch: int, steps: Sequence[range], begun: int) -> list[FoundBatch]:
+        with blaming(self._stages, None):
+            drawn = iter(self._numbering.draw_several(epoch, [number for numbers in steps for number in numbers]))
+        each = [[next(drawn) for _ in numbers] for numbers in steps]
+        return [
+            FoundBatch(numbers, joined(own), [len(one.samples) for one in own], begun, lost=[one.lost for one in own])
+            for numbers, own in zip(steps, each, strict=True)
+        ]
+
+    def _locate(self, found: Sequence[FoundBatch]) -> None:
+        """Look up the rows of batches in kept columns, all at once, and bring tokens into memory."""
+        if self._gathering:
+            samples = Samples.concat([each.drawn.samples for each in found])
+            if len(samples):  # the run may skip all samples of a batch
+                self._gather(found, samples)
+        if self._light:
+            with self._metrics.timed("fetch_s"):
+                for each in found:
+                    _bring_near(each.drawn.samples, FEW_BYTES // len(found))
+        for each in found:
+            each.looked_up = True
+
+    def _gather(self, found: Sequence[FoundBatch], samples: Samples) -> None:
+        gathering = self._gathering
+        with blaming(self._stages, samples), self._metrics.timed("fetch_s"), doing(gathering.words):
+            shards, offsets = gathering.located(samples)
+            tokens = {column: kept.ragged(shards, offsets).near() for column, kept in gathering.tokens.items()}
+            if tokens:
+                self._metrics.read_table(len(samples), {column: each.nbytes for column, each in tokens.items()})
+        first = 0
+        for each in found:
+            last = first + len(each.drawn.samples)
+            each.at = shards[first:last], offsets[first:last]
+            each.tokens = {column: values.run(first, last) for column, values in tokens.items()}
+            first = last
+
+
+def _bring_near(samples: Samples, most_bytes: int) -> None:
+    """Bring the tokens of a batch into memory, those of each column that has at most so many bytes."""
+    columns = samples.columns
+    columns.update({key: values.near(most_bytes) for key, values in columns.items() if isinstance(values, Ragged)})

@@ -1,0 +1,416 @@
+"""Columns of samples on their way through the maps: each column is computed once, for many samples at a time.
+
+A column of a sample comes from the relational part, fetched late and by address, or from one of the plan's maps.
+`SampleReader.need` asks `planner.columns.lineage` what the wanted columns are computed from, fetches the stored ones in one
+call per stream, and runs the maps in order. Token columns are `Ragged` addresses here, never Arrow columns.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spiral_stream import seeding
+from spiral_stream.cache.kinds.chats import mask_behind
+from spiral_stream.dialects.numpy import to_column
+from spiral_stream.expr import Expr, bind
+from spiral_stream.fields.ragged import Ragged
+from spiral_stream.integrity.blocks import moment, need_sound
+from spiral_stream.plan.functions.cached_functions import function_of
+from spiral_stream.plan.nodes import Collate, Sample, Sampled
+from spiral_stream.plan.tree import need
+from spiral_stream.plan.verbs.maps import (
+    SampleColumns,
+    SampleFilter,
+    SampleFlatMap,
+    SampleMap,
+    SampleRecords,
+    SampleTokens,
+)
+from spiral_stream.plan.verbs.mix import STREAM_ID
+from spiral_stream.planner.columns.lineage import (
+    REFUSED,
+    Key,
+    Lengths,
+    Lineage,
+    Made,
+    Refusal,
+    Stored,
+    identity_keys,
+    length_column,
+    with_lengths,
+)
+from spiral_stream.planner.columns.mixed_columns import MixedColumns
+from spiral_stream.planner.columns.streams import read, split
+from spiral_stream.planner.stages import Stages
+from spiral_stream.runtime.columns.assembling import called
+from spiral_stream.runtime.columns.declared_lengths import DeclaredLengths
+from spiral_stream.runtime.columns.functions import Calling
+from spiral_stream.runtime.columns.token_columns import TokenColumns
+from spiral_stream.runtime.columns.unreadable import reasons
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.sampling.epoch import Places
+from spiral_stream.threads import CLOSE_TIMEOUT_S, OwnThread, Workers, doing
+from spiral_stream.transforms.python import INDEX
+
+Int64 = NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """S samples: the places of their rows, and the columns computed so far."""
+
+    places: Places
+    parts: Int64  # [S] which part of its parent each sample is, one digit per flat_map; zeros without flat_map
+    origins: Int64  # [S] the place in the window of each sample, or of its parent
+    columns: dict[Key, pa.Array | Ragged] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.places.rows)
+
+    def take(self, at: Int64) -> "Samples":
+        """Return the samples at these places, in this order."""
+        columns = {key: v.take(at if isinstance(v, Ragged) else pa.array(at)) for key, v in self.columns.items()}
+        return Samples(self.places.take(at), self.parts[at], self.origins[at], columns)
+
+    def cut(self, counts: Iterable[int]) -> "list[Samples]":
+        """Cut the samples into runs of so many each, as views."""
+        out: list[Samples] = []
+        first = 0
+        for count in counts:
+            last = first + count
+            columns = {
+                key: v.run(first, last) if isinstance(v, Ragged) else v.slice(first, count)
+                for key, v in self.columns.items()
+            }
+            own = slice(first, last)
+            out.append(Samples(self.places.run(first, last), self.parts[own], self.origins[own], columns))
+            first = last
+        return out
+
+    def only(self, keys: Iterable[Key]) -> "Samples":
+        """Return the same samples with these columns only."""
+        kept = {key: self.columns[key] for key in keys if key in self.columns}
+        return Samples(self.places, self.parts, self.origins, kept)
+
+    @classmethod
+    def at(cls, places: Places) -> "Samples":
+        """Return the samples at a window's positions, with no columns yet."""
+        return cls(places, np.zeros(len(places), dtype=np.int64), np.arange(len(places)))
+
+    @classmethod
+    def concat(cls, some: "Sequence[Samples]") -> "Samples":
+        """Join several, in order, with the columns that all of them have."""
+        if len(some) == 1:
+            return some[0]
+        shared = [key for key in some[0].columns if all(key in each.columns for each in some)]
+        columns: dict[Key, Any] = {}
+        for key in shared:
+            values = [each.columns[key] for each in some]
+            columns[key] = Ragged.concat(values) if isinstance(values[0], Ragged) else pa.concat_arrays(values)
+        parts = np.concatenate([each.parts for each in some])
+        origins = np.concatenate([each.origins for each in some])
+        return cls(Places.concat([each.places for each in some]), parts, origins, columns)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Lost:
+    """Samples that became no sample of a batch, because a map before it refused them, and why; a batch counts them."""
+
+    samples: Samples
+    reasons: Sequence[str]
+    field: str
+
+
+@final
+class SampleReader:
+    """Reads columns of samples. Thread-safe."""
+
+    def __init__(
+        self, stages: Stages, run_seed: int, metrics: Metrics, threads: int = 1, *, processes: bool = True
+    ) -> None:
+        """Read columns of a plan's samples.
+
+        Args:
+            stages: the lowered plan.
+            run_seed: the seed of everything random.
+            metrics: where reads are counted.
+            threads: of each pool.
+            processes: whether functions with ``workers`` may start processes; else threads run them.
+        """
+        self.stages = stages
+        self.run_seed = run_seed
+        self.metrics = metrics
+        self._calling = Calling(stages.maps, processes=processes)
+        threads = max(threads, self._calling.workers)  # those that wait for a process do no work
+        self.threads = threads
+        self._pool = Workers(threads, "spiral-encode")  # starts no thread before its first task
+        self.lineage = Lineage.of(stages)
+        self.end = self.lineage.end
+        self._tolerant = need(stages.plan, Collate).on_error != "raise"
+        pool = self._pool if threads > 1 else None  # one thread is the caller's own
+        self._calling.pool = pool
+        self.kept_by = {key: each for each in stages.values for key in each.keys}
+        self._tokens = TokenColumns(stages, metrics, pool)
+        self._lengths_only: frozenset[int] = frozenset()  # maps whose tokens are wanted as lengths alone
+        self._counting = False
+        self._counts = {i: self.lineage.same_before(i) for i in range(self.end)}
+        self._named = names_of(stages.maps)
+        self._of_new: dict[tuple[Key, ...], list[Key]] = {}
+        self._ragged = self.lineage.sequences_only(stages)
+        formation = stages.formation
+        declares = formation is not None and formation.length_texts
+        self._declared = (
+            DeclaredLengths(stages, self.lineage, formation) if formation is not None and declares else None
+        )
+        self._mixed = MixedColumns(stages.streams) if len(stages.streams) > 1 else None
+        self._relations = ", ".join(dict.fromkeys(stream.base.entry.name for stream in stages.streams))
+        stored = need(stages.plan, Sample).schema().names
+        self._kept = {
+            name for name in stored if name != STREAM_ID and all(name in s.selected.kept for s in stages.streams)
+        }
+
+    def for_counting(self) -> "SampleReader":
+        """Return this reader as counting wants it: of tokens that no function is given, it reads the lengths alone.
+
+        What it reads is not in the stream's metrics, which are about the batches of a loop.
+        """
+        out = copy(self)
+        out.metrics = Metrics()
+        out._lengths_only, out._counting = self.lineage.measured_only, True  # noqa: SLF001  a reader of our own
+        return out
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> list[OwnThread]:
+        """End the threads and processes. Returns the threads that still run at the deadline."""
+        self._calling.close()
+        return self._pool.end(timeout_s)
+
+    def need(self, epoch: int, samples: Samples, keys: Iterable[Key]) -> None:
+        """Add columns to samples, and the columns that they are computed from.
+
+        Raises:
+            DataError: a value is bad; ``row`` is the place of its sample, if known.
+            SourceError: storage failed.
+        """
+        begun = moment()
+        missing = self._missing(tuple(keys), samples.columns)
+        if not missing:
+            return
+        names = [key.name for key in missing if isinstance(key, Stored)]
+        if names:
+            samples.columns.update({Stored(name): column for name, column in self._read(samples, names).items()})
+        for key in missing:
+            if isinstance(key, Lengths):
+                samples.columns[key] = self._stored_lengths(samples, key.name)
+        made = [key for key in missing if isinstance(key, Made)]
+        for column in sorted(made, key=lambda key: key.at):
+            if column not in samples.columns:  # a function may give several
+                samples.columns.update(self.made(epoch, samples, column))
+        need_sound(begun)
+        if self._declared is not None and not self._counting and set(missing) & set(self._declared.tokens):
+            self._check_declared(epoch, samples, self._declared)
+
+    def _check_declared(self, epoch: int, samples: Samples, declared: DeclaredLengths) -> None:
+        if all(key in samples.columns for key in declared.tokens):
+            self.need(epoch, samples, declared.keys)
+            source = need(self.stages.plan, Collate).source
+            stated = [self.value(samples, each, source, self.end) for each in declared.exprs]
+            declared.check(stated, samples.columns, self.refused(samples, declared.tokens))
+
+    def _missing(self, keys: tuple[Key, ...], have: Mapping[Key, Any]) -> list[Key]:
+        """`Lineage.missing`; batches ask for the same columns again and again, of samples that have none."""
+        if have:
+            return self.lineage.missing(keys, have)
+        if keys not in self._of_new:
+            self._of_new[keys] = self.lineage.missing(keys, have)
+        return self._of_new[keys]
+
+    def need_identity(self, epoch: int, samples: Samples, upto: int | None = None) -> list[Stored | Made]:
+        """Add the columns that identify the samples after ``upto`` maps (all maps if not given); returns their keys."""
+        keys = identity_keys(self.stages, upto)
+        self.need(epoch, samples, keys)
+        return keys
+
+    def _read(self, samples: Samples, names: Sequence[str]) -> dict[str, pa.Array]:
+        """Fetch columns of the relational part. Those that the selection does not hold count as read from the source."""
+        streams = self.stages.streams
+        with self.metrics.timed("fetch_s"), doing(f"reading column {', '.join(names)} of relation {self._relations}"):
+            found = self._mixed.read(samples.places, names, self._ragged) if self._mixed is not None else {}
+            rest = [name for name in names if name not in found]
+            if rest:
+                found |= read(streams, samples.places, rest, self._ragged)
+        columns: dict[str, Any] = {name: _one_array(column) for name, column in found.items()}
+        late = [name for name in names if name != STREAM_ID and name not in self._kept]
+        if late:
+            self.metrics.read(len(samples), {name: columns[name].nbytes for name in late})
+        kept = {name: columns[name].nbytes for name in names if name in self._kept}
+        if kept:
+            self.metrics.read_table(len(samples), kept)
+        return columns
+
+    def made(self, epoch: int, samples: Samples, key: Made) -> dict[Key, pa.Array | Ragged]:
+        name, at = key.name, key.at
+        step = self.stages.maps[at]
+        kept = self.kept_by.get(key)
+        if kept is not None:
+            with self.metrics.timed("fetch_s"):
+                found: dict[Key, pa.Array | Ragged] = {}
+                found[key] = kept.read(key, samples.places, ragged=isinstance(step, SampleTokens))
+                why = Made(REFUSED, at)
+                if self._tolerant and why in self.kept_by:
+                    found[Refusal(at)] = as_lists(kept.read(why, samples.places, ragged=False))
+            return found
+        if isinstance(step, SampleTokens):
+            return self._tokenized(samples, step, at)
+        if isinstance(step, SampleColumns):
+            value = step.exprs[step.names.index(name)]
+            return {key: self.value(samples, value, step.source, at).cast(step.schema().field(name).type)}
+        if isinstance(step, SampleRecords):
+            records = self.called(epoch, samples, step, at)
+            return {Made(each, at): records.field(each) for each in step.names}
+        assert isinstance(step, SampleMap | SampleFlatMap | SampleFilter), step
+        return {key: self.called(epoch, samples, step, at)}
+
+    def called(
+        self, epoch: int, samples: Samples, step: SampleMap | SampleRecords | SampleFilter | SampleFlatMap, at: int
+    ) -> pa.Array:
+        function = step.predicate if isinstance(step, SampleFilter) else step.function
+        assert not isinstance(function, Expr)
+        inputs = self.lineage.keys(function.columns, at)
+        columns = [as_lists(samples.columns[key]) for key in inputs]
+        keys = np.zeros(len(samples), dtype=np.uint64)
+        if function.random:
+            named = np.uint64(seeding.key("map", function.name, self._counts[at]))
+            keys = seeding.combine(self.random_keys(epoch, samples, at), named)
+        with self.metrics.calling(self._named[at]), doing(called(function)):
+            table = pa.table(columns, names=[*function.columns])
+            if function.with_index:
+                assert samples.places.positions is not None, function.name  # only rows that are kept have no place
+                table = table.append_column(INDEX, pa.array(samples.places.positions.astype(np.int64)))
+            if not self._tolerant:
+                return self._calling.run(at, function, table, keys, self.refused(samples, inputs))
+            failed: dict[int, str] = {}
+            values = self._calling.run(at, function, table, keys, self.refused(samples, inputs), failed)
+        samples.columns[Refusal(at)] = reasons(failed, len(samples))
+        return values
+
+    @property
+    def tolerant(self) -> bool:
+        """Whether samples for which a function fails are left to their batch."""
+        return self._tolerant
+
+    def refused_by(self, samples: Samples, keys: Iterable[Key], at: int) -> NDArray[np.bool_]:
+        """Return which samples a map refuses, or what it reads: shape [S], bool. The map has been made."""
+        out = self.refused(samples, keys)
+        own = samples.columns.get(Refusal(at)) if self._tolerant else None
+        return out if own is None else out | as_lists(own).is_valid().to_numpy(zero_copy_only=False)
+
+    def reasons(self, samples: Samples, keys: Iterable[Key], at: int) -> pa.Array:
+        """Return why a map, or what it reads, refuses each sample, as text: null where nothing does."""
+        made = {key.at for key in self.lineage.rests_on(keys) if isinstance(key, Made)}
+        found = [samples.columns.get(Refusal(each)) for each in (at, *sorted(made - {at}))]
+        texts = [as_lists(each) for each in found if each is not None]
+        return pc.coalesce(*texts) if texts else pa.nulls(len(samples), pa.utf8())
+
+    def refused(self, samples: Samples, keys: Iterable[Key]) -> NDArray[np.bool_]:
+        """Return which samples cannot be read, because a text that one of these columns rests on cannot: shape [S], bool."""
+        out = np.zeros(len(samples), dtype=np.bool_)
+        for key in self.lineage.rests_on(keys) if self._tolerant else ():
+            reason = samples.columns.get(Refusal(key.at)) if isinstance(key, Made) else None
+            if isinstance(reason, pa.Array):
+                out |= reason.is_valid().to_numpy(zero_copy_only=False)
+        return out
+
+    def _tokenized(self, samples: Samples, step: SampleTokens, at: int) -> dict[Key, pa.Array | Ragged]:
+        refused: dict[int, str] | None = {} if self._tolerant else None
+        found: pa.Array | Ragged
+        if self._tokens.computed(at):
+            names = step.transform.columns
+            texts = [as_lists(samples.columns[key]) for key in self.lineage.keys(names, at)]
+            found = self._tokens.of_texts(at, pa.table(texts, names=list(names)), refused)
+        else:
+            ask = self._tokens.lengths if at in self._lengths_only else self._tokens.tokens
+            found = ask(at, samples.places, refused)
+        if refused is not None:
+            samples.columns[Refusal(at)] = reasons(refused, len(samples))
+        out: dict[Key, pa.Array | Ragged] = {Made(step.name, at): found}
+        if step.mask is not None:
+            out[Made(step.mask, at)] = mask_behind(found) if isinstance(found, Ragged) else found
+        return out
+
+    def random_keys(self, epoch: int, samples: Samples, upto: int | None = None) -> NDArray[np.uint64]:
+        """Return the samples' own random keys (docs/decisions/0032), as they are after ``upto`` maps: shape [S], uint64.
+
+        The identity is fetched if it is missing. The parts that a later flat_map makes of a sample share its key, so
+        that it does not matter when a column is computed.
+        """
+        stages, at = self.stages, self.end if upto is None else upto
+        identity = self.need_identity(epoch, samples, at)
+        columns = [as_lists(samples.columns[key]).to_pylist() for key in identity]
+        values = columns[0] if len(columns) == 1 else [repr(row) for row in zip(*columns, strict=True)]
+        hashes = np.empty((len(values), 2), dtype=np.uint64)
+        for stream, where in split(samples.places):
+            own = values if len(where) == len(values) else [values[at] for at in where.tolist()]
+            hashes[where] = seeding.identity_hashes(stages.streams[stream].name, own)
+        keys = seeding.sample_keys(self.run_seed, epoch, hashes, samples.places.passes)
+        parts = samples.parts // self.lineage.fan_out(at)
+        return np.where(parts > 0, seeding.combine(keys, parts.astype(np.uint64)), keys) if parts.any() else keys
+
+    # ---- expressions
+
+    def value(self, samples: Samples, expr: Expr, source: Sampled | Any, upto: int) -> pa.Array:
+        """Evaluate an expression, after ``upto`` maps, for samples that have its columns."""
+        schema = source.schema()
+        lists = {n for n in expr.columns() if pa.types.is_list(schema.field(n).type)}
+        columns = {n: samples.columns[self.lineage.length_key(n, upto)] for n in sorted(expr.columns())}
+        plain: dict[str, Any] = {n: v for n, v in columns.items() if n not in lists}
+        plain |= {length_column(n): pa.array(lengths_of(columns[n])) for n in lists}
+        swapped = with_lengths(expr, lists)
+        fields = [pa.field(n, v.type) for n, v in plain.items()]
+        return to_column(bind(swapped, pa.schema(fields)), plain, len(samples))
+
+    def _stored_lengths(self, samples: Samples, name: str) -> pa.Array:
+        out = np.empty(len(samples), dtype=np.int64)
+        for stream, where in split(samples.places):
+            out[where] = self.stages.streams[stream].selected.lengths(name, samples.places.rows[where])
+        return pa.array(out)
+
+
+def _one_array(column: Any) -> pa.Array | Ragged:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def lengths_of(column: pa.Array | Ragged) -> Int64:
+    """Return the number of items of each sample's list, shape [S]. A column of integers holds lengths already."""
+    if isinstance(column, Ragged):
+        return column.lengths
+    if pa.types.is_integer(column.type):
+        return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
+    found: Int64 = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def names_of(maps: Sequence[Sampled]) -> list[str]:
+    """Return what each map's function is called in metrics; two functions of one name are told apart by their places."""
+    functions = [function_of(step) for step in maps]
+    names = ["" if each is None else each.name for each in functions]
+    return [name if names.count(name) == 1 else f"{name} (map {at + 1})" for at, name in enumerate(names)]
+
+
+def calls_function(step: Sampled) -> bool:
+    """Whether a map calls a function of the user's."""
+    return isinstance(step, SampleMap | SampleRecords | SampleFlatMap) or (
+        isinstance(step, SampleFilter) and not isinstance(step.predicate, Expr)
+    )
+
+
+def as_lists(column: pa.Array | Ragged) -> pa.Array:
+    """Turn tokens into a list column, for a user's function. Other columns are returned as they are."""
+    return column.arrow() if isinstance(column, Ragged) else column

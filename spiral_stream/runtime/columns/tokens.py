@@ -1,0 +1,220 @@
+"""Tokens of a text column, or of conversations, by row address: from the cache where it has them, else on the fly.
+
+Both ways give addresses in memory, so a batch does not depend on which caches are built. Lengths come from the
+cache's descriptors, so no token is read to know them. Rows are looked up shard by shard, after one sort of the shard
+numbers; a call costs about 3 us per shard and 0.1 us per row.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.cache.kinds.chats import ChatKind
+from spiral_stream.cache.kinds.kind import Rows
+from spiral_stream.cache.kinds.tokens import TokenKind
+from spiral_stream.cache.store.reader import CachedShard, CacheReader
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.errors import CacheError, DataError
+from spiral_stream.fields.ragged import Ragged
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.sampling.order import UInt64
+from spiral_stream.threads import doing
+
+TOGETHER: Final = 512  # texts that one task fetches and encodes: about a megabyte
+
+Int64 = NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _TokenPlaces:
+    """Where the tokens of S rows lie, as far as the cache has them."""
+
+    addresses: UInt64  # [S]
+    sizes: Int64  # [S] bytes
+    refused: dict[int, str]  # place -> reason
+    missing: Int64  # places of rows that the cache does not have
+    owners: list[Any]  # keep the memory alive
+
+    def need_accepted(self) -> None:
+        """Raise the error of the first refused place. So the error does not depend on what is cached."""
+        if self.refused:
+            place = min(self.refused)
+            raise DataError(self.refused[place], row=place)
+
+
+@final
+class TokenFeed:
+    """The tokens of one column of an open relation. Thread-safe.
+
+    Text that is not cached is encoded in the caller's thread, or by the threads of ``pool`` if it is long.
+    """
+
+    def __init__(
+        self,
+        relation: OpenRelation,
+        kind: TokenKind | ChatKind,
+        cache: CacheReader | None,
+        metrics: Metrics,
+        pool: Executor | None = None,
+    ) -> None:
+        self._relation = relation
+        self._kind = kind
+        self._cache = cache
+        self._metrics = metrics
+        self._pool = pool
+        self._keys: list[str] = relation.manifest.content_keys.to_pylist()
+        self._shard_rows: list[int] = relation.manifest.shard_rows.tolist()
+
+    def tokens(self, ordinals: UInt64, refused: dict[int, str] | None = None) -> Ragged:
+        """The tokens of rows.
+
+        Args:
+            ordinals: shape [S], uint64: logical ordinals, in any order, repeats allowed.
+            refused: if given, unreadable rows get no tokens, and the reason is put here, by place.
+
+        Returns:
+            S sequences, in the order of ``ordinals``.
+
+        Raises:
+            DataError: a row's text is null or not UTF-8, and ``refused`` is None; ``row`` is the first such place.
+            SourceError: storage failed.
+            DamageError: the cache's files are not what was written.
+        """
+        found = self._find(ordinals)
+        self._metrics.add(cached_rows=len(ordinals) - len(found.missing))
+        if self._cache is not None:
+            with self._metrics.timed("fetch_s"):
+                self._cache.verify(found.addresses, found.sizes)
+        if len(found.missing):
+            self._encode(ordinals, found)
+        if refused is None:
+            found.need_accepted()
+        else:
+            refused.update(found.refused)
+        items = np.full(len(ordinals), self._kind.item_bytes, dtype=np.uint8)
+        return Ragged(found.addresses, self._kind.lengths(found.sizes), items, signed=False, owners=tuple(found.owners))
+
+    def lengths(self, ordinals: UInt64, refused: dict[int, str] | None = None) -> Int64:
+        """Return the number of tokens of each row, shape [S]; reads no token of the cache. Arguments as in `tokens`.
+
+        Like `tokens`, it encodes rows that are not cached.
+        """
+        found = self._find(ordinals)
+        if len(found.missing):
+            self._encode(ordinals, found)
+        if refused is None:
+            found.need_accepted()
+        else:
+            refused.update(found.refused)
+        return self._kind.lengths(found.sizes)
+
+    def missing(self, ordinals: UInt64) -> NDArray[np.bool_]:
+        """Return which rows the cache lacks, so that their text would be read: shape [S], bool. It holds refused rows."""
+        out = np.zeros(len(ordinals), dtype=np.bool_)
+        out[self._find(ordinals).missing] = True
+        return out
+
+    def _find(self, ordinals: UInt64) -> _TokenPlaces:
+        count = len(ordinals)
+        if self._cache is None:
+            return _TokenPlaces(np.zeros(count, np.uint64), np.zeros(count, np.int64), {}, np.arange(count), [])
+        with self._metrics.timed("fetch_s"):
+            return self._look_up(self._cache, ordinals)
+
+    def _look_up(self, cache: CacheReader, ordinals: UInt64) -> _TokenPlaces:
+        count = len(ordinals)
+        manifest = self._relation.manifest
+        shards = manifest.shard_of(ordinals)
+        order = _grouping(shards, len(self._keys))
+        sorted_shards = shards if order is None else shards[order]
+        asked = ordinals if order is None else ordinals[order]
+        offsets: Int64 = (asked - manifest.starts[sorted_shards]).astype(np.int64)
+        addresses, sizes = np.zeros(count, dtype=np.uint64), np.zeros(count, dtype=np.int64)
+        missing: list[Int64] = []
+        refused: dict[int, str] = {}
+        owners: list[Any] = []
+        for shard, part in _groups(sorted_shards):  # 3 us each
+            stored = cache.shard(self._keys[shard])
+            if stored is None:
+                missing.append(np.arange(part.start, part.stop))
+                continue
+            self._need_aligned(stored, cache)
+            at = offsets[part]
+            if stored.leading == self._shard_rows[shard]:  # all of them, so every row stands at its offset
+                addresses[part], sizes[part] = stored.addresses[at], stored.sizes[at]
+            else:
+                at = stored.find(at)
+                have = at >= 0
+                missing.append(np.flatnonzero(~have) + part.start)
+                addresses[part][have], sizes[part][have] = stored.locate(at[have])
+            owners.append(stored)
+            if stored.any_refused:
+                refused |= _refused(stored, at, part.start)
+        left = np.concatenate(missing) if missing else np.empty(0, dtype=np.int64)
+        if order is None:
+            return _TokenPlaces(addresses, sizes, refused, left, owners)
+        places = np.empty(count, dtype=np.int64)
+        places[order] = np.arange(count)
+        return _TokenPlaces(
+            addresses[places], sizes[places], {int(order[at]): why for at, why in refused.items()}, order[left], owners
+        )
+
+    def _need_aligned(self, stored: CachedShard, cache: CacheReader) -> None:
+        item = self._kind.item_bytes
+        if stored.alignment % item:
+            msg = (
+                f"cache: version {cache.version} of {self._kind.fingerprint} has tokens of {item} bytes at addresses that are "
+                f"multiples of {stored.alignment} only. Drop the cache folder and build it again"
+            )
+            raise CacheError(msg)
+
+    def _encode(self, ordinals: UInt64, found: _TokenPlaces) -> None:
+        """Encode the rows that are not cached, and enter their places."""
+        places = found.missing[np.argsort(ordinals[found.missing], kind="stable")]  # in storage order no source copies
+        parts = [places[at : at + TOGETHER] for at in range(0, len(places), TOGETHER)]
+        run = map if self._pool is None or len(parts) == 1 else self._pool.map
+        for part, rows in zip(parts, run(self._kept, [ordinals[part] for part in parts]), strict=True):
+            found.owners.append(rows.payload)
+            begins = np.cumsum(rows.sizes) - rows.sizes
+            found.addresses[part] = np.uint64(rows.payload.ctypes.data) + begins.astype(np.uint64)
+            found.sizes[part] = rows.sizes
+            found.refused.update({int(part[at]): reason for at, reason in rows.refused.items()})
+            self._metrics.read(len(part), {self._kind.column: rows.source_bytes})
+
+    def _kept(self, ordinals: UInt64) -> Rows:
+        """Return what a cache would hold for these rows."""
+        column, relation = self._kind.column, self._relation.entry.name
+        with self._metrics.timed("fetch_s"), doing(f"reading column {column} of relation {relation}"):
+            table = self._relation.fetch(ordinals, list(self._kind.columns))
+        with self._metrics.calling(f"tokenize {column}"), doing(f"tokenizing column {column} of relation {relation}"):
+            return self._kind.keep_rows(table, self._relation.base)
+
+
+def _grouping(shards: NDArray[np.intp], count: int) -> NDArray[np.intp] | None:
+    """Return the order that brings equal shards together; None if they are together already."""
+    if bool((shards[1:] >= shards[:-1]).all()):
+        return None
+    small = shards.astype(np.uint16) if count <= 1 << 16 else shards  # NumPy sorts 16 bits by radix
+    return np.argsort(small, kind="stable")
+
+
+def _groups(shards: NDArray[np.intp]) -> Iterator[tuple[int, slice]]:
+    """Yield each shard, and the slice of its rows."""
+    if not len(shards):
+        return
+    starts = np.concatenate([[0], np.flatnonzero(shards[1:] != shards[:-1]) + 1])
+    bounds = [*starts.tolist(), len(shards)]
+    for at, shard in enumerate(shards[starts].tolist()):
+        yield shard, slice(bounds[at], bounds[at + 1])
+
+
+def _refused(stored: CachedShard, at: Int64, start: int) -> dict[int, str]:
+    """Return the reasons of the refused rows among rows ``at`` of a shard, by place."""
+    empty = np.flatnonzero((at >= 0) & (stored.sizes[at] == 0)).tolist()  # a refused row has no payload
+    reasons = ((place, stored.refused(int(at[place]))) for place in empty)
+    return {place + start: reason for place, reason in reasons if reason is not None}

@@ -1,0 +1,199 @@
+"""Work in two parts: bytes are fetched over a network first, by threads that only wait; then they are decoded.
+
+A thread that decodes never waits for a socket: its part begins when the bytes are there. All pieces of the batches that
+are built ahead (``prefetch``) are asked for as soon as their batch is begun, so the requests of several batches are under
+way at a time.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from functools import partial
+from queue import PriorityQueue
+from typing import Any, Final, TypeVar, final
+
+import numpy as np
+import pyarrow as pa
+
+from spiral_stream.errors import SourceError, anew
+from spiral_stream.runtime.neighbours import Around
+from spiral_stream.sources.references.policy import Reach
+from spiral_stream.sources.references.resolve import resolve
+from spiral_stream.storage.counters import Traffic, counted
+from spiral_stream.threads import OwnThread, Stopped, Workers, doing, settle, told_to_stop
+
+FETCHERS: Final = 8  # threads, each with up to 32 requests under way
+LOOK_S: Final = 0.02  # how often whoever waits for its turn looks
+T = TypeVar("T")
+Fetched = memoryview | SourceError  # what a reference names, or why it cannot be read
+
+
+@final
+class StreamThreads(Executor):
+    """The threads of a stream: those that work, and those that wait for a network. Starts none before its first task.
+
+    What was asked for first is worked on first, of all that is there. While what lies around is on its way, only the first tasks
+    from the batch on that the loop waits for, as many as can be under way, ask for their own bytes: those of the others may come
+    with the rest.
+
+    Args:
+        threads: those that work.
+        traffic: where it is counted what any of them asks of stores.
+        around: fetches what lies around what is fetched; None fetches nothing more.
+    """
+
+    def __init__(self, threads: int, traffic: Traffic | None = None, around: Around | None = None) -> None:
+        self._traffic, self._around = Traffic() if traffic is None else traffic, around
+        self._work = Workers(threads, "spiral-work")
+        self._fetch = Workers(FETCHERS, "spiral-fetch")
+        self._asked, self._ready = 0, PriorityQueue[_Ready]()
+        self._firsts, self._owed, self._first_due = deque[int](), 0, 0  # the first task of each batch, by number
+        self._moved = threading.Condition()
+
+    def begin(self) -> None:
+        """Note that what is submitted from now on belongs to the next batch."""
+        with self._moved:
+            self._firsts.append(self._asked)
+            self._move()
+
+    def want(self) -> None:
+        """Note that the loop waits for the next batch."""
+        with self._moved:
+            self._owed += 1
+            self._move()
+
+    def _move(self) -> None:
+        while self._owed and self._firsts:
+            self._owed -= 1
+            self._first_due = self._firsts.popleft()
+            self._moved.notify_all()
+
+    @property
+    def threads(self) -> Sequence[OwnThread]:
+        """The threads that were started."""
+        around = () if self._around is None else self._around.threads
+        return *self._work.threads, *self._fetch.threads, *around
+
+    def submit(self, work: Callable[..., T], /, *args: Any, **options: Any) -> "Future[T]":
+        """Let one of the threads that work do it."""
+        return self._work.submit(counted, self._traffic, work, *args, **options)
+
+    def submit_after(self, fetch: Callable[[], T], work: Callable[[T], None]) -> "Future[None]":
+        """Let one of the threads that wait fetch something, and then one of those that work do the rest."""
+        done: Future[None] = Future()
+        number, self._asked = self._asked, self._asked + 1  # one thread feeds
+
+        def ready(found: "Future[T]") -> None:
+            if done.cancelled() or found.cancelled() or found.exception() is not None:
+                _copy(found, done)
+            else:
+                self._ready.put(_Ready(number, partial(work, found.result()), done))
+                self.submit(self._first).add_done_callback(self._dropped)
+
+        run = fetch if self._around is None else partial(self._in_turn, self._around, number, fetch)
+        self._fetch.submit(counted, self._traffic, run).add_done_callback(ready)
+        return done
+
+    def _in_turn(self, around: Around, number: int, fetch: Callable[[], T]) -> T:
+        """Fetch something, when it is time."""
+        with self._moved, doing("waiting for what lies around"):
+            while number >= self._first_due + FETCHERS and around.busy and not told_to_stop():
+                self._moved.wait(LOOK_S)
+        return around.run(fetch)
+
+    def _first(self) -> None:
+        """Do what was asked for first, of what is ready: one thing for each call."""
+        each = self._ready.get_nowait()
+        if each.done.set_running_or_notify_cancel() and not settle(each.done, each.work):
+            raise Stopped
+
+    def _dropped(self, call: "Future[None]") -> None:
+        """Cancel something that is ready for a call that will never be."""
+        if call.cancelled():
+            self._ready.get_nowait().done.cancel()
+
+    def stop(self) -> None:
+        """Cancel what has not begun, and end each thread after its present task."""
+        if self._around is not None:
+            self._around.stop()
+        self._fetch.stop()
+        self._work.stop()
+
+
+@final
+@dataclass(frozen=True, slots=True, order=True)
+class _Ready:
+    """Work whose bytes are there."""
+
+    number: int  # in the order in which it was asked for
+    work: Callable[[], None] = field(compare=False)
+    done: "Future[None]" = field(compare=False)
+
+
+def _copy(source: "Future[Any]", done: "Future[None]") -> None:
+    """End a future as another one ended."""
+    if source.cancelled() or not done.set_running_or_notify_cancel():
+        done.cancel()
+    elif (error := source.exception()) is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(None)
+
+
+def submitted(pool: Executor, fetch: Callable[[], T] | None, work: Callable[[T | None], None]) -> "Future[None]":
+    """Do work on a pool, after something that it needs was fetched; None fetches nothing."""
+    if fetch is None:
+        return pool.submit(work, None)
+    if isinstance(pool, StreamThreads):
+        return pool.submit_after(fetch, work)
+    return pool.submit(lambda: work(fetch()))
+
+
+def only_fetched(pool: Executor, fetch: Callable[[], None]) -> "Future[None]":
+    """Do on a pool what only waits for a network."""
+    return pool.submit_after(fetch, lambda _: None) if isinstance(pool, StreamThreads) else pool.submit(fetch)
+
+
+def pieces(count: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Cut ``count`` rows into pieces: the first row of each, and one past its last."""
+    for start in range(0, count, rows):
+        yield start, min(start + rows, count)
+
+
+def fetched(references: pa.Array | pa.ChunkedArray, reach: Reach, most_bytes: int | None) -> list[Fetched]:
+    """Return what each reference names, or the error that says why it cannot be read.
+
+    One bad reference costs one more call for the others: they are asked for again, without it.
+    """
+    found: list[Fetched | None] = [None] * len(references)
+    left = np.arange(len(references))
+    while len(left):
+        some = references if len(left) == len(references) else references.take(pa.array(left))
+        try:
+            data = resolve(some, reach, most_bytes)
+        except SourceError as error:
+            if error.row is None:
+                raise
+            found[int(left[error.row])] = anew(error)
+            left = np.delete(left, error.row)
+            continue
+        for at, each in zip(left.tolist(), data, strict=True):
+            found[at] = each
+        break
+    return [each for each in found if each is not None]
+
+
+def need_all(data: Sequence[Fetched]) -> list[memoryview]:
+    """Return fetched bytes.
+
+    Raises:
+        SourceError: that of the first that could not be read; ``row`` is its place.
+    """
+    out: list[memoryview] = []
+    for row, each in enumerate(data):
+        if isinstance(each, SourceError):
+            raise anew(each, row=row)
+        out.append(each)
+    return out

@@ -1,0 +1,47 @@
+"""Encoded payload of samples as it is stored: the bytes that references name, for fields that decode nothing."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spiral_stream.errors import renumbered
+from spiral_stream.planner.columns.payload import Payload
+from spiral_stream.planner.columns.streams import split
+from spiral_stream.runtime.fields.size import object_bytes
+from spiral_stream.sampling.epoch import Places
+from spiral_stream.semantic import is_list
+from spiral_stream.sources.references.payload import payload
+
+
+def stored_bytes(payloads: Sequence[Payload], places: Places, values: pa.Array) -> list[Any]:
+    """Return the bytes of samples.
+
+    Args:
+        payloads: where the column lies, per stream.
+        places: of P samples.
+        values: shape [P], references or lists of them.
+
+    Raises:
+        DataError: a reference is wrong; ``row`` is its place in ``places``.
+        SourceError: its bytes cannot be read; likewise.
+    """
+    if len(payloads) == 1:
+        return payload(values, payloads[0].relation.base)
+    out: list[Any] = [None] * len(values)
+    for stream, where in split(places):
+        with renumbered(where):
+            found = payload(values.take(pa.array(where)), payloads[stream].relation.base)
+        for at, each in zip(where.tolist(), found, strict=True):
+            out[at] = each
+    return out
+
+
+def stored_size(values: pa.Array) -> int:
+    """Return about how many bytes references name, as Python objects; files whose size nobody knows count nothing."""
+    inner = values.flatten() if is_list(values.type) else values
+    named = (
+        pc.sum(inner.field("length")).as_py() if pa.types.is_struct(inner.type) and "length" in inner.type.names else 0
+    )
+    return object_bytes(values) + max(0, named or 0)

@@ -1,0 +1,175 @@
+"""Fields that follow an image of their batch: boxes, their labels, key points, and masks whose size is compared.
+
+Boxes and points are moved right after their image, on the same thread: about 0.2 ms per sample. When all work on a batch is
+done, masks are compared with their images, and what was moved becomes arrays.
+"""
+
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.errors import DataError
+from spiral_stream.fields.boxes import Boxes, BoxLabels, Following, KeyPoints, padded
+from spiral_stream.planner.stages import ImageStage, PlainStage, Stages
+from spiral_stream.runtime.fields.images import Sizes
+from spiral_stream.runtime.refuse import BatchRefusals
+from spiral_stream.sampling.order import UInt64
+from spiral_stream.seeding import view_keys
+from spiral_stream.transforms.chain import MaskProgram
+from spiral_stream.transforms.geometry import move_boxes, move_points
+
+
+@final
+class Followers:
+    """Which fields of a plan follow which image."""
+
+    def __init__(self, stages: Stages) -> None:
+        self.images = {stage.name: stage for stage in stages.images}
+        self.fields = {stage.name: stage for stage in stages.plains if isinstance(stage.field, Following)}
+        self.masks = dict(stages.mask_pairs)
+        self.lists = {stage.name for stage in stages.images if stage.listed is not None}
+        self.wanted = {*(self._image_of(each) for each in self.fields.values()), *self.masks, *self.masks.values()}
+
+    def of(self, image: str) -> list[PlainStage]:
+        """Return the boxes and points that follow an image, and then the labels of these boxes."""
+        found = [each for each in self.fields.values() if self._image_of(each) == image]
+        return sorted(found, key=lambda each: isinstance(each.field, BoxLabels))
+
+    def _image_of(self, stage: PlainStage) -> str:
+        field = stage.field
+        assert isinstance(field, Following)
+        return self._image_of(self.fields[field.of]) if isinstance(field, BoxLabels) else field.of
+
+
+@final
+class BatchFollowers:
+    """What follows the images of one batch. Pieces of rows are filled in by several threads."""
+
+    def __init__(self, followers: Followers, count: int, keys: UInt64) -> None:
+        self._followers, self._keys = followers, keys
+        self._values: dict[str, pa.Array] = {}
+        self._sizes = {name: np.zeros((count, 2), np.int32) for name in followers.wanted}
+        self._rows: dict[str, list[Any]] = {name: [None] * count for name in followers.fields}
+        self._left: dict[str, list[Any]] = {name: [None] * count for name in followers.fields}
+        self._lists: dict[str, list[Sizes | None]] = {n: [None] * count for n in followers.wanted & followers.lists}
+
+    def give(self, stage: PlainStage, values: pa.Array) -> None:
+        """Take the column of a field, before any image is read."""
+        self._values[stage.name] = values
+
+    def sized(self, image: str, rows: slice | NDArray[np.int64], sizes: Sizes) -> None:
+        """Take the sizes of some images of a field."""
+        if image in self._sizes:
+            self._sizes[image][rows] = sizes
+
+    def sized_lists(self, image: str, first: int, sizes: list[Sizes]) -> None:
+        """Take the sizes of the images of rows from ``first`` on, of a field of lists."""
+        if image in self._lists:
+            self._lists[image][first : first + len(sizes)] = sizes
+
+    def follow(self, image: str, refusals: BatchRefusals, first: int, last: int) -> None:
+        """Move what follows the images of rows [first, last)."""
+        for stage in self._followers.of(image):
+            refusals.attempt(stage.name, first, last, self._work(stage, image))
+
+    def finish(self, fields: dict[str, Any], refusals: BatchRefusals) -> None:
+        """Compare masks, and make arrays, when every image of the batch is read.
+
+        Raises:
+            DataError: a mask has another size than its image, and the plan says ``"raise"``.
+        """
+        if not self._followers.masks and not self._followers.fields:  # asking for the good rows takes 20 us
+            return
+        for mask, image in self._followers.masks.items():
+            compared = self._compared_lists if mask in self._lists else self._compared
+            refusals.attempt(mask, 0, len(self._sizes[mask]), compared(mask, image))
+        good = set(refusals.good().tolist())
+        for name, stage in self._followers.fields.items():
+            rows = [each if i in good else None for i, each in enumerate(self._rows[name])]
+            assert isinstance(stage.field, Following)
+            assert stage.spec.dtype is not None
+            fields[name] = padded(stage.field, rows, stage.spec.dtype)
+
+    def _work(self, stage: PlainStage, image: str) -> Callable[[int, int], None]:
+        one = self._labels if isinstance(stage.field, BoxLabels) else self._geometry
+
+        def work(a: int, b: int) -> None:
+            for row in range(a, b):
+                if not self._sizes[image][row, 0]:  # the image is refused
+                    continue
+                try:
+                    one(stage, self._followers.images[image], row)
+                except DataError as error:
+                    error.row = row - a
+                    raise
+
+        return work
+
+    def _geometry(self, stage: PlainStage, image: ImageStage, row: int) -> None:
+        field, program = stage.field, image.program
+        assert not isinstance(program, MaskProgram)
+        height, width = self._sizes[image.name][row].tolist()
+        key = view_keys(self._keys[row : row + 1], image.view)[0]
+        if isinstance(field, Boxes):
+            given = field.corners(self._values[stage.name], row, height, width)
+            boxes, left = move_boxes(program, given, (height, width), key)
+            large = (boxes[:, 2:] - boxes[:, :2] >= field.min_side).all(axis=1)
+            self._rows[stage.name][row] = field.formatted(boxes[large])
+            self._left[stage.name][row] = (len(given), left[large])
+            return
+        assert isinstance(field, KeyPoints)
+        points, (high, wide) = move_points(
+            program, field.points(self._values[stage.name], row, height, width), (height, width), key
+        )
+        if field.outside == "nan":
+            points[((points < 0) | (points >= [wide, high])).any(axis=1)] = np.nan
+        self._rows[stage.name][row] = points.astype(np.float32)
+
+    def _labels(self, stage: PlainStage, image: ImageStage, row: int) -> None:
+        del image
+        field = stage.field
+        assert isinstance(field, BoxLabels)
+        boxes = self._left[field.of][row]
+        if boxes is None:  # the boxes are refused
+            return
+        count, left = boxes
+        labels = field.rows(self._values[stage.name], row)[:, 0]
+        if len(labels) != count:
+            msg = (
+                f"BoxLabels({field.column!r}): {len(labels)} labels of {count} boxes ({field.of!r}). Store one label per box, or "
+                "filter the sample out"
+            )
+            raise DataError(msg)
+        self._rows[stage.name][row] = labels[left]
+
+    def _compared(self, mask: str, image: str) -> Callable[[int, int], None]:
+        def work(a: int, b: int) -> None:
+            of_mask, of_image = self._sizes[mask][a:b], self._sizes[image][a:b]
+            wrong = (of_mask != of_image).any(axis=1) & (of_mask[:, 0] > 0) & (of_image[:, 0] > 0)
+            if wrong.any():
+                row = int(wrong.argmax())
+                (h, w), (high, wide) = of_mask[row].tolist(), of_image[row].tolist()
+                msg = (
+                    f"the mask is {h} x {w} and its image ({image!r}) {high} x {wide} (height x width), so equal crops do not "
+                    "show the same place. Store the mask in the size of the image, or filter the sample out"
+                )
+                raise DataError(msg, row=row)
+
+        return work
+
+    def _compared_lists(self, mask: str, image: str) -> Callable[[int, int], None]:
+        def work(a: int, b: int) -> None:
+            for row in range(a, b):
+                of_mask, of_image = self._lists[mask][row], self._lists[image][row]
+                if of_mask is not None and of_image is not None and not np.array_equal(of_mask, of_image):
+                    msg = (
+                        f"the list has {len(of_mask)} masks of {len(of_image)} images ({image!r}), or one of another size, so "
+                        "equal crops do not show the same place. Store a mask for each image in its size, or filter the sample "
+                        "out"
+                    )
+                    raise DataError(msg, row=row - a)
+
+        return work

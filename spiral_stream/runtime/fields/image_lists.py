@@ -1,0 +1,302 @@
+"""Lists of images by row address: as `runtime.fields.images`, with several images per row.
+
+References are found first, which says how long the lists are. What they name on a store is fetched next, and decoded last.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spiral_stream.cache.kinds.clip_layout import bytes_at
+from spiral_stream.cache.kinds.image_lists import COUNT, NULL_LIST, ImageListKind, of_item, unpack
+from spiral_stream.cache.store.reader import CacheReader
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.errors import DataError, SourceError, renumbered
+from spiral_stream.planner.columns.streams import split
+from spiral_stream.planner.stages import ImageStage
+from spiral_stream.runtime.fetch import Fetched, fetched, need_all
+from spiral_stream.runtime.fields.images import ImageFeed, Sizes, StoredRows, fill_rows
+from spiral_stream.runtime.fields.rows_ahead import least
+from spiral_stream.runtime.fields.stored import stored_rows
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.order import UInt64
+from spiral_stream.seeding import item_keys
+from spiral_stream.sources.references.objects import names_objects
+from spiral_stream.sources.references.payload import flattened
+from spiral_stream.sources.references.resolve import resolve
+from spiral_stream.threads import doing
+from spiral_stream.transforms.chain import Program
+
+Int64 = NDArray[np.int64]
+# P rows, N images of a row in the batch, Q images of all rows
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundLists:
+    """The lists of P rows of one stream, looked up. Arrays are [P]."""
+
+    counts: Int64
+    addresses: UInt64  # of payloads in the cache
+    sizes: Int64
+    reasons: list[str | None]  # why the cache has no payload
+    at: Int64  # place in the references below; -1 for rows in the cache
+    references: pa.Array  # [M] lists of references of the other rows
+    owners: list[Any]  # keep the memory alive
+    held: list[Fetched] | None = None  # the images of the references, end to end; None: not fetched
+
+    def part(self, first: int, last: int) -> "FoundLists":
+        """Return rows [first, last)."""
+        rows = slice(first, last)
+        return replace(
+            self,
+            counts=self.counts[rows],
+            addresses=self.addresses[rows],
+            sizes=self.sizes[rows],
+            reasons=self.reasons[rows],
+            at=self.at[rows],
+        )
+
+
+@final
+class ImageListFeed:
+    """The lists of images of one payload column of an open relation. Thread-safe."""
+
+    def __init__(
+        self, relation: OpenRelation, kind: ImageListKind, cache: CacheReader | None, metrics: Metrics
+    ) -> None:
+        self._relation, self._kind, self._cache, self._metrics = relation, kind, cache, metrics
+        self.one = ImageFeed(relation, kind.one, cache, metrics)
+        self.rows = self.one.rows
+        self._waits: bool | None = None  # whether images come over a network; None: nobody met a reference yet
+
+    def find(self, ordinals: UInt64) -> FoundLists:
+        """Look up P lists by ordinal. Reads references, and of inline images their bytes.
+
+        Raises:
+            SourceError: the relation cannot be read.
+        """
+        count = len(ordinals)
+        counts, sizes, at = (np.zeros(count, dtype=np.int64) for _ in range(3))
+        addresses, reasons = np.zeros(count, dtype=np.uint64), list[str | None]([None] * count)
+        left, owners = np.ones(count, dtype=np.bool_), list[Any]()
+        column = self._kind.column
+        with (
+            self._metrics.timed("fetch_s"),
+            doing(f"reading column {column} of relation {self._relation.entry.name}"),
+        ):
+            for places, stored, rows in stored_rows(self._relation, self._cache, ordinals):
+                left[places] = False
+                addresses[places], sizes[places] = stored.locate(rows)
+                counts[places] = stored.beside[COUNT][rows]
+                owners.append(stored)
+                for place, row in zip(places.tolist(), rows.tolist(), strict=True) if stored.any_refused else ():
+                    reasons[place] = stored.refused(row)
+            if self._cache is not None:
+                self._cache.verify(addresses[~left], sizes[~left])
+            missing = np.flatnonzero(left)
+            missing = missing[
+                np.argsort(ordinals[missing], kind="stable")
+            ]  # in storage order no source copies to reorder
+            references = pa.nulls(0, self._relation.schema.field(column).type)
+            if len(missing):
+                read = self.rows.fetch(ordinals[missing], [column])[column].combine_chunks()
+                references = read.chunk(0) if isinstance(read, pa.ChunkedArray) else read
+                counts[missing] = pc.list_value_length(references).fill_null(0).to_numpy()
+        at[~left], at[missing] = -1, np.arange(len(missing))
+        self._metrics.add(cached_rows=count - len(missing), source_rows=len(missing))
+        return FoundLists(counts, addresses, sizes, reasons, at, references, owners)
+
+    def waits(self, ordinals: UInt64) -> bool:
+        """Whether lists come over a network, as `ImageFeed.waits` says it: the first references stand for the others."""
+        if self._waits is None and len(self.one.left(ordinals[:: max(1, len(ordinals) - 1)])):
+            relation, column = self._relation, self._kind.column
+            inner = relation.schema.field(column).type.value_type
+            if relation.remote or pa.types.is_binary(inner) or pa.types.is_large_binary(inner):
+                self._waits = relation.remote
+                return self._waits
+            try:
+                lists = relation.fetch(self.one.left(ordinals), [column])[column]
+            except SourceError:  # whoever reads the rows says whose they are
+                return False
+            if pc.sum(pc.list_value_length(lists)).as_py():
+                self._waits = names_objects(lists, relation.base)
+        return bool(self._waits)
+
+    def fetch(self, found: FoundLists) -> FoundLists:
+        """Return the lists with the bytes that come over a network, which `render` waits for otherwise."""
+        if not names_objects(found.references, self._relation.base):
+            return found
+        words = f"fetching column {self._kind.column} of relation {self._relation.entry.name}"
+        with self._metrics.timed("fetch_s"), doing(words):
+            flat, _ = flattened(found.references)
+            return replace(found, held=fetched(flat, self._relation.base, self._kind.decoder.limits.bytes))
+
+    def render(
+        self, found: FoundLists, keys: UInt64, program: Program, out_PN: NDArray[Any], *, alike: bool
+    ) -> list[Sizes]:
+        """Fetch, decode and transform the images of P lists into ``out_PN``; what no image fills becomes 0.
+
+        Args:
+            found: P rows.
+            keys: shape [P], uint64: random keys of the samples.
+            program: the compiled transforms of an image.
+            out_PN: shape [P, N, *image].
+            alike: whether the images of a row draw alike.
+
+        Returns:
+            for each row, shape [its images, 2]: heights and widths before the transforms.
+
+        Raises:
+            DataError: an image is bad, or a list longer than N; ``row`` says whose.
+            SourceError: storage failed; likewise.
+        """
+        width = out_PN.shape[1]
+        _need_room(found.counts, width)
+        owners = np.repeat(np.arange(len(found.counts)), found.counts)
+        items = np.arange(len(owners)) - np.repeat(np.cumsum(found.counts) - found.counts, found.counts)
+        rows = self._stored(found, owners, items)
+        out_PN[np.arange(width) >= found.counts[:, None]] = 0
+        if not len(owners):
+            return [np.empty((0, 2), dtype=np.int32)] * len(found.counts)
+        own = keys[owners] if alike else item_keys(keys[owners], items)
+        flat = out_PN.reshape(-1, *out_PN.shape[2:])
+        with self._metrics.timed("transform_s"):
+            try:
+                fill_rows(flat, owners * width + items, lambda into: self.one.transform(rows, own, program, into))
+            except DataError as error:
+                at = error.row or 0
+                raise of_item(int(items[at]), error, int(owners[at])) from error
+        sizes = np.stack([rows.heights, rows.widths], axis=1)
+        return np.split(sizes, np.cumsum(found.counts)[:-1])
+
+    def _stored(self, found: FoundLists, owners: Int64, items: Int64) -> StoredRows:
+        """Return all images in their stored form, in the order of the rows."""
+        rows = StoredRows(len(owners))
+        starts = np.cumsum(found.counts) - found.counts
+        for row in np.flatnonzero(found.at < 0).tolist():  # 10 us each
+            if found.reasons[row] is not None:
+                raise DataError(found.reasons[row] or "", row=row)
+            facts, begins = unpack(bytes_at(int(found.addresses[row]), int(found.sizes[row])))
+            own = slice(starts[row], starts[row] + found.counts[row])
+            rows.addresses[own] = found.addresses[row] + begins.astype(np.uint64)
+            rows.heights[own], rows.widths[own], rows.lengths[own] = facts.T
+        rows.owners += found.owners
+        self._direct(found, owners, items, rows)
+        return rows
+
+    def _direct(self, found: FoundLists, owners: Int64, items: Int64, rows: StoredRows) -> None:
+        direct = np.flatnonzero(found.at >= 0)
+        if not len(direct):
+            return
+        lists = found.references.take(pa.array(found.at[direct]))
+        if lists.null_count:
+            raise DataError(NULL_LIST, row=int(direct[lists.is_null().to_numpy(zero_copy_only=False)][0]))
+        flat, whose = flattened(lists)
+        places = np.flatnonzero(found.at[owners] >= 0)
+        with self._metrics.timed("fetch_s"), renumbered(direct[whose]):
+            if found.held is None:
+                data = resolve(flat, self._relation.base, self._kind.decoder.limits.bytes)
+            else:
+                begins = np.cumsum([0, *pc.list_value_length(found.references).fill_null(0).to_pylist()])
+                at = begins[found.at[owners[places]]] + items[places]
+                data = need_all([found.held[each] for each in at.tolist()])
+        with self._metrics.timed("transform_s"):
+            place = -1
+            try:
+                for place, encoded in zip(places.tolist(), data, strict=True):  # 5 us per image; decoding takes 800
+                    rows.put(place, self._kind.keep(int(items[place]), encoded))
+            except DataError as error:
+                error.row = int(owners[place])
+                raise
+        self._metrics.add(source_bytes=sum(map(len, data)))
+
+
+@final
+class ImageListField:
+    """One field of lists of images, for samples of one or several streams. Thread-safe."""
+
+    def __init__(self, stage: ImageStage, metrics: Metrics) -> None:
+        self._payloads = stage.payloads
+        self._feeds = []
+        for each in stage.caches:
+            assert isinstance(each.kind, ImageListKind)
+            self._feeds.append(ImageListFeed(each.payload.relation, each.kind, each.store.open(), metrics))
+
+    def waits(self, places: Places) -> bool:
+        """Whether any of the lists come over a network."""
+        return any(
+            self._feeds[stream].waits(self._payloads[stream].ordinals(places.rows[where]))
+            for stream, where in split(places)
+        )
+
+    @property
+    def room(self) -> int | None:
+        """See `Expecting`."""
+        return least([feed.rows.room for feed in self._feeds])
+
+    def expect(self, places: Places) -> None:
+        """See `Expecting`."""
+        for stream, where in split(places):
+            feed = self._feeds[stream]
+            feed.rows.expect(feed.one.left(self._payloads[stream].ordinals(places.rows[where])))
+
+    def find(self, places: Places) -> "Lists":
+        """Look up the lists of samples; see `ImageListFeed.find`."""
+        parts = []
+        for stream, where in split(places):
+            with renumbered(where):
+                rows = self._payloads[stream].ordinals(places.rows[where])
+                parts.append((where, self._feeds[stream], self._feeds[stream].find(rows)))
+        counts = np.zeros(len(places), dtype=np.int64)
+        for where, _, found in parts:
+            counts[where] = found.counts
+        return Lists(counts, parts)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Lists:
+    """The lists of P samples, looked up."""
+
+    counts: Int64  # [P]
+    parts: Sequence[tuple[Int64, ImageListFeed, FoundLists]]  # of each stream: its places, ascending
+
+    def fetch(self) -> "Lists":
+        """`ImageListFeed.fetch` for all of them."""
+        return replace(self, parts=[(where, feed, feed.fetch(found)) for where, feed, found in self.parts])
+
+    def render(
+        self, first: int, last: int, keys: UInt64, program: Program, out_PN: NDArray[Any], *, alike: bool
+    ) -> list[Sizes]:
+        """`ImageListFeed.render` for samples [first, last); ``keys`` and ``out_PN`` are theirs."""
+        sizes: list[Any] = [None] * (last - first)
+        for where, feed, found in self.parts:
+            a, b = np.searchsorted(where, (first, last)).tolist()
+            if a == b:
+                continue
+            mine = where[a:b] - first
+            with renumbered(mine):
+                render = partial(feed.render, found.part(a, b), keys[mine], program, alike=alike)
+                given = fill_rows(out_PN, mine, render)
+            for row, each in zip(mine.tolist(), given, strict=True):
+                sizes[row] = each
+        return sizes
+
+
+def _need_room(counts: Int64, width: int) -> None:
+    over = np.flatnonzero(counts > width)
+    if len(over):
+        row = int(over[0])
+        msg = (
+            f"the list has {counts[row]:,} images, above sequence_length={width}. Raise it, cut the list before, or filter the "
+            "row out"
+        )
+        raise DataError(msg, row=row)

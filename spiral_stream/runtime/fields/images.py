@@ -1,0 +1,345 @@
+"""Images of a payload column by row address: from the cache where it has them, else from the source.
+
+Both ways give the bytes that the cache profile stores, as addresses in memory, so a batch does not depend on which
+caches are built. Stored JPEGs are decoded a few at a time into the thread's scratch memory, and only as far as the crop
+needs (`decoders.image.region`). Raw pixels are resized straight from the mapped file.
+"""
+
+import ctypes
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.cache.kinds.images import ImageKind, Pixels, StoredImage
+from spiral_stream.cache.store.reader import CacheReader
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.decoders.image import region
+from spiral_stream.decoders.image.oriented import UPRIGHT, orientation
+from spiral_stream.errors import DataError, SourceError, renumbered
+from spiral_stream.planner.columns.streams import split
+from spiral_stream.planner.stages import ImageStage
+from spiral_stream.runtime.fetch import Fetched, fetched, need_all
+from spiral_stream.runtime.fields.rows_ahead import RowsAhead, least
+from spiral_stream.runtime.fields.stored import stored_rows
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.neighbours import around
+from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.order import UInt64
+from spiral_stream.sources.references.objects import names_objects
+from spiral_stream.sources.references.resolve import resolve
+from spiral_stream.threads import doing
+from spiral_stream.transforms.chain import ImageChain, Program
+from spiral_stream.transforms.image.image import ImageProgram
+
+Sizes = NDArray[np.int32]  # [P, 2] height and width
+Held = dict[int, Fetched]  # ordinal -> what its reference names
+T = TypeVar("T")
+
+
+@final
+class StoredRows:
+    """The stored form of P images, as arrays [P]: address, bytes, height and width."""
+
+    def __init__(self, count: int) -> None:
+        self.addresses = np.zeros(count, dtype=np.uint64)
+        self.lengths = np.zeros(count, dtype=np.int64)
+        self.heights = np.zeros(count, dtype=np.int32)
+        self.widths = np.zeros(count, dtype=np.int32)
+        self.owners: list[Any] = []  # keep the memory alive
+
+    def put(self, row: int, kept: StoredImage) -> None:
+        """Enter a row that was read from the source."""
+        data = np.frombuffer(kept.payload, dtype=np.uint8)
+        self.owners.append(data)
+        self.addresses[row], self.lengths[row] = data.ctypes.data, len(data)
+        self.heights[row], self.widths[row] = kept.height, kept.width
+
+    def kept(self, row: int) -> StoredImage:
+        """Return one row as an object."""
+        data = (ctypes.c_ubyte * int(self.lengths[row])).from_address(int(self.addresses[row]))
+        return StoredImage(memoryview(data).cast("B"), int(self.heights[row]), int(self.widths[row]))
+
+
+@final
+class ImageFeed:
+    """The images of one payload column of an open relation. Thread-safe."""
+
+    def __init__(self, relation: OpenRelation, kind: ImageKind, cache: CacheReader | None, metrics: Metrics) -> None:
+        self._relation, self.rows = relation, RowsAhead(relation)
+        self._kind = kind
+        self._cache = cache
+        self._metrics = metrics
+        self._waits: bool | None = None  # whether the payload comes over a network; None: nobody looked yet
+
+    def waits(self, ordinals: UInt64) -> bool:
+        """Whether the payload comes over a network. The first call looks at one reference, and the others remember it.
+
+        While no row was missing, a batch counts as prepared if its first and last row are: the rest is looked up once.
+        """
+        if self._waits is None:
+            if self._cache is not None and not len(
+                self._places_left(self._cache, ordinals[:: max(1, len(ordinals) - 1)])
+            ):
+                return False  # all is prepared, and the source is not read
+            relation, column = self._relation, self._kind.column
+            kind = relation.schema.field(column).type
+            inline = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+            try:
+                self._waits = relation.remote or (
+                    not inline and names_objects(relation.fetch(ordinals[:1], [column])[column], relation.base)
+                )
+            except SourceError:  # whoever reads the row says whose it is
+                return False
+        return self._waits
+
+    def _places_left(self, cache: CacheReader, ordinals: UInt64) -> NDArray[np.int64]:
+        """Return the places of rows that a cache does not have."""
+        left = np.ones(len(ordinals), dtype=np.bool_)
+        for places, _, _ in stored_rows(self._relation, cache, ordinals):
+            left[places] = False
+        return np.flatnonzero(left)
+
+    def left(self, ordinals: UInt64) -> UInt64:
+        """Return the rows that no cache has, so that they are read from the source."""
+        return ordinals if self._cache is None else ordinals[self._places_left(self._cache, ordinals)]
+
+    def fetch(self, ordinals: UInt64) -> Held:
+        """Fetch what `render` needs for some images, and waits for otherwise."""
+        wanted = np.unique(self.left(ordinals))
+        if not len(wanted):
+            return {}
+        column = self._kind.column
+        words = f"fetching column {column} of relation {self._relation.entry.name}"
+        with self._metrics.timed("fetch_s"), doing(words):
+            references = self.rows.fetch(wanted, [column])[column]
+            data = fetched(references, self._relation.base, self._kind.decoder.limits.bytes)
+        return dict(zip(wanted.tolist(), data, strict=True))
+
+    def render(
+        self, ordinals: UInt64, keys: UInt64, program: Program, out: NDArray[Any], held: Held | None = None
+    ) -> Sizes:
+        """Fetch, decode and transform images into ``out``.
+
+        Args:
+            ordinals: shape [P], uint64: logical ordinals, in any order.
+            keys: shape [P], uint64: random keys of the samples.
+            program: the compiled transforms.
+            out: shape [P, *program.output_shape].
+            held: what `fetch` returned, for these and other images; None reads here.
+
+        Returns:
+            shape [P, 2], int32: height and width of the images before the transforms.
+
+        Raises:
+            DataError: an image's bytes are bad; ``row`` is its place in ``ordinals``.
+            SourceError: storage failed; likewise.
+        """
+        rows = self._rows(ordinals, held)
+        with self._metrics.timed("transform_s"):
+            self.transform(rows, keys, program, out)
+        return np.stack([rows.heights, rows.widths], axis=1)
+
+    def transform(self, rows: StoredRows, keys: UInt64, program: Program, out: NDArray[Any]) -> None:
+        """Decode and transform stored images into ``out``; arguments and errors as of `render`."""
+        if isinstance(program, ImageProgram):
+            self._fused(rows, keys, program, out)
+        elif isinstance(program, ImageChain) and program.head.output_shape is not None:
+            head = np.empty((len(keys), *program.head.output_shape), dtype=np.uint8)
+            self._fused(rows, keys, program.head, head)
+            program.finish(head, keys, out)
+        else:
+            program.run(self._whole(rows, slice(None)), keys, out)
+
+    def _fused(self, rows: StoredRows, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
+        if self._kind.keeps_pixels:
+            strides = 3 * rows.widths.astype(np.int64)
+            program.run_at(rows.addresses, strides, rows.heights, rows.widths, keys, out)
+        elif region.applies(jpeg=self._kind.keeps_jpeg):
+            self._regions(rows, keys, program, out)
+        else:
+            program.run(self._whole(rows, slice(None)), keys, out)
+
+    def pixels(self, ordinals: UInt64, held: Held | None = None) -> list[Pixels]:
+        """Return whole images, in the order of ``ordinals``; ``held`` as for `render`.
+
+        Raises:
+            DataError: see `render`.
+        """
+        rows = self._rows(ordinals, held)
+        with self._metrics.timed("transform_s"):
+            return [np.array(image) for image in self._whole(rows, slice(None))]
+
+    def _whole(self, rows: StoredRows, part: slice) -> list[Pixels]:
+        out = []
+        row = -1
+        try:
+            with self._metrics.timed("decode_s"):
+                for row in range(*part.indices(len(rows.lengths))):  # 3 us per row; decoding takes 800
+                    out.append(self._kind.read(rows.kept(row)))
+        except DataError as error:
+            error.row = row
+            raise
+        return out
+
+    def _regions(self, rows: StoredRows, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
+        eligible = region.eligible(rows.addresses, rows.lengths)
+        for row in np.flatnonzero(eligible).tolist() if self._kind.turns else ():  # 3 us per row; decoding takes 800
+            eligible[row] = orientation(rows.kept(row).payload) == UPRIGHT
+        placed = program.geometry(rows.heights, rows.widths, keys)
+        boxes = placed.boxes()[:, :4]
+        for start in range(0, len(eligible), region.TOGETHER):
+            part = slice(start, start + region.TOGETHER)
+            decoded = None
+            if eligible[part].all():
+                with self._metrics.timed("decode_s"):
+                    decoded = region.decode_regions(rows.addresses[part], rows.lengths[part], boxes[part])
+            if decoded is None:  # progressive, CMYK, turned or damaged: the full decoder reads it, or raises
+                program.run(self._whole(rows, part), keys[part], out[part])
+            else:
+                inside = placed.inside_boxes(part)
+                program.render(inside, *decoded, inside.crop_h, inside.crop_w, out[part])
+
+    def _rows(self, ordinals: UInt64, held: Held | None) -> StoredRows:
+        rows = StoredRows(len(ordinals))
+        missing = np.arange(len(ordinals)) if self._cache is None else self._cached(self._cache, ordinals, rows)
+        if len(missing):
+            self._direct(ordinals, missing, rows, held)
+        return rows
+
+    def _cached(self, cache: CacheReader, ordinals: UInt64, rows: StoredRows) -> NDArray[np.int64]:
+        """Enter the rows that the cache holds, and return the places of the others."""
+        left = np.ones(len(ordinals), dtype=np.bool_)
+        with self._metrics.timed("fetch_s"):
+            for places, stored, at in stored_rows(self._relation, cache, ordinals):
+                left[places] = False
+                if stored.any_refused:
+                    self._refuse(places, [stored.refused(each) for each in at.tolist()])
+                rows.owners.append(stored)
+                rows.addresses[places], rows.lengths[places] = stored.locate(at)
+                rows.heights[places] = stored.beside["height"][at]
+                rows.widths[places] = stored.beside["width"][at]
+            cache.verify(rows.addresses, rows.lengths)
+            self._metrics.add(cached_rows=int(np.count_nonzero(~left)))
+        return np.flatnonzero(left)
+
+    def _refuse(self, places: NDArray[np.int64], reasons: list[str | None]) -> None:
+        for place, reason in zip(places.tolist(), reasons, strict=True):
+            if reason is not None:
+                raise DataError(reason, row=place)
+
+    def _direct(self, ordinals: UInt64, places: NDArray[np.int64], rows: StoredRows, held: Held | None) -> None:
+        column = self._kind.column
+        places = places[np.argsort(ordinals[places], kind="stable")]  # in storage order no source copies to reorder
+        words = f"reading column {column} of relation {self._relation.entry.name}"
+        with self._metrics.timed("fetch_s"), doing(words):
+            if held is not None:
+                with renumbered(places):
+                    data = need_all([held[row] for row in ordinals[places].tolist()])
+            else:
+                table = self.rows.fetch(ordinals[places], [column])
+                with renumbered(places):
+                    data = resolve(table[column], self._relation.base, self._kind.decoder.limits.bytes)
+        with self._metrics.timed("transform_s"):
+            place = -1
+            try:
+                for place, encoded in zip(places.tolist(), data, strict=True):  # 5 us per row; decoding takes 800
+                    rows.put(place, self._kind.keep(encoded))
+            except DataError as error:
+                error.row = place
+                raise
+        self._metrics.read(len(places), {column: sum(map(len, data))})
+
+
+@final
+class ImageField:
+    """One image field of a plan, for samples of one or several streams. Thread-safe."""
+
+    def __init__(self, stage: ImageStage, metrics: Metrics) -> None:
+        self._payloads = stage.payloads
+        self._feeds = []
+        for each in stage.caches:
+            assert isinstance(each.kind, ImageKind)
+            self._feeds.append(ImageFeed(each.payload.relation, each.kind, each.store.open(), metrics))
+
+    def waits(self, places: Places) -> bool:
+        """Whether any of the payload comes over a network."""
+        return any(
+            self._feeds[stream].waits(self._payloads[stream].ordinals(places.rows[where]))
+            for stream, where in split(places)
+        )
+
+    @property
+    def room(self) -> int | None:
+        """See `Expecting`."""
+        return least([feed.rows.room for feed in self._feeds])
+
+    def expect(self, places: Places) -> None:
+        """See `Expecting`."""
+        for stream, where in split(places):
+            feed = self._feeds[stream]
+            feed.rows.expect(feed.left(self._payloads[stream].ordinals(places.rows[where])))
+
+    def fetch(self, places: Places) -> list[Held]:
+        """`ImageFeed.fetch` for samples: what each stream's images need."""
+        held: list[Held] = [{} for _ in self._feeds]
+        behind = around()
+        for stream, where in split(places):
+            feed, payload, rows = self._feeds[stream], self._payloads[stream], places.rows[where]
+            held[stream] = feed.fetch(payload.ordinals(rows))
+            if behind is not None and held[stream]:
+                behind.near(stream, payload, rows, feed.left)
+        return held
+
+    def render(
+        self, places: Places, keys: UInt64, program: Program, out: NDArray[Any], held: list[Held] | None = None
+    ) -> Sizes:
+        """`ImageFeed.render` for samples."""
+        of = [None] * len(self._feeds) if held is None else held
+        if len(self._feeds) == 1:
+            return self._feeds[0].render(self._payloads[0].ordinals(places.rows), keys, program, out, of[0])
+        sizes = np.zeros((len(places), 2), dtype=np.int32)
+        for stream, where in split(places):
+            with renumbered(where):
+                rows = self._payloads[stream].ordinals(places.rows[where])
+                fill = partial(_into, self._feeds[stream], rows, keys[where], program, of[stream])
+                sizes[where] = fill_rows(out, where, fill)
+        return sizes
+
+    def pixels(self, places: Places, held: list[Held] | None = None) -> list[NDArray[np.uint8]]:
+        """`ImageFeed.pixels` for samples."""
+        out: list[Any] = [None] * len(places)
+        for stream, where in split(places):
+            with renumbered(where):
+                rows = self._payloads[stream].ordinals(places.rows[where])
+                found = self._feeds[stream].pixels(rows, None if held is None else held[stream])
+            for at, image in zip(where.tolist(), found, strict=True):  # moves references: nothing next to decoding
+                out[at] = image
+        return out
+
+
+def _into(feed: ImageFeed, rows: UInt64, keys: UInt64, program: Program, held: Held | None, out: NDArray[Any]) -> Sizes:
+    return feed.render(rows, keys, program, out, held)
+
+
+def fill_rows(out: NDArray[Any], rows: NDArray[np.int64], fill: Callable[[NDArray[Any]], T]) -> T:
+    """Fill some rows of an array: in place where they are neighbours, else by a copy.
+
+    Args:
+        out: shape [B, ...].
+        rows: shape [P], ascending, at least one.
+        fill: writes an array of shape [P, ...].
+
+    Returns:
+        what ``fill`` returns.
+    """
+    first, stop = int(rows[0]), int(rows[-1]) + 1
+    if stop - first == len(rows):
+        return fill(out[first:stop])
+    own = np.empty((len(rows), *out.shape[1:]), dtype=out.dtype)
+    found = fill(own)
+    out[rows] = own
+    return found

@@ -1,0 +1,156 @@
+"""Fill the fields of token sequences: those of one column share one placement, and are written together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.fields.labels import LabelField
+from spiral_stream.fields.ragged import Ragged
+from spiral_stream.fields.segments import CuSeqlens
+from spiral_stream.fields.sequence import Placed, TokenField
+from spiral_stream.planner.columns.lineage import Key, Lineage, Made, Stored
+from spiral_stream.planner.stages import SequenceStage, Stages
+from spiral_stream.runtime.columns.error_sample import blaming
+from spiral_stream.runtime.columns.samples import Int64
+from spiral_stream.runtime.fields.draft import Draft
+from spiral_stream.runtime.fields.layout import as_ragged, cuts, need_items, need_room, null_items, place
+from spiral_stream.runtime.fields.size import capacity
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.slots import Slots
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SequenceColumn:
+    """The fields of one token column, and the masks of its labels."""
+
+    name: str
+    keys: Mapping[str, Stored | Made]  # by column: of the tokens, then of the masks
+    fields: Sequence[SequenceStage]
+
+    def found(self, gathered: Mapping[str, Ragged], columns: Mapping[Key, pa.Array | Ragged]) -> dict[str, Ragged]:
+        """The sequences of a batch, by column: those that were gathered, else those of its samples."""
+        return {
+            name: gathered[name] if name in gathered else as_ragged(columns[key]) for name, key in self.keys.items()
+        }
+
+    def with_nulls(
+        self, gathered: Mapping[str, Ragged], columns: Mapping[Key, pa.Array | Ragged]
+    ) -> dict[str, pa.Array]:
+        """The columns of a batch that may hold null items: none that was gathered."""
+        own = {name: columns[key] for name, key in self.keys.items() if name not in gathered}
+        return {name: each for name, each in own.items() if isinstance(each, pa.Array) and null_items(each)}
+
+    def longest(self, found: Mapping[str, Mapping[str, Ragged]]) -> Int64 | None:
+        """The length of each sample's longest sequence in the columns that share the width; None if it is one column."""
+        lengths = [found[name][name].lengths for name in self.fields[0].together]
+        return np.maximum.reduce(lengths) if lengths else None
+
+    def write(
+        self,
+        found: Mapping[str, Ragged],
+        part: Placed,
+        pieces: slice,
+        written: Sequence[tuple[TokenField, NDArray[Any]]],
+    ) -> None:
+        """Write the fields of some rows of a batch.
+
+        Args:
+            found: the sequences of the whole batch, by column.
+            part: the rows.
+            pieces: which sequences lie in them.
+            written: each field with its rows.
+
+        Raises:
+            DataError: a token does not fit, or a mask does not fit its tokens; ``row`` counts from the first piece.
+        """
+        whole = len(part.rows) == len(found[self.name])
+        some = {name: v if whole else v.take(np.arange(pieces.start, pieces.stop)) for name, v in found.items()}
+        for each, out in written:
+            each.fill_tokens(some[self.name], part, out)
+            if isinstance(each, LabelField) and each.mask is not None:
+                each.ignore(some[each.mask], some[self.name], part, out)
+
+
+@final
+class SequenceFilling:
+    """Fills the fields of token sequences of a stream's batches.
+
+    Attributes:
+        keys: the columns that are read, by name.
+    """
+
+    def __init__(self, stages: Stages, lineage: Lineage, slots: Slots, metrics: Metrics, merge: int) -> None:
+        self._stages, self._slots, self._metrics, self._merge = stages, slots, metrics, merge
+        widths = {} if stages.formation is None else stages.formation.widths
+        self._own = {name: (at, width) for at, (name, width) in enumerate(widths.items())}
+        self._columns = []
+        for column in dict.fromkeys(stage.field.column for stage in stages.sequences):
+            fields = [stage for stage in stages.sequences if stage.field.column == column]
+            names = dict.fromkeys(name for stage in fields for name in stage.field.columns)
+            keys = {name: lineage.key(name, lineage.end) for name in names}
+            self._columns.append(SequenceColumn(column, keys, fields))
+        self.keys = {name: key for each in self._columns for name, key in each.keys.items()}
+
+    def fill(self, draft: Draft, gathered: Mapping[str, Ragged]) -> None:
+        """Fill the fields of a batch; ``gathered`` has its kept token columns."""
+        columns = draft.samples.columns
+        for each in self._columns:
+            for name, values in each.with_nulls(gathered, columns).items():
+                self._need_items(draft, name, values)
+        found = {each.name: each.found(gathered, columns) for each in self._columns}
+        for each in self._columns:
+            self._fill(draft, each, found[each.name], each.longest(found))
+
+    def _fill(self, draft: Draft, column: SequenceColumn, found: Mapping[str, Ragged], longest: Int64 | None) -> None:
+        tokens, width = found[column.name], column.fields[0].length
+        if width is not None:
+            lengths = tokens.lengths
+            attempt = partial(draft.refusals.attempt, column.name, 0, len(lengths))
+            attempt(lambda a, b: need_room(column.name, lengths[a:b], width))
+        alone = len(self._columns) == max(1, len(column.fields[0].together))
+        multiple, own = column.fields[0].multiple, self._own.get(column.name)
+        placed = place(tokens, draft.shape, multiple, alone=alone, fixed=width, longest=longest, own=own)
+        written: list[tuple[TokenField, NDArray[Any]]] = []
+        for stage in column.fields:
+            if isinstance(stage.field, CuSeqlens):
+                draft.fields[stage.name] = stage.field.cu_seqlens(placed)
+                continue
+            assert isinstance(stage.field, TokenField), stage.field
+            draft.fields[stage.name] = self._slot(stage, placed)
+            written.append((stage.field, draft.fields[stage.name]))
+        whose = None if draft.shape.packing is None else draft.samples  # in packed rows a piece, not a row, is a sample
+
+        def fill(first: int, last: int) -> None:
+            part, pieces = placed.part(first, last)
+            with self._metrics.timed("collate_s"), blaming(self._stages, whose, pieces.start):
+                column.write(found, part, pieces, [(each, out[first:last]) for each, out in written])
+
+        borders = cuts(placed)
+        if len(borders) == 2:  # noqa: PLR2004  one run of rows: a handover to another thread costs as much as the work
+            draft.refusals.attempt(column.name, borders[0], borders[1], fill)
+            return
+        draft.parts += [
+            draft.pool.submit(draft.refusals.attempt, column.name, a, b, fill) for a, b in pairwise(borders)
+        ]
+
+    def _need_items(self, draft: Draft, name: str, values: pa.Array) -> None:
+        """Refuse the samples whose list has a null item."""
+        if draft.shape.packing is None:
+            attempt = partial(draft.refusals.attempt, name, 0, len(values))
+            attempt(lambda a, b: need_items(name, values.slice(a, b - a)))
+            return
+        with blaming(self._stages, draft.samples, 0):
+            need_items(name, values)
+
+    def _slot(self, stage: SequenceStage, placed: Placed) -> NDArray[Any]:
+        items = placed.B * placed.T
+        assert stage.spec.dtype is not None
+        most = capacity(self._stages, stage.field.column, items, self._merge)
+        return self._slots.take((items,), stage.spec.dtype, most).reshape(placed.B, placed.T)

@@ -1,0 +1,143 @@
+"""Sound of samples: the bytes that references name, decoded to one part of each recording."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.decoders.sound.sound import decode_sound
+from spiral_stream.errors import DataError, renumbered
+from spiral_stream.fields.field import write
+from spiral_stream.planner.columns.streams import split
+from spiral_stream.planner.stages import SoundStage
+from spiral_stream.runtime.fetch import Fetched, fetched, need_all
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.order import UInt64
+from spiral_stream.seeding import uniforms, view_keys
+from spiral_stream.sources.references.objects import names_objects
+from spiral_stream.sources.references.resolve import resolve
+
+# P samples, C channels, N values per channel
+
+
+@final
+class SoundField:
+    """One field of sound, for samples of one or several streams. Thread-safe."""
+
+    def __init__(self, stage: SoundStage, metrics: Metrics) -> None:
+        self._stage, self._metrics = stage, metrics
+
+    def waits(self, references: pa.Array) -> bool:
+        """Whether any recording comes over a network."""
+        return any(names_objects(references, each.relation.base) for each in self._stage.payloads)
+
+    def fetch(self, places: Places, references: pa.Array) -> list[Fetched]:
+        """Fetch what `render` needs for some samples, and waits for otherwise."""
+        out: list[Any] = [None] * len(places)
+        with self._metrics.timed("fetch_s"):
+            for stream, where in split(places):
+                some = references.take(pa.array(where))
+                found = fetched(some, self._stage.payloads[stream].relation.base, self._stage.limits.bytes)
+                for at, each in zip(where.tolist(), found, strict=True):
+                    out[at] = each
+        return out
+
+    def render(
+        self,
+        places: Places,
+        references: pa.Array,
+        times: list[pa.Array],
+        keys: UInt64,
+        out_PCN: NDArray[Any],
+        held: list[Fetched] | None = None,
+    ) -> None:
+        """Read and decode sound into ``out_PCN``.
+
+        Args:
+            places: P samples.
+            references: shape [P]: the column.
+            times: where each row's segment lies: start and length in ms, shape [P] each; none for whole files.
+            keys: shape [P], uint64: random keys of the samples.
+            out_PCN: shape [P, C, N], float32 or bfloat16.
+            held: what `fetch` returned for these samples; None reads here.
+
+        Raises:
+            DataError: a recording cannot be decoded; ``row`` is its place in ``places``.
+            SourceError: storage failed; likewise.
+        """
+        stage = self._stage
+        with self._metrics.timed("fetch_s"):
+            data = self._bytes(places, references) if held is None else need_all(held)
+        self._metrics.read(len(data), {stage.column: sum(map(len, data))})
+        draws = np.zeros(len(data))
+        if not stage.selection.deterministic:
+            draws = uniforms(view_keys(keys, stage.view), "sound", 0, 1)[:, 0]
+        starts, lengths = ([each.to_pylist() for each in times]) if times else ([None] * len(data),) * 2
+        with self._metrics.timed("transform_s"), self._metrics.timed("decode_s"):
+            for row, encoded in enumerate(data):  # decoding takes a millisecond and more per row
+                try:
+                    segment = _segment(starts[row], lengths[row]) if times else None
+                    found = decode_sound(encoded, stage.selection, float(draws[row]), segment, stage.limits)
+                    write(found, out_PCN[row])
+                except DataError as error:
+                    error.row = row
+                    raise
+
+    def _bytes(self, places: Places, references: pa.Array) -> list[memoryview]:
+        payloads, most = self._stage.payloads, self._stage.limits.bytes
+        if len(payloads) == 1:
+            return resolve(references, payloads[0].relation.base, most)
+        out: list[Any] = [None] * len(places)
+        for stream, where in split(places):
+            with renumbered(where):
+                found = resolve(references.take(pa.array(where)), payloads[stream].relation.base, most)
+            for at, each in zip(where.tolist(), found, strict=True):  # moves references: nothing next to decoding
+                out[at] = each
+        return out
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SoundBatch:
+    """One field of sound of one batch, filled piece by piece; P samples."""
+
+    field: SoundField
+    places: Places
+    references: pa.Array  # [P]
+    times: list[pa.Array]
+    keys: UInt64  # [P]
+    out: NDArray[Any]  # [P, C, N]
+
+    def fetching(self, start: int, stop: int) -> Callable[[], list[Fetched]] | None:
+        """Return what fetches the recordings of a piece; None where nothing waits for a network."""
+        some = self.references.slice(start, stop - start)
+        return (
+            partial(self.field.fetch, self.places.take(np.arange(start, stop)), some)
+            if self.field.waits(some)
+            else None
+        )
+
+    def fill(
+        self, start: int, attempt: Callable[[Callable[[int, int], None]], None], held: list[Fetched] | None
+    ) -> None:
+        """Decode a piece that begins at ``start``; ``attempt`` is called with what decodes a run of samples."""
+
+        def render(a: int, b: int) -> None:
+            some, some_times = self.references.slice(a, b - a), [each.slice(a, b - a) for each in self.times]
+            own = None if held is None else held[a - start : b - start]
+            part = self.places.take(np.arange(a, b))
+            self.field.render(part, some, some_times, self.keys[a:b], self.out[a:b], own)
+
+        attempt(render)
+
+
+def _segment(start: int | None, length: int | None) -> tuple[int, int]:
+    if start is None or length is None:
+        msg = "audio: start_time_ms or duration_ms is null. Fill it in, or filter the row out"
+        raise DataError(msg)
+    return start, length

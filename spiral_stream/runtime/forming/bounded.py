@@ -1,0 +1,102 @@
+"""The batches of a run that says how many steps it takes of each epoch: ``bind(steps_per_epoch=...)``.
+
+Every rank knows then where an epoch ends without knowing how many batches there are. With as many lanes as readers, or a
+multiple, each rank forms the chapters of its own lanes alone (docs/decisions/0023, 0024): up to that step no lane has
+ended, so batch g is batch ``g // lanes`` of lane ``g % lanes``.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import final
+
+from spiral_stream.errors import StreamError
+from spiral_stream.planner.binding.bindings import Bound
+from spiral_stream.planner.state.saved_state import Anchor
+from spiral_stream.runtime.forming.batches import FormedBatches
+from spiral_stream.runtime.numbering.drawn import Drawn
+from spiral_stream.runtime.numbering.numbering import CountLimits, Drawable, Numbering
+from spiral_stream.runtime.numbering.skipped import OfEvery
+from spiral_stream.sampling.order import UInt64
+
+
+def promised(numbering: Numbering, bound: Bound) -> Numbering:
+    """Return the batches of a run: those of the steps that it takes, if it says how many."""
+    every = numbering.every
+    if isinstance(every, FormedBatches):
+        every.in_lanes = bound.steps is not None and bool(every.forming.unknown())
+    return numbering if bound.steps is None else PromisedBatches(numbering, bound)
+
+
+@final
+class PromisedBatches(OfEvery):
+    """The first batches of each epoch.
+
+    Args:
+        batches: all that are delivered.
+        bound: the run's steps, ranks and merge.
+    """
+
+    def __init__(self, batches: Numbering, bound: Bound) -> None:
+        assert bound.steps is not None
+        self._all, self._every = batches, batches.every
+        self.last, self.skips = batches.last, batches.skips
+        self._steps, self._group = bound.steps, bound.world_size * bound.merge
+        self._count = bound.steps * self._group
+
+    @property
+    def limits(self) -> CountLimits:  # type: ignore[override]  # a value elsewhere
+        return CountLimits()
+
+    def unknown(self, epoch: int) -> int:
+        del epoch
+        return 0
+
+    def exists(self, epoch: int, number: int) -> bool:
+        if not 0 <= number < self._count:
+            return False
+        in_lanes = isinstance(self._every, FormedBatches) and self._every.in_lanes
+        if not in_lanes and not self._all.exists(epoch, number):
+            raise self._too_many(epoch, number)
+        return True
+
+    def total(self, epoch: int) -> int:
+        del epoch
+        return self._count
+
+    def alike(self, drawn: Callable[[int], int]) -> bool:
+        del drawn
+        return True
+
+    @property
+    def ahead(self) -> Drawable | None:
+        return self._all.ahead
+
+    def ready(self, epoch: int, number: int) -> int:
+        return max(0, min(self._all.ready(epoch, number), self._count - number))
+
+    def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
+        try:
+            return self._all.draw_several(epoch, numbers)
+        except IndexError as error:
+            number = next((each for each in numbers if not self._all.exists(epoch, each)), numbers[-1])
+            if not 0 <= number < self._count:
+                raise
+            raise self._too_many(epoch, number) from error
+
+    def _too_many(self, epoch: int, number: int) -> StreamError:
+        return StreamError(
+            f"iter: steps_per_epoch={self._steps:,} is bound, and epoch {epoch:,} has no batch {number:,}, which step "
+            f"{number // self._group:,} needs. Bind at most {number // self._group:,} steps; or leave it out, and count the "
+            "epoch with stream.materialize(lengths=True)"
+        )
+
+    def find(self, epoch: int, stream: int, row: int) -> Iterable[int]:
+        return (number for number in self._all.find(epoch, stream, row) if number < self._count)
+
+    def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
+        return self._all.undelivered(epoch, number)
+
+    def anchors(self, epoch: int, number: int) -> list[Anchor] | None:
+        return self._all.anchors(epoch, number)
+
+    def possible(self, epoch: int, number: int, anchors: Iterable[Anchor]) -> list[Anchor]:
+        return self._all.possible(epoch, number, anchors)

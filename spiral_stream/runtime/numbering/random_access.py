@@ -1,0 +1,192 @@
+"""The order of an epoch, looked at: which rows stand at which positions, and one sample built by itself."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike
+
+from spiral_stream.batching.formation import Membership
+from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.tail import KeepPartial
+from spiral_stream.errors import PlanError, StreamError, shown
+from spiral_stream.integrity.blocks import sound
+from spiral_stream.plan.nodes import Collate
+from spiral_stream.plan.tree import need
+from spiral_stream.plan.verbs.maps import SampleAssembly, SampleFilter, SampleFlatMap
+from spiral_stream.plan.verbs.mix import STREAM_ID
+from spiral_stream.planner.columns.streams import fetch, ordinals, split
+from spiral_stream.planner.stages import Stages
+from spiral_stream.runtime.columns.samples import Samples
+from spiral_stream.runtime.numbering.drawn import Drawn
+from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.runtime.numbering.row_lookup import found_rows
+from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.order import UInt64
+
+ROWS: Final = "__row__"
+PASSES: Final = "__pass__"
+_MOST: Final = 1 << 16  # positions at a time
+
+
+@final
+class OrderedRows:
+    """The order of one epoch of a stream. It reads no payload, and nothing but the rows that are asked for.
+
+    Made by ``stream.order(epoch)`` and ``relation.order(epoch)``.
+
+    Examples:
+        >>> order = stream.order(epoch=1)
+        >>> len(order)
+        48
+    """
+
+    def __init__(self, stages: Stages, epoch: int) -> None:
+        self._stages, self.epoch = stages, epoch
+
+    def __len__(self) -> int:
+        """Return the positions of the epoch: samples before any filter, flat_map or assemble."""
+        return self._stages.epochs.length(self.epoch)
+
+    def rows(self, positions: ArrayLike) -> pa.Table:
+        """Return the samples at positions of the epoch, in the order asked. The cost depends on how many are asked for.
+
+        Args:
+            positions: integers in [0, len), of any order; repeats are allowed.
+
+        Returns:
+            one row per position: ``stream_id`` where streams are mixed, the identity's columns, ``__row__`` (the row's
+            number in the relation that owns it), and ``__pass__`` (over its stream; with replacement, the draw).
+
+        Raises:
+            IndexError: a position is not in the epoch.
+
+        Examples:
+            >>> stream.order().rows([0, 1])["photo_id"].to_pylist()
+            ['p19', 'p17']
+        """
+        at = self._checked(positions)
+        stages, tables = self._stages, list[pa.Table]()
+        with sound():
+            for begin in range(0, max(1, len(at)), _MOST):
+                tables.append(self._table(stages.epochs.places(self.epoch, at[begin : begin + _MOST])))
+        return pa.concat_tables(tables)
+
+    def positions(self, identity: Any) -> list[int]:
+        """Return every position of a sample in the epoch, ascending; without a mixture or replacement that is one.
+
+        Args:
+            identity: as in `PreparedStream.ledger`.
+
+        Raises:
+            KeyError: the plan keeps no row with this identity.
+
+        Examples:
+            >>> stream.order().positions("p07")
+            [37]
+        """
+        stream, rows = found_rows(self._stages, identity, "order")
+        with sound():
+            return self._stages.epochs.positions(self.epoch, stream, int(rows[0]))
+
+    def _checked(self, positions: ArrayLike) -> UInt64:
+        try:
+            asked = np.atleast_1d(np.asarray(positions))
+        except (TypeError, ValueError) as error:
+            msg = f"order: positions={shown(positions)} are no list of numbers. Give a list or an array of integers"
+            raise IndexError(msg) from error
+        if asked.size and (asked.dtype.kind not in "iu" or asked.ndim != 1):
+            msg = f"order: positions are {asked.dtype} of shape {asked.shape}. Give a list or an array of integers"
+            raise IndexError(msg)
+        outside = np.flatnonzero((asked < 0) | (asked >= len(self))) if asked.size else asked
+        if len(outside):
+            found = int(asked[outside[0]])
+            msg = f"order: position {found:,} of epoch {self.epoch:,}. Give positions in [0, {len(self):,})"
+            raise IndexError(msg)
+        return asked.astype(np.uint64)
+
+    def _table(self, places: Places) -> pa.Table:
+        stages = self._stages
+        names = [*([STREAM_ID] if stages.mixed else []), *(name for name in stages.identity if name != STREAM_ID)]
+        table = fetch(stages.streams, places, names)
+        numbers = np.empty(len(places), dtype=np.uint64)
+        for stream, where in split(places):
+            numbers[where] = ordinals(stages.streams, stream, places.rows[where])
+        return table.append_column(ROWS, pa.array(numbers)).append_column(PASSES, pa.array(places.passes))
+
+
+@final
+class OneSample(Numbering):
+    """A single batch that holds the sample at one position of an epoch."""
+
+    last = KeepPartial()
+
+    def __init__(self, stages: Stages, position: int) -> None:
+        """Take the sample at a position.
+
+        Raises:
+            StreamError: batches of the plan are not samples in order: it packs them, or maps change which there are.
+        """
+        collate = need(stages.plan, Collate)
+        changed = next((m for m in stages.maps if isinstance(m, SampleFilter | SampleFlatMap | SampleAssembly)), None)
+        packed = isinstance(collate.formation, Packed)
+        if changed is not None or packed:
+            found = (
+                "packs samples into rows"
+                if changed is None
+                else f"has {changed.VERB}, which decides what samples there are"
+            )
+            msg = (
+                f"sample: the plan {found}. Ask for a whole batch, batch(number), or for rows: order(epoch).rows([...])"
+            )
+            raise StreamError(msg)
+        self._stages, self._position = stages, np.array([position], dtype=np.uint64)
+
+    def exists(self, epoch: int, number: int) -> bool:
+        del epoch
+        return number == 0
+
+    def total(self, epoch: int) -> int:
+        del epoch
+        return 1
+
+    def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
+        places = self._stages.epochs.places(epoch, self._position)
+        return [Drawn(Samples.at(places), Membership(np.arange(1), 1)) for _ in numbers]
+
+    def find(self, epoch: int, stream: int, row: int) -> Iterable[int]:
+        raise NotImplementedError
+
+    def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
+        raise NotImplementedError
+
+
+def position_in(stages: Stages, epoch: int, position: object) -> int:
+    """Return a position of an epoch, counted from its end if it is negative.
+
+    Raises:
+        IndexError: the epoch has no such position.
+        PlanError: it is not an integer.
+    """
+    if isinstance(position, bool) or not isinstance(position, int | np.integer):
+        msg = f"sample: {shown(position)} is a {type(position).__name__}. Give an integer"
+        raise PlanError(msg)
+    length = stages.epochs.length(epoch)
+    found = int(position) + (length if position < 0 else 0)
+    if not 0 <= found < length:
+        msg = f"sample {int(position):,} of epoch {epoch:,}, which has {length:,}. Give a number in [0, {length:,})"
+        raise IndexError(msg)
+    return found
+
+
+def alone(batch: Any) -> dict[str, Any]:
+    """Return the sample of a batch of one: its fields, each without the dimension of the batch.
+
+    Raises:
+        StreamError: the sample could not be read, and the plan's ``on_error`` left it out.
+    """
+    if any(len(value) == 0 for value in batch.values()):
+        msg = "sample: it cannot be read, and on_error leaves it out; stream.quarantine() says why"
+        raise StreamError(msg)
+    return {name: value[0] for name, value in batch.items()}

@@ -1,0 +1,209 @@
+"""Which batches a rank delivers at each step, and whether the epoch has a further step.
+
+A pass walks the steps ahead of the loop (`due`, in the feeder), so the end is known one step early. A step is delivered
+only if its batches exist (docs/decisions/0023). The place after the last step is the start of the next epoch
+(docs/decisions/0018).
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final, final
+
+from spiral_stream.batching import tail
+from spiral_stream.batching.tail import DropPartial, PadPartial
+from spiral_stream.cursor import Cursor, Segment
+from spiral_stream.errors import ResumeError, SpiralError, StreamError, warn
+from spiral_stream.planner.binding.bindings import Bound
+from spiral_stream.runtime.numbering.numbering import Drawable, Numbering
+
+_RUN: Final = 64  # steps of a run at most
+
+
+@final
+class Steps:
+    """The steps of an epoch for one rank.
+
+    Args:
+        numbering: which batches there are.
+        epoch: the epoch whose order is drawn.
+        start: where the steps begin, after `Cursor.enter` with the run's world size and merge.
+        place: that of the rank in each step (`sampling.nodes`).
+    """
+
+    def __init__(self, numbering: Drawable, epoch: int, start: Cursor, place: int) -> None:
+        self.numbering, self.epoch, self.start, self.place = numbering, epoch, start, place
+        self._ends: int | None = None  # the first step that `due` found missing
+
+    def at(self, step: int) -> range | None:
+        """Return the batch numbers of the rank at a step; None if it has none."""
+        return delivered_at(self.numbering, self.epoch, self.start.segments[-1], step, self.place)
+
+    def there(self, step: int) -> bool:
+        """Return whether any rank has a batch at a step. Only under `KeepPartial` ranks differ, and rank 0 never has fewer."""
+        return delivered_at(self.numbering, self.epoch, self.start.segments[-1], step, 0) is not None
+
+    def due(self, worker: int, workers: int) -> Iterator[list[range]]:
+        """Yield the batch numbers of every ``workers``-th step from the ``worker``-th on, to the end of the epoch.
+
+        They come in runs of steps: only for the first step of a run, batches may have to be formed.
+        """
+        step = self.start.step + worker
+        while (numbers := self.at(step)) is not None:
+            run = [numbers, *self._ready(step, workers)]
+            yield run
+            step += len(run) * workers
+        self._ends = step
+
+    def _ready(self, step: int, workers: int) -> list[range]:
+        """The batch numbers of those of the next steps whose batches are formed."""
+        segment = self.start.segments[-1]
+        whole = self.numbering.ready(self.epoch, segment.first(step)) // segment.group
+        some = range(step + workers, step + min(whole, _RUN * workers), workers)
+        return [segment.batches(each, self.place) for each in some]
+
+    def ended(self, step: int) -> bool:
+        """Return whether the feeder has found that the rank has no step from this one on. Forms nothing."""
+        return self._ends is not None and self._ends <= step
+
+    def over(self, step: int, *, for_all: bool = False) -> bool:
+        """Return whether the rank, or all ranks, have no step from this one on. An error means no: the loop will raise it."""
+        try:
+            return not self.there(step) if for_all else self.at(step) is None
+        except SpiralError:
+            return False
+
+
+def delivered_at(numbering: Drawable, epoch: int, segment: Segment, step: int, place: int) -> range | None:
+    """Return the batch numbers of a place (`sampling.nodes`) at a step of a segment; None if its steps have ended."""
+    exists = partial(numbering.exists, epoch)
+    return tail.admits(numbering.last, segment.first(step), segment.group, segment.batches(step, place), exists)
+
+
+def steps_of(numbering: Numbering, epoch: int, bound: Bound, asked: str = "steps_per_epoch") -> int:
+    """Return how many steps of a whole epoch the run's rank makes.
+
+    Args:
+        numbering: which batches there are.
+        epoch: the epoch whose order is drawn.
+        bound: the run's rank, world size and merge.
+        asked: who asks, as an error names it.
+
+    Raises:
+        StreamError: the epoch is not counted, and counting it takes long.
+    """
+    numbering.limits.need_countable(epoch, asked)
+    return tail.steps(numbering.last, numbering.total(epoch), bound.world_size, bound.merge, bound.place)
+
+
+def length_of(numbering: Numbering, epoch: int, bound: Bound) -> int:
+    """Return `steps_of` for ``len()``.
+
+    Raises:
+        TypeError: the epoch is not counted, and counting it takes long; `list` and `enumerate` take that for "no length".
+    """
+    try:
+        return steps_of(numbering, epoch, bound, "len")
+    except StreamError as error:
+        raise TypeError(str(error)) from error
+
+
+def first_delivery(
+    numbering: Numbering, epoch: int, drawn: int, numbers: Iterable[int], cursor: Cursor, bound: Bound
+) -> dict[str, int] | None:
+    """Return which of some batches of an epoch is delivered first: its number, step and rank; None if none is.
+
+    Args:
+        numbering: which batches there are.
+        epoch: the epoch.
+        drawn: the epoch whose order is drawn there.
+        numbers: the batches.
+        cursor: where the run stands, which may be another epoch.
+        bound: the run's world size and merge.
+    """
+    place = (cursor if epoch == cursor.epoch else Cursor(epoch)).enter(bound.world_size, bound.merge)
+    for number in numbers:
+        step, at = place.batch_to_step(number)
+        segment = place.segment_of(number)
+        due = delivered_at(numbering, drawn, segment, step, at)
+        if due is not None and number in due:
+            rank = bound.nodes.rank_at(at) if segment.world_size == bound.world_size else at
+            return {"epoch": epoch, "batch": number, "step": step, "rank": rank}
+    return None
+
+
+def need_delivered(numbering: Numbering, epoch: int, drawn: int, number: int, cursor: Cursor, bound: Bound) -> None:
+    """Refuse a batch behind those with which `PadPartial` fills the last step. Other tail rules draw none there.
+
+    Args:
+        numbering: which batches there are.
+        epoch: the epoch.
+        drawn: the epoch whose order is drawn there.
+        number: how many batches are delivered before it.
+        cursor: where the run stands, which may be another epoch.
+        bound: the run's world size and merge.
+
+    Raises:
+        IndexError: no rank is ever given this batch.
+    """
+    if number < 0 or not isinstance(numbering.last, PadPartial) or numbering.exists(drawn, number):
+        return
+    place = (cursor if epoch == cursor.epoch else Cursor(epoch)).enter(bound.world_size, bound.merge)
+    step, at = place.batch_to_step(number)
+    if delivered_at(numbering, drawn, place.segment_of(number), step, at) is None:
+        total = numbering.every.total(drawn)
+        msg = (
+            f"batch {numbering.skips.number(drawn, number):,} of an epoch of {total:,}: PadPartial repeats batches only to fill "
+            f"the last step of {bound.world_size:,} ranks. Give a number in [0, {total:,})"
+        )
+        raise IndexError(msg)
+
+
+def entered(numbering: Numbering, epoch: int, cursor: Cursor, bound: Bound) -> Cursor:
+    """Return where a pass starts: at the cursor, or at the next epoch if no rank has a further step in this one.
+
+    Args:
+        numbering: which batches there are.
+        epoch: the epoch whose order is drawn there.
+        cursor: where the run stands.
+        bound: the run's world size and merge.
+
+    Raises:
+        ResumeError: the cursor lies after the end of its epoch.
+    """
+    start = cursor.enter(bound.world_size, bound.merge)
+    if start.batch == 0 or Steps(numbering, epoch, start, bound.place).there(start.step):
+        return start
+    need_inside(numbering, epoch, cursor)
+    return start.next_epoch().enter(bound.world_size, bound.merge)
+
+
+def need_inside(numbering: Numbering, epoch: int, cursor: Cursor) -> None:
+    """Refuse a place whose last step the epoch does not have.
+
+    Raises:
+        ResumeError: says how many batches there are.
+    """
+    last = cursor.last_step()
+    if last is not None and delivered_at(numbering, epoch, last[1], last[0], 0) is None:
+        msg = (
+            f"resume: batch {cursor.batch} lies beyond the end of epoch {cursor.epoch}, which has {numbering.total(epoch)} "
+            "batches. Pass what state_dict() returned, or the number of batches that the loop has had, unchanged"
+        )
+        raise ResumeError(msg)
+
+
+def warn_of_nothing(numbering: Numbering, epoch: int, bound: Bound) -> None:
+    """Warn that a pass over a whole epoch delivered nothing to this rank, and say why."""
+    total, group = numbering.total(epoch), bound.world_size * bound.merge
+    found = f"{total:,} batches do not make a step of {bound.world_size:,} ranks with merge={bound.merge:,}"
+    way_out = f"Read with at most {total // bound.merge:,} ranks, lower the batch size, or give last=PadPartial"
+    if not total and numbering.skips:
+        found, way_out = "all of its batches are skipped", "stream.skipped() lists them"
+    elif not total:
+        found, way_out = "no batch is left", "Lower the batch size, loosen the filters, or give last=KeepPartial"
+    elif total < bound.merge:
+        way_out = "Lower merge or the batch size, or give last=PadPartial"
+    elif not isinstance(numbering.last, DropPartial):
+        found = f"its {total:,} batches go to the ranks before it"
+    msg = f"iter: rank {bound.rank:,} gets nothing in epoch {epoch:,}: {found} ({group:,} batches a step). {way_out}"
+    warn(msg)

@@ -1,0 +1,306 @@
+"""Reading a stream pass by pass: the pipeline under way, the memory of batches, and how a loop ends.
+
+One loop at a time moves the place. A loop that ends, is left or fails stops its pipeline; batches that were built ahead
+are dropped, and the place stays after the last batch that the loop had.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import count
+from threading import TIMEOUT_MAX
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
+
+from spiral_stream.batching import tail
+from spiral_stream.batching.tail import fills_with_value
+from spiral_stream.cursor import Cursor
+from spiral_stream.errors import StreamError, shown, without_values
+from spiral_stream.habits import OF_STREAMS, answer
+from spiral_stream.planner.binding.bindings import Bound
+from spiral_stream.planner.stages import Stages
+from spiral_stream.runtime.batch.builder import BatchBuilder
+from spiral_stream.runtime.delivery import Delivery, Devices, OneBatch
+from spiral_stream.runtime.forming.bounded import promised
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.neighbours import Around
+from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.runtime.numbering.steps import warn_of_nothing
+from spiral_stream.runtime.run.next_epoch import NextEpoch
+from spiral_stream.runtime.run.opened_plan import Opening
+from spiral_stream.runtime.run.pipeline import Pipeline
+from spiral_stream.runtime.run.position import Place
+from spiral_stream.runtime.run.queue import CLOSED
+from spiral_stream.runtime.slots import Slots
+from spiral_stream.threads import CLOSE_TIMEOUT_S, ThreadShare, Workers, end_daemon_at_exit
+
+Now = Callable[[], tuple[Opening, Bound, Devices]]  # what a pass reads, from the moment that it begins
+
+
+_TWO_THREADS: Final = (
+    "iter: another thread is inside this iterator; an iterator belongs to one thread. Call next() under a lock, or give each "
+    "thread a stream of its own"
+)
+
+
+@final
+class Pass(Iterator[Any]):
+    """The batches of one pass, for one thread. Leaving the loop, or `close`, ends the pass.
+
+    Args:
+        batches: runs the pass.
+    """
+
+    __slots__ = ("_batches",)
+
+    def __init__(self, batches: Generator[Any, None, None]) -> None:
+        self._batches = batches
+
+    if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
+
+        def __getattr__(self, name: str) -> NoReturn:
+            answer(self, name, "iter(stream)", OF_STREAMS)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            if isinstance(error, ValueError):
+                self._need_one_thread(error)
+            without_values(error)
+            raise
+
+    def close(self) -> None:
+        """End the pass; the stream stays where it is.
+
+        Raises:
+            StreamError: another thread is inside this iterator.
+        """
+        try:
+            self._batches.close()
+        except ValueError as error:
+            self._need_one_thread(error)
+            raise
+
+    @staticmethod
+    def _need_one_thread(error: ValueError) -> None:
+        """Refuse a second thread. Python does it before a frame of the pass runs, so the traceback ends at the caller."""
+        if error.__traceback__ is not None and error.__traceback__.tb_next is None:
+            raise StreamError(_TWO_THREADS) from None
+
+
+@final
+class Passes:
+    """The passes of one stream, one after the other.
+
+    Args:
+        place: where the stream stands; each batch that the loop gets moves it.
+        metrics: where batches are counted.
+        threads: how many threads a pass may have.
+        budget_bytes: most bytes of batches that are built ahead.
+    """
+
+    def __init__(self, place: Place, metrics: Metrics, threads: ThreadShare, budget_bytes: int) -> None:
+        self._place, self._metrics, self._threads, self._budget_bytes = place, metrics, threads, budget_bytes
+        self._pipeline: Pipeline | None = None
+        self._opening: Opening | None = None  # what the pipeline reads
+        self._numbering: Numbering | None = None  # whose batches it builds
+        self._bound: Bound | None = None  # of the pass
+        self._begin: Cursor | None = None  # where the pass began, in the epoch whose order is drawn
+        self._memory: Slots | None = None  # kept over epochs
+        self._next = NextEpoch(metrics)
+        self._closed = False
+
+    def run(self, now: Now, delivery: Delivery, worker: int, workers: int) -> Pass:
+        """Return every ``workers``-th batch of this rank from the ``worker``-th on, to the end of the epoch.
+
+        The first batch raises a `StreamError` if another loop reads the stream.
+        """
+        return Pass(self._run(now, delivery, worker, workers))
+
+    def _run(self, now: Now, delivery: Delivery, worker: int, workers: int) -> Generator[Any, None, None]:
+        end_daemon_at_exit()
+        with self._place.beginning() as alone:
+            self._need(alone and self.idle(), "iter", "One loop at a time moves the cursor. Leave it, or call close()")
+            self._place.adopt()
+            self._threads.processes = workers
+            opening, bound, devices = now()
+            reader, numbering = opening.read(bound.run_seed)
+            if bound.rank == worker == 0:  # one process looks for all
+                opening.check_kept(bound.run_seed)
+            numbering = promised(numbering, bound)
+            numbering.need_known(bound, workers, self._place.drawn())
+            steps = self._place.begin(numbering, bound)
+            start, stages = steps.start, opening.stages
+            builder = self._builder(opening, bound, bound.merge, delivery, devices)
+            due = self._next.after(steps, self._place, opening, bound, (worker, workers))
+            limits = stages.plan.prefetch, self._budget_bytes, reader.threads
+            turns = start.segments[-1].first_batch
+            around = Around(stages, bound, steps.epoch, start.batch, turns, self._metrics.network)
+            pipeline = Pipeline(builder, steps.epoch, due, *limits, self._metrics, around)
+            self._pipeline, self._numbering, self._opening = pipeline, numbering, opening
+            self._bound, self._begin = bound, replace(start, epoch=steps.epoch)
+            if self._closed:  # by another thread, while the pipeline began
+                pipeline.close()
+                raise StreamError(CLOSED)
+        try:
+            with closing(delivery.delivered(pipeline, devices, stages)) as batches:
+                for had, batch in zip(count(worker, workers), batches, strict=False):
+                    self._place.cursor = start.advanced(had + 1)
+                    pipeline.handed_over()
+                    yield batch
+                    if self._closed:  # by another thread; batches that lie on a device already are not delivered either
+                        raise StreamError(CLOSED)
+                    if self._pipeline is not pipeline:  # the loop had all, and the stream has gone on
+                        return
+            if self._place.cursor == start and start.batch == worker == 0:
+                warn_of_nothing(numbering, steps.epoch, bound)
+            self._place.cursor = start.next_epoch()
+        finally:
+            self._leave(pipeline)
+
+    def build(
+        self, now: Now, delivery: Delivery, epoch: int, numbers: int | range, numbering: Numbering | None = None
+    ) -> Any:
+        """Build one global batch by itself, or several merged into one, with threads of its own.
+
+        Args:
+            now: what is read.
+            delivery: what the batch becomes.
+            epoch: the epoch.
+            numbers: the batch's number, or those of a rank's step.
+            numbering: which samples it holds; None takes the stream's own.
+
+        Raises:
+            IndexError: the epoch has no such batch.
+        """
+        try:
+            several = range(numbers, numbers + 1) if isinstance(numbers, int) else numbers
+            return self._build(now, delivery, epoch, several, numbering)
+        except BaseException as error:
+            without_values(error)
+            raise
+
+    def _build(self, now: Now, delivery: Delivery, epoch: int, numbers: range, numbering: Numbering | None) -> Any:
+        opening, bound, devices = now()
+        opening.check_kept(bound.run_seed)
+        builder = self._builder(opening, bound, len(numbers), delivery, devices, numbering)
+        with Workers(opening.read(bound.run_seed)[0].threads, "spiral-batch") as pool:
+            done = builder.begin(epoch, numbers, pool).result()
+        (batch,) = delivery.delivered(OneBatch(done), devices, opening.stages)
+        self._metrics.add(batches=1, samples=done.samples)
+        return batch
+
+    def _builder(
+        self,
+        opening: Opening,
+        bound: Bound,
+        merge: int,
+        delivery: Delivery,
+        devices: Devices,
+        numbering: Numbering | None = None,
+    ) -> BatchBuilder:
+        reader, own = opening.read(bound.run_seed)
+        numbering = promised(numbering or own, bound)
+        allocate = delivery.allocate(devices)
+        if self._memory is None or self._memory.allocate is not allocate:  # bound to another device since
+            self._memory = Slots(allocate)
+        values = fills_with_value(opening.stages.batches.last)  # of pixels as they are delivered
+        split = frozenset[str]() if values else delivery.split(devices)
+        return BatchBuilder(
+            *(opening.stages, numbering, reader, self._metrics, self._memory, opening.refusals, merge, split),
+            self._threads.read_batch_size,
+        )
+
+    def need_idle(self, verb: str, way_out: str = "Leave the loop first") -> None:
+        """Refuse what may not happen while a loop reads the stream.
+
+        Raises:
+            StreamError: a loop reads it.
+        """
+        self._need(self.idle(), verb, way_out)
+        self._next.close()
+
+    @staticmethod
+    def _need(free: bool, verb: str, way_out: str) -> None:
+        if not free:
+            msg = f"{verb}: the stream is being read already. {way_out}"
+            raise StreamError(msg)
+
+    def idle(self) -> bool:
+        """Return whether no loop reads the stream. A loop that has had its last batch reads it no more.
+
+        Raises:
+            StreamError: a thread that forms batches does not answer.
+        """
+        pipeline = self._pipeline
+        if pipeline is not None:
+            assert self._numbering is not None
+            with self._numbering.held("asking for the place"):
+                over = self._place.over()
+            if over:
+                self._leave(pipeline)
+        return self._pipeline is None
+
+    def _leave(self, pipeline: Pipeline) -> None:
+        """End a pass, unless it has ended."""
+        if self._pipeline is pipeline and not pipeline.over:  # at the interpreter's exit it is, and the rest half gone
+            self._pipeline, opening, self._opening = None, self._opening, None
+            assert opening is not None
+            self._place.leave(lambda: opening.let_go() if pipeline.close() else None)
+
+    @property
+    def running(self) -> bool:
+        """Whether a pass is under way."""
+        return self._pipeline is not None
+
+    def totals(self) -> dict[str, Any]:
+        """Return what was counted so far, with the pass under way."""
+        pipeline, opening = self._pipeline, self._opening
+        if pipeline is not None:
+            pipeline.record()
+        counted = self._metrics.as_dict()
+        if pipeline is not None and opening is not None and self._bound is not None and self._begin is not None:
+            counted["rows_not_read"] = _not_read(opening.stages, self._bound, self._begin, pipeline)
+        return {**counted, "slots": 0 if self._memory is None else self._memory.allocated}
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """End the pass under way and release the memory.
+
+        Returns:
+            Whether a thread still runs after the deadline.
+
+        Raises:
+            ValueError: ``timeout_s`` is not a number of seconds.
+        """
+        _need_seconds(timeout_s)
+        self._closed = True  # first: a pass that begins looks at it once `close` can see the pass
+        pipeline, self._pipeline, self._opening = self._pipeline, None, None
+        left = pipeline is not None and pipeline.close(timeout_s)
+        left = self._next.close(timeout_s) or left
+        self._memory = None
+        return left
+
+
+def _not_read(stages: Stages, bound: Bound, begin: Cursor, pipeline: Pipeline) -> int | None:
+    """Rows of this rank's epoch that no batch was begun with; None where batches before the pass had unknown sizes."""
+    total, group = stages.epochs.length(begin.epoch), bound.world_size * bound.merge
+    if stages.formed:
+        return None if begin.batch else max(0, total // bound.world_size - pipeline.begun_samples)
+    batches = stages.batches_of(begin.epoch)
+    before = begin.batch + pipeline.begun * group
+    left = max(0, tail.end(batches.last, batches.formed, group) - before)
+    return min(left * batches.batch_size, max(0, total - before * batches.batch_size)) // bound.world_size
+
+
+def _need_seconds(timeout_s: float | None) -> None:
+    number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+    if timeout_s is not None and not (number and 0 <= timeout_s <= TIMEOUT_MAX):
+        msg = (
+            f"close: timeout_s={shown(timeout_s)}. Give a number of seconds from 0 up, or None for {CLOSE_TIMEOUT_S:g}"
+        )
+        raise ValueError(msg)

@@ -1,0 +1,229 @@
+"""The moving parts of a stream: a feeder thread, worker threads, one bounded queue.
+
+The feeder walks the plan's batch numbers, reserves room, decides which samples form each batch, and starts the batch's
+pieces on the workers. The consumer takes batches in the plan's order. One object owns the threads and ends them.
+
+Nobody waits forever or silently. After a minute, a warning tells the consumer what its batch waits for. Closing has a
+deadline, after which it names the threads whose calls do not return and leaves them alone (`threads`).
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import ExitStack
+from functools import partial
+from operator import attrgetter
+from time import monotonic, perf_counter
+from typing import Final, final
+
+from spiral_stream.errors import StreamError, warn
+from spiral_stream.runtime.batch.builder import BatchBuilder
+from spiral_stream.runtime.batch.pending_batch import Batch, Pending
+from spiral_stream.runtime.fetch import StreamThreads
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.neighbours import Around
+from spiral_stream.runtime.run.queue import CLOSED, BoundedQueue
+from spiral_stream.storage.counters import counted
+from spiral_stream.threads import (
+    CLOSE_TIMEOUT_S,
+    TELL_AFTER_S,
+    Owner,
+    OwnThread,
+    doing,
+    end_daemon_at_exit,
+    named,
+    warn_left_alone,
+)
+
+_SIZE_POLL_S: Final = 0.05
+POLL_S: Final = 0.5  # how often a waiting consumer looks whether another thread has closed the stream
+
+
+@final
+class Pipeline(Owner):
+    """Builds the batches of one rank, in order and ahead of the consumer. Close it.
+
+    Args:
+        builder: builds a batch.
+        epoch: the epoch whose order is drawn.
+        numbers: global batch numbers of each step, in runs (`Steps.due`).
+        prefetch: most batches built ahead.
+        budget_bytes: most bytes of batches built ahead; one batch is always built.
+        threads: worker threads.
+        metrics: where time is counted.
+        around: fetches what lies around what batches read; ended with the pipeline.
+    """
+
+    def __init__(
+        self,
+        builder: BatchBuilder,
+        epoch: int,
+        numbers: Iterable[Sequence[range]],
+        prefetch: int,
+        budget_bytes: int,
+        threads: int,
+        metrics: Metrics,
+        around: Around | None = None,
+    ) -> None:
+        self._builder = builder
+        self._epoch = epoch
+        self._numbers = numbers
+        self._metrics = metrics
+        self._largest = 0  # bytes of the largest batch so far
+        self._got = perf_counter()  # when the last batch was there
+        self._taken: deque[int] = (
+            deque()
+        )  # samples of the batches that the loop was not given yet, though they were taken
+        self.begun = 0  # steps
+        self.begun_samples = 0
+        self._recorded_s = 0.0  # of the feeder's waiting
+        self._queue: BoundedQueue[Pending] = BoundedQueue(prefetch, budget_bytes)
+        self._pool = StreamThreads(threads, metrics.network, around)
+        self._feeder = OwnThread(partial(counted, metrics.network, self._feed), "spiral-feed")
+        super().__init__()
+        self._feeder.start()
+
+    def _feed(self) -> None:
+        try:
+            runs = iter(self._numbers)
+            while (run := self._next(runs)) is not None:
+                for at, each in enumerate(run):
+                    if not self._begin(each, run[at + 1 :]):
+                        return
+            self._queue.end()
+        except BaseException as error:  # noqa: BLE001
+            self._queue.fail(error)
+
+    def _begin(self, numbers: range, soon: Sequence[range]) -> bool:
+        """Begin a batch, as soon as there is room; False if the queue was closed meanwhile."""
+        reserved = self._largest or self._builder.batch_bytes
+        if not self._queue.reserve(reserved):
+            return False
+        self._pool.begin()
+        with ExitStack() as given_up:
+            with doing(f"batch {numbers.start:,} of epoch {self._epoch}"):  # whose end stops a thread that was told to
+                pending = self._builder.begin(self._epoch, numbers, self._pool, soon)
+                given_up.callback(pending.cancel)
+            self.begun += 1
+            self.begun_samples += pending.samples
+            self._learn(pending)
+            first = not self._largest
+            nbytes = pending.nbytes if pending.settled else max(reserved, pending.nbytes)
+            if not self._queue.put(pending, nbytes, reserved):
+                return False
+            given_up.pop_all()  # the consumer has it
+        if first:
+            self._size(pending)
+        return True
+
+    def _size(self, pending: Pending) -> None:
+        """Wait for the size of the first batch, so that the next ones are reserved for: a function may make lists of any size."""
+        while not pending.settled and not pending.wait(_SIZE_POLL_S):
+            if self._queue.closed:
+                return
+        self._learn(pending)
+
+    def _next(self, runs: Iterator[Sequence[range]]) -> Sequence[range] | None:
+        with doing(f"which batch of epoch {self._epoch} is next"):
+            return next(runs, None)
+
+    def _learn(self, pending: Pending) -> None:
+        """Note the size of the largest batch so far; as much is reserved for the next ones."""
+        if pending.settled:
+            self._largest = max(self._largest, pending.nbytes)
+
+    @property
+    def threads(self) -> Sequence[OwnThread]:
+        """The feeder and the workers."""
+        return self._feeder, *self._pool.threads
+
+    @property
+    def ready(self) -> int:
+        """Batches that were begun and not taken."""
+        return len(self._queue)
+
+    def get(self) -> Batch | None:
+        """Return the next batch; None after the last."""
+        begun = perf_counter()
+        self._pool.want()
+        try:
+            pending = self._queue.get(self._tell, TELL_AFTER_S)
+            if pending is None:
+                return None
+            try:
+                self._wait(pending)
+                batch = pending.result()
+            finally:
+                pending.cancel()  # the wait may have been interrupted
+        except CancelledError as error:
+            end_daemon_at_exit()
+            raise StreamError(CLOSED) from error
+        except StreamError:
+            end_daemon_at_exit()
+            raise
+        self._learn(pending)
+        self._taken.append(batch.samples)
+        self._got = perf_counter()
+        self._metrics.add(consumer_waited_s=self._got - begun)
+        return batch
+
+    def at_once(self) -> bool:
+        """Whether `get` returns without waiting."""
+        return self._queue.at_once(attrgetter("done"))
+
+    def handed_over(self) -> None:
+        """Count a batch that the loop is given, and the time since it was there: it went into copying it to a device."""
+        samples = self._taken.popleft() if self._taken else 0
+        self._metrics.add(copy_s=perf_counter() - self._got, batches=1, samples=samples)
+
+    def _wait(self, pending: Pending) -> None:
+        """Wait for a batch's pieces; warn now and then, and stop when another thread closes the stream."""
+        begun, after_s = monotonic(), TELL_AFTER_S
+        while not pending.wait(POLL_S):
+            if self._queue.closed:
+                raise StreamError(CLOSED)
+            if (waited := monotonic() - begun) >= after_s:
+                self._tell(waited)
+                after_s *= 2
+
+    def _tell(self, waited_s: float) -> None:
+        busy = [thread for thread in self.threads if thread.calls]
+        warn(
+            f"iter: waited {waited_s:,.0f} s for the next batch so far. {named(busy) or 'No thread works on it'}. "
+            "To end the wait, leave the loop or press Ctrl-C; either takes a few seconds at most"
+        )
+
+    def stop(self) -> None:
+        """Wake the feeder, and drop the batches that are begun."""
+        for pending in self._queue.close():
+            pending.cancel()
+        self._pool.stop()
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Stop and join every thread; prefetched batches are dropped.
+
+        Args:
+            timeout_s: how long to wait for calls that do not return; None takes `CLOSE_TIMEOUT_S`.
+
+        Returns:
+            Whether a thread still runs. A warning has named it; do not wait for anything that it may hold.
+        """
+        if self._over:
+            return False
+        timeout_s = CLOSE_TIMEOUT_S if timeout_s is None else timeout_s
+        left = self.end(timeout_s)
+        self.record()
+        warn_left_alone("close", left, timeout_s)
+        return bool(left)
+
+    def record(self) -> None:
+        """Copy the queue's totals into the metrics."""
+        with self._metrics.locked() as totals:
+            waited_s = self._queue.put_wait_s
+            totals.feeder_waited_s += waited_s - self._recorded_s
+            self._recorded_s = waited_s
+            ready = self._queue.count(attrgetter("done"))
+            totals.queued = len(self._queue)
+            totals.ready_depth, totals.raw_depth = ready, max(0, totals.queued - ready)
+            totals.peak_queue_bytes = max(totals.peak_queue_bytes, self._queue.peak_bytes)
+            totals.peak_batch_bytes = max(totals.peak_batch_bytes, self._largest)

@@ -1,0 +1,251 @@
+"""Where a stream stands: in this process, in the middle of a pass, and in the workers of a DataLoader.
+
+The place after an epoch's last batch is the start of the next epoch (docs/decisions/0018). A pass learns that it ends
+from `Steps`, which the feeder walks one step ahead of the loop. Workers share an array with the main process, from which
+they learn where it moved.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import context
+from typing import Any, final
+
+from spiral_stream.cursor import Cursor
+from spiral_stream.errors import StreamError
+from spiral_stream.planner.binding.bindings import Bound, epoch_number
+from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.runtime.numbering.steps import Steps, entered, need_inside
+from spiral_stream.runtime.shared_array import shared_array
+
+# indices of the shared array, and its size
+_SERIAL, _EPOCH, _BATCH, _WORKERS, _EDITS, _PASS, _PASS_SERIAL, _SHARED = *range(7), 7
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What a worker reports with each batch."""
+
+    epoch: int
+    over: bool  # whether this rank has no further step in the epoch
+    over_for_all: bool  # whether no rank has one
+
+
+@final
+class Place:
+    """The place of one stream.
+
+    Args:
+        pinned: the epoch whose order every epoch uses, if the plan names one.
+    """
+
+    def __init__(self, pinned: int | None) -> None:
+        self.cursor = Cursor()
+        self.steps: Steps | None = None  # of the pass under way
+        self.in_worker = False
+        self._pinned = pinned
+        self._pass_from: Cursor | None = None  # where the last pass in this process began
+        self._ended = False  # whether the last pass had all batches of this rank, and other ranks had one more
+        self._shared: Any = shared_array(_SHARED)
+        self.seen = 0  # the last move of the main process that this worker followed
+        self._edits = 0  # times that the main process, as this worker knows it, changed what the run delivers
+        self._free = [True]  # taken while a pass begins
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the loop's batches; after an epoch's last batch, the next epoch."""
+        return self.cursor.epoch + self._ended
+
+    def drawn(self, epoch: int | None = None) -> int:
+        """Return the epoch whose order and random bits are used.
+
+        Args:
+            epoch: the epoch asked for; None takes the present one. The plan's own epoch wins, if it names one.
+        """
+        if self._pinned is not None:
+            return self._pinned
+        return self.epoch if epoch is None else epoch_number(epoch, "epoch")
+
+    @property
+    def _by_workers(self) -> bool:
+        """Whether workers of a DataLoader read the last pass, so that this process does not know how far the loop came."""
+        return bool(self._shared[_WORKERS]) and not self.in_worker
+
+    def move(self, cursor: Cursor, *, ended: bool = False, edited: bool = False) -> None:
+        """Go to a place. Workers follow with their next pass.
+
+        Args:
+            cursor: the place.
+            ended: whether this rank has no further step in its epoch.
+            edited: whether the run goes on with other skips or another rebase. Workers that began before do not know it.
+        """
+        self._edits += edited
+        self._shared[_EDITS] = self._edits
+        self.cursor, self._pass_from, self._ended = cursor, None, ended
+        self._shared[_WORKERS] = False
+        self._shared[_EPOCH], self._shared[_BATCH] = self._next().epoch, self._next().batch
+        self._shared[_SERIAL] += 1
+        self.seen = self._shared[_SERIAL]
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the main process has edited the run since this worker began."""
+        return bool(self._shared[_EDITS] != self._edits)
+
+    def asked(self) -> None:
+        """In the main process: the next pass of workers begins here because somebody said so."""
+        self._shared[_PASS] = 0
+
+    def repeats(self, number: int) -> bool:
+        """In a worker that begins a pass: return whether an earlier pass began here, and nobody asked for a second one.
+
+        Args:
+            number: of the pass, which all workers that read it have in common; not 0.
+        """
+        if self._pinned is not None:
+            return False
+        before = self._shared[_PASS], self._shared[_PASS_SERIAL]
+        self._shared[_PASS], self._shared[_PASS_SERIAL] = number, self._shared[_SERIAL]
+        return before[0] not in {0, number} and before[1] == self._shared[_SERIAL]
+
+    def adopt(self) -> None:
+        """In a worker process: go where the main process has moved."""
+        self._shared[_WORKERS] = self.in_worker
+        if self.in_worker:
+            self.cursor, self._ended = self._next(), False
+        if self.in_worker and self._shared[_SERIAL] != self.seen:
+            self.seen = self._shared[_SERIAL]
+            self.cursor = Cursor(self._shared[_EPOCH], self._shared[_BATCH])
+
+    def _next(self) -> Cursor:
+        """Return where the next pass of this rank begins."""
+        return self.cursor.next_epoch() if self._ended else self.cursor
+
+    # ---- a pass
+
+    @contextmanager
+    def beginning(self) -> Iterator[bool]:
+        """While a pass begins; whether no other thread begins one."""
+        try:
+            self._free.pop()  # of several threads one gets it
+        except IndexError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            self._free.append(True)
+
+    def begin(self, numbering: Numbering, bound: Bound) -> Steps:
+        """Begin a pass from here.
+
+        Raises:
+            ResumeError: the epoch does not have this place.
+        """
+        self.steps = self.coming(numbering, bound)
+        self.cursor = self._pass_from = self.steps.start
+        self._ended = False
+        return self.steps
+
+    def coming(self, numbering: Numbering, bound: Bound) -> Steps:
+        """Return the steps of a pass that begins from here, and begin none.
+
+        Raises:
+            ResumeError: the epoch does not have this place.
+        """
+        cursor = self._next()
+        start = entered(numbering, self.drawn(cursor.epoch), cursor, bound)
+        return Steps(numbering, self.drawn(start.epoch), start, bound.place)
+
+    def over(self) -> bool:
+        """Return whether the pass under way has had this rank's last batch."""
+        return self.steps is not None and self.steps.over(self.cursor.step)
+
+    def leave(self, stop: Callable[[], None]) -> None:
+        """End the pass under way.
+
+        Args:
+            stop: ends the feeder, which may have found out by then that there is no further step.
+        """
+        steps, self.steps = self.steps, None
+        assert steps is not None
+        try:
+            stop()
+        finally:
+            if self.in_worker:  # a pass begins where the main process says, however far this worker ran ahead
+                self.cursor = steps.start
+            elif self.cursor.epoch == steps.start.epoch and steps.ended(self.cursor.step):
+                self._ended = not steps.over(self.cursor.step, for_all=True)
+                self.cursor = self.cursor if self._ended else self.cursor.next_epoch()
+
+    def here(self, verb: str = "state_dict") -> Cursor:
+        """Return the place as a state says it: after the last batch of all ranks, the start of the next epoch.
+
+        Args:
+            verb: who asks, for the message.
+
+        Raises:
+            StreamError: workers of a DataLoader read the last pass.
+        """
+        if self._by_workers:
+            msg = (
+                f"{verb}: the stream was iterated in DataLoader workers, so only the loop knows what was delivered. "
+                "Give state_dict(delivered=<batches had since the loader's iteration began>)"
+                f"{'' if verb == 'state_dict' else ', and load that state first'}"
+            )
+            raise StreamError(msg)
+        return self.known()
+
+    def known(self) -> Cursor:
+        """Return the place as far as this process knows it: workers of a DataLoader may have read on."""
+        steps = self.steps
+        if steps is None or self.cursor.step == steps.start.step or not steps.over(self.cursor.step, for_all=True):
+            return self.cursor
+        return self.cursor.next_epoch()
+
+    def after(self, delivered: int, numbering: Numbering, bound: Bound) -> Cursor:
+        """Return the place after some batches of the pass.
+
+        Where workers read formed batches, it may be an epoch's end without saying so: the next pass finds that out.
+
+        Args:
+            delivered: how many batches the loop has had.
+            numbering: which batches there are.
+            bound: the run's world size and merge.
+
+        Raises:
+            ResumeError: ``delivered`` is no whole number from 0 up, or more than the epoch has.
+        """
+        begun = self._next() if self._by_workers else self._pass_from or self._next()
+        begun = entered(numbering, self.drawn(begun.epoch), begun, bound)
+        cursor, epoch = begun.advanced(delivered), self.drawn(begun.epoch)
+        if cursor.batch == 0 or (self._by_workers and numbering.unknown(epoch)):
+            return cursor
+        need_inside(numbering, epoch, cursor)
+        return cursor if Steps(numbering, epoch, cursor, bound.place).there(cursor.step) else cursor.next_epoch()
+
+    # ---- other processes
+
+    def reached(self) -> Reached:
+        """In a worker process: return what its last batch was."""
+        steps, step = self.steps, self.cursor.step
+        assert steps is not None
+        over = steps.over(step)
+        return Reached(self.cursor.epoch, over, over and steps.over(step, for_all=True))
+
+    def followed(self, delivered: int, reached: Reached, bound: Bound) -> Cursor:
+        """In the main process: return the place after ``delivered`` batches of workers, of which this was the last."""
+        begun = self._next() if self._next().epoch == reached.epoch else Cursor(reached.epoch)
+        cursor = begun.enter(bound.world_size, bound.merge).advanced(delivered)
+        return cursor.next_epoch() if reached.over_for_all else cursor
+
+    def __getstate__(self) -> dict[str, Any]:
+        spawning = context.get_spawning_popen() is not None  # shared memory travels to a child only while it is spawned
+        return {**self.__dict__, "steps": None, "_free": [True], "_shared": self._shared if spawning else None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._shared is None:
+            self._shared, self.seen = shared_array(_SHARED), 0
+            self._shared[_EDITS] = self._edits

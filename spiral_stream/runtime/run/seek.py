@@ -1,0 +1,156 @@
+"""Where `seek` goes: a place of which only numbers are known (docs/decisions/0067).
+
+A place is an epoch and a number of global batches, so a step is arithmetic: it is that many times the batches of a step.
+Only whether the epoch has the place, and how many steps the epochs before it have, is asked of the numbering. Of counted
+batches both are arithmetic; of formed ones, chapters are counted, within the limits that `batch` and `len` have.
+"""
+
+from typing import Any, Final
+
+from spiral_stream.arguments import whole
+from spiral_stream.batching import tail
+from spiral_stream.cursor import Cursor
+from spiral_stream.errors import BindError, ResumeError, shown
+from spiral_stream.planner.binding.bindings import Bound, epoch_number
+from spiral_stream.planner.state.rebase import Rebase
+from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.runtime.numbering.steps import Steps, delivered_at
+from spiral_stream.runtime.run.position import Place
+from spiral_stream.sampling.order import LARGEST
+
+_WALKED: Final = 1 << 16  # epochs whose steps are added up
+
+
+def sought(
+    place: Place, numbering: Numbering, bound: Bound, rebase: Rebase | None, epoch: Any, batch: Any, step: Any
+) -> Cursor:
+    """Return the place that `seek` names, as every rank knows it; an epoch's end is the start of the next one.
+
+    Args:
+        place: where the stream stands.
+        numbering: which batches there are.
+        bound: the run's world size and merge.
+        rebase: the run's, if it has one.
+        epoch: the epoch; None takes the present one for ``batch``, and counts ``step`` from epoch 0 on.
+        batch: number of the global batch that comes next.
+        step: steps done before the place.
+
+    Raises:
+        BindError: the arguments name no place, or two.
+        ResumeError: there is no such place.
+        StreamError: chapters before it are not counted, and counting them takes long.
+    """
+    if (epoch, batch, step) == (None, None, None) or (batch is not None and step is not None):
+        found = "no place is named" if batch is None else "batch= and step= name two places"
+        msg = f"seek: {found}. Give epoch=, epoch= and batch=, or step= (of the epoch with epoch=, else of the run)"
+        raise BindError(msg)
+    count = _number("batch", batch) if step is None else _number("step", step)
+    try:
+        if epoch is not None or step is None:
+            at = place.epoch if epoch is None else epoch_number(epoch, "seek")
+        else:
+            at, count = _epoch_of(place, numbering, bound, rebase, count)
+        if rebase is not None and at < rebase.epoch:
+            msg = (
+                f"seek: epoch {at:,} lies before epoch {rebase.epoch:,}, in which the run was rebased. Seek in a stream of "
+                "the plan and data that it had before"
+            )
+            raise ResumeError(msg)
+        drawn = place.drawn(at)
+        if step is None:
+            return _after_batches(numbering, at, drawn, bound, count)
+        return _after_steps(numbering, at, drawn, bound, count)
+    except IndexError as error:  # of a batch, or of a mixture that has no such epoch
+        msg = f"seek: there is no such place: {error}"
+        raise ResumeError(msg) from error
+
+
+def _number(name: str, value: Any) -> int:
+    """Return a number of batches or steps; 0 if there is none.
+
+    Raises:
+        BindError: it is not a whole number from 0 up.
+    """
+    found = 0 if value is None else whole(value)
+    if found is None or not 0 <= found <= LARGEST:
+        msg = f"seek: {name}={shown(value)}. Give a whole number from 0 up, as a state has it"
+        raise BindError(msg)
+    return found
+
+
+def _epoch_of(place: Place, numbering: Numbering, bound: Bound, rebase: Rebase | None, step: int) -> tuple[int, int]:
+    """Return the epoch of a step that is counted from epoch 0 on, and the steps before it in that epoch."""
+    if rebase is not None:
+        msg = "seek: the run was rebased, so its first epochs had other steps. Give the epoch too: seek(epoch=..., step=...)"
+        raise ResumeError(msg)
+    epoch = 0
+    while True:
+        steps = _steps(numbering, place.drawn(epoch), bound)
+        if not steps:
+            msg = (
+                f"seek: epoch {epoch:,} has no step of {bound.world_size:,} ranks with merge={bound.merge:,}. Bind fewer, or "
+                "give epoch="
+            )
+            raise ResumeError(msg)
+        if step < steps:
+            return epoch, step
+        if epoch == 0 and numbering.alike(place.drawn):
+            return epoch_number(step // steps, "seek"), step % steps
+        if epoch == _WALKED:
+            msg = (
+                f"seek: the step lies past epoch {_WALKED:,}, and epochs may differ in length. Give the epoch too: "
+                "seek(epoch=..., step=...)"
+            )
+            raise ResumeError(msg)
+        epoch, step = epoch + 1, step - steps
+
+
+def _steps(numbering: Numbering, drawn: int, bound: Bound) -> int:
+    """Return the steps of an epoch that any rank makes."""
+    numbering.limits.need_countable(drawn, "seek")
+    return tail.steps(numbering.last, numbering.total(drawn), bound.world_size, bound.merge, 0)
+
+
+def _after_batches(numbering: Numbering, epoch: int, drawn: int, bound: Bound, number: int) -> Cursor:
+    """Return the place before a global batch, by its number."""
+    before = numbering.skips.delivered(drawn, number)
+    if before is None:
+        msg = f"seek: batch {number:,} of epoch {epoch:,} is skipped. Give another; stream.skipped() lists what is"
+        raise ResumeError(msg)
+    steps, rest = divmod(before, bound.world_size * bound.merge)
+    if before:
+        numbering.every.limits.need_near(drawn, numbering.skips.number(drawn, before - 1), "seek")
+        if not numbering.exists(drawn, before - 1):
+            raise _beyond(numbering, epoch, drawn, f"batch {number:,}")
+    place = Cursor(epoch).enter(bound.world_size, bound.merge).advanced(steps)
+    if rest:  # batches that make no step of these ranks count as one, as after a change of ranks
+        return place.enter(rest, 1).advanced(1)
+    return _or_next(numbering, drawn, bound, place)
+
+
+def _after_steps(numbering: Numbering, epoch: int, drawn: int, bound: Bound, step: int) -> Cursor:
+    """Return the place after some steps of an epoch."""
+    place = Cursor(epoch).enter(bound.world_size, bound.merge)
+    last = place.segments[-1].first(step) - 1  # the last batch, unless the last step is short
+    if last > LARGEST:
+        raise _beyond(numbering, epoch, drawn, f"step {step:,}")
+    if step:
+        numbering.every.limits.need_near(drawn, numbering.skips.number(drawn, last), "seek")
+        if delivered_at(numbering, drawn, place.segments[-1], step - 1, 0) is None:
+            raise _beyond(numbering, epoch, drawn, f"step {step:,}")
+    return _or_next(numbering, drawn, bound, place.advanced(step))
+
+
+def _or_next(numbering: Numbering, drawn: int, bound: Bound, place: Cursor) -> Cursor:
+    """Return the place, or the start of the next epoch if no rank has a step from it on."""
+    inside = not place.batch or Steps(numbering, drawn, place, bound.place).there(place.step)
+    return place if inside else place.next_epoch()
+
+
+def _beyond(numbering: Numbering, epoch: int, drawn: int, what: str) -> ResumeError:
+    total = numbering.total(drawn)
+    msg = (
+        f"seek: {what} lies beyond the end of epoch {epoch:,}, which has {total:,} batches. Give a place inside it, or count "
+        "steps over epochs with step= alone"
+    )
+    return ResumeError(msg)

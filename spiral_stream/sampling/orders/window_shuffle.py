@@ -1,0 +1,85 @@
+"""Shuffling near by: rows change places with rows around them, as in the shuffle buffer of a streaming reader."""
+
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+
+from spiral_stream.arguments import class_door
+from spiral_stream.errors import PlanError
+from spiral_stream.sampling.order import Arrangement, Order, Population, SortedRows, UInt64, check_whole, settled_seed
+from spiral_stream.sampling.orders.permutation import permute, unpermute
+from spiral_stream.sampling.orders.shuffle_key import shuffle_key, stage_key
+from spiral_stream.seeding import combine
+
+_ONE: Final = np.uint64(1)
+
+
+@final
+@class_door(PlanError)
+@dataclass(frozen=True, slots=True)
+class WindowShuffle(Order):
+    """Rows permuted inside windows of the stored order, twice: the second time in windows that begin half a window later.
+
+    A row moves by less than two windows, so reading stays nearly sequential whatever the storage. Rows far apart in
+    storage stay far apart in the epoch: take it where the data is shuffled already, or must keep its rough order. It
+    follows a `sort` that comes last in the plan: a curriculum whose steps are mixed. A mixture shuffles each stream in its
+    slices of about 4,096 samples as well (docs/decisions/0021).
+
+    Examples:
+        >>> photos.sample(order=spiral.WindowShuffle(seed=17, window=4)).order().rows([0, 1])[
+        ...     "photo_id"
+        ... ].to_pylist()
+        ['p03', 'p00']
+    """
+
+    seed: int | None
+    window: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", settled_seed("WindowShuffle", self.seed))
+        check_whole("WindowShuffle", "window", self.window, least=1)
+
+    @property
+    def follows_sort(self) -> bool:
+        return True
+
+    @property
+    def needs_units(self) -> bool:
+        return False
+
+    def arrange(self, population: Population, pass_number: int) -> Arrangement:
+        own = shuffle_key("WindowShuffle", self.VERSION, self.run_seed, population, pass_number)
+        return Windows(population.total, self.window, own, population.arranged)
+
+
+@final
+class Windows(Arrangement):
+    """Places permuted in windows, twice; ``arranged`` says which row a place is, where that is not the row itself."""
+
+    def __init__(self, size: int, window: int, own_key: int, arranged: SortedRows | None) -> None:
+        self.size, self._window, self._arranged = size, np.uint64(window), arranged
+        self._first, self._second = (np.uint64(stage_key(stage, own_key)) for stage in ("first", "second"))
+        self._half = np.uint64(window // 2)
+
+    def rows(self, positions: UInt64) -> UInt64:
+        starts, sizes, keys = self._windows(positions, self._half, self._second)
+        mixed = starts + permute(positions - starts, sizes, keys)
+        starts, sizes, keys = self._windows(mixed, np.uint64(0), self._first)
+        places = starts + permute(mixed - starts, sizes, keys)
+        return places if self._arranged is None else self._arranged.rows(places)
+
+    def positions(self, rows: UInt64) -> UInt64:
+        places = rows if self._arranged is None else self._arranged.ranks(rows)
+        starts, sizes, keys = self._windows(places, np.uint64(0), self._first)
+        mixed = starts + unpermute(places - starts, sizes, keys)
+        starts, sizes, keys = self._windows(mixed, self._half, self._second)
+        return starts + unpermute(mixed - starts, sizes, keys)
+
+    def _windows(self, places: UInt64, lead: np.uint64, own_key: np.uint64) -> tuple[UInt64, UInt64, UInt64]:
+        """Start, size and key of the window around each place; the first window is shorter by what all are ahead."""
+        places = np.asarray(places, dtype=np.uint64)
+        number = (places + lead) // self._window
+        starts = np.maximum(number * self._window, lead) - lead
+        ends = np.minimum((number + _ONE) * self._window - lead, np.uint64(self.size))
+        return starts, ends - starts, combine(own_key, number)

@@ -1,0 +1,322 @@
+"""Which files a source's paths name: one path, or several; each a file, a folder, a glob or a brace pattern.
+
+What exists is taken as it is written, whatever letters it has. Names are relative to the folder that all of them lie
+below, so that data that is moved keeps its names, and sorted, so that no file system and no order of a list matters.
+"""
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.integrity.regular_files import need_file
+from spiral_stream.sources.files.braces import expanded
+from spiral_stream.sources.files.paths import absolute, is_remote, not_found, outside_allowed
+from spiral_stream.sources.files.remote_listing import FoundObject, common_prefix, confirmed, objects_of
+from spiral_stream.sources.import_source import ImportUnit
+from spiral_stream.sources.source import content_key
+from spiral_stream.storage.uri import is_object
+
+Paths = str | tuple[str, ...]
+
+PACKED: Final = (".br", ".bz2", ".gz", ".lz4", ".snappy", ".xz", ".zst", ".zstd")  # how names of compressed files end
+_GLOB: Final = "*?["
+_MARKS: Final = _GLOB + "{"
+
+
+def absolute_paths(paths: object, what: str) -> Paths:
+    """Return the paths of a source as it keeps them: absolute, several as a tuple.
+
+    Args:
+        paths: one path, or a list or tuple of them.
+        what: the source, for messages.
+
+    Raises:
+        SourceError: these are no paths, or none.
+    """
+    if isinstance(paths, str | os.PathLike):
+        return _absolute(paths, what)
+    if not isinstance(paths, list | tuple) or not paths:
+        msg = f"{what}: {shown(paths)} names no files. Give a path, a pattern, or a list of them"
+        raise SourceError(msg)
+    return tuple(_absolute(path, what) for path in paths)
+
+
+def listed(paths: Paths, what: str, suffixes: Sequence[str], *, remote: bool = False) -> tuple[str, list[str]]:
+    """Find the files that paths name.
+
+    Args:
+        paths: as `absolute_paths` returns them.
+        what: the source, for messages.
+        suffixes: how the files of a folder end, such as ``(".jsonl", ".jsonl.gz")``; files that are named one by one, or
+            by a pattern, end as they like.
+        remote: whether the source reads objects of stores too.
+
+    Returns:
+        the common folder, and the sorted names of the files relative to it.
+
+    Raises:
+        SourceError: a path names nothing, a file is named twice, or a folder cannot be read.
+    """
+    given = (paths,) if isinstance(paths, str) else paths
+    objects = [path for path in given if is_object(path)]
+    if objects and (not remote or len(objects) < len(given)):
+        raise _refused(objects[0], what, remote=remote)
+    root = common_folder(paths)
+    if objects:
+        return root, sorted(_relative(each.uri, root) for each in _objects(objects, what, suffixes))
+    found: dict[str, str] = {}
+    for path in given:
+        for file in _files(path, what, suffixes):
+            if file in found:
+                raise _twice(file, found[file], path, what)
+            found[file] = path
+    names = sorted(_relative(file, root) for file in found)
+    for name in names:
+        if not name.isascii():
+            _need_utf8(name, root, what)
+    return root, names
+
+
+def common_folder(paths: Paths) -> str:
+    """Return the folder that all files lie below: what `listed` returns, without a look into any folder."""
+    given = (paths,) if isinstance(paths, str) else paths
+    if any(is_object(path) for path in given):
+        return common_prefix(given)
+    folders = [_folder(path) for path in ((paths,) if isinstance(paths, str) else paths)]
+    return os.path.commonpath(folders) if len(folders) > 1 else folders[0]
+
+
+def listed_units(paths: Paths, what: str, suffixes: Sequence[str], base: str | None = None) -> list[ImportUnit]:
+    """Find the files that paths name, here or on an object store, as one unit per file.
+
+    A unit's content key says the size of the file, and its time or etag. Of a folder of objects these come from the list of
+    it, so that objects are looked at only where they are named one by one.
+
+    Args:
+        paths: as `absolute_paths` returns them.
+        what: the source, for messages.
+        suffixes: how the files of a folder end.
+        base: the folder, or the URI, that names are relative to; by default the common one of the files.
+
+    Raises:
+        SourceError: as `listed` and `file_units`; or a file is there in two compressions.
+    """
+    units = found_units(paths, what, suffixes, base)
+    need_one_compression([unit.path for unit in units], what)
+    return units
+
+
+def found_units(paths: Paths, what: str, suffixes: Sequence[str], base: str | None = None) -> list[ImportUnit]:
+    """As `listed_units`, with each file that is there in two compressions twice.
+
+    Raises:
+        SourceError: as `listed` and `file_units`.
+    """
+    given = (paths,) if isinstance(paths, str) else paths
+    base = common_folder(paths) if base is None else base
+    if not all(is_object(path) for path in given):
+        root, names = listed(paths, what, suffixes, remote=True)
+        if root != base:
+            names = [os.path.relpath(os.path.join(root, name), base) for name in names]  # noqa: PTH118
+        return file_units(base, names, what)
+    found = sorted(_objects(given, what, suffixes))
+    units = []
+    for each, facts in zip(found, confirmed(found), strict=True):
+        name = _relative(each.uri, base)
+        units.append(ImportUnit(name, each.uri, facts.size, content_key(name, facts.size, facts.mark), seen=(facts,)))
+    return units
+
+
+def file_units(root: str, names: Sequence[str], what: str) -> list[ImportUnit]:
+    """Return one unit per file of this machine; its content key says the size and the time of the file.
+
+    Args:
+        root: the common folder.
+        names: of the files, as `listed` returns them.
+        what: the source, for messages.
+
+    Raises:
+        SourceError: one is gone, or no regular file.
+    """
+    units = []
+    for name in names:
+        path = os.path.join(root, name)  # noqa: PTH118  a Path costs 10x as much
+        try:
+            facts = os.stat(path)  # noqa: PTH116
+            need_file(path, facts)
+        except OSError as error:
+            msg = f"{what}: {cut(path)}: {error.strerror}. Correct the path, or leave it out"
+            raise SourceError(msg) from error
+        units.append(ImportUnit(name, path, facts.st_size, content_key(name, facts.st_size, facts.st_mtime_ns)))
+    return units
+
+
+def unpacked(name: str) -> str:
+    """Return what a file is called when it is not compressed; `shard.csv` of `shard.csv.gz`."""
+    for end in PACKED:
+        if name.endswith(end):
+            return name.removesuffix(end)
+    return f"{name.removesuffix('.tgz')}.tar" if name.endswith(".tgz") else name
+
+
+def need_one_compression(paths: Sequence[str], what: str) -> None:
+    """Refuse a file that is there twice, as `gunzip -k` leaves it.
+
+    Raises:
+        SourceError: names both.
+    """
+    if not any(path.endswith((*PACKED, ".tgz")) for path in paths):
+        return
+    seen: dict[str, str] = {}
+    for path in paths:
+        other = seen.setdefault(unpacked(path), path)
+        if other != path:
+            msg = (
+                f"{what}: {cut(other)} and {cut(path)} are one file in two compressions, and its rows would be read twice. "
+                f"Remove one of them, or name the files that you mean with a pattern, such as *{cut(_ending(path))}"
+            )
+            raise SourceError(msg)
+
+
+def set_given_paths(source: Any, what: str) -> None:
+    """Set ``path``, ``base`` and ``allow_outside`` of a source of files, from what was given; no base stays None.
+
+    Raises:
+        SourceError: one is none.
+    """
+    object.__setattr__(source, "path", absolute_paths(source.path, what))
+    object.__setattr__(source, "allow_outside", outside_allowed(source.base, source.allow_outside))
+    if source.base is not None:
+        object.__setattr__(source, "base", absolute(source.base))
+
+
+def set_paths(source: Any, what: str) -> None:
+    """As `set_given_paths`; without a base it is the common folder of the files.
+
+    Raises:
+        SourceError: one is none.
+    """
+    set_given_paths(source, what)
+    if source.base is None:
+        object.__setattr__(source, "base", common_folder(source.path))
+
+
+def _absolute(path: object, what: str) -> str:
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str) or not os.fspath(path):
+        msg = f"{what}: {shown(path)} is no path. Give a text or a pathlib.Path"
+        raise SourceError(msg)
+    if "\0" in os.fspath(path):
+        msg = f"{what}: {shown(path)} holds a NUL, which no path does. Correct the path"
+        raise SourceError(msg)
+    return absolute(path)
+
+
+def _folder(path: str) -> str:
+    """The folder that the files of one path lie below."""
+    if not os.path.exists(path) and any(mark in path for mark in _MARKS):  # noqa: PTH110
+        path = path[: min(path.index(mark) for mark in _MARKS if mark in path)]
+        return os.path.dirname(path)  # noqa: PTH120
+    return path if os.path.isdir(path) else os.path.dirname(path)  # noqa: PTH112,PTH120
+
+
+def _files(path: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
+    """The files of one path."""
+    if is_remote(path):
+        raise not_found(path, what)
+    if os.path.exists(path) or "{" not in path:  # noqa: PTH110
+        yield from _named(path, what, suffixes)
+        return
+    for number, member in enumerate(expanded(path), start=1):
+        try:
+            yield from _named(member, what, suffixes)
+        except SourceError as error:
+            msg = f"{what}: {cut(path)} names {cut(member)} as number {number}. {error}"
+            raise SourceError(msg) from error
+
+
+def _objects(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> list[FoundObject]:
+    """The objects that URIs name, each once."""
+    found: dict[str, FoundObject] = {}
+    for each in objects_of(uris, what, suffixes):
+        if each.uri in found:
+            raise _twice(each.uri, found[each.uri].given, each.given, what)
+        found[each.uri] = each
+    return list(found.values())
+
+
+def _named(path: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
+    """The files of a path without braces."""
+    if os.path.isdir(path):  # noqa: PTH112
+        yield from _need_some(_below(path, suffixes, what), path, what, suffixes)
+    elif os.path.exists(path):  # noqa: PTH110
+        yield path
+    elif any(mark in path for mark in _GLOB):
+        found = dict.fromkeys(glob.iglob(path, recursive=True))  # noqa: PTH207
+        files = [name for name in found if os.path.isfile(name)]  # noqa: PTH113
+        if found and not files:
+            msg = f"{what}: {cut(path)} matches folders only. Write {cut(path)}/**/*{suffixes[0]} for the files in them"
+            raise SourceError(msg)
+        if not files:
+            raise not_found(path, what)
+        yield from files
+    else:
+        raise not_found(path, what)
+
+
+def _need_some(files: Iterator[str], path: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
+    first = next(files, None)
+    if first is None:
+        kinds = " or ".join(f"*{suffix}" for suffix in suffixes)
+        msg = f"{what}: there is no {kinds} in or below {cut(path)}. Correct the path"
+        raise SourceError(msg)
+    yield first
+    yield from files
+
+
+def _below(folder: str, suffixes: Sequence[str], what: str) -> Iterator[str]:
+    """Files in a folder and below it; links to folders are not followed."""
+    endings = tuple(suffixes)
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    if not entry.is_symlink():
+                        yield from _below(entry.path, suffixes, what)
+                elif entry.name.endswith(endings):
+                    yield entry.path
+    except OSError as error:
+        msg = f"{what}: {cut(folder)}: {error.strerror}. Check its rights"
+        raise SourceError(msg) from error
+
+
+def _relative(path: str, root: str) -> str:
+    below = root if root.endswith("/") else f"{root}/"
+    return path[len(below) :] if path.startswith(below) else os.path.relpath(path, root)
+
+
+def _twice(file: str, first: str, second: str, what: str) -> SourceError:
+    by = f"by {cut(first)} and by {cut(second)}" if first != second else f"by {cut(first)}"
+    return SourceError(f"{what}: {cut(file)} is named twice, {by}. Name each file once")
+
+
+def _ending(name: str) -> str:
+    """How a name ends: `.csv.gz`."""
+    file = name.rpartition("/")[2]
+    return file.removeprefix(os.path.splitext(unpacked(file))[0])  # noqa: PTH122
+
+
+def _refused(uri: str, what: str, *, remote: bool) -> SourceError:
+    """The error for an object that a source cannot read, or not together with other paths."""
+    if not remote:
+        return not_found(uri, what)
+    return SourceError(f"{what}: {cut(uri)} lies on an object store, and other paths do not. Register them separately")
+
+
+def _need_utf8(name: str, root: str, what: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        msg = f"{what}: the name {shown(os.fsencode(name))} in {cut(root)} is not UTF-8. Rename it, or leave it out"
+        raise SourceError(msg) from error

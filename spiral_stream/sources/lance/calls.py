@@ -1,0 +1,82 @@
+"""Calls of Lance: its failures become our errors, and what its own client asks of a store is counted."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from math import ceil
+from time import perf_counter
+from typing import Any, Final
+
+from spiral_stream.errors import SourceError, SpiralError, cut
+from spiral_stream.storage.counters import count
+from spiral_stream.storage.option_values import need_values
+from spiral_stream.storage.profiles import options_of, redacted
+from spiral_stream.storage.retry import Patience
+from spiral_stream.storage.uri import is_object
+
+_LIMITS: Final = frozenset(("timeout", "request_timeout", "read_timeout"))  # options that limit a request
+_DEADLINE: Final = "client_retry_timeout"
+_USUAL_S: Final = 30  # of a request, by its client's default
+_ASKED: Final = 4  # times that Lance asks for a range: ``download_retry_count`` is 3
+
+
+def lance_options(uri: str) -> dict[str, str] | None:
+    """Return the storage options of a dataset; None for a folder, or where there are none.
+
+    Raises:
+        SourceError: one is misspelt, or has a value that it cannot have: Lance would pass over it.
+    """
+    options = options_of(uri) if is_object(uri) else {}
+    need_values(uri, options)
+    if _DEADLINE in options:  # Lance passes over one with a fraction
+        options = {**options, _DEADLINE: str(ceil(float(options[_DEADLINE])))}
+    if is_object(uri) and not options.keys() & _LIMITS:
+        options = {**options, "timeout": f"{_seconds(options)}s"}
+    return options or None
+
+
+def _seconds(options: Mapping[str, str]) -> int:
+    """Return how long one request of Lance may take: it asks four times, and all of them end by the deadline of the options.
+
+    A store that sends a byte a second answers, so no other limit of its client holds.
+    """
+    deadline_s = float(options.get(_DEADLINE, Patience().timeout_s))
+    return max(1, min(_USUAL_S, round(deadline_s / _ASKED)))
+
+
+@contextmanager
+def counting(asked_since: Callable[[], Any], place: str) -> Iterator[None]:
+    """`storage` for a dataset on a store. A request that Lance repeats is counted once. Costs 18 us.
+
+    Args:
+        asked_since: ``io_stats_incremental`` of the dataset. Of several threads, one may count what another has asked;
+            nothing is counted twice.
+        place: where it lies.
+    """
+    begun = perf_counter()
+    try:
+        with storage(place):
+            yield
+    finally:
+        asked = asked_since()
+        if asked.read_iops:
+            count(requests=asked.read_iops, bytes=asked.read_bytes, wait_s=perf_counter() - begun)
+
+
+@contextmanager
+def storage(place: str) -> Iterator[None]:
+    """Turn Lance's failures into SourceError, Rust panics (a BaseException) included.
+
+    Raises:
+        SourceError: says where, and Lance's first line.
+    """
+    try:
+        yield
+    except (SpiralError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as error:  # PanicException derives from BaseException
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "://" in place:  # its words quote requests
+            msg = f"{place}: {cut(redacted(first))}. Check the URI, the options of its profile, and that the files are whole"
+            raise SourceError(msg) from None
+        msg = f"{place}: {first}. Check that the files are whole and readable"
+        raise SourceError(msg) from error

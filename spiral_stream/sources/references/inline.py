@@ -1,0 +1,66 @@
+"""The bytes that references name, in their place: rows that can be taken anywhere."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spiral_stream.semantic import semantic_of
+from spiral_stream.sources.references.policy import Reach
+from spiral_stream.sources.references.resolve import resolve
+
+TOGETHER = 64  # rows whose payload is held at a time
+
+
+def inline_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the columns with bytes where references are; their semantic types stay."""
+    return pa.schema([field.with_type(_inline(field.type)) if _refers(field) else field for field in schema])
+
+
+def inlined(batch: pa.RecordBatch, reach: Reach) -> Iterator[pa.Table]:
+    """Yield the rows with the bytes that their references name, some at a time.
+
+    Args:
+        batch: of the source's columns.
+        reach: what the references may name.
+
+    Raises:
+        SourceError: a file cannot be read.
+    """
+    schema = inline_schema(batch.schema)
+    step = TOGETHER if any(map(_refers, batch.schema)) else max(1, len(batch))
+    for at in range(0, len(batch), step):
+        piece = batch.slice(at, step)
+        arrays = [
+            _bytes(column, reach) if _refers(field) else column
+            for column, field in zip(piece.columns, batch.schema, strict=True)
+        ]
+        yield pa.table(arrays, schema=schema)
+
+
+def _refers(field: pa.Field) -> bool:
+    kind = field.type.value_type if _is_list(field.type) else field.type
+    return semantic_of(field) is not None and not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _inline(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.large_binary()) if _is_list(kind) else pa.large_binary()
+
+
+def _bytes(values: pa.Array, reach: Reach) -> pa.Array:
+    if _is_list(values.type):
+        counts = pc.fill_null(pc.list_value_length(values), 0).to_numpy()
+        ends = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+        return pa.ListArray.from_arrays(ends, _bytes(values.flatten(), reach), mask=values.is_null())
+    out: list[bytes | None] = [None] * len(values)
+    there = values.is_valid().to_numpy(zero_copy_only=False)
+    for place, found in zip(
+        np.flatnonzero(there).tolist(), resolve(values.filter(values.is_valid()), reach), strict=True
+    ):
+        out[place] = bytes(found)
+    return pa.array(out, pa.large_binary())

@@ -1,0 +1,140 @@
+"""Bytes of objects that references name: all that one call asks for is read together.
+
+Each answer carries the size and the etag of its object, which are compared with what was registered, so that a changed
+object is named and costs no request of its own. Bytes with another digest than their reference says are read once more.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spiral_stream.errors import SourceError, anew, cut, warn
+from spiral_stream.semantic import file_names, is_list
+from spiral_stream.sources.references.policy import Reach, ReferenceDataError, ReferenceSourceError
+from spiral_stream.sources.references.stamps import Stamps
+from spiral_stream.storage.faults import AwayError
+from spiral_stream.storage.node_cache.store import NodeStore
+from spiral_stream.storage.open import payload_store_of
+from spiral_stream.storage.store import Get, Got, Store
+from spiral_stream.storage.uri import printable
+from spiral_stream.threads import doing
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NamedObject:
+    """What one reference names."""
+
+    row: int
+    uri: str  # as the reference spells it
+    named: str  # the object's URI
+    start: int = 0
+    length: int | None = None  # None: all of it
+
+
+def read_objects(
+    asked: Sequence[NamedObject], reach: Reach, most_bytes: int | None, stamps: Stamps | None = None
+) -> Iterator[tuple[NamedObject, memoryview]]:
+    """Read what references name, and yield the bytes of each.
+
+    Args:
+        asked: the references.
+        reach: what pins them.
+        most_bytes: of one of them; None reads any.
+        stamps: what the references say of their objects.
+
+    Raises:
+        ReferenceDataError: one names more bytes than that.
+        ReferenceSourceError: one cannot be read, or changed since registration.
+        SourceError: a store stayed away until the deadline.
+    """
+    by_store: dict[int, tuple[Store, list[tuple[NamedObject, Get]]]] = {}
+    for each in asked:
+        if each.length is not None:
+            need_fewer(each.row, printable(each.named), each.length, most_bytes)
+        try:
+            store, key = payload_store_of(each.named)
+        except SourceError as error:
+            raise ReferenceSourceError(each.row, str(error)) from None
+        pinned = reach.pinned(each.uri) if stamps is None else stamps.pinned(each.row, reach.pinned(each.uri))
+        get = Get(key, each.start, each.length, most_bytes, pinned)
+        by_store.setdefault(id(store), (store, []))[1].append((each, get))
+    for store, parts in by_store.values():
+        with doing(f"reading {len(parts):,} objects, such as {cut(printable(parts[0][0].named))}"):
+            answers = store.read([get for _, get in parts])
+        for (each, get), got in zip(parts, answers, strict=True):
+            data = _checked(each, got, reach, most_bytes, stamps)
+            if stamps is None or stamps.has_bytes(each.row, data):
+                yield each, data
+            else:
+                yield each, _read_again(each, (store, get), reach, most_bytes, stamps)
+
+
+def _read_again(
+    each: NamedObject, place: tuple[Store, Get], reach: Reach, most_bytes: int | None, stamps: Stamps
+) -> memoryview:
+    """The bytes of a reference that came with another digest: once more from the store, whatever this node keeps.
+
+    Raises:
+        ReferenceSourceError: they differ again, or cannot be read.
+    """
+    store, get = place
+    name, pinned = printable(each.named), stamps.pinned(each.row, reach.pinned(each.uri))
+    if isinstance(store, NodeStore) and pinned is not None:
+        store.forget(get, pinned)
+    data = _checked(each, store.read([get])[0], reach, most_bytes, stamps)
+    if not stamps.has_bytes(each.row, data) and isinstance(store, NodeStore) and pinned is not None:
+        store.forget(get, pinned)
+    stamps.need_bytes(each.row, name, data)
+    msg = f"{cut(name)}: {len(data):,} bytes from {each.start:,} were damaged on their way, and right when read again"
+    warn(msg)
+    return data
+
+
+def _checked(
+    each: NamedObject, got: Got | SourceError, reach: Reach, most_bytes: int | None, stamps: Stamps | None
+) -> memoryview:
+    if isinstance(got, AwayError):
+        raise anew(got)  # of no row: the others would fail too, each after the deadline
+    if isinstance(got, SourceError):
+        raise ReferenceSourceError(each.row, str(got)) from None
+    facts = reach.need_object(each.uri, each.named, got.facts, each.row)
+    name = printable(each.named)
+    if stamps is not None:
+        stamps.need_file(each.row, name, facts)
+    if got.data is None:
+        need_fewer(each.row, name, facts.st_size, most_bytes)
+        msg = f"{cut(name)} has {facts.st_size:,} bytes, and was not read"
+        raise ReferenceSourceError(each.row, msg)
+    return got.data
+
+
+def names_objects(values: pa.Array | pa.ChunkedArray, reach: Reach) -> bool:
+    """Whether references (or lists of them) name objects of stores, so that reading them waits for a network."""
+    texts = file_names(pc.list_flatten(values) if is_list(values.type) else values)
+    if texts is None or (len(texts) and texts.null_count == len(texts)):
+        return False
+    if reach.is_remote:
+        return True
+    if pa.types.is_dictionary(texts.type):
+        texts = texts.cast(texts.type.value_type)
+    return bool(
+        pc.any(pc.match_substring_regex(texts, "^(s3|s3a|gs|az|azure|abfss?|https?|memory)://"), min_count=0).as_py()
+    )
+
+
+def need_fewer(row: int, name: str, size: int, most_bytes: int | None) -> None:
+    """Refuse a reference that names more bytes than a sample may have.
+
+    Raises:
+        ReferenceDataError: says how many, and the way out.
+    """
+    if most_bytes is not None and size > most_bytes:
+        msg = (
+            f"{cut(name)}: the reference names {size:,} bytes, more than the {most_bytes:,} that a sample may have. "
+            "Correct it, filter the row out, or raise max_bytes of the field"
+        )
+        raise ReferenceDataError(row, msg)

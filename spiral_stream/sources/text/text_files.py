@@ -1,0 +1,191 @@
+"""Text files: one row per file. Neighbours are read together, so that a million small files are few units."""
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, final
+
+import pyarrow as pa
+
+from spiral_stream.arguments import class_door
+from spiral_stream.errors import SourceError, anew, cut, shown
+from spiral_stream.integrity.regular_files import open_file
+from spiral_stream.sources.files.listing import file_units
+from spiral_stream.sources.files.paths import absolute, is_remote, not_found
+from spiral_stream.sources.files.remote_folder import listed_below
+from spiral_stream.sources.files.remote_listing import matcher
+from spiral_stream.sources.files.units import joined
+from spiral_stream.sources.import_source import FILE, RAISE, ImportedSource, ImportUnit, Refused, need_on_error
+from spiral_stream.sources.source import content_key
+from spiral_stream.storage.open import store_of
+from spiral_stream.storage.store import Get
+from spiral_stream.storage.uri import is_object
+
+BATCH_BYTES: Final = 16 << 20
+TOGETHER: Final = 256  # objects that are asked for at once
+FILE_BYTES: Final = 1 << 30  # of the largest file: one value of a column
+SCHEMA: Final = pa.schema([("text", pa.utf8()), ("size_bytes", pa.int64()), (FILE, pa.utf8())])
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+@final
+@class_door(SourceError)
+@dataclass(frozen=True, slots=True)
+class TextFiles(ImportedSource):
+    """One row per file: ``text``, ``size_bytes``, and ``__file__``, its path relative to ``path``.
+
+    Args:
+        path: a folder, or the URI of one on an object store.
+        pattern: of the files in it, such as ``"**/*.txt"``; ``**`` stands for any folders.
+        on_error: ``"raise"``, or ``"skip"`` to leave out files that are not UTF-8; they are counted.
+
+    Examples:
+        >>> Path("notes").mkdir()
+        >>> size = Path("notes/a.txt").write_text("The fox.")
+        >>> entry = catalog.register("from-texts", spiral.TextFiles("notes"), identity=spiral.RowIdentity())
+        >>> catalog.table("from-texts").count()
+        1
+    """
+
+    KIND: ClassVar[str] = "text_files"
+    JOINED: ClassVar[bool] = True
+    path: str
+    pattern: str = "**/*.txt"
+    on_error: str = RAISE
+
+    def __post_init__(self) -> None:
+        need_on_error("TextFiles", self.on_error)
+        path = absolute(self.path)
+        object.__setattr__(self, "path", path.rstrip("/") if is_object(path) else path)
+        if not isinstance(self.pattern, str) or not self.pattern or os.path.isabs(self.pattern):  # noqa: PTH117
+            msg = f'TextFiles: pattern={shown(self.pattern)}. Give one relative to the folder, such as "**/*.txt"'
+            raise SourceError(msg)
+
+    @property
+    def base(self) -> str:
+        return self.path
+
+    def import_units(self) -> Sequence[ImportUnit]:
+        if is_object(self.path):
+            return self._objects()
+        if is_remote(self.path) or not os.path.isdir(self.path):  # noqa: PTH112
+            raise not_found(self.path, "TextFiles")
+        found = glob.glob(self.pattern, root_dir=self.path, recursive=True)  # noqa: PTH207
+        names = sorted({name for name in found if not os.path.isdir(os.path.join(self.path, name))})  # noqa: PTH112,PTH118
+        if not names:
+            msg = f"TextFiles: nothing in {cut(self.path)} matches {shown(self.pattern)}. Correct the pattern"
+            raise SourceError(msg)
+        return file_units(self.path, names, "TextFiles")
+
+    def _objects(self) -> Sequence[ImportUnit]:
+        """The objects that match, as one list of them says."""
+        there = listed_below(self.path, "TextFiles")
+        matches = matcher(self.pattern)
+        found = [each for each in there if matches(each.name)]
+        if not found:
+            shown_names = ", ".join(cut(each.name) for each in there[:5])
+            msg = f"TextFiles: nothing below {cut(self.path)} matches {shown(self.pattern)}; there is {shown_names}. "
+            raise SourceError(msg + "Correct the pattern")
+        return [
+            ImportUnit(each.name, f"{self.path}/{each.name}", size, content_key(each.name, size, mark))
+            for each in found
+            for size, mark in [(each.facts.size, each.facts.mark)]
+        ]
+
+    def import_pieces(self, files: Sequence[ImportUnit]) -> Sequence[ImportUnit]:
+        return list(joined(files))
+
+    def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
+        del units
+        return SCHEMA
+
+    def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
+        texts: list[bytes] = []
+        names: list[str] = []
+        held = 0
+        for file, data in _all_read(unit.files or (unit,)):
+            fault = _not_utf8(data)
+            if fault:
+                refused.unit = file
+                refused.row("the whole text", fault, data)
+                continue
+            texts.append(data)
+            names.append(file.name)
+            held += len(data)
+            if held >= BATCH_BYTES:
+                yield _batch(texts, names, schema)
+                texts, names, held = [], [], 0
+        if texts:
+            yield _batch(texts, names, schema)
+
+
+def _all_read(files: Sequence[ImportUnit]) -> Iterator[tuple[ImportUnit, bytes]]:
+    """Each file with its bytes; objects are asked for many at a time."""
+    for at in range(0, len(files), TOGETHER):
+        some = files[at : at + TOGETHER]
+        if is_object(some[0].path):
+            yield from zip(some, _objects_read(some), strict=True)
+        else:
+            yield from ((file, _read(file.path)) for file in some)
+
+
+def _objects_read(files: Sequence[ImportUnit]) -> list[bytes]:
+    """The bytes of objects that lie in one store.
+
+    Raises:
+        SourceError: one cannot be read, is too large, or changed since it was listed.
+    """
+    places = [store_of(file.path) for file in files]
+    found = []
+    for file, got in zip(files, places[0][0].read([Get(key, most_bytes=FILE_BYTES) for _, key in places]), strict=True):
+        if isinstance(got, SourceError):
+            raise anew(got)
+        if got.data is None:
+            raise _too_large(file.path)
+        if got.facts.size != file.size_bytes:
+            msg = f"{cut(file.path)} changed while it is being read. Take the files as they are now with catalog.refresh(...)"
+            raise SourceError(msg)
+        found.append(bytes(got.data))
+    return found
+
+
+def _too_large(path: str) -> SourceError:
+    return SourceError(
+        f"{cut(path)} has more than {FILE_BYTES >> 20:,} MiB, too much for one text. Leave it out, or split it"
+    )
+
+
+def _read(path: str) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        SourceError: it cannot be read, or is too large.
+    """
+    try:
+        number, facts = open_file(path)
+        with os.fdopen(number, "rb") as file:
+            data = file.read(min(facts.st_size, FILE_BYTES) + 1)
+    except OSError as error:
+        msg = f"{cut(path)}: {error.strerror}. Restore it, or take the files as they are now with catalog.refresh(...)"
+        raise SourceError(msg) from error
+    if len(data) > FILE_BYTES:
+        raise _too_large(path)
+    return data
+
+
+def _not_utf8(data: bytes) -> str | None:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return f"byte {error.start:,} is {data[error.start : error.start + 1]!r}, and the text is not UTF-8; UTF-8 would be right"
+    return None
+
+
+def _batch(texts: list[bytes], names: list[str], schema: pa.Schema) -> pa.RecordBatch:
+    sizes = pa.array([len(text) for text in texts], pa.int64())
+    columns = {
+        "text": pa.array([text.removeprefix(_BOM) for text in texts], pa.binary()).cast(pa.utf8()),
+        "size_bytes": sizes,
+    }
+    return pa.record_batch([columns.get(name, pa.array(names, pa.utf8())) for name in schema.names], schema)

@@ -1,0 +1,221 @@
+"""An object as a file that libraries read by ``seek`` and ``read``: parts are fetched together before they are asked for.
+
+Every answer is compared with the object that was opened, so no reader ever joins bytes of two.
+"""
+
+import io
+from collections.abc import Iterable, Sequence
+from typing import Final, final
+
+from spiral_stream.errors import SourceError, anew, cut
+from spiral_stream.storage.open import payload_store_of, store_of
+from spiral_stream.storage.store import Facts, Get, Store, what_differs
+from spiral_stream.storage.uri import printable
+
+BLOCK_BYTES: Final = 8 << 20  # of one request for an object that is read from end to end
+_FIRST_WINDOW: Final = 1 << 20  # bytes of the first request: a whole tar of small members, or several of 100 KB
+_LEAST_WINDOW: Final = 1 << 16
+_MOST_WINDOW: Final = 8 << 20
+Part = tuple[int, memoryview]  # where it begins, and the bytes
+
+
+def look(uri: str) -> Facts:
+    """Look at an object.
+
+    Raises:
+        SourceError: it is not there, or the store failed.
+    """
+    store, key = store_of(uri)
+    return store.stat(key)
+
+
+def look_all(uris: Sequence[str]) -> list[Facts | SourceError]:
+    """Look at objects together. One that cannot be looked at is an error in its place."""
+    stores: dict[int, tuple[Store, list[int]]] = {}  # by the `id` of a store: places in ``uris``
+    keys = []
+    for at, uri in enumerate(uris):
+        store, key = store_of(uri)
+        keys.append(key)
+        stores.setdefault(id(store), (store, []))[1].append(at)
+    found: dict[int, Facts | SourceError] = {}
+    for store, places in stores.values():
+        for at, got in zip(places, store.read([Get(keys[at], 0, 0) for at in places]), strict=True):
+            found[at] = got if isinstance(got, SourceError) else got.facts
+    return [found[at] for at in range(len(uris))]
+
+
+def open_object(uri: str, seen: Facts | None = None) -> io.BufferedReader:
+    """Open an object that is read forward, in blocks.
+
+    Args:
+        uri: of the object.
+        seen: what it is like, if that is known.
+
+    Raises:
+        SourceError: it is not there, or the store failed.
+    """
+    return io.BufferedReader(RemoteFile(uri, look(uri) if seen is None else seen), BLOCK_BYTES)
+
+
+def read_parts(uri: str, opened: Facts, ranges: Iterable[tuple[int, int]]) -> list[Part]:
+    """Read ranges (first byte, length) of an object together.
+
+    Raises:
+        SourceError: it cannot be read, or is not the object that was opened.
+    """
+    asked = [each for each in ranges if each[1]]
+    found = read_several([(uri, opened, start, length) for start, length in asked])
+    return [(start, data) for (start, _), data in zip(asked, found, strict=True)]
+
+
+def read_several(asked: Sequence[tuple[str, Facts, int, int]]) -> list[memoryview]:
+    """Read ranges of several objects together: the URI, what the object is like, the first byte, and the length of each.
+
+    Raises:
+        SourceError: as `read_parts`.
+    """
+    stores: dict[int, tuple[Store, list[int]]] = {}  # by the `id` of a store: places in ``asked``
+    gets = []
+    for at, (uri, opened, start, length) in enumerate(asked):
+        store, key = payload_store_of(uri)
+        gets.append(Get(key, start, length, pinned=opened))
+        stores.setdefault(id(store), (store, []))[1].append(at)
+    found = [memoryview(b"")] * len(asked)
+    for store, places in stores.values():
+        for at, got in zip(places, store.read([gets[at] for at in places]), strict=True):
+            uri, opened, _, _ = asked[at]
+            if isinstance(got, SourceError):
+                raise anew(got)
+            if (got.facts.size, got.facts.mark) != (opened.size, opened.mark):
+                msg = (
+                    f"{cut(printable(uri))} changed while it is being read: "
+                    f"{what_differs(opened.size, got.facts.size, got.facts.etag)}. "
+                    "Restore the object, or take the data as it is now with catalog.refresh(<name>)"
+                )
+                raise SourceError(msg)
+            assert got.data is not None
+            found[at] = got.data
+    return found
+
+
+@final
+class RemoteFile(io.RawIOBase):
+    """An open object.
+
+    Args:
+        uri: of the object.
+        opened: what it is like.
+        parts: bytes of it that are there already.
+    """
+
+    def __init__(self, uri: str, opened: Facts, parts: Iterable[Part] = ()) -> None:
+        super().__init__()
+        self._uri, self._facts, self._parts, self._at = uri, opened, list(parts), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._facts.size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._facts.size - self._at)
+        count = left if size < 0 else min(size, left)
+        found = self._held(self._at, count)
+        if found is None:
+            [(_, found)] = read_parts(self._uri, self._facts, [(self._at, count)])
+        self._at += count
+        return bytes(found)
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any buffer that can be written
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _held(self, start: int, count: int) -> memoryview | None:
+        if not count:
+            return memoryview(b"")
+        for first, data in self._parts:
+            if first <= start and start + count <= first + len(data):
+                return data[start - first : start - first + count]
+        return None
+
+
+@final
+class WindowedObject:
+    """An object of which some bytes here and there are read, from its begin to its end. Not thread-safe.
+
+    A request brings more than was asked for: four times what the last one brought while places lie near each other, since a
+    round trip costs as much time as some megabytes; a quarter of it where many bytes are passed over.
+
+    Args:
+        uri: of the object.
+        opened: what it is like.
+    """
+
+    def __init__(self, uri: str, opened: Facts) -> None:
+        self.size = opened.size
+        self._uri, self._facts = uri, opened
+        self._window, self._begin, self._ask = memoryview(b""), 0, _FIRST_WINDOW
+
+    def at(self, offset: int, count: int) -> bytes:
+        """Read bytes; fewer where the object ends.
+
+        Raises:
+            SourceError: it cannot be read, or is not the object that was opened.
+        """
+        count = max(0, min(count, self.size - offset))
+        first = offset - self._begin
+        if count and (first < 0 or first + count > len(self._window)):
+            self._fetch(offset, count)
+            first = 0
+        return bytes(self._window[first : first + count]) if count else b""
+
+    def close(self) -> None:
+        """Forget what was read."""
+        self._window = memoryview(b"")
+
+    def _fetch(self, offset: int, count: int) -> None:
+        if self._window:
+            passed_over = offset - self._begin - len(self._window)
+            ask = self._ask * 4 if passed_over < _FIRST_WINDOW else self._ask // 4
+            self._ask = min(max(ask, _LEAST_WINDOW), _MOST_WINDOW)
+        size = min(max(count, self._ask), self.size - offset)
+        [(self._begin, self._window)] = read_parts(self._uri, self._facts, [(offset, size)])
+
+
+@final
+class RemoteBytes:
+    """An open object for a library that reads places of it from threads of its own. Thread-safe.
+
+    Args:
+        uri: of the object.
+        opened: what it is like.
+    """
+
+    def __init__(self, uri: str, opened: Facts) -> None:
+        self._uri, self._facts = uri, opened
+        self.error: SourceError | None = None  # that was met last; the library puts it in words of its own
+
+    def size(self) -> int:
+        """Return how many bytes it has."""
+        return self._facts.size
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Read bytes.
+
+        Raises:
+            SourceError: it cannot be read, or is not the object that was opened.
+        """
+        try:
+            return b"".join(data for _, data in read_parts(self._uri, self._facts, [(offset, length)]))
+        except SourceError as error:
+            self.error = anew(error)
+            raise

@@ -1,0 +1,300 @@
+"""How much a node cache holds: room is reserved before a byte is fetched, and what was used longest ago goes.
+
+The bytes of all files are what the disk says they take. Room is reserved by allocating it on the disk, under one lock for
+all processes, so that nobody counts what another one has just taken. A number in the file ``room`` says how much is taken;
+it is never too small, and counted anew when it says that the cache is full.
+
+A file that somebody holds is never removed. Where all that could go has gone, there is no room: what is fetched then is not
+kept.
+"""
+
+import errno
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from spiral_stream.errors import CacheError
+from spiral_stream.integrity.locks import unlock
+from spiral_stream.storage.node_cache.kept_again import FULL, owed
+from spiral_stream.storage.node_cache.node_files import DATA, SUMS, NodeKey, Sums, described
+
+SLACK: Final = 32  # a 32nd of the limit is made free at a time: counting files costs about 5 us for each
+DEADLINE_S: Final = 60.0  # for the turn of another process
+_PAUSE_S: Final = 0.002
+_PAGE: Final = 4096
+_USED: Final = struct.Struct("<Q")
+_SLOTS: Final = 1 << 20  # files that are remembered as removed, each with 40 bits of its name, `_KEPT`, and its debt
+_NAME: Final = -1 << 24
+_KEPT: Final = 1 << 23  # it is kept again
+_NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT}
+
+
+@final
+@dataclass(frozen=True)
+class NodeFileFacts:
+    """One remote file that lies on the node.
+
+    Args:
+        uri: where it comes from, without secrets.
+        version: its etag or version.
+        size: bytes that it has where it comes from.
+        there: bytes of it that are here.
+        on_disk: bytes that it takes.
+        used: when it was used last, in seconds since 1970.
+        held: whether a process holds it.
+    """
+
+    uri: str
+    version: str
+    size: int
+    there: int
+    on_disk: int
+    used: float
+    held: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Lying:
+    data: Path
+    on_disk: int
+    used_ns: int
+
+    @property
+    def digest(self) -> str:
+        return self.data.name.removesuffix(DATA)
+
+
+@final
+class Room:
+    """The room of one folder.
+
+    Args:
+        root: the folder.
+        limit: bytes.
+    """
+
+    def __init__(self, root: Path, limit: int) -> None:
+        self.root, self.limit = root, limit
+
+    def reserve(self, data: int, sums: Sums, blocks: tuple[int, int], extent: tuple[int, int]) -> bool:
+        """Allocate room for some blocks of a file; False if files that are held leave none.
+
+        Args:
+            data: descriptor of the file's data.
+            sums: of the file.
+            blocks: the first one, and the one after the last.
+            extent: their offset and length in bytes.
+
+        Raises:
+            CacheError: another process has its turn for longer than the deadline.
+            OSError: the disk is full, and nothing can be removed.
+        """
+        need = extent[1] + 2 * _PAGE
+        with self._turn() as counter:
+            used = _number(counter)
+            if used + need > self.limit:
+                used = self._evict(need)
+                _write(counter, used)
+                if used + need > self.limit:
+                    return False
+            before = _allocated(data) + _allocated(sums.handle)
+            try:
+                self._allocate(data, extent)
+                self._allocate(sums.handle, sums.extent(*blocks))
+            finally:
+                _write(counter, used + _allocated(data) + _allocated(sums.handle) - before)
+        return True
+
+    def _allocate(self, handle: int, extent: tuple[int, int]) -> None:
+        for last in (False, True):
+            try:
+                os.posix_fallocate(handle, *extent)
+            except OSError as error:
+                if error.errno not in _NO_SPACE or last:
+                    raise
+                self._evict(self.limit - sum(each.on_disk for each in self._lying()) + extent[1])
+            else:
+                return
+
+    def trim(self) -> None:
+        """Go back below the limit, where what was fetched has gone above it."""
+        with suppress(CacheError, OSError), self._turn() as counter:
+            if _number(counter) > self.limit:
+                _write(counter, self._evict(0))
+
+    @property
+    def full(self) -> bool:
+        """Whether files that were removed are not kept for now."""
+        return taken(self.root) >= self.limit * FULL
+
+    def was_removed(self, digest: str) -> bool:
+        """Whether a file lay here before and was removed for others."""
+        return self._slot(digest) is not None
+
+    def keeps(self, key: NodeKey, asked: int, *, ahead: bool = False) -> bool:
+        """Whether bytes of a file are to be kept while the cache is full: not what was removed, until its debt is due.
+
+        Args:
+            key: of the file.
+            asked: how many bytes are asked for.
+            ahead: they are asked for before they are used, so that nothing is owed yet.
+        """
+        slot = self._slot(key.digest)
+        if slot is None or slot & _KEPT or ahead:
+            return slot is None or bool(slot & _KEPT)
+        debt, due = owed(key.uri, slot, asked, key.size)
+        self._note(key.digest, debt | _KEPT * due)
+        return due
+
+    def _slot(self, digest: str) -> int | None:
+        """What is noted of a file that was removed; None of another one."""
+        number = int(digest[:16], 16)
+        with suppress(OSError), (self.root / "removed").open("rb") as file:
+            noted = int.from_bytes(os.pread(file.fileno(), 8, number % _SLOTS * 8), "little")
+            return noted & ~_NAME if noted and noted & _NAME == number & _NAME else None
+        return None
+
+    def files(self) -> list[NodeFileFacts]:
+        """Return what lies here, what was used last first."""
+        found = []
+        for each in sorted(self._lying(), key=lambda each: each.used_ns, reverse=True):
+            held = _alone(each.data)
+            if held is not None:
+                unlock(held, os.getpid())
+            about = described(each.data.with_suffix(SUMS))
+            found.append(NodeFileFacts(*about, each.on_disk, each.used_ns / 1e9, held is None))
+        return found
+
+    def clear(self, older_than_s: float = 0.0) -> tuple[int, int]:
+        """Remove what nobody holds and nobody used for some time.
+
+        Returns:
+            How many files were removed, and their bytes.
+        """
+        before_ns = time.time_ns() - int(older_than_s * 1e9)
+        gone = 0, 0
+        with self._turn() as counter:
+            lying = self._lying()
+            for each in lying:
+                if (older_than_s <= 0 or each.used_ns < before_ns) and self._removed(each, remember=False):
+                    gone = gone[0] + 1, gone[1] + each.on_disk
+            _write(counter, sum(each.on_disk for each in lying) - gone[1])
+        return gone
+
+    @contextmanager
+    def _turn(self) -> Iterator[int]:
+        """One process at a time."""
+        handle = os.open(self.root / "room", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            until = time.monotonic() + DEADLINE_S
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        where = self.root / "room"
+                        msg = f"{where} is locked by another process for {DEADLINE_S:g} s. End it (`fuser {where}`)"
+                        raise CacheError(msg) from None
+                    time.sleep(_PAUSE_S)
+            yield handle
+        finally:
+            unlock(handle, os.getpid())
+
+    def _lying(self) -> list[_Lying]:
+        """Everything that lies here; whoever has the turn knows that nothing goes meanwhile."""
+        found = []
+        with suppress(FileNotFoundError), os.scandir(self.root / "files") as folders:
+            for folder in folders:
+                if folder.name.startswith("."):  # a process that begins tries whether files can be made here
+                    continue
+                sizes: dict[str, int] = {}
+                used: dict[str, int] = {}
+                with os.scandir(folder) as files:
+                    for each in files:
+                        with suppress(FileNotFoundError):
+                            facts = each.stat()
+                            stem = each.name[: -len(DATA)]
+                            sizes[stem] = sizes.get(stem, 0) + facts.st_blocks * 512
+                            if each.name.endswith(DATA):  # its time is when it was asked for
+                                used[stem] = facts.st_mtime_ns
+                found += [_Lying(Path(folder.path, s + DATA), size, used.get(s, 0)) for s, size in sizes.items()]
+        return found
+
+    def _evict(self, need: int) -> int:
+        """Remove what was used longest ago until some bytes are free; returns the bytes that are left."""
+        lying = sorted(self._lying(), key=lambda each: each.used_ns)
+        used = sum(each.on_disk for each in lying)
+        most = self.limit - need
+        goal = most - self.limit // SLACK if used > most else most
+        for each in lying:
+            if used > goal and self._removed(each):
+                used -= each.on_disk
+        return used
+
+    def _removed(self, each: _Lying, *, remember: bool = True) -> bool:
+        """Remove a file that nobody holds."""
+        handle = _alone(each.data)
+        if handle is None:
+            return False
+        try:
+            with suppress(FileNotFoundError):
+                each.data.with_suffix(SUMS).unlink()  # first: bytes without sums are not there
+            with suppress(FileNotFoundError):
+                each.data.unlink()
+        finally:
+            unlock(handle, os.getpid())
+        if remember:
+            with suppress(ValueError):
+                self._note(each.digest, (self._slot(each.digest) or 0) & ~_KEPT)
+        return True
+
+    def _note(self, digest: str, noted: int) -> None:
+        """Remember a file as removed. Of two processes at the same moment one may be lost: a debt is due a read later."""
+        with suppress(OSError):
+            handle = os.open(self.root / "removed", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                number = int(digest[:16], 16)
+                os.pwrite(handle, (number & _NAME | noted).to_bytes(8, "little"), number % _SLOTS * 8)
+            finally:
+                os.close(handle)
+
+
+def _alone(path: Path) -> int | None:
+    """Take a file for oneself, until `unlock`; None if others hold it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _allocated(handle: int) -> int:
+    return os.fstat(handle).st_blocks * 512
+
+
+def taken(folder: Path) -> int:
+    """Return about how many bytes a node cache takes; 0 if nobody has counted them."""
+    try:
+        data = (folder / "room").read_bytes()
+    except OSError:
+        return 0
+    return int(_USED.unpack(data)[0]) if len(data) == _USED.size else 0
+
+
+def _number(counter: int) -> int:
+    data = os.pread(counter, _USED.size, 0)
+    return int(_USED.unpack(data)[0]) if len(data) == _USED.size else 1 << 62  # not known: count
+
+
+def _write(counter: int, used: int) -> None:
+    os.pwrite(counter, _USED.pack(max(0, used)), 0)

@@ -1,0 +1,369 @@
+"""A store whose bytes are kept on the node: what was read once is read from the local disk.
+
+A file of the cache is one object at one time: its URI, the mark of its etag, and its size. A pinned object (`Get.pinned`)
+that is here costs no request; of another one the store is asked what it is like, once per read. All that one read misses is
+asked for together, in blocks, under leases (`node_leases`); what others fetch meanwhile is waited for afterwards. Where the
+cache fails, bytes come from the store as if there were none.
+
+A file that was removed for others is kept again rarely (`kept_again`): the other reads of it bring exactly the bytes that
+were asked for, and what lies here stays. Who asks ahead of use (`behind`) gets none of those.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.errors import CacheError, DamageError, SourceError
+from spiral_stream.storage.counters import behind, count
+from spiral_stream.storage.local import exactly
+from spiral_stream.storage.node_cache.cache import NodeCache, Range, joined_blocks
+from spiral_stream.storage.node_cache.eviction import taken
+from spiral_stream.storage.node_cache.file import NodeFile
+from spiral_stream.storage.node_cache.kept_again import FULL
+from spiral_stream.storage.node_cache.node_default import node_cache, tell
+from spiral_stream.storage.node_cache.node_files import BLOCK, PART, PART_BLOCKS, NodeKey, data_file, runs_of, sums_of
+from spiral_stream.storage.node_cache.node_leases import Leases
+from spiral_stream.storage.store import READ_BYTES, Buffer, Facts, Get, Got, Store
+from spiral_stream.threads import doing
+
+TOGETHER_BYTES: Final = 256 << 20  # that one call of the store brings
+WAIT_S: Final = 60.0  # for others without any progress; then the bytes are asked for here too
+MANY: Final = 4  # ranges that one request brings; fewer are left to whoever reads them
+_LOOK_S: Final = 0.01  # how often others' progress is looked at
+_Blocks = NDArray[np.int64]
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _Ask:
+    """What is read of one object."""
+
+    key: NodeKey
+    name: str  # in the store
+    facts: Facts
+    places: list[int] = field(default_factory=list)  # in the call
+    ranges: list[Range] = field(default_factory=list)
+    missing: _Blocks = field(default_factory=lambda: np.empty(0, np.int64))
+    asked_ns: int = 0  # when, since 1970; of the asks of one call each has its own
+
+    def part(self, runs: Sequence[tuple[int, int]]) -> "_Ask":
+        """Return what fetches some blocks, and enters nothing."""
+        ends = [(first * BLOCK, min(stop * BLOCK, self.key.size)) for first, stop in runs]
+        ranges = [(at, end - at) for at, end in ends]
+        return _Ask(self.key, self.name, self.facts, [], ranges, asked_ns=self.asked_ns)
+
+    def gets(self) -> Iterator[Get]:
+        """Yield what is asked of the store for the blocks that are missing: the whole object as one."""
+        for first, stop in runs_of(self.missing):
+            begin, end = first * BLOCK, min(stop * BLOCK, self.key.size)
+            if (begin, end) == (0, self.key.size) and end <= READ_BYTES:
+                yield Get(self.name)
+                continue
+            for at in range(begin, end, READ_BYTES):
+                yield Get(self.name, at, min(READ_BYTES, end - at))
+
+
+@final
+class NodeStore(Store):
+    """A store, read through the node cache.
+
+    Args:
+        store: where bytes lie.
+        root: its URI, without a slash at its end.
+    """
+
+    def __init__(self, store: Store, root: str) -> None:
+        self._store, self._root = store, root
+
+    def stat(self, key: str) -> Facts:
+        return self._store.stat(key)
+
+    def read(self, wanted: Sequence[Get]) -> list[Got | SourceError]:
+        begun, cache = time.perf_counter(), node_cache()
+        found: list[Got | SourceError | None] = [None] * len(wanted)
+        if cache is not None:
+            try:
+                _Reading(cache, self._store, wanted, found).run(self._asks(wanted, found))
+            except DamageError:
+                raise
+            except (CacheError, OSError) as error:
+                tell(f"node cache {cache.folder}: {getattr(error, 'strerror', None) or error}")
+        left = [at for at, each in enumerate(found) if each is None]
+        if left and cache is not None and cache.room.full and behind():
+            msg = f"{self._root}/{wanted[left[0]].key} is not kept in the node cache, so it is not fetched ahead of its use"
+            raise CacheError(msg)
+        if left:
+            for at, got in zip(left, self._store.read([wanted[at] for at in left]), strict=True):
+                found[at] = got
+        if cache is None or left:
+            count(wait_s=time.perf_counter() - begun)
+        return [each for each in found if each is not None]
+
+    def forget(self, get: Get, facts: Facts) -> None:
+        """Keep nothing of what was read of an object: it was damaged on the way, and is read again.
+
+        Args:
+            get: as it was read.
+            facts: what the object is like.
+        """
+        cache = node_cache()
+        if cache is None or not facts.mark:
+            return
+        key = NodeKey(f"{self._root}/{get.key}", f"{facts.mark:016x}", facts.size)
+        length = facts.size - get.start if get.length is None else get.length
+        with suppress(CacheError, OSError):  # then it is not kept
+            file = cache.file_of(key)
+            try:
+                file.forget(get.start // BLOCK, -(-(get.start + length) // BLOCK))
+            finally:
+                file.release()
+
+    def around(self, key: str, facts: Facts, starts: _Blocks, stops: _Blocks) -> Iterator[Callable[[], None]]:
+        """Yield what keeps ranges of one object on the node: a request of up to `PART` for many that lie together.
+
+        Args:
+            key: the object's.
+            facts: as it is pinned.
+            starts: first byte of each range, ascending.
+            stops: the byte after it.
+        """
+        cache = node_cache()
+        if cache is None or not facts.mark or int(stops.max(initial=0)) > facts.size:
+            return
+        ask = _Ask(NodeKey(f"{self._root}/{key}", f"{facts.mark:016x}", facts.size), key, facts)
+        begins, ends = starts // BLOCK, np.maximum.accumulate(-(-stops // BLOCK))
+        turns = np.flatnonzero(begins[1:] > ends[:-1]) + 1
+        for some in np.split(np.arange(len(starts)), turns):
+            if len(some) >= MANY:
+                for at in range(int(begins[some[0]]), int(ends[some[-1]]), PART_BLOCKS):
+                    part = ask.part([(at, min(at + PART_BLOCKS, int(ends[some[-1]])))])
+                    yield partial(self._keep, cache, part)
+
+    def _keep(self, cache: NodeCache, part: _Ask) -> None:
+        if taken(cache.folder) + PART < cache.limit_bytes * FULL:  # nothing has to go for it
+            _Reading(cache, self._store, [], []).run([part])
+
+    def _asks(self, wanted: Sequence[Get], found: list[Got | SourceError | None]) -> list[_Ask]:
+        """What is asked of each object that can be kept; enters what needs no bytes."""
+        asks: dict[NodeKey, _Ask] = {}
+        facts = self._facts(wanted, found)
+        for at, (each, known) in enumerate(zip(wanted, facts, strict=True)):
+            if known is None or not known.mark:
+                continue
+            length = known.size - each.start if each.length is None else each.length
+            if length < 0 or each.start + length > known.size:
+                continue  # the store says what is wrong
+            if each.length is None and each.most_bytes is not None and length > each.most_bytes:
+                found[at] = Got(None, known)
+                continue
+            key = NodeKey(f"{self._root}/{each.key}", f"{known.mark:016x}", known.size)
+            ask = asks.setdefault(key, _Ask(key, each.key, known))
+            ask.places.append(at)
+            ask.ranges.append((each.start, length))
+        return list(asks.values())
+
+    def _facts(self, wanted: Sequence[Get], found: list[Got | SourceError | None]) -> list[Facts | None]:
+        """What objects are like: as pinned, else as the store says."""
+        unknown = list(dict.fromkeys(each.key for each in wanted if each.pinned is None))
+        answers = self._store.read([Get(key, 0, 0) for key in unknown]) if unknown else []
+        seen = dict(zip(unknown, answers, strict=True))
+        facts: list[Facts | None] = []
+        for at, each in enumerate(wanted):
+            said = None if each.pinned is not None else seen[each.key]
+            if isinstance(said, SourceError) and not self._root.startswith("http"):  # some web servers know no HEAD
+                found[at] = said
+            facts.append(each.pinned if said is None else said.facts if isinstance(said, Got) else None)
+        return facts
+
+    def list(self, prefix: str) -> Iterator[tuple[str, Facts]]:
+        return self._store.list(prefix)
+
+    def put(self, key: str, data: Buffer, *, absent: bool = False, unchanged: Facts | None = None) -> Facts | None:
+        return self._store.put(key, data, absent=absent, unchanged=unchanged)
+
+    def delete(self, key: str) -> None:
+        self._store.delete(key)
+
+
+@final
+class _Reading:
+    """One call's reads of objects that can be kept."""
+
+    def __init__(
+        self, cache: NodeCache, store: Store, wanted: Sequence[Get], found: list[Got | SourceError | None]
+    ) -> None:
+        self._cache, self._store, self._wanted, self._found = cache, store, wanted, found
+
+    def run(self, asks: Sequence[_Ask]) -> None:
+        for asked_ns, each in enumerate(asks, time.time_ns()):
+            each.asked_ns = asked_ns
+        left = self._not_here(asks)
+        if len(left) < len(asks):
+            gone = {id(each) for each in left}
+            here = [each for each in asks if id(each) not in gone]
+            count(hits=len(here), hit_bytes=sum(_bytes(each) for each in here))
+        if not left:
+            return
+        left, unkept = self._to_keep(left)
+        begun = moved = time.perf_counter()
+        waited, missing = 0, -1
+        try:
+            while left or unkept:
+                with doing(f"waiting for {len(left) + len(unkept):,} objects, such as {(left or unkept)[0].key}"):
+                    late = time.perf_counter() - moved > WAIT_S
+                    others = self._turn(left, unkept, alone=late)
+                    unkept = []
+                    if len(others) < len(left):
+                        moved = time.perf_counter()
+                    left, waited = others, max(waited, len(others))
+                    if left:
+                        time.sleep(_LOOK_S)
+                        left = self._not_here(left)
+                    if (now := sum(len(each.missing) for each in left)) != missing:
+                        missing, moved = now, time.perf_counter()
+        finally:
+            count(wait_s=time.perf_counter() - begun, waits=waited)
+
+    def _to_keep(self, asks: Sequence[_Ask]) -> tuple[list[_Ask], list[_Ask]]:
+        """Return what is to be kept, and what is fetched and not kept."""
+        room, ahead = self._cache.room, behind()
+        if not room.full:
+            return list(asks), []
+        keep: list[_Ask] = []
+        others: list[_Ask] = []
+        for each in asks:
+            (keep if room.keeps(each.key, _bytes(each), ahead=ahead) else others).append(each)
+        return keep, [] if ahead else others
+
+    def _not_here(self, asks: Sequence[_Ask]) -> list[_Ask]:
+        """Enter what lies on the node; return the others, with what they miss."""
+        left = []
+        for each in asks:
+            each.missing = joined_blocks(each.key, each.ranges)
+            if len(each.missing):
+                if not os.path.exists(data_file(self._cache.folder, each.key)):  # noqa: PTH110  opening would make it
+                    left.append(each)
+                    continue
+                file = self._cache.file_of(each.key)
+                try:
+                    if not self._here(each, file):
+                        left.append(each)
+                        continue
+                    data = [memoryview(exactly(file.handle, length, at)) for at, length in each.ranges]
+                finally:
+                    file.release()
+            else:
+                data = [memoryview(b"") for _ in each.ranges]
+            for place, some in zip(each.places, data, strict=False):  # a part has no places
+                self._found[place] = Got(some, each.facts)
+        return left
+
+    def _here(self, ask: _Ask, file: NodeFile) -> bool:
+        file.mend_size()
+        file.stamp(ask.asked_ns)
+        ask.missing = missing = file.missing(ask.missing)
+        between = missing[:-1][np.diff(missing) == 2] + 1  # noqa: PLR2004  one block, which costs less than a request
+        if len(between):
+            ask.missing = np.union1d(missing, file.missing(between))
+        return not len(missing)
+
+    def _turn(self, left: Sequence[_Ask], unkept: Sequence[_Ask], *, alone: bool) -> list[_Ask]:
+        """Fetch what nobody else fetches, and what is not kept; return what others fetch."""
+        with Leases(self._cache.folder) as leases:
+            mine: list[_Ask] = []
+            others: list[_Ask] = []
+            for each in left:
+                own = [run for run in runs_of(each.missing) if leases.take(each.key.digest, *run) or alone]
+                blocks = sum(stop - first for first, stop in own)
+                (mine if blocks == len(each.missing) else others).append(each)
+                if 0 < blocks < len(each.missing):
+                    mine.append(each.part(own))
+            mine = self._not_here(mine)  # somebody may have been there between the look and the lease
+            for part in _parts(mine) or ([[]] if unkept else []):
+                self._fetch(part, unkept)
+                unkept = []
+        return others
+
+    def _fetch(self, asks: Sequence[_Ask], unkept: Sequence[_Ask]) -> None:
+        gets = [list(each.gets()) for each in asks]
+        places = [place for each in unkept for place in each.places]
+        exact = [self._wanted[place] for place in places]
+        answers = iter(self._store.read([get for some in gets for get in some] + exact))
+        for each, some in zip(asks, gets, strict=True):
+            got = [(get.start, next(answers)) for get in some]
+            fault = next((answer for _, answer in got if isinstance(answer, SourceError)), None)
+            if fault is not None:
+                for place in each.places:
+                    self._found[place] = fault
+                continue
+            parts = [(at, answer.data) for at, answer in got if isinstance(answer, Got) and answer.data is not None]
+            facts = {(answer.facts.size, answer.facts.mark) for _, answer in got if isinstance(answer, Got)}
+            if facts != {(each.facts.size, each.facts.mark)}:
+                continue  # another object than the pinned one: the store is asked, and whoever asked compares
+            self._take(each, parts)
+        for place, answer in zip(places, answers, strict=True):
+            self._found[place] = answer
+            came = len(answer.data) if isinstance(answer, Got) and answer.data is not None else 0
+            count(again=came, unkept=came)
+
+    def _take(self, ask: _Ask, parts: list[tuple[int, memoryview]]) -> None:
+        """Keep what came, and enter it."""
+        again = self._cache.room.was_removed(ask.key.digest)
+        came = sum(len(data) for _, data in parts)
+        kept = self._kept(ask, parts)
+        count(again=came if again else 0, unkept=0 if kept else came)
+        for place, (at, length) in zip(ask.places, ask.ranges, strict=False):
+            for begin, data in parts:
+                if begin <= at and at + length <= begin + len(data):
+                    self._found[place] = Got(data[at - begin : at - begin + length], ask.facts)
+                    break
+        if kept and any(self._found[place] is None for place in ask.places):
+            self._not_here([ask])  # a range of blocks that came and of some that were here
+
+    def _kept(self, ask: _Ask, parts: list[tuple[int, memoryview]]) -> bool:
+        try:
+            file = self._cache.file_of(ask.key)
+        except (CacheError, OSError) as error:
+            tell(f"node cache {self._cache.folder}: {getattr(error, 'strerror', None) or error}")
+            return False
+        try:
+            with file.sums() as sums:
+                for at, data in parts:
+                    first = at // BLOCK
+                    stop = first - (-len(data) // BLOCK)
+                    if not self._cache.room.reserve(file.handle, sums, (first, stop), (at, len(data))):
+                        return False
+                    file.write(at, data)
+                    sums.write(first, sums_of(data))
+            file.stamp(ask.asked_ns)
+        except (CacheError, OSError) as error:
+            tell(f"node cache {self._cache.folder}: {getattr(error, 'strerror', None) or error}")
+            return False
+        finally:
+            file.release()
+        return True
+
+
+def _bytes(ask: _Ask) -> int:
+    return sum(length for _, length in ask.ranges)
+
+
+def _parts(asks: Sequence[_Ask]) -> list[list[_Ask]]:
+    """Cut asks into parts of so many bytes that they may lie in memory together."""
+    parts: list[list[_Ask]] = []
+    size = 0
+    for each in asks:
+        more = len(each.missing) * BLOCK
+        if not parts or size + more > TOGETHER_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(each)
+        size += more
+    return parts

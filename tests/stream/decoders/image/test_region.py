@@ -1,0 +1,142 @@
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from spiral_stream.decoders.image import region
+from spiral_stream.decoders.image.image import decode_jpeg
+
+pytestmark = pytest.mark.skipif(not region.available, reason="Pillow's wheel has no libjpeg-turbo to load here")
+
+
+def photo(height: int, width: int, seed: int = 0) -> NDArray[np.uint8]:
+    """Smooth colours with noise: every coefficient of the transform is at work."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[:height, :width]
+    waves = np.stack([np.sin(x / 9 + seed), np.cos(y / 7), np.sin((x + y) / 5)], axis=-1)
+    return np.clip(128 + 90 * waves + rng.normal(0, 20, waves.shape), 0, 255).astype(np.uint8)
+
+
+def located(images: list[bytes]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Addresses and lengths of bytes that the caller holds."""
+    views = [np.frombuffer(image, dtype=np.uint8) for image in images]
+    addresses = np.array([view.ctypes.data for view in views], dtype=np.uint64)
+    return addresses, np.array([len(view) for view in views], dtype=np.int64)
+
+
+def pixels_of(images: list[bytes], boxes: list[tuple[int, int, int, int]]) -> list[NDArray[np.uint8]] | None:
+    """What is decoded at each address, copied out by way of a strided view of memory."""
+    from spiral_stream.transforms.image.image import compile_image
+    from spiral_stream.transforms.image.placement import Geometry
+
+    found = region.decode_regions(*located(images), np.array(boxes, dtype=np.int32))
+    if found is None:
+        return None
+    addresses, strides = found
+    program = compile_image([], dtype="uint8", layout="nhwc")
+    out = []
+    for i, (_, _, height, width) in enumerate(boxes):
+        one = np.ones(1, dtype=np.int32)
+        zero, whole_h, whole_w = 0 * one, height * one, width * one
+        placed = Geometry(
+            *(zero, zero, whole_h, whole_w, whole_h, whole_w, zero, zero, np.zeros(1, np.bool_), height, width)
+        )
+        pixels = np.empty((1, height, width, 3), dtype=np.uint8)
+        program.render(placed, addresses[i : i + 1], strides[i : i + 1], whole_h, whole_w, pixels)
+        out.append(pixels[0])
+    return out
+
+
+@st.composite
+def crops(draw: st.DrawFn) -> tuple[bytes, tuple[int, int, int, int]]:
+    height, width = draw(st.integers(1, 200)), draw(st.integers(1, 200))
+    sampling = draw(st.sampled_from(["444", "422", "420", "440", "411", "Gray"]))
+    pixels = photo(height, width, draw(st.integers(0, 3)))
+    quality = draw(st.integers(20, 100))
+    if sampling == "Gray":
+        data = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels[:, :, :1]), quality, "GRAY")
+    else:
+        data = simplejpeg.encode_jpeg(pixels, quality, "RGB", sampling)
+    top, left = draw(st.integers(0, height - 1)), draw(st.integers(0, width - 1))
+    return data, (top, left, draw(st.integers(1, height - top)), draw(st.integers(1, width - left)))
+
+
+@given(crop=crops())
+def test_a_region_has_the_pixels_of_a_full_decode(crop: tuple[bytes, tuple[int, int, int, int]]) -> None:
+    data, box = crop
+    top, left, height, width = box
+
+    found = pixels_of([data], [box])
+
+    assert found is not None
+    assert np.array_equal(found[0], decode_jpeg(data)[top : top + height, left : left + width])
+
+
+def test_many_images_decode_in_one_call() -> None:
+    images = [simplejpeg.encode_jpeg(photo(90 + i, 140, i), 90, "RGB", "420") for i in range(12)]
+    boxes = [(i, 2 * i, 40, 60 + i) for i in range(12)]
+
+    found = pixels_of(images, boxes)
+
+    assert found is not None
+    for image, (top, left, height, width), pixels in zip(images, boxes, found, strict=True):
+        assert np.array_equal(pixels, decode_jpeg(image)[top : top + height, left : left + width])
+
+
+def test_threads_have_scratch_of_their_own() -> None:
+    images = [simplejpeg.encode_jpeg(photo(120, 160, i), 90) for i in range(8)]
+    expected = [decode_jpeg(image)[10:90, 20:120] for image in images]
+
+    def decode(i: int) -> bool:
+        found = pixels_of([images[i % 8]], [(10, 20, 80, 100)])
+        return found is not None and np.array_equal(found[0], expected[i % 8])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(decode, range(200)))
+
+
+def test_sizes_are_read_from_eligible_headers_only() -> None:
+    pixels = photo(60, 80)
+    baseline = simplejpeg.encode_jpeg(pixels, 90)
+    progressive, cmyk = BytesIO(), BytesIO()
+    Image.fromarray(pixels).save(progressive, "JPEG", progressive=True)
+    Image.fromarray(pixels).convert("CMYK").save(cmyk, "JPEG")
+    images = [
+        baseline,
+        progressive.getvalue(),
+        cmyk.getvalue(),
+        baseline[:-1],
+        baseline[:300],
+        b"",
+        b"\x89PNG\r\n\x1a\n",
+    ]
+
+    heights, widths = region.sizes(*located(images))
+
+    assert heights.tolist() == [60, 0, 0, 0, 0, 0, 0]
+    assert widths.tolist() == [80, 0, 0, 0, 0, 0, 0]
+
+
+def test_damage_inside_the_region_goes_to_the_full_decoder() -> None:
+    data = bytearray(simplejpeg.encode_jpeg(photo(100, 100), 90))
+    data[len(data) // 4 : len(data) // 4 + 40] = b"\xff\xd9" * 20
+
+    assert pixels_of([bytes(data)], [(0, 0, 100, 100)]) is None
+
+
+@given(noise=st.binary(min_size=0, max_size=200), at=st.floats(0, 1))
+def test_no_bytes_crash_the_decoder(noise: bytes, at: float) -> None:
+    data = bytearray(simplejpeg.encode_jpeg(photo(40, 50), 90))
+    place = int(at * len(data))
+    data[place : place + len(noise)] = noise
+    data += b"\xff\xd9"
+    image = bytes(data)
+    heights, widths = region.sizes(*located([image]))
+    if heights[0] and heights[0] * int(widths[0]) < 1 << 20:
+        region.decode_regions(*located([image]), np.array([[0, 0, heights[0], widths[0]]], dtype=np.int32))

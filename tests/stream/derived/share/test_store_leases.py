@@ -1,0 +1,93 @@
+"""Leases of builders on several machines: one owner at a time, and none for ever."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spiral_stream.derived.share import store_leases
+from spiral_stream.derived.share.leases import Claims
+from spiral_stream.derived.share.share import Share
+from spiral_stream.derived.share.store_leases import StoreLeases
+
+KEYS = [0, 1, 2**47, 2**64 - 1]
+
+
+def machine(root: Path, name: str) -> StoreLeases:
+    folder = root / name / "derived" / "columns" / "f"
+    folder.mkdir(parents=True, exist_ok=True)
+    share = Share(root / name, f"memory://leases{abs(hash(root))}/prepared", name)
+    return StoreLeases(share, folder, Claims(folder))
+
+
+@settings(max_examples=10)
+@given(steps=st.lists(st.tuples(st.integers(0, 1), st.booleans(), st.sampled_from(KEYS)), max_size=12))
+def test_a_lease_has_one_owner(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, bool, int]]) -> None:
+    root = tmp_path_factory.mktemp("leases")
+    both = [machine(root, "a"), machine(root, "b")]
+    owner: dict[int, int] = {}
+    for who, takes, key in steps:
+        if takes:
+            assert both[who].take_all([key]) == [owner.get(key, who) == who]
+            owner.setdefault(key, who)
+        else:
+            both[who].give_back_all([key])
+            if owner.get(key) == who:
+                del owner[key]
+    both[0].close()
+    assert all(both[1].take_all(KEYS))
+    both[1].close()
+
+
+def test_of_many_that_take_at_once_each_lease_goes_to_one(tmp_path: Path) -> None:
+    machines = [machine(tmp_path, name) for name in "abc"]
+    got: list[list[bool]] = [[] for _ in machines]
+
+    def work(at: int) -> None:
+        for key in range(8):
+            got[at] += machines[at].take_all([key])
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert [sum(taken) for taken in zip(*got, strict=True)] == [1] * 8
+    for each in machines:
+        each.close()
+
+
+def test_what_a_silent_builder_has_is_free_after_a_while_and_what_a_living_one_has_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_leases, "DEAD_S", 0.3)
+    monkeypatch.setattr(store_leases, "BEAT_S", 0.05)
+    monkeypatch.setattr(store_leases, "_LOOK_EVERY_S", 0.01)
+    living, other = machine(tmp_path, "a"), machine(tmp_path, "b")
+    assert living.take_all([1]) == [True]
+    waited = threading.Event()
+    for _ in range(30):
+        assert not other.is_free(1)
+        waited.wait(0.02)
+    assert other.are_moving()
+    living._ended.set()
+    living._heart.join()
+    for _ in range(200):
+        if other.is_free(1):
+            break
+        waited.wait(0.02)
+    assert other.take_all([1, 2]) == [True, True]
+    other.close()
+
+
+def test_what_a_dead_builder_of_the_same_folder_has_is_free_at_once(tmp_path: Path) -> None:
+    dead = machine(tmp_path, "a")
+    assert dead.take_all([1, 2]) == [True, True]
+    dead._ended.set()
+    dead._own.close()
+    again = machine(tmp_path, "a")
+    assert again.is_free(1)
+    assert again.take_all([1, 2]) == [True, True]
+    again.close()

@@ -1,0 +1,182 @@
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+import spiral_stream as sp
+from spiral_stream.errors import SourceError
+from spiral_stream.sources.files.listing import absolute_paths, common_folder, file_units, listed, listed_units
+from tests.stream.sources.test_remote import put_all
+
+SUFFIXES = (".jsonl", ".jsonl.gz")
+
+
+def made(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    return folder
+
+
+def found(paths: object) -> tuple[str, list[str]]:
+    absolute = absolute_paths(paths, "Jsonl")
+    root, names = listed(absolute, "Jsonl", SUFFIXES)
+    assert common_folder(absolute) == root
+    return root, names
+
+
+def test_a_folder_is_searched_below_for_files_of_the_kind(tmp_path: Path) -> None:
+    made(tmp_path, "b/2.jsonl", "a/1.jsonl.gz", "0.jsonl", "b/readme.rst", "jsonl")
+    (tmp_path / "dir.jsonl").mkdir()
+    assert found(tmp_path) == (str(tmp_path), ["0.jsonl", "a/1.jsonl.gz", "b/2.jsonl"])
+
+
+def test_one_file_is_called_by_its_own_name_whatever_it_ends_in(tmp_path: Path) -> None:
+    made(tmp_path, "rows.txt")
+    assert found(tmp_path / "rows.txt") == (str(tmp_path), ["rows.txt"])
+
+
+def test_a_glob_and_a_brace_pattern_name_the_same_files(tmp_path: Path) -> None:
+    made(tmp_path, *(f"{split}/part-{k:03d}.jsonl" for split in ("a", "b") for k in range(3)))
+    expected = [f"{split}/part-{k:03d}.jsonl" for split in ("a", "b") for k in range(3)]
+    for pattern in ("*/part-*.jsonl", "{a,b}/part-{000..002}.jsonl", "{b,a}/part-*.jsonl", "{a,b}", "**/*.jsonl"):
+        assert found(tmp_path / pattern) == (str(tmp_path), expected)
+
+
+def test_the_order_of_a_list_does_not_matter(tmp_path: Path) -> None:
+    made(tmp_path, "x/a/1.jsonl", "x/b/2.jsonl", "x/b/3.jsonl")
+    files = [str(tmp_path / "x" / name) for name in ("b/3.jsonl", "a/1.jsonl", "b/2.jsonl")]
+    assert found(files) == found(files[::-1]) == (str(tmp_path / "x"), ["a/1.jsonl", "b/2.jsonl", "b/3.jsonl"])
+    assert found([tmp_path / "x" / "a", tmp_path / "x" / "b" / "*.jsonl"]) == found(files)
+
+
+def test_a_name_that_looks_like_a_pattern_is_the_file_of_that_name(tmp_path: Path) -> None:
+    made(tmp_path, "part-{0..1}.jsonl", "part-0.jsonl", "[ab].jsonl")
+    assert found(tmp_path / "part-{0..1}.jsonl")[1] == ["part-{0..1}.jsonl"]
+    assert found(tmp_path / "[ab].jsonl")[1] == ["[ab].jsonl"]
+
+
+def test_a_missing_member_of_a_brace_pattern_is_named(tmp_path: Path) -> None:
+    made(tmp_path, "part-000.jsonl", "part-001.jsonl", "part-003.jsonl")
+    with pytest.raises(
+        SourceError, match=r"\{000\.\.003\}\.jsonl names .*part-002\.jsonl as number 3\. .*Correct the path"
+    ):
+        found(tmp_path / "part-{000..003}.jsonl")
+
+
+def test_a_range_without_end_is_refused_at_the_first_file_that_is_not_there(tmp_path: Path) -> None:
+    made(tmp_path, "part-0.jsonl")
+    with pytest.raises(SourceError, match=r"part-1\.jsonl as number 2"):
+        found(tmp_path / "part-{0..999999999999}.jsonl")
+
+
+@pytest.mark.parametrize("pattern", ["trian-*.jsonl", "trian.jsonl", "{trian.jsonl,x}"])
+def test_what_matches_nothing_says_what_is_near(tmp_path: Path, pattern: str) -> None:
+    made(tmp_path, "train.jsonl", "train-0.jsonl")
+    with pytest.raises(SourceError, match=r"Jsonl: there is none at .*near it: .*train"):
+        found(tmp_path / pattern)
+
+
+def test_a_folder_without_such_files_says_what_was_looked_for(tmp_path: Path) -> None:
+    made(tmp_path, "0.parquet")
+    with pytest.raises(SourceError, match=r"no \*\.jsonl or \*\.jsonl\.gz in or below .*Correct the path"):
+        found(tmp_path)
+
+
+def test_a_pattern_that_matches_folders_alone_says_how_to_name_their_files(tmp_path: Path) -> None:
+    made(tmp_path, "year=1/0.jsonl")
+    with pytest.raises(SourceError, match=r"matches folders only\. Write .*year=\*/\*\*/\*\.jsonl"):
+        found(tmp_path / "year=*")
+
+
+@pytest.mark.parametrize(("first", "second"), [("a.jsonl", "a.jsonl"), (".", "a.jsonl"), ("*.jsonl", "{a,b}.jsonl")])
+def test_a_file_that_is_named_twice_is_refused(tmp_path: Path, first: str, second: str) -> None:
+    made(tmp_path, "a.jsonl", "b.jsonl")
+    with pytest.raises(SourceError, match=r"a\.jsonl is named twice.*Name each file once"):
+        found([tmp_path / first, tmp_path / second])
+
+
+@pytest.mark.parametrize("paths", [[], None, 3, {"a.jsonl"}, [3], [""], "", b"a.jsonl", "a\0b"])
+def test_what_is_no_path_is_refused(paths: object) -> None:
+    with pytest.raises(SourceError, match=r"Jsonl: .*(Give a|Correct)"):
+        absolute_paths(paths, "Jsonl")
+
+
+def test_a_remote_path_is_refused_as_such() -> None:
+    with pytest.raises(SourceError, match="object store"):
+        found(["s3://bucket/a.jsonl"])
+
+
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff.jsonl")).write_text("")
+    with pytest.raises(SourceError, match=r"xff\.jsonl.*is not UTF-8\. Rename it"):
+        found(tmp_path)
+
+
+def test_a_link_to_a_folder_is_not_followed(tmp_path: Path) -> None:
+    made(tmp_path, "a/1.jsonl")
+    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    (tmp_path / "a" / "link.jsonl").symlink_to(tmp_path / "a" / "1.jsonl")
+    assert found(tmp_path)[1] == ["a/1.jsonl", "a/link.jsonl"]
+
+
+def test_the_key_of_a_unit_changes_with_its_file_and_not_with_the_place(tmp_path: Path) -> None:
+    made(tmp_path / "x", "1.jsonl", "2.jsonl")
+    before = file_units(*found(tmp_path / "x"), "Jsonl")
+    (tmp_path / "x").rename(tmp_path / "y")
+    moved = file_units(*found(tmp_path / "y"), "Jsonl")
+    os.utime(tmp_path / "y" / "2.jsonl", ns=(1, 1))
+    after = file_units(*found(tmp_path / "y"), "Jsonl")
+
+    assert [unit.content_key for unit in before] == [unit.content_key for unit in moved]
+    assert [a.content_key == b.content_key for a, b in zip(moved, after, strict=True)] == [True, False]
+    assert [(unit.name, unit.size_bytes) for unit in before] == [("1.jsonl", 7), ("2.jsonl", 7)]
+
+
+def test_a_unit_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+    with pytest.raises(SourceError, match="a FIFO, not a file"):
+        file_units(*found(tmp_path), "Jsonl")
+
+
+PAIRS = [
+    ("shard.csv", "shard.csv.gz"),
+    ("a/shard.jsonl.zst", "a/shard.jsonl.gz"),
+    ("shard.tsv", "shard.tsv.zst"),
+    ("shard.json", "shard.json.gz"),
+    ("shard.tar", "shard.tar.gz"),
+    ("shard.tgz", "shard.tar.bz2"),
+    ("shard.bin", "shard.bin.xz"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+@pytest.mark.parametrize("how", ["folder", "pattern", "list"])
+def test_a_file_in_two_compressions_is_no_two_files(tmp_path: Path, one: str, other: str, how: str) -> None:
+    for name in (one, other, "b.csv", "b.jsonl.gz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    path = {
+        "folder": str(tmp_path),
+        "pattern": str(tmp_path / "**" / "shard.*"),
+        "list": (str(tmp_path / one), str(tmp_path / other)),
+    }[how]
+    suffixes = [one[one.index(".") :], other[other.index(".") :]]
+    with pytest.raises(
+        SourceError, match=r"are one file in two compressions, .*Remove one of them, or .* pattern, such as \*\."
+    ):
+        listed_units(absolute_paths(path, "Source"), "Source", suffixes)
+
+
+@pytest.mark.parametrize("source", [sp.Csv, sp.Jsonl, sp.WebDataset])
+def test_what_gunzip_keeps_is_not_read_twice(tmp_path: Path, source: type, bucket: str) -> None:
+    end = {"Csv": "csv", "Jsonl": "jsonl", "WebDataset": "tar"}[source.__name__]
+    with gzip.open(tmp_path / f"a.{end}.gz", "wt") as file:
+        file.write("id\n1\n")
+    (tmp_path / f"a.{end}").write_text("id\n1\n")
+    with pytest.raises(SourceError, match=rf"a\.{end} and .*a\.{end}\.gz are one file"):
+        source(tmp_path).import_units()
+    put_all(tmp_path, f"{bucket}/twice")
+    with pytest.raises(SourceError, match=rf"twice/a\.{end} and .*a\.{end}\.gz are one file"):
+        source(f"{bucket}/twice").import_units()
