@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         TrustError,
     )
     from spiral_stream.expr import col, len_, lit
+    from spiral_stream.extras import __version__
     from spiral_stream.fields.boxes import Boxes, BoxLabels, KeyPoints
     from spiral_stream.fields.labels import Labels, ShiftedLabels
     from spiral_stream.fields.list import List
@@ -89,7 +90,6 @@ if TYPE_CHECKING:
     from spiral_stream.transforms.python import fn
     from spiral_stream.transforms.text.chat import ChatTemplate
     from spiral_stream.transforms.text.tokenize import Tokenize
-    from spiral_stream.version import __version__
 
 __all__ = [
     "Arrow",
@@ -299,7 +299,7 @@ _LATE: Final = {
     "WithReplacement": "spiral_stream.sampling.orders.with_replacement",
     "WithinShards": "spiral_stream.sampling.orders.shard_order",
     "Writer": "spiral_stream.sources.writing.writer",
-    "__version__": "spiral_stream.version",
+    "__version__": "spiral_stream.extras",
     "cache_fingerprint": "spiral_stream.connection",
     "col": "spiral_stream.expr",
     "concat": "spiral_stream.mixing",

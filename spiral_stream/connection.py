@@ -497,7 +497,7 @@ class Catalog(registry.Registry):
             True
             >>> removed = catalog.caches(remove_dead=True)
         """
-        from spiral_stream.planner.prepared_data.kept_on_store import looked_over
+        from spiral_stream.planner.prepared_data.retention import looked_over
 
         allowed = _trust(trust)
 

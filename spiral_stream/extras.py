@@ -2,10 +2,13 @@
 
 Whoever imports such a package asks `need` first. It looks the package up without importing it, so that a plan can be
 refused when it is made or lowered, before anything is read.
+
+Which version of Spiral runs: what the installed distribution says, which has it from pyproject.toml.
 """
 
 import sys
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Final
 
@@ -55,3 +58,17 @@ def _is_installed(package: str) -> bool:
         return find_spec(package) is not None
     except ImportError:  # an import hook refuses it
         return False
+
+
+NOT_INSTALLED: Final = "0+not.installed"  # a source tree on the path, which nobody installed
+
+
+def installed() -> str:
+    """The version of the distribution ``spiral``, or `NOT_INSTALLED`."""
+    try:
+        return version("spiral")
+    except PackageNotFoundError:
+        return NOT_INSTALLED
+
+
+__version__: Final = installed()

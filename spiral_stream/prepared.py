@@ -39,19 +39,17 @@ from spiral_stream.runtime.columns.error_sample import identities
 from spiral_stream.runtime.delivery import BITS, HOST, Delivery, tell_of_host
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.numbering import batch_number, need_kept
-from spiral_stream.runtime.numbering.random_access import OneSample, alone, position_in
-from spiral_stream.runtime.numbering.row_lookup import found_rows
+from spiral_stream.runtime.numbering.random_access import OneSample, alone, found_rows, position_in
 from spiral_stream.runtime.numbering.skipped import Asked, need_epochs
 from spiral_stream.runtime.numbering.steps import first_delivery
 from spiral_stream.runtime.run.count import as_rows, count_epoch
 from spiral_stream.runtime.run.forked_worker import SubprocessReader
 from spiral_stream.runtime.run.loop import Passes
 from spiral_stream.runtime.run.opened_plan import Opening
-from spiral_stream.runtime.run.position import Place, Reached
+from spiral_stream.runtime.run.position import Place, Reached, WorkerPlace
 from spiral_stream.runtime.run.queue import DEFAULT_BUDGET_BYTES
 from spiral_stream.runtime.run.rebase import need_stream
 from spiral_stream.runtime.run.seek import sought
-from spiral_stream.runtime.run.worker_place import WorkerPlace
 from spiral_stream.threads import ThreadShare
 
 

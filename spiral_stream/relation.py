@@ -41,7 +41,7 @@ from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
 from spiral_stream.sampling.orders.permutation import permute
 from spiral_stream.seeding import key
-from spiral_stream.sources.arrow.views import coded_once
+from spiral_stream.sources.arrow.table import coded_once
 from spiral_stream.sources.source import SCAN_ROWS
 from spiral_stream.transforms.python import Function, NamedFunction, named_function, need_no_function
 from spiral_stream.transforms.transform import Named

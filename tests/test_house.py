@@ -38,7 +38,7 @@ DOORS = {
         "cache/store/part_schema.py",
         "cache/store/store.py",
         "sources/lance/source.py",
-        "sources/lance/lance_append.py",
+        "sources/lance/fragments.py",
         "sources/lance/fragments.py",
     ),
     "lancedb": (),

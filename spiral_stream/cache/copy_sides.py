@@ -22,9 +22,9 @@ from spiral_stream.cache.store.shared import ABOUT as CACHE_ABOUT
 from spiral_stream.cache.store.store import CacheStore
 from spiral_stream.cache.store.sweep import WRITERS
 from spiral_stream.derived.exchange import ABOUT, RECORDS, fetch_part, parsed, record_bytes
+from spiral_stream.derived.folder import StoredDerivation, StoredPieces
 from spiral_stream.derived.index import FILE, Roster, RosterFile, record_of, slots_in
 from spiral_stream.derived.part import DATA, SUMS, Written
-from spiral_stream.derived.retained import StoredDerivation, StoredPieces
 from spiral_stream.derived.share.share import Share, skipped
 from spiral_stream.errors import CacheError, DamageError, SourceError
 from spiral_stream.integrity import seal

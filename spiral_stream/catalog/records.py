@@ -22,7 +22,7 @@ from spiral_stream.catalog.relation.manifest import Manifest
 from spiral_stream.catalog.shared.mirror import place_of
 from spiral_stream.errors import CatalogError, SpiralError, cut, shown
 from spiral_stream.semantic import SEMANTIC, SEMANTIC_TYPES
-from spiral_stream.sources.arrow.views import plain
+from spiral_stream.sources.arrow.table import plain
 from spiral_stream.sources.serialize import source_from_json, source_to_json
 from spiral_stream.sources.source import Source
 

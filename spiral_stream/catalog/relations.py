@@ -43,7 +43,7 @@ from spiral_stream.sources.import_source import ImportedSource
 from spiral_stream.sources.internal.former import FormerRows
 from spiral_stream.sources.internal.imported import ImportedRows
 from spiral_stream.sources.lance.source import Lance
-from spiral_stream.sources.own import classes_of
+from spiral_stream.sources.serialize import classes_of
 from spiral_stream.sources.source import Source, Unit, content_key
 
 

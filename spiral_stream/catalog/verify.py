@@ -24,7 +24,7 @@ from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.display.progress import working
 from spiral_stream.errors import CatalogError, SourceError, cut
 from spiral_stream.integrity.regular_files import open_file
-from spiral_stream.sources.numbers import Collected, Numbers
+from spiral_stream.sources.pins import Collected, Numbers
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.storage.open import store_of
 from spiral_stream.threads import Workers, thread_share

@@ -29,6 +29,7 @@ from spiral_stream.commands.node_command import node_cache
 from spiral_stream.connection import ANALYZED, EXPLAIN_DATA, Catalog, connect
 from spiral_stream.display.markup import PAGE_BYTES
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, TrustError, cut
+from spiral_stream.extras import __version__
 from spiral_stream.planner.prepared_data.build import caches
 from spiral_stream.planner.prepared_data.verify import Verification, relation_caches, relations_of, verify_relation
 from spiral_stream.report.build import report_relation
@@ -38,7 +39,6 @@ from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
 from spiral_stream.sources.detect import source_at
 from spiral_stream.sources.image_folder import ImageFolder, VideoFolder
 from spiral_stream.sources.writing.parts import SHARD_BYTES
-from spiral_stream.version import __version__
 
 _SHOWN = 3  # names in one cell
 _REFUSED = 10  # rows that an import left out

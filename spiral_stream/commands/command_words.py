@@ -11,8 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.sources.own import own_source
-from spiral_stream.sources.serialize import library_kinds
+from spiral_stream.sources.serialize import library_kinds, own_source
 
 _NAME: Final = r"""\(["']?([^"'()]*?)["']?(?:, [^()]*)?\)"""  # of what a call in a message is about
 _OF_RELATIONS: Final = rf"catalog\.(refresh|measure){_NAME}"

@@ -14,8 +14,7 @@ from rich.table import Table
 
 from spiral_stream.cache.working_folder import held_here, make_room
 from spiral_stream.derived.share.share import working_folders
-from spiral_stream.storage.node_cache.cache import NodeCache
-from spiral_stream.storage.node_cache.node_default import OFF
+from spiral_stream.storage.node_cache.cache import OFF, NodeCache
 
 _WIDTH: Final = 10_000  # where no terminal shows lines: none is broken
 _UNITS: Final = (("days", 86_400), ("hours", 3_600), ("minutes", 60))

@@ -29,7 +29,7 @@ from spiral_stream.errors import SourceError
 from spiral_stream.expr import to_json
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.publish import mended, new_draft
-from spiral_stream.sources.arrow.views import no_rows
+from spiral_stream.sources.arrow.table import no_rows
 from spiral_stream.sources.source import ROW
 
 CHUNK_ROWS: Final = 1 << 20

@@ -5,6 +5,8 @@
 
 A part is written once, by one maker, and never changes. Opening it reads the sums only; a block is verified when a
 reader touches it for the first time.
+
+Verify a part as a whole: every block against its sum, without a reader.
 """
 
 import os
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.derived.derivation import Derivation, Piece, Spool
 from spiral_stream.integrity import seal
-from spiral_stream.integrity.blocks import BLOCK, SHIFT, Mapped
+from spiral_stream.integrity.blocks import BLOCK, SHIFT, Mapped, sums_of
 
 ALIGN: Final = 64
 DATA: Final = ".piece"
@@ -247,3 +249,21 @@ def open_part(path: Path, size: int, digest: str) -> Any:
 def digest_of(sums: Any) -> str:
     """Return the digest of a part's sums: 32 hex digits."""
     return xxhash.xxh3_128_hexdigest(sums)
+
+
+def verify_file(path: Path) -> bool:
+    """Verify one file of a derivation's folder; returns whether there were sums to verify it by.
+
+    Raises:
+        DamageError: it is not what was written.
+    """
+    if path.suffix == ".json":
+        return seal.json_has_seal(path)
+    if path.suffix != DATA:
+        return seal.content(path)[1]
+    sums = np.frombuffer(seal.content(path.with_suffix(SUMS), sealed=True)[0], np.uint64)
+    with seal.reading(path):
+        found = sums_of(Mapped(str(path))) if path.stat().st_size else np.zeros(0, np.uint64)
+    if not np.array_equal(found, sums):
+        raise seal.damaged(path, "a block of it has another sum than was written")
+    return True

@@ -53,8 +53,7 @@ from spiral_stream.plan.verbs.mix import STREAM_ID, Mix, per_stream
 from spiral_stream.planner.columns.payload import Payload, own_payload, payload_of
 from spiral_stream.planner.columns.streams import StreamStage
 from spiral_stream.planner.columns.values import kept_values
-from spiral_stream.planner.composed import doubts
-from spiral_stream.planner.defaults import chat_encoder
+from spiral_stream.planner.defaults import chat_encoder, doubts
 from spiral_stream.planner.made_relations import DerivedRelations
 from spiral_stream.planner.prepared_data.folder import cache_root, keep_plan
 from spiral_stream.planner.selection.find import Workplace, make_together

@@ -3,11 +3,16 @@
 A derived relation lies in a folder of its own, under (what makes it, the identity of its rows, the data versions of the
 relations that it reads). One process makes it while others wait; it appears whole, or not at all. A union keeps its shard
 table only, since its rows stay where they lie; the others keep their rows as a Lance table.
+
+The rows that `aggregate` and SQL text make, as a table in the order in which they are kept.
+
+An aggregate reads the columns that it looks at and no others, some rows at a time; the engine spills what does not fit its
+memory limit. SQL text is given whole relations, inside the memory limit of its process.
 """
 
 import json
 import time
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spiral_stream.catalog.registering.declaration import complete
 from spiral_stream.catalog.registering.measure import identity_pieces
@@ -24,7 +30,7 @@ from spiral_stream.catalog.relation.manifest import Manifest, build_manifest
 from spiral_stream.catalog.relation.shard_rows import SourceRows
 from spiral_stream.derived.in_use import Reading, reading, used
 from spiral_stream.derived.kinds.identities import Identities
-from spiral_stream.derived.work.turns import one_at_a_time
+from spiral_stream.derived.work.make import one_at_a_time
 from spiral_stream.errors import CatalogError, DamageError, PlanError, ResumeError, SourceError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.folders import files_of, need_written
@@ -35,12 +41,64 @@ from spiral_stream.plan.fields.profiles import Profile
 from spiral_stream.plan.saving.fingerprint import canonical, digest
 from spiral_stream.plan.tree import profiles, replaced
 from spiral_stream.plan.verbs.row_makers import Maker, natural_identity, own_identity, rows_of
-from spiral_stream.planner.computed_rows import aggregated, queried
 from spiral_stream.planner.selection.find import Workplace, read_by
-from spiral_stream.planner.union import UnionRows
+from spiral_stream.planner.selection.whole import Base, collect
+from spiral_stream.planner.union import Side, UnionRows
+from spiral_stream.relational import engine
+from spiral_stream.sources.arrow.table import without_dictionaries
 from spiral_stream.sources.internal.computed import Computed, write_rows
 from spiral_stream.sources.internal.former import FormerRows
 from spiral_stream.sources.source import Source, Unit, content_key
+
+
+def aggregated(maker: Aggregate, node: nodes.Node, place: Workplace) -> pa.Table:
+    """Return the groups of an aggregate, sorted by their keys.
+
+    Args:
+        maker: the aggregate.
+        node: what it groups, over a relation that ``place`` knows.
+        place: where relations are opened and derived files lie.
+
+    Raises:
+        PlanError: the engine cannot measure a column, or a limit is passed.
+    """
+    read = list(dict.fromkeys([*maker.keys, *(column for column, _, _ in maker.measures)]))
+    have = node.schema()
+    schema = pa.schema([have.field(name) for name in read])
+    side = Side(node, place)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in side.in_order(read):
+            yield pa.record_batch(batch.columns[:-1], schema=schema)
+
+    reader = pa.RecordBatchReader.from_batches(schema, batches())
+    return engine.aggregate(reader, maker.keys, maker.measures).cast(maker.schema())
+
+
+def queried(maker: nodes.Sql, identity: Sequence[str], open_relation: Callable[[str], Base]) -> pa.Table:
+    """Return the rows of SQL text in the order of their identity, since the text itself promises none.
+
+    Args:
+        maker: the text.
+        identity: columns that tell its rows apart; without any, all columns that have an order decide.
+        open_relation: gives its relations by name.
+
+    Raises:
+        PlanError: the engine refuses the text, a limit is passed, or a column is an interval, which cannot be kept.
+    """
+    for field in maker.schema():
+        if "interval" in str(field.type):
+            msg = (
+                f"sample: column {field.name!r} of the SQL text is {field.type}, which no table of rows keeps. Write it as "
+                f"seconds, epoch({field.name}), or as text, CAST({field.name} AS VARCHAR)"
+            )
+            raise PlanError(msg)
+    rows = collect(maker, open_relation)
+    ordered = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
+    if keys := [(name, "ascending") for name in identity or ordered]:
+        rows = rows.take(pc.sort_indices(without_dictionaries(rows.select([name for name, _ in keys])), keys))
+    return rows.combine_chunks()
+
 
 FOLDER: Final = "relations"
 _VERSION: Final = 1  # of what is made

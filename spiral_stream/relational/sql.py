@@ -23,7 +23,7 @@ import pyarrow as pa
 from spiral_stream.display.progress import working
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.relational.engine import MEMORY_ENV, QueryLimits, limits
-from spiral_stream.sources.arrow.views import no_rows
+from spiral_stream.sources.arrow.table import no_rows
 
 Tables = Mapping[str, pa.Table | pa.RecordBatchReader]
 

@@ -16,13 +16,13 @@ from spiral_stream.display import markup
 from spiral_stream.display.markup import Html, element
 from spiral_stream.display.wording import moment, one_line, size
 from spiral_stream.errors import SpiralError
+from spiral_stream.extras import __version__
 from spiral_stream.looking.contact_sheet import Sheet
 from spiral_stream.planner.prepared_data.build import CacheStatus
 from spiral_stream.planner.prepared_data.retention import PreparedData
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.report.build import report_relation
 from spiral_stream.report.page import relation_parts
-from spiral_stream.version import __version__
 
 _LISTED: Final = 1_000  # rows of a list of relations, streams or caches
 _LEAST_BYTES: Final = 64 << 10  # of a section: where there is less room, relations stand in the list alone

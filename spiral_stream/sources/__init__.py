@@ -1,6 +1,6 @@
 """What a source of your own is made of."""
 
-from spiral_stream.sources.arrow.memory import MemoryReader
+from spiral_stream.sources.arrow.table import MemoryReader
 from spiral_stream.sources.import_source import ImportedSource, ImportUnit, Refused
 from spiral_stream.sources.row_filter import needed, passing
 from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key

@@ -15,8 +15,7 @@ from spiral_stream.sources.files.listing import Paths, found_units, listed_units
 from spiral_stream.sources.import_source import ImportUnit
 from spiral_stream.sources.mds.index import INDEX_FILE, Shard, is_index, shards_in
 from spiral_stream.sources.mds.source import Mds
-from spiral_stream.storage.file_object import look, read_parts
-from spiral_stream.storage.remote_bytes import object_bytes
+from spiral_stream.storage.file_object import look, object_bytes, read_parts
 from spiral_stream.storage.store import Facts
 from spiral_stream.storage.uri import is_object
 

@@ -1,6 +1,8 @@
 """An object as a file that libraries read by ``seek`` and ``read``: parts are fetched together before they are asked for.
 
 Every answer is compared with the object that was opened, so no reader ever joins bytes of two.
+
+All bytes of an object: its parts are asked for together.
 """
 
 import io
@@ -219,3 +221,17 @@ class RemoteBytes:
         except SourceError as error:
             self.error = anew(error)
             raise
+
+
+PART_BYTES: Final = 16 << 20  # what one request asks for
+
+
+def object_bytes(uri: str, facts: Facts) -> memoryview:
+    """Return all bytes of an object, whose parts are asked for together.
+
+    Raises:
+        SourceError: it cannot be read, or changed.
+    """
+    ranges = [(start, min(PART_BYTES, facts.size - start)) for start in range(0, facts.size, PART_BYTES)]
+    parts = [data for _, data in read_parts(uri, facts, ranges)]
+    return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))

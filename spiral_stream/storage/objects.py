@@ -21,13 +21,12 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, final
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.extras import need
 from spiral_stream.storage.counters import count, count_answer
-from spiral_stream.storage.faults import fault, not_the_store
+from spiral_stream.storage.faults import fault, not_the_store, warn_of_page
 from spiral_stream.storage.local import too_short
-from spiral_stream.storage.option_values import FLAGS, OF_LANCE, YES, bare, need_values
+from spiral_stream.storage.profiles import FLAGS, OF_LANCE, YES, bare, need_values
 from spiral_stream.storage.retry import Patience, ShortError
 from spiral_stream.storage.store import Buffer, Facts, Get, Got, Store, runs_of
 from spiral_stream.storage.uri import WEB, printable, scheme_of
-from spiral_stream.storage.web_pages import warn_of_page
 from spiral_stream.threads import Stopped, told_to_stop
 
 if TYPE_CHECKING:

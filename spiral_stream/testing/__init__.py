@@ -19,7 +19,7 @@ The laws of streams take a function that makes a new stream each time:
 """
 
 from spiral_stream.testing.orders import ChapterSamples, FormedChapter, check_formation, check_order
-from spiral_stream.testing.source_laws import check_source
+from spiral_stream.testing.sources import check_source
 from spiral_stream.testing.streams import (
     LOOPS,
     Loop,

@@ -1,4 +1,7 @@
-"""The laws of sources: what every reader, and every source that is imported, owes. `spiral_stream.testing` is their door."""
+"""The laws of sources: what every reader, and every source that is imported, owes. `spiral_stream.testing` is their door.
+
+The laws of sources, for tests of a source of your own; users find it in `spiral_stream.testing`.
+"""
 
 import json
 import os
@@ -8,12 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice, pairwise
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Self, TypeVar
 from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 
+from spiral_stream.catalog.registry import connect
+from spiral_stream.catalog.relation.row_identity import RowIdentity
 from spiral_stream.dialects.numpy import passes
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import Expr, col
@@ -285,3 +291,37 @@ def _other_listing() -> Iterator[None]:
 
     with mock.patch("os.scandir", Reversed), mock.patch("os.listdir", lambda *path: sorted(names(*path), reverse=True)):
         yield
+
+
+def check_source(
+    source: Source, change: Callable[[], object] | None = None, *, predicates: Sequence[Expr] = (), seed: int = 0
+) -> None:
+    """*source*: check what is promised of a source over its rows as they are. Give it up to some hundred rows, with nulls.
+
+    Units are the same whenever it is opened. Scans give what fetches give, for any columns, units, order and repeats, from
+    several threads at the same time. The rows that pass a predicate are those of `spiral_stream.expr`. The source
+    pickles, and is the same after it is saved. A content key stands for the same rows after a change. Of an `ImportedSource`
+    also: its rows are a function of the unit, and the order in which folders are listed does not matter.
+
+    Args:
+        source: to test.
+        change: changes some rows in the storage; it is called last.
+        predicates: to test in addition to those that are drawn.
+        seed: of the draws.
+
+    Raises:
+        AssertionError: a law is broken.
+
+    Examples:
+        >>> from spiral_stream.testing import check_source
+        >>> check_source(spiral.Arrow(text_rows))
+    """
+    if isinstance(source, ImportedSource):
+        check_imports(source)
+    opened = check_saved(source)
+    with TemporaryDirectory(prefix="spiral-") as folder:
+        if isinstance(opened, ImportedSource):
+            opened = connect(folder).register("checked", opened, identity=RowIdentity()).source
+        check_reader(opened, predicates, seed)
+    if change is not None:
+        check_change(source, change)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import spiral_stream as sp
-from spiral_stream import version
+from spiral_stream import extras as version
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 

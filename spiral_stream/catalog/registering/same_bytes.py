@@ -33,8 +33,7 @@ from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.columnar.parquet import Parquet
 from spiral_stream.sources.image_folder import ClassFolder
 from spiral_stream.sources.internal.imported import ImportedRows
-from spiral_stream.sources.numbers import Collected, Numbers
-from spiral_stream.sources.pins import SUFFIX, Pin
+from spiral_stream.sources.pins import SUFFIX, Collected, Numbers, Pin
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.sources.source import ROW, Reader, Source
 from spiral_stream.threads import Workers, thread_share

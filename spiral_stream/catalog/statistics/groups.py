@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from spiral_stream.catalog.statistics.tables import read_table, write_table
 from spiral_stream.derived import _runs
 from spiral_stream.derived.index import Keys
-from spiral_stream.derived.kinds.column_facts import ColumnFacts, is_word, restored
-from spiral_stream.derived.kinds.sketches import REGISTERS
+from spiral_stream.derived.kinds.column_facts import REGISTERS, ColumnFacts, is_word, restored
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.errors import CatalogError, cut
 from spiral_stream.sources.source import content_key

@@ -27,8 +27,14 @@ from spiral_stream.catalog.statistics.groups import (
     numbers,
 )
 from spiral_stream.derived.index import Keys
-from spiral_stream.derived.kinds.column_facts import ColumnFacts, is_word, restored
-from spiral_stream.derived.kinds.sketches import estimated_distinct, quantile_places, registers_of
+from spiral_stream.derived.kinds.column_facts import (
+    ColumnFacts,
+    estimated_distinct,
+    is_word,
+    quantile_places,
+    registers_of,
+    restored,
+)
 from spiral_stream.derived.pieces import Pieces
 
 KNOWN: Final = "known"

@@ -25,7 +25,7 @@ from spiral_stream.errors import CacheError, DamageError, SourceError, anew, cut
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import new_draft, sweep_drafts, write_file
 from spiral_stream.storage.faults import NotThereError
-from spiral_stream.storage.node_cache.node_default import beside_node_cache
+from spiral_stream.storage.node_cache.cache import beside_node_cache
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.store import Facts, Get, Got, Store
 from spiral_stream.storage.uri import place_of, printable

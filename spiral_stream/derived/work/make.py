@@ -5,6 +5,8 @@ unit's shards, looks once more whether they are still missing, lets its executor
 then. Then it waits for what others hold. Leases are named by shard, so builders whose units have other borders, since they
 want other things besides, never make one thing twice. What a killed builder had leased is free at once, and what it had
 not entered is made again by the next one.
+
+One process makes what cannot be shared out, while others wait for it with a deadline.
 """
 
 import os
@@ -13,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, final
@@ -27,6 +29,7 @@ from spiral_stream.derived.share.store_leases import leases_of
 from spiral_stream.derived.work.executors import Builders
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity.faults import failed
+from spiral_stream.integrity.locks import Held, lock
 
 LEASES: Final = 2048  # of shards that are made and not entered yet: the kernel keeps a list of them
 WAIT_S: Final = 600.0  # for a builder that holds a lease and enters nothing; then its work is done here too
@@ -263,3 +266,26 @@ class _Shift(Generic[Made]):
             job.drop()
         self._entered_at = time.monotonic()
         self._maker.tell(list(self._working.values()))
+
+
+@contextmanager
+def one_at_a_time(file: Path, done: Callable[[], bool]) -> Iterator[None]:
+    """Let one process into the block while others wait; a dead one's turn ends at once.
+
+    Args:
+        file: the lock; it is made, with its folder.
+        done: whether another process has made it meanwhile, so that nobody needs to wait any longer.
+    """
+    held: Held | None = None
+    until, pause = time.monotonic() + WAIT_S, _PAUSES_S[0]
+    with suppress(OSError):  # no locks here: everybody makes it, and one outcome stays
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        while not done() and (held := lock(file, alone=True)) is None and time.monotonic() < until:
+            time.sleep(pause)
+            pause = min(2 * pause, _PAUSES_S[1])
+    try:
+        yield
+    finally:
+        if held is not None:
+            held.release()

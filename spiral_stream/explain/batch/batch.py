@@ -21,7 +21,7 @@ from spiral_stream.explain.subject import STOPS, Subject
 from spiral_stream.plan.bad_samples import allowed, budget_text
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
-from spiral_stream.planner.composed import doubts
+from spiral_stream.planner.defaults import doubts
 from spiral_stream.runtime.forming.batches import FormedBatches
 
 _BARS: Final = 8  # bars of the histogram of T

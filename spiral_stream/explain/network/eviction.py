@@ -2,7 +2,7 @@
 
 Blocks are kept by file, as `storage.node_cache.cache` keeps them: what is missing is fetched block by block, and when
 there is no room, the files used longest ago go whole, until a 32nd of the limit is free. While the cache is nearly
-full, a file that was removed before is kept again when its debt is due (`storage.node_cache.kept_again`); until then
+full, a file that was removed before is kept again when its debt is due (`storage.node_cache.eviction`); until then
 exactly what is asked for comes. Nobody is asked to hold anything, so files go as soon as others need their room. One
 thread that asks in this order fetches exactly this. Cost: 4 us per ask, and 0.1 us per block.
 """
@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from spiral_stream.storage.node_cache.eviction import SLACK
-from spiral_stream.storage.node_cache.kept_again import FULL, owed
-from spiral_stream.storage.node_cache.node_files import BLOCK
+from spiral_stream.storage.node_cache.eviction import FULL, SLACK, owed
+from spiral_stream.storage.node_cache.file import BLOCK
 from spiral_stream.storage.store import GAP_BYTES, READ_BYTES
 
 _PAGE: Final = 4096

@@ -20,7 +20,7 @@ from spiral_stream.explain.subject import Subject
 from spiral_stream.planner.binding.node_batches import Dealing, nodes_of
 from spiral_stream.runtime.fetch import FETCHERS
 from spiral_stream.sampling.nodes import Nodes
-from spiral_stream.storage.node_cache.node_default import node_cache
+from spiral_stream.storage.node_cache.cache import node_cache
 from spiral_stream.storage.objects import IN_FLIGHT
 
 _LAID_OUT: Final = "the epoch's positions"

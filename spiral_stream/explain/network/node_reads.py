@@ -18,7 +18,7 @@ from spiral_stream.planner.binding.node_batches import Dealing
 from spiral_stream.runtime.batch.builder import PIECE_ROWS
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import combine
-from spiral_stream.storage.node_cache.node_files import BLOCK
+from spiral_stream.storage.node_cache.file import BLOCK
 
 MOST_SAMPLES: Final = 1 << 22  # of an epoch; of more, nothing is said
 _ASKS: Final = 1 << 18

@@ -17,15 +17,14 @@ from spiral_stream.errors import SpiralError
 from spiral_stream.explain.subject import Subject
 from spiral_stream.planner.columns.payload import Payload
 from spiral_stream.runtime.batch import builder as batches
-from spiral_stream.runtime.fields import list_filling
-from spiral_stream.runtime.fields.stored import stored_rows
+from spiral_stream.runtime.fields import image_lists as list_filling
+from spiral_stream.runtime.fields.images import stored_rows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.semantic import file_names, is_list, is_media
 from spiral_stream.sources.pins import Pins
 from spiral_stream.sources.references.objects import names_objects
-from spiral_stream.sources.references.payload import flattened
 from spiral_stream.sources.references.policy import Reach
-from spiral_stream.sources.references.resolve import byte_ranges, uris_of
+from spiral_stream.sources.references.resolve import byte_ranges, flattened, uris_of
 from spiral_stream.sources.source import ROW
 
 MOST_ROWS: Final = 1 << 22  # of a relation whose references are read

@@ -3,6 +3,8 @@
 Dead is what no saved stream names, and pieces of shards that no registered relation has any more. Nothing goes that
 somebody reads or makes (locks say so), and nothing that was used or written within a grace: programs that save no
 stream use selections and caches too.
+
+What removal does where prepared data lies on a store: copies of this machine go, and the store keeps what it has.
 """
 
 import os
@@ -24,16 +26,15 @@ from spiral_stream.catalog.imports.run import IMPORTS
 from spiral_stream.catalog.records import RELATIONS as RELATIONS_TABLE
 from spiral_stream.catalog.records import STREAMS
 from spiral_stream.catalog.registry import Registry
-from spiral_stream.derived.folder import catalogs_of
+from spiral_stream.derived.folder import StoredPieces, catalogs_of, described
 from spiral_stream.derived.in_use import unread
 from spiral_stream.derived.index import Keys
-from spiral_stream.derived.kinds.column import Column
+from spiral_stream.derived.kinds.column import Column, ListLengths
 from spiral_stream.derived.kinds.column_facts import ColumnFacts
 from spiral_stream.derived.kinds.identities import Identities
-from spiral_stream.derived.kinds.lengths import ListLengths
 from spiral_stream.derived.kinds.values import Values
-from spiral_stream.derived.retained import StoredPieces, described
-from spiral_stream.errors import CacheError
+from spiral_stream.derived.share.share import share_of
+from spiral_stream.errors import CacheError, warn
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.publish import is_aside, is_draft, sweep_draft, take_out
@@ -49,7 +50,7 @@ from spiral_stream.planner.prepared_data.usage import (
     present_derived,
     saved_uses,
 )
-from spiral_stream.planner.selection.outcome import Outcome
+from spiral_stream.planner.selection.by_shard import Outcome
 from spiral_stream.sources.internal.imported import ImportedRows
 
 GRACE: Final = timedelta(days=7)
@@ -433,3 +434,29 @@ def _last_used(path: Path) -> float:
             facts = each.stat()
             times.append(max(facts.st_mtime, facts.st_ctime if is_aside(each) else 0.0))
     return max(times)
+
+
+_OF_STORE: Final = frozenset(("caches", "derived"))  # folders that machines share
+
+
+def looked_over(
+    catalog: Registry, plans: Callable[[Path], tuple[Registry, ReadPlan]], *, remove_dead: bool, older_than: timedelta
+) -> list[PreparedData]:
+    """Return `prepared_data`; of what was removed and lies on a store, say that the store keeps it, and warn once."""
+    found = prepared_data(catalog, plans, remove_dead=remove_dead, older_than=older_than)
+    root = cache_root(catalog)
+    share, out = share_of(root), list(found)
+    if share is None:
+        return out
+    for at, each in enumerate(out):
+        if each.removed_bytes and each.path.is_relative_to(root) and each.path.relative_to(root).parts[0] in _OF_STORE:
+            out[at] = replace(each, note=f"removed from this machine; {share.shown} keeps it")
+    kept = sum(one is not other for one, other in zip(found, out, strict=True))
+    if kept:
+        msg = (
+            f"caches: {kept:,} entries were removed from this machine only. {share.shown} keeps them: no machine knows what "
+            "the others use. To tidy up, copy what you need to another prefix (spiral copy), let all machines use that one, "
+            "and delete the old one"
+        )
+        warn(msg)
+    return out

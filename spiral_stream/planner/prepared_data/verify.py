@@ -19,7 +19,7 @@ from spiral_stream.catalog.registry import Registry
 from spiral_stream.derived.kinds.column_facts import ColumnFacts
 from spiral_stream.derived.kinds.identities import Identities
 from spiral_stream.derived.kinds.selected_rows import Survivors
-from spiral_stream.derived.verification import verify_file
+from spiral_stream.derived.part import verify_file
 from spiral_stream.display.progress import told, working
 from spiral_stream.errors import DamageError, SpiralWarning
 from spiral_stream.integrity import seal
@@ -30,9 +30,8 @@ from spiral_stream.plan.verbs.mix import per_stream
 from spiral_stream.planner.made_relations import FACTS, FOLDER, ROWS, need_sound_rows
 from spiral_stream.planner.prepared_data.build import caches
 from spiral_stream.planner.prepared_data.folder import cache_root
-from spiral_stream.planner.selection.by_shard import Probed
+from spiral_stream.planner.selection.by_shard import Outcome, Probed
 from spiral_stream.planner.selection.find import selection_folder
-from spiral_stream.planner.selection.outcome import Outcome
 from spiral_stream.planner.stages import Stages
 
 SOUND: Final = "sound"

@@ -4,30 +4,33 @@ The right side of a join is settled once: its keys, the columns that later condi
 rows lie in one Arrow file, which whoever makes pieces maps. Each chunk of the base's shards is then scanned with its own
 conditions, probed by its keys (a hash join whose build side is the right one) and kept as survivors, with the matching
 right row of each for joins whose columns are used.
+
+What verbs that look at all rows have chosen (distinct, sort, limit), in the stored form of survivors.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.derived.derivation import ByRange, Derivation, Piece, ShardRows, Spool
 from spiral_stream.derived.kinds import selected_rows as survivors
 from spiral_stream.expr import Expr
 from spiral_stream.integrity import seal
-from spiral_stream.planner.selection.late_columns import in_memory, place_of
+from spiral_stream.planner.selection.late_columns import UInt64, in_memory, place_of
 from spiral_stream.planner.selection.rewrites import Keep, Match
 from spiral_stream.planner.selection.row_frame import Frame
+from spiral_stream.planner.selection.whole import Chosen
 from spiral_stream.sources.source import ROW
 
 Int64 = NDArray[np.int64]
-UInt64 = NDArray[np.uint64]
 Found = tuple[UInt64, list[NDArray[Any]], dict[str, int]]  # of one shard: survivors, their matches, counts of the steps
 
 
@@ -189,3 +192,82 @@ def looked_at(steps: Sequence[Keep | Match], k: int) -> list[str]:
     """Return the columns of the k-th joined relation that steps after the join look at."""
     exprs = [each for step in steps for each in ((step.predicate,) if isinstance(step, Keep) else step.keys)]
     return sorted({name for each in exprs for of, name in map(place_of, each.columns()) if of == k})
+
+
+INT64: Final = np.dtype("<i8")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Outcome(Derivation):
+    """The rows that verbs which look at all rows have chosen.
+
+    Args:
+        plan: a digest of the plan and of the versions of its data.
+        joined: relations whose matching rows are kept.
+    """
+
+    KIND: ClassVar[str] = "outcomes"
+    SUMMARY: ClassVar[tuple[str, ...]] = survivors.SUMMARY
+    plan: str
+    joined: int
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(f"right{k}" for k in range(self.joined))
+
+    @property
+    def slots(self) -> Mapping[str, np.dtype[Any]]:
+        return {**survivors.SLOTS, **dict.fromkeys(self.columns, INT64)}
+
+    @property
+    def row_bytes(self) -> int:
+        return 8 * (1 + self.joined)
+
+    def facts(self) -> dict[str, object]:
+        return {"plan": self.plan, "joined": self.joined, "version": survivors.VERSION}
+
+    def piece(self, shard: ShardRows) -> Piece:
+        arrays, summary = survivors.encoded(shard.offsets, shard.rows)
+        return Piece(arrays | {name: shard.table.column(name).to_numpy() for name in self.columns}, summary)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Shards:
+    """The shards of an outcome: keyed by their number, since what is chosen of a shard depends on all others."""
+
+    starts: UInt64
+    content_keys: pa.StringArray
+    shard_bytes: NDArray[np.int64]
+
+
+@final
+class OutcomeRows:
+    """What was chosen, as a source of pieces; chosen when a row of it is first asked for."""
+
+    def __init__(self, base: OpenRelation, choose: Callable[[], Chosen]) -> None:
+        self._choose = choose
+        numbers = range(len(base.manifest.shard_names))
+        keys = pa.array([f"{number:032x}" for number in numbers], pa.utf8())
+        self.schema = pa.schema([])  # asked for only where a scan gives no batch, and this one always does
+        self.manifest = _Shards(base.manifest.starts, keys, base.manifest.shard_bytes)
+
+    @cached_property
+    def chosen(self) -> Chosen:
+        """The rows, ascending."""
+        return self._choose()
+
+    def scan(
+        self, columns: Sequence[str], predicate: Expr | None = None, shards: Sequence[int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of matching rows, with the ordinals of survivors in ``ROW``."""
+        assert predicate is None
+        assert shards is not None
+        assert self.chosen.ordinals is not None
+        ordinals = self.chosen.ordinals
+        for shard in shards:
+            first, last = np.searchsorted(ordinals, self.manifest.starts[shard : shard + 2]).tolist()
+            matches = [index[first:last] for _, index in self.chosen.rights]
+            arrays = [pa.array(each) for each in (*matches, ordinals[first:last])]
+            yield pa.record_batch(arrays, names=[*columns, ROW])

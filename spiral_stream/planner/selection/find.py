@@ -25,17 +25,16 @@ from spiral_stream.derived.kinds.selected_rows import Survivors, width_of
 from spiral_stream.derived.many_sources import together
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.work.executors import Builders, builders_in_force
-from spiral_stream.derived.work.turns import one_at_a_time
+from spiral_stream.derived.work.make import one_at_a_time
 from spiral_stream.errors import DamageError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import mended, publish, publish_file
 from spiral_stream.plan import nodes
 from spiral_stream.plan.saving.fingerprint import canonical, digest
 from spiral_stream.plan.tree import spine, walk
-from spiral_stream.planner.selection.by_shard import Probe, Probed, forget_sides, looked_at
+from spiral_stream.planner.selection.by_shard import INT64, Outcome, OutcomeRows, Probe, Probed, forget_sides, looked_at
 from spiral_stream.planner.selection.late_columns import Fetchable
 from spiral_stream.planner.selection.narrow_columns import KeptRelation
-from spiral_stream.planner.selection.outcome import INT64, Outcome, OutcomeRows
 from spiral_stream.planner.selection.rewrites import Keep, Match, Rewritten, rewrite
 from spiral_stream.planner.selection.whole import (
     Chosen,

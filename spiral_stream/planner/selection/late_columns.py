@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.dialects.numpy import to_column
 from spiral_stream.expr import Alias, Call, Cast, Col, Expr, Lit, lit
-from spiral_stream.sources.arrow.memory import MemoryReader
+from spiral_stream.sources.arrow.table import MemoryReader
 from spiral_stream.sources.source import Unit
 
 UInt64 = NDArray[np.uint64]

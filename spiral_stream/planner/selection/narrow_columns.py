@@ -4,6 +4,8 @@ A narrow column is kept for all rows of the relation, one piece per storage shar
 lists of them, short texts, and lists of integers. It is made at the first use by one pass over the column and shared by
 every plan, whatever its filter. A gather of 1,500 texts takes 0.2 ms here and 3 ms through Lance. What would take much
 disk or time (`derived.unasked`) waits for `materialize`; columns of bytes and of long texts stay where they are.
+
+A column of lists that lies in the source's own mapped files: batches read it as a kept column, and nothing is kept.
 """
 
 import threading
@@ -12,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
@@ -24,27 +26,77 @@ from spiral_stream.derived.build import BuildProgress, build, load
 from spiral_stream.derived.derivation import Derivation, ShardSource
 from spiral_stream.derived.exchange import meet
 from spiral_stream.derived.index import Roster, RosterFile, keys_of
-from spiral_stream.derived.kinds.column import FIXED, TEXT, Column, form_of
+from spiral_stream.derived.kinds.column import FIXED, TEXT, Column, ListLengths, form_of
 from spiral_stream.derived.kinds.gather import KeptColumn, located
-from spiral_stream.derived.kinds.lengths import ListLengths
 from spiral_stream.derived.many_sources import together
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.unasked import LOOKED_AT_ROWS, Cost, cost_of
 from spiral_stream.derived.work.executors import Builders, builders_in_force
 from spiral_stream.errors import DamageError, warn
 from spiral_stream.expr import Col
+from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.publish import publish_file
 from spiral_stream.integrity.seal import MENDED
 from spiral_stream.planner.selection.late_columns import Columns, Read, UInt64, place_of
-from spiral_stream.planner.selection.mapped_column import MappedColumn
 from spiral_stream.semantic import semantic_of
+from spiral_stream.sources.source import Spans
+
+Int64 = NDArray[np.int64]
+
+_LOOKED_AT: Final = 256  # rows, to tell how long lists are
+
+
+@final
+class MappedColumn:
+    """One column of an open relation, with the methods of `KeptColumn` that lists have. Thread-safe.
+
+    Args:
+        relation: it is closed by its owner.
+        name: one of its `in_place`.
+    """
+
+    copies: ClassVar[bool] = False
+
+    def __init__(self, relation: OpenRelation, name: str) -> None:
+        self.column = Column(name, relation.schema.field(name).type)
+        self._relation, self._starts = relation, relation.manifest.starts
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all items, as some rows say."""
+        total = self._relation.manifest.total
+        some = np.unique(np.linspace(0, total - 1, min(total, _LOOKED_AT)).astype(np.uint64))
+        found = self._relation.spans(some, self.column.name)
+        return int(found.lengths.mean() * found.item_bytes * total) if len(some) else 0
+
+    def lengths(self, shards: Int64, offsets: UInt64) -> Int64:
+        """Return the items of rows; arguments as in `KeptColumn`."""
+        return self._spans(shards, offsets).lengths
+
+    def ragged(self, shards: Int64, offsets: UInt64) -> Ragged:
+        """Return rows as addresses of mapped memory; arguments as in `KeptColumn`."""
+        found = self._spans(shards, offsets)
+        item_bytes = np.full(len(found.lengths), found.item_bytes, np.uint8)
+        return Ragged(found.addresses, found.lengths, item_bytes, found.signed, found.owners)
+
+    def arrow(self, shards: Int64, offsets: UInt64) -> Any:
+        """Return rows as an Arrow array of the column's type; arguments as in `KeptColumn`."""
+        name = self.column.name
+        found = self._relation.fetch(self._ordinals(shards, offsets), [name]).column(name).combine_chunks()
+        return found if isinstance(found, pa.Array) else found.chunk(0)
+
+    def _spans(self, shards: Int64, offsets: UInt64) -> Spans:
+        return self._relation.spans(self._ordinals(shards, offsets), self.column.name)
+
+    def _ordinals(self, shards: Int64, offsets: UInt64) -> UInt64:
+        return self._starts[shards] + offsets
+
 
 NARROW_BYTES: Final = 64  # a row of at most as many is kept whatever the number of rows
 AUTO_BYTES: Final = 4 << 30  # of a wider column; a larger one is kept by `materialize`
 MAPPED_AT_ONCE: Final = 256  # parts of a column; of more, each is mapped when it is first read
 RARE: Final = 64  # a column is not made for a selection that reads fewer than one row in as many
 _ATTEMPTS: Final = 8  # to make what is damaged again: a disk may damage all that it is given
-_LOOKED_AT: Final = 256  # rows, to tell how long texts and lists are
 _RUNS: Final = 4  # in which they lie in a large relation
 
 

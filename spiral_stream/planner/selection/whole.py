@@ -35,8 +35,7 @@ from spiral_stream.planner.selection.rewrites import Arrange, First, Head, Keep,
 from spiral_stream.planner.selection.row_frame import Frame
 from spiral_stream.relational import engine
 from spiral_stream.relational.sql import run_sql
-from spiral_stream.sources.arrow.memory import MemoryReader
-from spiral_stream.sources.arrow.views import no_rows, without_dictionaries
+from spiral_stream.sources.arrow.table import MemoryReader, no_rows, without_dictionaries
 from spiral_stream.sources.source import ROW
 
 Int64 = NDArray[np.int64]

@@ -29,8 +29,7 @@ from spiral_stream.planner.columns.lineage import Key, Stored
 from spiral_stream.planner.stages import ClipStage, ImageStage, PlainStage, SoundStage, Stages
 from spiral_stream.runtime.batch.blanks import blank
 from spiral_stream.runtime.batch.deferred import Deferred, Here, calls_of
-from spiral_stream.runtime.batch.gathering import Gathering
-from spiral_stream.runtime.batch.look_up import FoundBatch, LookingUp
+from spiral_stream.runtime.batch.look_up import FoundBatch, Gathering, LookingUp
 from spiral_stream.runtime.batch.pending_batch import Batch, Pending, dropped_on_error, finish
 from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import Int64, SampleReader, as_lists
@@ -39,9 +38,8 @@ from spiral_stream.runtime.fields.bytes import stored_bytes, stored_size
 from spiral_stream.runtime.fields.clips import ClipFeed, ClipField, Found
 from spiral_stream.runtime.fields.draft import Draft, all_skipped, spread
 from spiral_stream.runtime.fields.geometry import BatchFollowers, Followers
-from spiral_stream.runtime.fields.image_lists import ImageListField
+from spiral_stream.runtime.fields.image_lists import ImageListField, ListFilling, is_mask_of_list
 from spiral_stream.runtime.fields.images import Held, ImageField, fill_rows
-from spiral_stream.runtime.fields.list_filling import ListFilling, is_mask_of_list
 from spiral_stream.runtime.fields.rows_ahead import Expecting
 from spiral_stream.runtime.fields.sequences import SequenceFilling
 from spiral_stream.runtime.fields.size import OBJECT_BYTES, batch_bytes, object_bytes, room

@@ -19,10 +19,10 @@ from spiral_stream.plan.functions.context import Context
 from spiral_stream.plan.nodes import Sampled
 from spiral_stream.plan.verbs.maps import PART, SampleAssembly, SampleFilter, SampleFlatMap, SampleTokens
 from spiral_stream.planner.columns.lineage import LISTS, MASK, REFUSED, Key, Made, identity_keys
-from spiral_stream.runtime.columns.assembling import assembler, called, finished, pushed
+from spiral_stream.runtime.columns.functions import assembler, called, finished, pushed
 from spiral_stream.runtime.columns.samples import Int64, Lost, SampleReader, Samples, as_lists, lengths_of, names_of
 from spiral_stream.sampling.epoch import Places
-from spiral_stream.sources.arrow.views import no_rows
+from spiral_stream.sources.arrow.table import no_rows
 from spiral_stream.threads import doing
 
 

@@ -3,12 +3,16 @@
 A column of a sample comes from the relational part, fetched late and by address, or from one of the plan's maps.
 `SampleReader.need` asks `planner.columns.lineage` what the wanted columns are computed from, fetches the stored ones in one
 call per stream, and runs the maps in order. Token columns are `Ragged` addresses here, never Arrow columns.
+
+Compare tokens with the lengths that the plan takes from a column (``length=`` of a formation).
+
+Such a plan decides who shares a batch without its tokens, so a wrong length is found only when a batch reads them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +20,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream import seeding
+from spiral_stream.batching.formation import Formation
+from spiral_stream.batching.packing import Packed
 from spiral_stream.cache.kinds.chats import mask_behind
 from spiral_stream.dialects.numpy import to_column
-from spiral_stream.expr import Expr, bind
+from spiral_stream.errors import DataError
+from spiral_stream.expr import Expr, bind, parse
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.blocks import moment, need_sound
 from spiral_stream.plan.functions.cached_functions import function_of
@@ -48,17 +55,66 @@ from spiral_stream.planner.columns.lineage import (
 from spiral_stream.planner.columns.mixed_columns import MixedColumns
 from spiral_stream.planner.columns.streams import read, split
 from spiral_stream.planner.stages import Stages
-from spiral_stream.runtime.columns.assembling import called
-from spiral_stream.runtime.columns.declared_lengths import DeclaredLengths
-from spiral_stream.runtime.columns.functions import Calling
-from spiral_stream.runtime.columns.token_columns import TokenColumns
-from spiral_stream.runtime.columns.unreadable import reasons
+from spiral_stream.runtime.columns.functions import Calling, called
+from spiral_stream.runtime.columns.tokens import TokenColumns, reasons
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.threads import CLOSE_TIMEOUT_S, OwnThread, Workers, doing
 from spiral_stream.transforms.python import INDEX
 
 Int64 = NDArray[np.int64]
+_NO_CAP: Final = np.iinfo(np.int64).max
+
+
+@final
+class DeclaredLengths:
+    """The lengths that a formation takes from columns, and the token columns that they stand for."""
+
+    def __init__(self, stages: Stages, lineage: Lineage, formation: Formation) -> None:
+        self._texts = formation.length_texts
+        self.exprs = [parse(text) for text in self._texts]
+        self._columns = sorted({stage.field.column for stage in stages.sequences})
+        self.tokens: list[Key] = list(lineage.keys(self._columns, lineage.end))
+        self.keys = [key for each in self.exprs for key in lineage.expression_keys(each, lineage.end)]
+        self._packed = isinstance(formation, Packed)
+        self._own = bool(formation.widths)  # which are sorted by column too
+        self._caps = [_NO_CAP]
+        if isinstance(formation, Packed) and formation.oversize == "truncate":
+            self._caps = list(formation.row_widths)
+
+    def check(self, stated: Sequence[pa.Array], columns: Mapping[Key, Any], refused: NDArray[np.bool_]) -> None:
+        """Refuse samples whose tokens are not as many as stated.
+
+        Args:
+            stated: the values of each column, shape [S].
+            columns: of S samples, with their tokens.
+            refused: shape [S]: samples whose text cannot be read; they have no tokens.
+
+        Raises:
+            DataError: says what was stated and what was found; ``row`` is the first such sample.
+        """
+        values = [np.asarray(each.to_numpy(zero_copy_only=False), dtype=np.int64) for each in stated]
+        found = [_lengths(columns[key]) for key in self.tokens]
+        if not self._packed:  # which pads every column by itself: the longest decides
+            found = [np.maximum.reduce(found)]
+        for at, (name, lengths) in enumerate(zip(self._columns, found, strict=False)):
+            wanted, text = (each[at if self._own else 0] for each in (values, self._texts))
+            cap = self._caps[at if len(self._caps) > 1 else 0]
+            unlike = (np.minimum(lengths, cap) != np.minimum(wanted, cap)) & ~refused
+            if unlike.any():
+                row = int(np.flatnonzero(unlike)[0])
+                msg = (
+                    f"collate: length={text!r} says {int(wanted[row]):,} tokens, and {name!r} has {int(lengths[row]):,}. "
+                    "Mend that column, or leave length out"
+                )
+                raise DataError(msg, row=row)
+
+
+def _lengths(column: pa.Array | Ragged) -> Int64:
+    if isinstance(column, Ragged):
+        return column.lengths
+    found: Int64 = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
 
 
 @final

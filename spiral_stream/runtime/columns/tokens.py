@@ -3,14 +3,22 @@
 Both ways give addresses in memory, so a batch does not depend on which caches are built. Lengths come from the
 cache's descriptors, so no token is read to know them. Rows are looked up shard by shard, after one sort of the shard
 numbers; a call costs about 3 us per shard and 0.1 us per row.
+
+The token columns of a plan's samples, whichever stream each sample is of: the tokens, or only how many there are.
+
+Columns of samples of which some have texts that cannot be read.
+
+Unreadable samples get no tokens and null values; the reason is recorded in a separate column (`lineage.Refusal`). A
+user's function is called with the readable samples only (`runtime.columns.functions`), so it does not have to handle the others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.cache.kinds.chats import ChatKind
@@ -18,11 +26,17 @@ from spiral_stream.cache.kinds.kind import Rows
 from spiral_stream.cache.kinds.tokens import TokenKind
 from spiral_stream.cache.store.reader import CachedShard, CacheReader
 from spiral_stream.catalog.relation.reader import OpenRelation
-from spiral_stream.errors import CacheError, DataError
+from spiral_stream.errors import CacheError, DataError, renumbered
 from spiral_stream.fields.ragged import Ragged
+from spiral_stream.plan.verbs.maps import SampleTokens
+from spiral_stream.planner.columns.streams import ordinals, split
+from spiral_stream.planner.stages import Stages, TokenStage
 from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
+from spiral_stream.transforms.text.chat_encoder import ChatEncoder
+from spiral_stream.transforms.text.encoder import TextEncoder
 
 TOGETHER: Final = 512  # texts that one task fetches and encodes: about a megabyte
 
@@ -218,3 +232,135 @@ def _refused(stored: CachedShard, at: Int64, start: int) -> dict[int, str]:
     empty = np.flatnonzero((at >= 0) & (stored.sizes[at] == 0)).tolist()  # a refused row has no payload
     reasons = ((place, stored.refused(int(at[place]))) for place in empty)
     return {place + start: reason for place, reason in reasons if reason is not None}
+
+
+def encoded(encoder: TextEncoder | ChatEncoder, texts: pa.Table, refused: dict[int, str] | None) -> Ragged:
+    """Tokenize computed columns.
+
+    Args:
+        encoder: the tokenizer.
+        texts: the columns of the transform, S rows: first the text, by the name that reasons give it.
+        refused: if given, unreadable texts get no tokens, and the reason is put here, by place.
+
+    Raises:
+        DataError: a text cannot be read, and ``refused`` is None; ``row`` is its place.
+    """
+    name, *others = texts.column_names
+    kind: TokenKind | ChatKind
+    if isinstance(encoder, ChatEncoder):
+        kind = ChatKind("", name, tuple(others), encoder)
+    elif refused is None:
+        return Ragged.of_flat(*encoder.encode(texts[name]))
+    else:
+        kind = TokenKind("", name, encoder)
+    rows = kind.keep_rows(texts, "")
+    if refused is not None:
+        refused.update(rows.refused)
+    elif rows.refused:
+        row = min(rows.refused)
+        raise DataError(rows.refused[row], row=row)
+    begins = (np.cumsum(rows.sizes) - rows.sizes).astype(np.uint64)
+    items = np.full(len(rows.sizes), kind.item_bytes, np.uint8)
+    addresses = np.uint64(rows.payload.ctypes.data) + begins
+    return Ragged(addresses, kind.lengths(rows.sizes), items, signed=False, owners=(rows.payload,))
+
+
+def reasons(refused: Mapping[int, str], count: int) -> pa.Array:
+    """Return the reasons as a column of text, one per sample: null for samples that can be read."""
+    if not refused:
+        return pa.nulls(count, pa.utf8())
+    return pa.array([refused.get(row) for row in range(count)], pa.utf8())
+
+
+V = TypeVar("V")
+Refused = dict[int, str]  # place of a sample -> why its text cannot be read
+
+
+@final
+class TokenColumns:
+    """The token columns of a plan, by the number of the map that makes each. Thread-safe."""
+
+    def __init__(self, stages: Stages, metrics: Metrics, pool: Executor | None) -> None:
+        """Open the caches.
+
+        Args:
+            stages: the lowered plan.
+            metrics: where reads are counted.
+            pool: encodes long texts that no cache holds; None leaves them to the caller's thread.
+        """
+        self._stages, self._metrics = stages, metrics
+        made = [at for at, step in enumerate(stages.maps) if isinstance(step, SampleTokens)]
+        self._tokens = dict(zip(made, stages.tokens, strict=True))  # by the map, for two may give one name
+        self._feeds = {at: _feeds(stages, stage, metrics, pool) for at, stage in self._tokens.items()}
+
+    def computed(self, at: int) -> bool:
+        """Whether the text of map ``at`` is computed, so that it has to be given."""
+        return not self._feeds[at]
+
+    def of_texts(self, at: int, texts: pa.Table, refused: Refused | None) -> Ragged:
+        """Encode texts that the plan computes."""
+        with self._metrics.calling(f"tokenize {', '.join(texts.column_names)}"):
+            return encoded(self._tokens[at].encoder, texts, refused)
+
+    def tokens(self, at: int, places: Places, refused: Refused | None) -> Ragged:
+        """Return the tokens of samples.
+
+        Args:
+            at: number of the map.
+            places: S samples.
+            refused: if given, unreadable samples get no tokens, and the reason is put here, by place.
+
+        Raises:
+            DataError: a text cannot be read, and ``refused`` is None; ``row`` is the first such place.
+        """
+        found = self._asked(at, places, refused, TokenFeed.tokens)
+        if not found:
+            return Ragged.of_flat(np.empty(0, dtype=np.uint16), np.zeros(1, dtype=np.int64))
+        return found[0][1] if len(found) == 1 else Ragged.concat([tokens for _, tokens in found]).take(_order(found))
+
+    def lengths(self, at: int, places: Places, refused: Refused | None) -> pa.Array:
+        """Return how many tokens samples have, as integers: from a cache no token is read. Arguments as in `tokens`."""
+        found = self._asked(at, places, refused, TokenFeed.lengths)
+        if not found:
+            return pa.array(np.empty(0, np.int64))
+        return pa.array(found[0][1] if len(found) == 1 else np.concatenate([each for _, each in found])[_order(found)])
+
+    def _asked(
+        self, at: int, places: Places, refused: Refused | None, ask: Callable[[TokenFeed, UInt64, Refused | None], V]
+    ) -> list[tuple[Int64, V]]:
+        """What each stream's feed answers, and for which samples."""
+        feeds = self._feeds[at]
+        whole = [(0, np.arange(len(places)))]
+        out = []
+        for stream, where in whole if len(feeds) == 1 else split(places):
+            own = ordinals(self._stages.streams, stream, places.rows[where])
+            out.append((where, _at_rows(feeds[stream], own, where, refused, ask)))
+        return out
+
+
+def _order(found: Sequence[tuple[Int64, Any]]) -> Int64:
+    """Where, among the values of several streams' samples one after the other, that of each sample stands."""
+    return np.argsort(np.concatenate([where for where, _ in found]), kind="stable")
+
+
+def _feeds(stages: Stages, stage: TokenStage, metrics: Metrics, pool: Executor | None) -> list[TokenFeed]:
+    return [
+        TokenFeed(stream.base, cache.kind, cache.store.open(), metrics, pool)
+        for stream, cache in zip(stages.streams, stage.caches, strict=False)
+    ]
+
+
+def _at_rows(
+    feed: TokenFeed,
+    own: UInt64,
+    where: Int64,
+    refused: Refused | None,
+    ask: Callable[[TokenFeed, UInt64, Refused | None], V],
+) -> V:
+    """Ask one stream's feed. The row of an error, and refused rows, count among all samples."""
+    found: Refused | None = None if refused is None else {}
+    with renumbered(where):
+        answer = ask(feed, own, found)
+    if refused is not None and found:
+        refused.update({int(where[row]): reason for row, reason in found.items()})
+    return answer

@@ -12,7 +12,7 @@ from spiral_stream.planner.columns.streams import split
 from spiral_stream.runtime.fields.size import object_bytes
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.semantic import is_list
-from spiral_stream.sources.references.payload import payload
+from spiral_stream.sources.references.resolve import payload
 
 
 def stored_bytes(payloads: Sequence[Payload], places: Places, values: pa.Array) -> list[Any]:

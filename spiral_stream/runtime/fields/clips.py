@@ -30,8 +30,8 @@ from spiral_stream.errors import DataError, SourceError, anew, renumbered
 from spiral_stream.plan.fields.clips import TIMES
 from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.stages import ClipStage
+from spiral_stream.runtime.fields.images import stored_rows
 from spiral_stream.runtime.fields.rows_ahead import RowsAhead, least
-from spiral_stream.runtime.fields.stored import stored_rows
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import UInt64

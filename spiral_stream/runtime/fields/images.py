@@ -3,10 +3,12 @@
 Both ways give the bytes that the cache profile stores, as addresses in memory, so a batch does not depend on which
 caches are built. Stored JPEGs are decoded a few at a time into the thread's scratch memory, and only as far as the crop
 needs (`decoders.image.region`). Raw pixels are resized straight from the mapped file.
+
+Look up rows of a relation in a cache, shard by shard.
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar, final
 
@@ -15,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.cache.kinds.images import ImageKind, Pixels, StoredImage
-from spiral_stream.cache.store.reader import CacheReader
+from spiral_stream.cache.store.reader import CachedShard, CacheReader
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.decoders.image import region
 from spiral_stream.decoders.image.oriented import UPRIGHT, orientation
@@ -24,7 +26,6 @@ from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.stages import ImageStage
 from spiral_stream.runtime.fetch import Fetched, fetched, need_all
 from spiral_stream.runtime.fields.rows_ahead import RowsAhead, least
-from spiral_stream.runtime.fields.stored import stored_rows
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.neighbours import around
 from spiral_stream.sampling.epoch import Places
@@ -34,6 +35,32 @@ from spiral_stream.sources.references.resolve import resolve
 from spiral_stream.threads import doing
 from spiral_stream.transforms.chain import ImageChain, Program
 from spiral_stream.transforms.image.image import ImageProgram
+
+Int64 = NDArray[np.int64]
+
+
+def stored_rows(
+    relation: OpenRelation, cache: CacheReader | None, ordinals: UInt64
+) -> Iterator[tuple[Int64, CachedShard, Int64]]:
+    """Yield for each shard: the places in ``ordinals`` that the cache holds, the cached shard, and their rows in it.
+
+    Args:
+        relation: the relation that owns the rows.
+        cache: None yields nothing.
+        ordinals: shape [P], uint64: rows of the relation.
+    """
+    if cache is None:
+        return
+    manifest = relation.manifest
+    shards = manifest.shard_of(ordinals)
+    for shard in np.unique(shards):
+        stored = cache.shard(manifest.content_keys[int(shard)].as_py())
+        if stored is None:
+            continue
+        places = np.flatnonzero(shards == shard)
+        found = stored.find(ordinals[places] - manifest.starts[shard])
+        yield places[found >= 0], stored, found[found >= 0]
+
 
 Sizes = NDArray[np.int32]  # [P, 2] height and width
 Held = dict[int, Fetched]  # ordinal -> what its reference names

@@ -16,10 +16,9 @@ from spiral_stream.batching.lanes import Lanes
 from spiral_stream.batching.tail import PadPartial
 from spiral_stream.runtime.columns.samples import Samples
 from spiral_stream.runtime.forming.chapter import Chapter, Grown
-from spiral_stream.runtime.forming.cost import ENOUGH_S, CountingCost
+from spiral_stream.runtime.forming.cost import ENOUGH_S, CountingCost, Outlook, Request
 from spiral_stream.runtime.forming.counting import At
 from spiral_stream.runtime.forming.inputs import Forming
-from spiral_stream.runtime.forming.outlook import Outlook, Request
 from spiral_stream.runtime.forming.remainder import Fill, Rests
 from spiral_stream.runtime.numbering.formation_index import FormationIndex
 from spiral_stream.runtime.numbering.known_chapters import Known, KnownChapters

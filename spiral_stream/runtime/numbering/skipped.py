@@ -24,7 +24,7 @@ from spiral_stream.planner.state.skips import SkippedSample, Skips, Value
 from spiral_stream.runtime.numbering.drawn import Drawn, part_of
 from spiral_stream.runtime.numbering.known_chapters import Known
 from spiral_stream.runtime.numbering.numbering import CountLimits, Drawable, Numbering
-from spiral_stream.runtime.numbering.row_lookup import found_rows
+from spiral_stream.runtime.numbering.random_access import found_rows
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import LARGEST, UInt64
 

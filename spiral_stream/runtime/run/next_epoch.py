@@ -6,29 +6,184 @@ batches themselves are built by the next pass, which waits for what is still on 
 
 Only where it is known without much work which samples share a batch, and where there is a node cache: nothing is kept here.
 A run that says how many epochs it takes (`bind(epochs=)`) fetches nothing after its last one.
+
+What a batch reads over a network, for whoever fetches it before the batch is built.
+
+Each field is asked as it is when its batch is built, so that the same bytes come. What would not be kept is left out:
+rows of a table whose reader passes the node cache by, and files of this machine. A column that a map makes is left out too,
+for no function is called before its time.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
-from typing import Final, final
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from spiral_stream.cursor import LAST_EPOCH
 from spiral_stream.errors import SpiralError
+from spiral_stream.fields.ragged import Ragged
+from spiral_stream.plan.nodes import Collate
+from spiral_stream.plan.tree import need
 from spiral_stream.planner.binding.bindings import Bound
-from spiral_stream.planner.stages import Stages
-from spiral_stream.runtime.columns.samples import SampleReader
-from spiral_stream.runtime.fetch import FETCHERS
+from spiral_stream.planner.columns.lineage import Stored, identity_keys
+from spiral_stream.planner.columns.payload import Payload
+from spiral_stream.planner.columns.streams import read, split
+from spiral_stream.planner.stages import ClipStage, PlainStage, SoundStage, Stages
+from spiral_stream.runtime.batch.builder import PIECE_ROWS
+from spiral_stream.runtime.columns.samples import SampleReader, Samples
+from spiral_stream.runtime.fetch import FETCHERS, pieces
+from spiral_stream.runtime.fields import image_lists as list_filling
+from spiral_stream.runtime.fields.bytes import stored_bytes
+from spiral_stream.runtime.fields.clips import ClipField
+from spiral_stream.runtime.fields.image_lists import ImageListField
+from spiral_stream.runtime.fields.images import ImageField
+from spiral_stream.runtime.fields.sounds import SoundField
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.steps import Steps
 from spiral_stream.runtime.run.opened_plan import Opening
-from spiral_stream.runtime.run.payload_ahead import PayloadAhead
 from spiral_stream.runtime.run.position import Place
+from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.order import UInt64
+from spiral_stream.seeding import view_keys
+from spiral_stream.semantic import is_list
+from spiral_stream.sources.references.objects import names_objects
 from spiral_stream.storage.counters import Traffic, counted_behind
-from spiral_stream.storage.node_cache.node_default import node_cache
+from spiral_stream.storage.node_cache.cache import node_cache
 from spiral_stream.threads import CLOSE_TIMEOUT_S, Workers, warn_left_alone
+
+Fetch = Callable[[], object]
+Int64 = NDArray[np.int64]
+
+
+@final
+class PayloadAhead:
+    """The fields of a stream, asked for what their batches will read.
+
+    Args:
+        stages: the lowered plan.
+        reader: of the stream; what is read here is not in its metrics.
+    """
+
+    def __init__(self, stages: Stages, reader: SampleReader) -> None:
+        self._stages, self._reader = stages, reader.for_counting()
+        unseen = Metrics()
+        self._images = [(each, ImageField(each, unseen)) for each in stages.images if each.listed is None]
+        self._lists = [(each, ImageListField(each, unseen)) for each in stages.images if each.listed is not None]
+        self._clips = [(each, ClipField(each, unseen)) for each in stages.clips]
+        self._sounds = [(each, SoundField(each, unseen)) for each in stages.sounds if self._is_stored(each.column)]
+        self._plains = [each for each in stages.plains if each.payloads and self._is_stored(each.field.column)]
+        self._columns = sorted(self._read_columns())
+        identity = all(isinstance(key, Stored) for key in identity_keys(stages))
+        self._draws = identity and not all(each.selection.deterministic for each in stages.clips)
+
+    def _is_stored(self, column: str) -> bool:
+        return isinstance(self._reader.lineage.key(column, self._reader.end), Stored)
+
+    def _read_columns(self) -> set[str]:
+        """The columns whose references are looked at, and of tables on a store all that batches read by row."""
+        named = {each.column for each, _ in self._sounds} | {each.field.column for each in self._plains}
+        bases = [stream.base for stream in self._stages.streams]
+        if any(base.remote and base.node_kept for base in bases):
+            by_address = {each.column for each, _ in (*self._images, *self._lists)} | {
+                each.column for each, _ in self._clips
+            }
+            fields = [field for _, field in need(self._stages.plan, Collate).fields]
+            names = [name for field in fields for name in field.columns if name not in by_address]
+            keys = [*self._reader.lineage.keys(names, self._reader.end), *identity_keys(self._stages)]
+            named |= {key.name for key in self._reader.lineage.rests_on(keys) if isinstance(key, Stored)}
+        return named
+
+    def fetches(self, epoch: int, samples: Samples) -> Iterator[Fetch]:
+        """Yield what fetches a batch, piece by piece. Reads small columns meanwhile.
+
+        Args:
+            epoch: the epoch whose order is drawn.
+            samples: of the batch; their columns are not looked at.
+
+        Raises:
+            SourceError: a relation cannot be read.
+        """
+        places = samples.places
+        if not len(places):
+            return
+        columns = {name: _array(each) for name, each in read(self._stages.streams, places, self._columns).items()}
+        for image, images in self._images:
+            for some in _cut(places.take(self._far(image.payloads, places)), PIECE_ROWS):
+                yield partial(images.fetch, some)
+        for image, lists in self._lists:
+            for some in _cut(places.take(self._far(image.payloads, places)), list_filling.PIECE_ROWS):
+                yield partial(_fetch_lists, lists, some)
+        for sound, sounds in self._sounds:
+            yield from self._of_sound(sound, sounds, places, columns[sound.column])
+        for plain in self._plains:
+            yield from self._of_bytes(plain, places, columns[plain.field.column])
+        for clip, clips in self._clips:
+            yield from self._of_clips(clip, clips, epoch, samples)
+
+    def _of_sound(self, stage: SoundStage, field: SoundField, places: Places, values: pa.Array) -> Iterator[Fetch]:
+        far = self._far(stage.payloads, places, values)
+        for start, stop in pieces(len(far), max(1, PIECE_ROWS // 4)):
+            yield partial(field.fetch, places.take(far[start:stop]), values.take(pa.array(far[start:stop])))
+
+    def _of_bytes(self, stage: PlainStage, places: Places, values: pa.Array) -> Iterator[Fetch]:
+        far = self._far(stage.payloads, places, values)
+        for start, stop in pieces(len(far), PIECE_ROWS):
+            some = far[start:stop]
+            yield partial(stored_bytes, stage.payloads, places.take(some), values.take(pa.array(some)))
+
+    def _of_clips(self, stage: ClipStage, field: ClipField, epoch: int, samples: Samples) -> Iterator[Fetch]:
+        far = self._far(stage.payloads, samples.places)
+        if not len(far) or not (self._draws or stage.selection.deterministic):
+            return
+        own = Samples(samples.places.take(far), samples.parts[far], samples.origins[far])
+        keys = self._reader.random_keys(epoch, own) if self._draws else np.zeros(len(far), dtype=np.uint64)
+        for _, fetch in field.find(own.places, view_keys(keys, stage.view)):
+            if fetch is not None:
+                yield fetch
+
+    def _far(self, payloads: Sequence[Payload], places: Places, values: pa.Array | None = None) -> Int64:
+        """Return the places of samples whose payload comes over a network and is kept; ``values`` are their references."""
+        far = [
+            where
+            for stream, where in split(places)
+            if _is_far(payloads[stream], places.rows[where], None if values is None else values.take(pa.array(where)))
+        ]
+        return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *far]))
+
+
+def _is_far(payload: Payload, rows: UInt64, values: pa.Array | None) -> bool:
+    relation, kind = payload.relation, payload.relation.schema.field(payload.column).type
+    inner = kind.value_type if is_list(kind) else kind
+    if pa.types.is_binary(inner) or pa.types.is_large_binary(inner):
+        return values is None and relation.remote and relation.node_kept  # else the column was read already
+    if values is None and relation.remote:
+        return True
+    if values is None:
+        values = relation.fetch(payload.ordinals(rows), [payload.column])[payload.column]
+    return names_objects(values, relation.base)
+
+
+def _array(column: Any) -> pa.Array:
+    if isinstance(column, Ragged):
+        return column.arrow()
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
+
+
+def _cut(places: Places, rows: int) -> Iterator[Places]:
+    for start, stop in pieces(len(places), rows):
+        yield places.take(np.arange(start, stop))
+
+
+def _fetch_lists(field: ImageListField, places: Places) -> None:
+    field.find(places).fetch()
+
 
 AHEAD_BYTES: Final = 256 << 20
 _OF_CACHE: Final = 8  # at most this part of the node cache's limit

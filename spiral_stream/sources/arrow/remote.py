@@ -19,7 +19,7 @@ from spiral_stream.expr import Expr
 from spiral_stream.sources.arrow.messages import BatchPlaces, walked
 from spiral_stream.sources.arrow.ranges import Range, Rounds, Runs, columns_of, together, unread_type
 from spiral_stream.sources.arrow.stream import THREADS, stored, stored_column
-from spiral_stream.sources.arrow.views import no_rows
+from spiral_stream.sources.arrow.table import no_rows
 from spiral_stream.sources.files.lru import HeldFiles
 from spiral_stream.sources.row_filter import needed, passing
 from spiral_stream.sources.source import ROW, Known, Reader, Unit, content_key, without_columns

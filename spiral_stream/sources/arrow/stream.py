@@ -20,7 +20,7 @@ from spiral_stream.errors import DamageError, SourceError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.integrity.blocks import Mapped, moment, need_sound
 from spiral_stream.integrity.regular_files import need_file
-from spiral_stream.sources.arrow.views import no_rows, plain, plain_column, same_items
+from spiral_stream.sources.arrow.table import no_rows, plain, plain_column, same_items
 from spiral_stream.sources.files.lru import HeldFiles
 from spiral_stream.sources.row_filter import needed, passing
 from spiral_stream.sources.source import ROW, Known, Reader, Unit, content_key, without_columns

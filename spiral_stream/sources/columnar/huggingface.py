@@ -21,10 +21,9 @@ from spiral_stream.sources.arrow.remote import ArrowObjectReader
 from spiral_stream.sources.arrow.stream import ArrowStreamReader
 from spiral_stream.sources.columnar.features import FeaturedReader, Features, media_columns
 from spiral_stream.sources.columnar.parquet import ParquetReader
-from spiral_stream.sources.files.added import need_origin, with_added
-from spiral_stream.sources.files.listing import listed
+from spiral_stream.sources.files.listing import listed, listed_below
+from spiral_stream.sources.files.partition_columns import need_origin, with_added
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found, outside_allowed
-from spiral_stream.sources.files.remote_folder import listed_below
 from spiral_stream.sources.source import Known, Reader, Source
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.open import store_of

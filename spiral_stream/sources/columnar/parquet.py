@@ -21,7 +21,7 @@ from spiral_stream.arguments import class_door
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, shown
 from spiral_stream.expr import Expr
-from spiral_stream.sources.arrow.views import as_plain, no_rows
+from spiral_stream.sources.arrow.table import as_plain, no_rows
 from spiral_stream.sources.columnar.parquet_file import (
     ParquetFile,
     chunks_of,
@@ -31,11 +31,9 @@ from spiral_stream.sources.columnar.parquet_file import (
     rows_at_once,
     runs_of,
 )
-from spiral_stream.sources.files.added import need_origin, with_added
 from spiral_stream.sources.files.listing import Paths, common_folder, listed, set_given_paths
-from spiral_stream.sources.files.lru import HeldFiles
-from spiral_stream.sources.files.partition_columns import has_keys, hive_columns, need_equal
-from spiral_stream.sources.files.recent import Recent
+from spiral_stream.sources.files.lru import HeldFiles, Recent
+from spiral_stream.sources.files.partition_columns import has_keys, hive_columns, need_equal, need_origin, with_added
 from spiral_stream.sources.row_filter import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, ordinals_of, without_columns
 from spiral_stream.storage.uri import is_object

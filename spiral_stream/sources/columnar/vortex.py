@@ -22,10 +22,10 @@ from spiral_stream.errors import SourceError, SpiralError, anew, cut
 from spiral_stream.expr import Expr
 from spiral_stream.extras import need
 from spiral_stream.integrity.regular_files import open_file
-from spiral_stream.sources.arrow.views import no_rows, plain, plain_column
-from spiral_stream.sources.files.added import need_origin, with_added
+from spiral_stream.sources.arrow.table import no_rows, plain, plain_column
 from spiral_stream.sources.files.listing import Paths, common_folder, listed, set_given_paths
 from spiral_stream.sources.files.lru import HeldFiles
+from spiral_stream.sources.files.partition_columns import need_origin, with_added
 from spiral_stream.sources.row_filter import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
 from spiral_stream.storage.file_object import RemoteBytes, look, read_parts

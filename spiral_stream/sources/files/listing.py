@@ -2,21 +2,251 @@
 
 What exists is taken as it is written, whatever letters it has. Names are relative to the folder that all of them lie
 below, so that data that is moved keeps its names, and sorted, so that no file system and no order of a list matters.
+
+Which objects a source's URIs name: as `listing` for files, from one list of what lies below each prefix.
+
+What lies below a URI, from one list: names, sizes and etags, so that no object is looked at alone.
+
+What a brace pattern stands for, as a shell writes it out: ``part-{000..007}.tar``, ``{train,val}/*.jsonl``.
+
+Patterns may have several groups, and groups inside groups. The leftmost group varies slowest. Zeros in front set the
+width of a range. What is no group (``{x}``, an open brace) stays as it is written. Nothing is held: a range of 10^12
+numbers costs nothing until they are asked for.
 """
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
-from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.errors import SourceError, anew, cut, shown
 from spiral_stream.integrity.regular_files import need_file
-from spiral_stream.sources.files.braces import expanded
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found, outside_allowed
-from spiral_stream.sources.files.remote_listing import FoundObject, common_prefix, confirmed, objects_of
 from spiral_stream.sources.import_source import ImportUnit
+from spiral_stream.sources.pins import ObjectFacts, Pin, pin_of
 from spiral_stream.sources.source import content_key
-from spiral_stream.storage.uri import is_object
+from spiral_stream.storage.faults import NotThereError
+from spiral_stream.storage.file_object import look, look_all
+from spiral_stream.storage.open import store_of
+from spiral_stream.storage.store import Facts
+from spiral_stream.storage.uri import WEB, is_object, place_of, printable, scheme_of
+
+_NUMBERS: Final = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?")
+_LETTERS: Final = re.compile(r"(?:([a-z])\.\.([a-z])|([A-Z])\.\.([A-Z]))(?:\.\.-?(\d+))?")
+_MOST_DIGITS: Final = 18  # of a number in a range
+
+
+def expanded(pattern: str) -> Iterator[str]:
+    """Yield each text that the pattern stands for; the pattern itself if it has no group."""
+    start = pattern.find("{")
+    while start >= 0:
+        commas = _group(pattern, start)
+        choices = _choices(pattern, commas) if commas else None
+        if choices is not None:
+            for choice in choices:
+                for rest in expanded(pattern[commas[-1] + 1 :]):
+                    yield f"{pattern[:start]}{choice}{rest}"
+            return
+        start = pattern.find("{", start + 1)
+    yield pattern
+
+
+def _group(pattern: str, start: int) -> list[int]:
+    """Places of the opening brace, of the commas between its choices, and of its closing brace; [] if it stays open."""
+    depth, marks = 0, [start]
+    for place in range(start, len(pattern)):
+        letter = pattern[place]
+        if letter == "{":
+            depth += 1
+        elif letter == "," and depth == 1:
+            marks.append(place)
+        elif letter == "}":
+            depth -= 1
+            if depth == 0:
+                return [*marks, place]
+    return []
+
+
+def _choices(pattern: str, marks: list[int]) -> Iterator[str] | None:
+    """The choices of a group, or None if it is neither a list nor a range."""
+    texts = [pattern[left + 1 : right] for left, right in pairwise(marks)]
+    if len(texts) > 1:
+        return (choice for text in texts for choice in expanded(text))
+    if found := _NUMBERS.fullmatch(texts[0]):
+        first, last, step = found.groups()
+        if max(len(first), len(last), len(step or "")) > _MOST_DIGITS:
+            return None
+        padded = any(text.lstrip("-").startswith("0") and text.lstrip("-") != "0" for text in (first, last))
+        width = max(len(first), len(last)) if padded else 0
+        return (f"{number:0{width}d}" for number in _steps(int(first), int(last), step))
+    if found := _LETTERS.fullmatch(texts[0]):
+        small, to_small, large, to_large, step = found.groups()
+        return (chr(code) for code in _steps(ord(small or large), ord(to_small or to_large), step))
+    return None
+
+
+def _steps(first: int, last: int, step: str | None) -> range:
+    by = int(step or 1) or 1
+    return range(first, last + 1, by) if first <= last else range(first, last - 1, -by)
+
+
+_OBJECT_GLOB: Final = re.compile(r"[*?\[]")
+_SHOWN: Final = 5
+
+
+class FoundObject(NamedTuple):
+    """An object that a source's URIs name."""
+
+    given: str  # the URI that names it
+    uri: str
+    facts: Facts
+    looked: bool  # whether a look said what it is like; otherwise a list did
+
+
+def objects_of(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> Iterator[FoundObject]:
+    """Yield the objects that URIs name: each one, those below a prefix, a glob, or a brace pattern.
+
+    Those that are named one by one are looked at together.
+
+    Raises:
+        SourceError: a URI names none, or the store failed.
+    """
+    members = [(uri, member) for uri in uris for member in (expanded(uri) if "{" in uri else (uri,))]
+    alone = [member for _, member in members if not _OBJECT_GLOB.search(member) and _names_one(member)]
+    looks = dict(zip(alone, look_all(alone), strict=True))
+    for given, member in members:
+        seen = looks.get(member)
+        if isinstance(seen, Facts):
+            yield FoundObject(given, member, seen, looked=True)
+            continue
+        if seen is not None and not (isinstance(seen, NotThereError) and scheme_of(member) not in WEB):
+            raise anew(seen)
+        found = _matching if _OBJECT_GLOB.search(member) else _objects_below
+        for uri, facts in found(member, what, suffixes):
+            yield FoundObject(given, uri, facts, looked=False)
+
+
+def confirmed(found: Sequence[FoundObject]) -> list[Facts]:
+    """Return what objects are like, as looks say it: a look at one of a bucket tells whether its lists say the same.
+
+    Raises:
+        SourceError: one is gone, or the store failed.
+    """
+    buckets: dict[str, list[int]] = {}
+    for at, each in enumerate(found):
+        if not each.looked:
+            buckets.setdefault(place_of(each.uri).root, []).append(at)
+    facts = [each.facts for each in found]
+    for places in buckets.values():
+        first, mine = found[places[0]], facts[places[0]]
+        now = look(first.uri)
+        if (now.size, now.mark) == (mine.size, mine.mark):
+            continue
+        for at, seen in zip(places, look_all([found[at].uri for at in places]), strict=True):
+            if isinstance(seen, SourceError):
+                raise anew(seen)
+            facts[at] = seen
+    return facts
+
+
+def common_prefix(uris: Sequence[str]) -> str:
+    """Return the URI that all of some URIs lie below, without a slash at its end."""
+    folders = [_object_folder(uri).split("/") for uri in uris]
+    shared = []
+    for parts in zip(*folders, strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    return "/".join(shared)
+
+
+def _object_folder(uri: str) -> str:
+    mark = re.search(r"[*?\[{]", uri)
+    if mark:
+        return uri[: mark.start()].rpartition("/")[0]
+    name = uri.rpartition("/")[2]
+    return uri.rpartition("/")[0] if "." in name else uri.rstrip("/")
+
+
+def _names_one(uri: str) -> bool:
+    """Whether a URI may be that of one object."""
+    key = place_of(uri).key
+    return bool(key) and not key.endswith("/")
+
+
+def _objects_below(uri: str, what: str, suffixes: Sequence[str]) -> Iterator[tuple[str, Facts]]:
+    store, key = store_of(uri)
+    root, prefix = place_of(uri).root, f"{key.rstrip('/')}/" if key else ""
+    below = list(store.list(prefix))
+    found = [(f"{root}/{name}", facts) for name, facts in below if name.endswith(tuple(suffixes))]
+    if not found:
+        raise _none(uri, what, suffixes, [name for name, _ in below])
+    yield from found
+
+
+def _matching(uri: str, what: str, suffixes: Sequence[str]) -> Iterator[tuple[str, Facts]]:
+    store, key = store_of(uri)
+    mark = _OBJECT_GLOB.search(key)
+    prefix = key[: mark.start()].rpartition("/")[0] if mark else key
+    below = without_markers(store.list(f"{prefix}/" if prefix else ""))
+    pattern = _regex(key)
+    found = [(f"{place_of(uri).root}/{name}", facts) for name, facts in below if pattern.fullmatch(name)]
+    if not found:
+        raise _none(uri, what, suffixes, [name for name, _ in below])
+    yield from found
+
+
+def without_markers(found: Iterable[tuple[str, Facts]]) -> list[tuple[str, Facts]]:
+    """Return keys, sorted, without the empty objects that some tools put for folders.
+
+    The key of one ends at a slash, or other keys lie below it.
+    """
+    listed = sorted(((name, facts) for name, facts in found if not name.endswith("/")), key=itemgetter(0))
+
+    def is_marker(name: str) -> bool:
+        at = bisect_left(listed, f"{name}/", key=itemgetter(0))
+        return at < len(listed) and listed[at][0].startswith(f"{name}/")
+
+    return [each for each in listed if each[1].size or not is_marker(each[0])]
+
+
+def _none(uri: str, what: str, suffixes: Sequence[str], below: Sequence[str]) -> SourceError:
+    kinds = " or ".join(f"*{suffix}" for suffix in suffixes)
+    there = f"; there is {', '.join(cut(name) for name in sorted(below)[:_SHOWN])}" if below else ", and nothing else"
+    return SourceError(f"{what}: there is no {kinds} at or below {cut(printable(uri))}{there}. Correct the URI")
+
+
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """Return what says whether a name matches a glob, as `glob.glob` does: a hidden name only if the pattern says the dot."""
+    whole = f"{pattern}/*" if re.search(r"(?:^|/)\*\*$", pattern) else pattern
+    regex, hidden = _regex(whole), re.search(r"(?:^|/)\.", pattern)
+
+    def matches(name: str) -> bool:
+        return regex.fullmatch(name) is not None and (bool(hidden) or not re.search(r"(?:^|/)\.", name))
+
+    return matches
+
+
+def _regex(pattern: str) -> re.Pattern[str]:
+    """A glob of keys: ``*`` and ``?`` stop at a slash, and ``**/`` does not."""
+    out, at = "", 0
+    while at < len(pattern):
+        if pattern.startswith("**/", at):
+            out, at = out + "(?:.*/)?", at + 3
+            continue
+        letter = pattern[at]
+        close = pattern.find("]", at + 2) if letter == "[" else -1
+        if close > 0:
+            inside = pattern[at + 1 : close].replace("\\", "\\\\")
+            out, at = out + f"[{'^' + inside[1:] if inside.startswith('!') else inside}]", close + 1
+            continue
+        out, at = out + {"*": "[^/]*", "?": "[^/]"}.get(letter, re.escape(letter)), at + 1
+    return re.compile(out)
+
 
 Paths = str | tuple[str, ...]
 
@@ -320,3 +550,48 @@ def _need_utf8(name: str, root: str, what: str) -> None:
     except UnicodeEncodeError as error:
         msg = f"{what}: the name {shown(os.fsencode(name))} in {cut(root)} is not UTF-8. Rename it, or leave it out"
         raise SourceError(msg) from error
+
+
+class Listed(NamedTuple):
+    """One object."""
+
+    name: str  # relative to the URI
+    facts: Facts
+
+
+def listed_below(uri: str, what: str) -> list[Listed]:
+    """Return what lies below a URI, sorted by name.
+
+    Args:
+        uri: without a slash at its end.
+        what: the source, for messages.
+
+    Raises:
+        SourceError: nothing does, or the store failed.
+    """
+    store, key = store_of(uri)
+    prefix = f"{key.rstrip('/')}/" if key else ""
+    found = [Listed(name[len(prefix) :], facts) for name, facts in without_markers(store.list(prefix))]
+    if not found:
+        msg = f"{what}: nothing lies below {cut(printable(uri))}/. Correct the URI"
+        raise SourceError(msg)
+    return found
+
+
+def shown_files(found: list[Listed]) -> Iterator[Listed]:
+    """Leave out hidden files, and those in hidden folders."""
+    return (each for each in found if not any(part.startswith(".") for part in each.name.split("/")))
+
+
+def pin_of_object(facts: Facts) -> Pin:
+    """Return the pin of an object."""
+    return pin_of(ObjectFacts(facts.size, facts.modified_ns, facts.mark, facts.etag))
+
+
+def grouped(found: Iterator[Listed]) -> Mapping[str, list[Listed]]:
+    """Return files by the first folder of their name; those in none under ``""``."""
+    folders: dict[str, list[Listed]] = {}
+    for each in found:
+        folder, slash, _ = each.name.partition("/")
+        folders.setdefault(folder if slash else "", []).append(each)
+    return folders

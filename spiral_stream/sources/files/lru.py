@@ -1,9 +1,14 @@
-"""The files of a source that were used last, open or walked: read when they are first needed, and compared with what is known."""
+"""The files of a source that were used last, open or walked: read when they are first needed, and compared with what is known.
+
+Decoded columns that were used last, bounded in bytes.
+"""
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar, final
+
+import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.files.watch import Watch
@@ -96,3 +101,36 @@ class HeldFiles(Generic[File]):
         """Hold none."""
         with self._lock:
             self._files.clear()
+
+
+@final
+class Recent:
+    """Decoded columns by (file, row group, name), least recently used out first; bounded in bytes."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._held_bytes = 0
+        self._columns: OrderedDict[tuple[int, int, str], pa.ChunkedArray] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[int, int, str]) -> pa.ChunkedArray | None:
+        with self._lock:
+            found = self._columns.get(key)
+            if found is not None:
+                self._columns.move_to_end(key)
+            return found
+
+    def put(self, key: tuple[int, int, str], column: pa.ChunkedArray) -> None:
+        with self._lock:
+            if key in self._columns:
+                return
+            self._columns[key] = column
+            self._held_bytes += column.nbytes
+            while self._held_bytes > self._limit_bytes and len(self._columns) > 1:
+                _, oldest = self._columns.popitem(last=False)
+                self._held_bytes -= oldest.nbytes
+
+    def clear(self) -> None:
+        with self._lock:
+            self._columns.clear()
+            self._held_bytes = 0

@@ -3,16 +3,27 @@
 A key is int64 if its values in all files are whole numbers, else utf8; utf8 too if two of them, such as ``1`` and ``01``, are
 one number. ``__HIVE_DEFAULT_PARTITION__`` is null. Values are
 percent-decoded, as Spark and Arrow encode them.
+
+Columns that no file stores: what the name of a row's unit says, and the row's place in the unit.
+
+`AddedReader` puts them after the columns of another reader. Units that a condition on them rules out are not read.
+Values cost some ns per row: the unit of a row is looked up in the table of units.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, final
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.expr import Expr
+from spiral_stream.sources.import_source import FILE, INDEX
+from spiral_stream.sources.row_filter import needed, passing, split_without
+from spiral_stream.sources.source import ROW, Known, Reader, Unit
 
 _PART: Final = re.compile(r"([^=/]+)=([^/]*)")
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -101,3 +112,141 @@ def _column(values: Sequence[str | None]) -> pa.Array:
 
 def _shown(keys: Mapping[str, str]) -> str:
     return f"the keys {', '.join(keys)}" if keys else "no name=value folder"
+
+
+_UNIT = "__unit"  # of a table of units, while units are chosen
+
+
+def need_origin(source: str, origin: object) -> None:
+    """Refuse what is no yes or no.
+
+    Raises:
+        SourceError: says what to give.
+    """
+    if not isinstance(origin, bool):
+        msg = f"{source}: origin={shown(origin)}. Give True or False"
+        raise SourceError(msg)
+
+
+def with_added(reader: Reader, of_units: Mapping[str, pa.Array], known: Known | None, *, origin: bool) -> Reader:
+    """Return a reader of the same rows with further columns.
+
+    Args:
+        reader: of the rows as they are stored; closed if this fails.
+        of_units: columns with one value per unit, by name.
+        known: the units, where the reader has not looked at them.
+        origin: whether to add `FILE`, the name of a row's unit, and `INDEX`, its place in the unit.
+
+    Raises:
+        SourceError: a stored column has the name of one of them.
+    """
+    if not of_units and not origin:
+        return reader
+    try:
+        names, rows = _units_of(reader, known)
+        added = {**of_units, FILE: names} if origin else dict(of_units)
+        _need_free(reader, [*added, INDEX] if origin else list(added))
+        return AddedReader(reader, pa.table(added), rows, index=origin)
+    except BaseException:
+        reader.close()
+        raise
+
+
+def _units_of(reader: Reader, known: Known | None) -> tuple[pa.Array, NDArray[np.uint64]]:
+    """Names and rows of the units."""
+    if known is not None:
+        return known.names, known.rows
+    units = reader.units()
+    return pa.array([unit.name for unit in units], pa.utf8()), np.array([unit.rows for unit in units], np.uint64)
+
+
+def _need_free(reader: Reader, names: Sequence[str]) -> None:
+    for name in names:
+        if name in reader.schema.names:
+            msg = f"{cut(reader.base)}: the rows have a column {name!r} already. Register them with origin=False"
+            raise SourceError(msg)
+
+
+@final
+class AddedReader(Reader):
+    """The rows of another reader, with columns that its units' names say.
+
+    Args:
+        reader: of the rows as they are stored.
+        of_units: the added columns, one row per unit.
+        rows: shape [U], of each unit.
+        index: whether `INDEX` is added too.
+    """
+
+    def __init__(self, reader: Reader, of_units: pa.Table, rows: NDArray[np.uint64], *, index: bool) -> None:
+        self._rows, self._of_units = reader, of_units.combine_chunks()
+        self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)
+        fields = [*of_units.schema, pa.field(INDEX, pa.int64())] if index else list(of_units.schema)
+        self.schema = pa.schema([*reader.schema, *fields])
+        self._added = frozenset(field.name for field in fields)
+        self.base, self.allow_outside, self.trusting = reader.base, reader.allow_outside, reader.trusting
+        self.pinned_by, self.remote, self.node_kept = reader.pinned_by, reader.remote, reader.node_kept
+
+    def units(self) -> Sequence[Unit]:
+        return self._rows.units()
+
+    def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
+        return self._rows.files(units)
+
+    def refuse_outside(self) -> None:
+        self._rows.refuse_outside()
+
+    def scan(
+        self,
+        columns: Sequence[str],
+        predicate: Expr | None = None,
+        units: Sequence[int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        pushed, late = split_without(predicate, self.schema, self._added)
+        chosen = self._possible(late, units)
+        read = needed(columns, late)
+        stored = [name for name in read if name not in self._added]
+        if chosen is not None and not chosen:
+            return
+        for batch in self._rows.scan(stored, pushed, chosen):
+            ordinals = batch.column(ROW)
+            arrays = self._with_added(batch, read, ordinals.to_numpy())
+            table = pa.Table.from_batches([pa.record_batch([*arrays, ordinals], names=[*read, ROW])])
+            yield from passing(table, late, [*columns, ROW]).to_batches()
+
+    def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
+        rows = np.asarray(rows, dtype=np.uint64)
+        stored = self._rows.fetch(rows, [name for name in columns if name not in self._added])
+        if not self._added.intersection(columns):
+            return stored
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        return pa.table(self._with_added(stored, columns, rows), schema=schema)
+
+    def close(self) -> None:
+        self._rows.close()
+
+    def _with_added(
+        self, stored: pa.Table | pa.RecordBatch, columns: Sequence[str], ordinals: NDArray[np.uint64]
+    ) -> list[pa.Array]:
+        """The columns of these rows, stored and added."""
+        units = np.searchsorted(self._starts, ordinals, side="right") - 1
+        found = []
+        for name in columns:
+            if name not in self._added:
+                found.append(stored.column(name))
+            elif name == INDEX:
+                found.append(pa.array((ordinals - self._starts[units]).astype(np.int64)))
+            else:
+                found.append(self._of_units.column(name).chunk(0).take(pa.array(units)))
+        return found
+
+    def _possible(self, predicate: Expr | None, units: Sequence[int] | None) -> Sequence[int] | None:
+        """The units that may have rows which pass; None for all."""
+        others = frozenset(self.schema.names) - frozenset(self._of_units.column_names)
+        of_units, _ = split_without(predicate, self.schema, others)
+        if of_units is None:
+            return units
+        here = np.arange(len(self._of_units)) if units is None else np.unique(np.asarray(units, np.int64))
+        table = self._of_units.append_column(_UNIT, pa.array(np.arange(len(self._of_units)))).take(pa.array(here))
+        possible: list[int] = passing(table, of_units, [_UNIT]).column(_UNIT).to_pylist()
+        return possible

@@ -3,12 +3,15 @@
 Each unit becomes a fragment of a Lance dataset, and is read by one worker. So a million small files must be few units, and a
 file of 100 GB many. Which files belong together depends on their names alone, except that few small files stay alone: a file
 that is added changes one unit. A range holds the lines that begin in it; where it begins depends on the size of the file.
+
+Find the few records of a block that cannot be read: by halves, so that the others are still read together.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
+import pyarrow as pa
 import xxhash
 
 from spiral_stream.sources.import_source import ImportUnit
@@ -82,3 +85,28 @@ def _together(files: list[ImportUnit]) -> ImportUnit:
     key = content_key("files", *(part for file in files for part in (file.name, file.content_key)))
     size = sum(file.size_bytes for file in files)
     return ImportUnit(files[0].name, files[0].path, size, key, files=tuple(files))
+
+
+Record = tuple[int, bytes]  # number of its first line, and its bytes
+
+Parse = Callable[[Sequence[Record]], pa.Table | None]  # None: they cannot be read together
+Refuse = Callable[[Record], None]
+
+
+def sound(records: Sequence[Record], parse: Parse, refuse: Refuse) -> Iterator[pa.Table]:
+    """Yield the rows of records that can be read, in order; refuse each that cannot.
+
+    Args:
+        records: at least one.
+        parse: reads records together.
+        refuse: called with each record that cannot be read even alone.
+    """
+    table = parse(records)
+    if table is not None:
+        yield table
+    elif len(records) == 1:
+        refuse(records[0])
+    else:
+        middle = len(records) // 2
+        yield from sound(records[:middle], parse, refuse)
+        yield from sound(records[middle:], parse, refuse)

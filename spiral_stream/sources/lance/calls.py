@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.storage.counters import count
-from spiral_stream.storage.option_values import need_values
-from spiral_stream.storage.profiles import options_of, redacted
+from spiral_stream.storage.profiles import need_values, options_of, redacted
 from spiral_stream.storage.retry import Patience
 from spiral_stream.storage.uri import is_object
 

@@ -3,6 +3,8 @@
 Physical ordinals are Lance's own row offsets: rows of all fragments in manifest order, deleted rows not counted. Payload in
 blob columns (v1 and v2) comes back as ``large_binary`` through `read_blobs`, which coalesces requests: 80 to 110 us of CPU per
 row of 100 KB, as `take` of ``large_binary``.
+
+Blob columns of Lance: payload that lies apart from the other columns, in the older form (v1) or the newer (v2).
 """
 
 import os
@@ -22,11 +24,10 @@ from numpy.typing import NDArray
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.expr import Expr
-from spiral_stream.sources.arrow.views import no_rows, plain, plain_column
-from spiral_stream.sources.files.added import need_origin, with_added
+from spiral_stream.sources.arrow.table import no_rows, plain, plain_column
+from spiral_stream.sources.files.partition_columns import need_origin, with_added
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.files.watch import Facts, Watch, facts_of
-from spiral_stream.sources.lance.blobs import as_read, is_blob
 from spiral_stream.sources.lance.calls import counting, lance_options, storage
 from spiral_stream.sources.lance.lancedb import is_table, place_of
 from spiral_stream.sources.row_filter import needed, passing, split_without
@@ -36,6 +37,24 @@ from spiral_stream.storage.open import need_answer
 
 if TYPE_CHECKING:
     import lance
+
+
+_BLOB_MARKS: Final = (b"lance-encoding:blob",)
+
+
+def is_blob(field: pa.Field) -> bool:
+    """Whether a column of a Lance dataset is a blob, of either form."""
+    metadata = field.metadata or {}
+    return any(mark in metadata for mark in _BLOB_MARKS) or "lance.blob" in str(field.type)
+
+
+def as_read(field: pa.Field) -> pa.Field:
+    """The field as `scan` and `fetch` give it: blobs are plain ``large_binary``."""
+    if not is_blob(field):
+        return field
+    kept = {k: v for k, v in (field.metadata or {}).items() if not k.startswith((b"lance-encoding:", b"ARROW:"))}
+    return pa.field(field.name, pa.large_binary(), field.nullable, kept or None)
+
 
 GROUP_ROWS: Final = 4096  # rows read in one go; past some 64 rows longer runs gain little (facts, 3.1)
 _EXTERNAL: Final = 3  # kind of a blob that lies in a file of its own

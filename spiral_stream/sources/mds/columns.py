@@ -18,7 +18,7 @@ from spiral_stream.sources.mds.index import JSON, Shard
 from spiral_stream.sources.mds.samples import Span
 from spiral_stream.sources.mds.values import INLINE, SHAPE
 from spiral_stream.sources.schema import GIVE
-from spiral_stream.sources.tar.tar_fields import ChosenColumns, FieldPlace, column_name
+from spiral_stream.sources.tar.samples import ChosenColumns, FieldPlace, column_name
 
 _NAME: Final = "Name one of them with columns={...}"
 _INT64: Final = 1 << 63

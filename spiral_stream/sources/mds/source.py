@@ -21,15 +21,24 @@ from spiral_stream.sources.files.paths import absolute, is_remote, not_found
 from spiral_stream.sources.import_source import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.mds.columns import MdsColumns, declared_schema, described, found_columns
 from spiral_stream.sources.mds.encodings import need_dtype
-from spiral_stream.sources.mds.index import JSON, Shard, ShardFile, indexes_of, need_hashes, shards_of
+from spiral_stream.sources.mds.index import (
+    JSON,
+    FoundShard,
+    Shard,
+    ShardFile,
+    found_shards,
+    indexes_of,
+    need_hashes,
+    object_shards,
+    shards_of,
+)
 from spiral_stream.sources.mds.lines import LineSamples
-from spiral_stream.sources.mds.mds_objects import FoundShard, found_shards, object_shards
 from spiral_stream.sources.mds.samples import MdsSamples
 from spiral_stream.sources.mds.values import CHECKED, INLINE, REFERENCE
 from spiral_stream.sources.schema import GIVE, columns
 from spiral_stream.sources.source import content_key
-from spiral_stream.sources.tar.tar_fields import Columns, choice_of, choice_of_names, declared_columns, need_columns
-from spiral_stream.storage.remote_bytes import object_bytes
+from spiral_stream.sources.tar.samples import Columns, choice_of, choice_of_names, declared_columns, need_columns
+from spiral_stream.storage.file_object import object_bytes
 from spiral_stream.storage.uri import is_object
 
 _LOOKED_AT: Final = 4  # shards, where only their samples say what a column holds

@@ -19,7 +19,7 @@ import pyarrow as pa
 import xxhash
 
 from spiral_stream.errors import SourceError, cut, renumbered
-from spiral_stream.sources.references.object_part import ObjectPart, object_part, part_name
+from spiral_stream.sources.references.objects import ObjectPart, object_part, part_name
 from spiral_stream.sources.references.policy import Reach, reach_of
 from spiral_stream.sources.references.resolve import (
     Form,

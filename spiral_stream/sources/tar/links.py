@@ -22,11 +22,11 @@ from spiral_stream.semantic import SEMANTIC, is_list
 from spiral_stream.sources.files.paths import absolute
 from spiral_stream.sources.import_source import Refused
 from spiral_stream.sources.json.columns import without_rows
-from spiral_stream.sources.references.payload import flattened
+from spiral_stream.sources.references.resolve import flattened
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar.headers import members
+from spiral_stream.sources.tar.samples import SEMANTICS, MemberKind, kind_of
 from spiral_stream.sources.tar.stream import PLAIN, is_compressed, open_tar
-from spiral_stream.sources.tar.tar_fields import SEMANTICS, MemberKind, kind_of
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.file_object import look
 from spiral_stream.storage.open import store_of

@@ -14,22 +14,24 @@ from spiral_stream.sources.json.columns import column_of, kept_type, without_row
 from spiral_stream.sources.json.types import MixedTypesError, is_nothing, merged, type_of
 from spiral_stream.sources.schema import GIVE
 from spiral_stream.sources.tar.headers import Member
-from spiral_stream.sources.tar.samples import Group, RowError, groups
-from spiral_stream.sources.tar.stream import TarBytes, is_compressed, open_tar
-from spiral_stream.sources.tar.tar_fields import (
+from spiral_stream.sources.tar.samples import (
     INLINE,
     REFERENCE,
     SEMANTICS,
     ChosenColumns,
     FieldPlace,
+    Group,
     MemberKind,
+    RowError,
     column_name,
+    groups,
     is_name,
     kind_of,
     parsed,
     payload_field,
     whole_number,
 )
+from spiral_stream.sources.tar.stream import TarBytes, is_compressed, open_tar
 from spiral_stream.storage.store import Facts
 
 ROWS: Final = 8192  # of a batch

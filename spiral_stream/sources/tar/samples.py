@@ -3,14 +3,27 @@
 ``dir/0001.seg.png`` has the key ``dir/0001`` and the field ``seg.png`` (split at the first dot of the file's name), or the key
 ``dir/0001.seg`` and the field ``png`` (at the last). Fields are lower case. Passed over are folders, names without a dot or
 that begin with one, and ``__...__``, as the webdataset library passes over them.
+
+What a member of a tar becomes: by its extension a reference, a text, a number or JSON, in which column.
+
+A field ``seg.png`` is column ``seg_png``, since names of columns have no dots; key ``url`` of a ``json`` member is column
+``json_url``. A user may choose among them and name them anew.
 """
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, final
+from enum import Enum
+from typing import Any, Final, NamedTuple, final
 
-from spiral_stream.errors import shown
+import pyarrow as pa
+
+from spiral_stream.errors import SourceError, shown
+from spiral_stream.semantic import BYTES_REF, H264_REF, JPEG_REF, SEMANTIC, semantic_of
+from spiral_stream.sources.image_folder import IMAGES, VIDEOS
+from spiral_stream.sources.json.lines import need_readable
+from spiral_stream.sources.schema import Declared, columns, declared, need_kept_names
 from spiral_stream.sources.tar.headers import Member, members
 from spiral_stream.sources.tar.stream import TarBytes
 
@@ -97,3 +110,262 @@ def _need_text(name: str) -> None:
     except UnicodeEncodeError:
         msg = f"the name of member {shown(name.encode('utf-8', 'surrogateescape'))} is not UTF-8"
         raise RowError(msg) from None
+
+
+REFERENCE: Final = pa.struct([("uri", pa.utf8()), ("offset", pa.int64()), ("length", pa.int64())])
+INLINE: Final = pa.large_binary()
+_INT64: Final = 1 << 63
+Columns = tuple[str, ...] | tuple[tuple[str, str], ...] | None  # names, or columns and the fields that fill them
+
+
+class MemberKind(Enum):
+    """What a member is."""
+
+    IMAGE = "an image"
+    VIDEO = "a video"
+    BYTES = "bytes"
+    TEXT = "text"
+    NUMBER = "a whole number"
+    JSON = "JSON"
+
+
+SEMANTICS: Final = {MemberKind.IMAGE: JPEG_REF, MemberKind.VIDEO: H264_REF, MemberKind.BYTES: BYTES_REF}
+_KINDS: Final[dict[str, MemberKind]] = {
+    **{name.removeprefix("."): MemberKind.IMAGE for name in (*IMAGES, ".gif", ".pbm", ".pnm", ".jp2", ".avif")},
+    **{name.removeprefix("."): MemberKind.VIDEO for name in (*VIDEOS, ".webm")},
+    **dict.fromkeys(("txt", "text", "transcript", "caption"), MemberKind.TEXT),
+    **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), MemberKind.NUMBER),
+    **dict.fromkeys(("json", "jsn"), MemberKind.JSON),
+}
+
+
+def kind_of(name: str) -> MemberKind:
+    """Return what a field is, by the last part of its name, as the webdataset library decodes it."""
+    return _KINDS.get(name.rpartition(".")[2], MemberKind.BYTES)
+
+
+def is_name(field: str) -> bool:
+    """Whether a field names its sample, by a number or by a text: ``.id``."""
+    return field.rpartition(".")[2] == "id"
+
+
+def whole_number(text: str, *, is_declared: bool = False) -> int | None:
+    """Return the whole number that a text writes; None where it writes none, or one that int64 does not hold.
+
+    Args:
+        text: possibly with blanks and line ends around it.
+        is_declared: whether a user said that it is a number; else one that says less than its text is none, such as ``0012``.
+    """
+    try:
+        found = int(text)
+    except ValueError:
+        return None
+    if not is_declared and str(found) != text.strip():
+        return None
+    return found if -_INT64 <= found < _INT64 else None
+
+
+def column_name(name: str) -> str:
+    """Return the column of a field."""
+    return name.replace(".", "_")
+
+
+class FieldPlace(NamedTuple):
+    """Where a value goes."""
+
+    column: str
+    rank: int  # of several fields that may fill the column, the one with the lowest does
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ChosenColumns:
+    """Which columns there are."""
+
+    places: Mapping[str, FieldPlace] | None  # what a field or key would be called -> where it goes; None takes all
+    exact: Mapping[str, FieldPlace]  # the same by their own names, which may have dots
+
+    def place(self, derived: str, name: str = "", others: Collection[str] = ()) -> FieldPlace | None:
+        """Return where a field, or a key of JSON, goes; None if nobody asked for it.
+
+        Args:
+            derived: what its column would be called.
+            name: its own name.
+            others: names of all fields; one that is called as ``derived`` is another field.
+        """
+        if self.places is None:
+            return FieldPlace(derived, 0)
+        if name in self.exact:
+            return self.exact[name]
+        found = self.places.get(derived)
+        if found is None:
+            return None
+        claimed = any(each in self.exact and column_name(each) == derived for each in others)
+        return None if claimed or (name != derived and derived in others) else found
+
+    def wants(self, name: str, *, is_json: bool) -> bool:
+        """Whether anything of a field may be asked for."""
+        derived = column_name(name)
+        if self.places is None or derived in self.places:
+            return True
+        return is_json and any(each.startswith(f"{derived}_") for each in self.places)
+
+    def key_place(
+        self, derived: str, whole: FieldPlace | None, key: str, name: str = "", others: Collection[str] = ()
+    ) -> FieldPlace | None:
+        """Return where a key of a JSON object goes.
+
+        Args:
+            derived: the column of the member.
+            whole: where the whole member goes, if it is asked for.
+            key: of the object.
+            name: of the member, as it is written.
+            others: names of all keys of the object, with the member's before them.
+        """
+        place = self.place(f"{derived}_{column_name(key)}", f"{name}.{key}", others)
+        if place is None and whole is not None:
+            return FieldPlace(f"{whole.column}_{column_name(key)}", whole.rank)
+        return place
+
+
+def choice_of(columns: Columns) -> ChosenColumns:
+    """Return the choice that a user made.
+
+    Args:
+        columns: as `need_columns` returns them; the fields of a column are separated by ``;``, and the first that a row has
+            is taken.
+    """
+    if columns is None:
+        return ChosenColumns(None, {})
+    places: dict[str, FieldPlace] = {}
+    exact: dict[str, FieldPlace] = {}
+    for each in columns:
+        column, fields = (column_name(each), each) if isinstance(each, str) else each
+        for rank, name in enumerate(fields.split(";")):
+            exact[name.strip()] = places[column_name(name.strip())] = FieldPlace(column, rank)
+    return ChosenColumns(places, exact)
+
+
+def choice_of_names(names: Sequence[str]) -> ChosenColumns:
+    """Return the choice of columns by the names that they have without ``columns``."""
+    return ChosenColumns({name: FieldPlace(name, 0) for name in names}, {})
+
+
+def declared_columns(what: str, schema: object, chosen: object, reserved: Collection[str] = ()) -> Declared:
+    """Return the columns that a user declared of a source that has payload, as a frozen value.
+
+    Args:
+        what: the source, for messages.
+        schema: as `declared` takes it.
+        chosen: as `need_columns` takes it.
+        reserved: names of columns that are there always.
+
+    Raises:
+        SourceError: names the column that is wrong.
+    """
+    found = declared(schema, what, payload=REFERENCE)
+    kinds = columns(found, what, payload=REFERENCE)
+    need_kept_names(kinds.names, f"{what}: schema", "Dots of a name become _")
+    if twice := next((name for name in kinds.names if name in reserved), None):
+        msg = f"{what}: schema= has column {twice!r}, which is there always. Leave it out"
+        raise SourceError(msg)
+    need_readable(pa.schema([field for field in kinds if semantic_of(field) is None]), what)
+    _need_agreed(what, need_columns(what, chosen), kinds.names)
+    return found
+
+
+def _need_agreed(what: str, columns: Columns, names: Sequence[str]) -> None:
+    """Refuse columns that are chosen and not declared, or declared and not chosen.
+
+    Args:
+        what: the source, for messages.
+        columns: as `need_columns` returns them.
+        names: of the columns of ``schema``.
+
+    Raises:
+        SourceError: names the column.
+    """
+    if columns is None:
+        return
+    places = choice_of(columns).places or {}
+    chosen = list(dict.fromkeys(place.column for place in places.values()))
+    for name in names:
+        if not any(name == each or name.startswith(f"{each}_") for each in chosen):
+            msg = f"{what}: schema= has column {shown(name)}, and columns= does not. Name it in both, or leave columns= out"
+            raise SourceError(msg)
+    for each in chosen:
+        if not any(name == each or name.startswith(f"{each}_") for name in names):
+            msg = f"{what}: columns= has {shown(each)}, and schema= does not. Name it in both, or leave columns= out"
+            raise SourceError(msg)
+
+
+def need_columns(what: str, columns: object) -> Columns:
+    """Return the columns that a user chose, as a frozen value.
+
+    Args:
+        what: the source, for messages.
+        columns: names, a mapping of columns to fields, or that mapping as pairs; None chooses all.
+
+    Raises:
+        SourceError: these are no names, or a field is named twice.
+    """
+    if columns is None:
+        return None
+    given: Any = columns.items() if isinstance(columns, Mapping) else columns
+    given = given if _is_several(columns) else ()
+    pairs: tuple[Any, ...] = tuple(tuple(each) if isinstance(each, list) else each for each in given)
+    asked = pairs if all(isinstance(each, tuple) for each in pairs) else tuple((each, each) for each in pairs)
+    wrong = [pair for pair in asked if len(pair) != 2 or not all(map(_is_name, pair))]  # noqa: PLR2004
+    renamed = asked is pairs
+    wrong += [pair for pair in asked if not wrong and renamed and "." in pair[0]]
+    fields = [name.strip() for _, names in asked if not wrong for name in names.split(";")]
+    twice = next((name for at, name in enumerate(fields) if name in fields[:at]), None)
+    if wrong or not asked or twice is not None:
+        bad = f"has {shown(wrong[0] if wrong else columns)}" if twice is None else f"names {twice!r} twice"
+        msg = (
+            f'{what}: columns {bad}. Give names, such as ["jpg", "cls"], or a name without a dot for each field, such as '
+            '{"image": "jpg;png", "label": "cls"}'
+        )
+        raise SourceError(msg)
+    return pairs
+
+
+def parsed(kind: MemberKind, name: str, data: bytes) -> Any:
+    """Return the value of a member that becomes a column.
+
+    Raises:
+        RowError: the bytes are not what the extension says.
+    """
+    try:
+        if kind is MemberKind.JSON:
+            return json.loads(data)
+        if kind is MemberKind.TEXT:
+            return data.decode()
+        found = int(data)
+    except UnicodeDecodeError as error:
+        msg = f"{name} is not UTF-8 ({error.reason} at byte {error.start:,}); text would be"
+        raise RowError(msg) from error
+    except json.JSONDecodeError as error:
+        msg = f"{name} is no JSON ({error.msg}, line {error.lineno}, column {error.colno})"
+        raise RowError(msg) from error
+    except (ValueError, RecursionError) as error:
+        what = "no JSON that can be read" if kind is MemberKind.JSON else f"{shown(data)}, which is no whole number"
+        msg = f"{name} is {what}"
+        raise RowError(msg) from error
+    if not -_INT64 <= found < _INT64:
+        msg = f"{name} is {found}, which does not fit int64"
+        raise RowError(msg)
+    return found
+
+
+def payload_field(name: str, kind: MemberKind, *, inline: bool) -> pa.Field:
+    """Return the column of payload: references to it, or the bytes themselves."""
+    return pa.field(name, INLINE if inline else REFERENCE, metadata={SEMANTIC: SEMANTICS[kind].encode()})
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value) and all(part.strip() for part in value.split(";"))
+
+
+def _is_several(value: object) -> bool:
+    return isinstance(value, Mapping | Sequence) and not isinstance(value, str | bytes)

@@ -21,8 +21,7 @@ from spiral_stream.sources.import_source import KEY, RAISE, SKIP, ImportedSource
 from spiral_stream.sources.schema import columns
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar.rows import FoundFields, FoundRow, TarFile, TarRows, batches, schema_of
-from spiral_stream.sources.tar.stream import COMPRESSED, PLAIN, is_compressed
-from spiral_stream.sources.tar.tar_fields import (
+from spiral_stream.sources.tar.samples import (
     INLINE,
     REFERENCE,
     ChosenColumns,
@@ -32,6 +31,7 @@ from spiral_stream.sources.tar.tar_fields import (
     declared_columns,
     need_columns,
 )
+from spiral_stream.sources.tar.stream import COMPRESSED, PLAIN, is_compressed
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.file_object import look_all
 from spiral_stream.storage.store import Facts

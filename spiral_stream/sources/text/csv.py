@@ -15,9 +15,8 @@ import pyarrow as pa
 from spiral_stream.arguments import class_door
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, cut, shown
-from spiral_stream.sources.files.halves import Record, sound
 from spiral_stream.sources.files.listing import set_paths
-from spiral_stream.sources.files.units import pieces
+from spiral_stream.sources.files.units import Record, pieces, sound
 from spiral_stream.sources.import_source import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.mosaic import is_shard, lines_units, shards_source
 from spiral_stream.sources.schema import columns, declared, need_kept_names

@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.sources.files.halves import Record, sound
 from spiral_stream.sources.files.listing import set_paths
-from spiral_stream.sources.files.units import pieces
+from spiral_stream.sources.files.units import Record, pieces, sound
 from spiral_stream.sources.import_source import RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.json.lines import LineParser, need_readable, read_line
 from spiral_stream.sources.json.types import (

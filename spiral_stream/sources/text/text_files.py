@@ -11,10 +11,8 @@ import pyarrow as pa
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, anew, cut, shown
 from spiral_stream.integrity.regular_files import open_file
-from spiral_stream.sources.files.listing import file_units
+from spiral_stream.sources.files.listing import file_units, listed_below, matcher
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found
-from spiral_stream.sources.files.remote_folder import listed_below
-from spiral_stream.sources.files.remote_listing import matcher
 from spiral_stream.sources.files.units import joined
 from spiral_stream.sources.import_source import FILE, RAISE, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.source import content_key

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.integrity.regular_files import open_file
-from spiral_stream.storage.file_object import RemoteFile, look, read_parts
-from spiral_stream.storage.remote_bytes import object_bytes
+from spiral_stream.storage.file_object import RemoteFile, look, object_bytes, read_parts
 from spiral_stream.storage.store import Facts
 from spiral_stream.storage.uri import is_object
 

@@ -19,8 +19,7 @@ from spiral_stream.sources.files.listing import absolute_paths, common_folder, f
 from spiral_stream.sources.import_source import ImportedSource, ImportUnit, Refused
 from spiral_stream.sources.source import Reader, content_key
 from spiral_stream.sources.tokens.layout import ITEMS, Int64, MegatronIndex, TokenLayout, index_dtype, layout_of
-from spiral_stream.sources.tokens.reader import LENGTH, START, TokenReader
-from spiral_stream.sources.tokens.token_objects import RemoteTokenReader
+from spiral_stream.sources.tokens.reader import LENGTH, START, RemoteTokenReader, TokenReader
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.file_object import look, read_parts
 from spiral_stream.storage.store import Facts

@@ -23,11 +23,19 @@ from spiral_stream.errors import SourceError, cut
 from spiral_stream.integrity.locks import lock
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.sources.files.paths import absolute, is_remote, local_folder
-from spiral_stream.sources.lance.fragments import DATA, files_in
-from spiral_stream.sources.lance.lance_append import Appendable, append, append_alone, files_since, made, present
+from spiral_stream.sources.lance.fragments import (
+    DATA,
+    Appendable,
+    append,
+    append_alone,
+    files_in,
+    files_since,
+    made,
+    present,
+)
 from spiral_stream.sources.writing.part_files import PartShard, need_columns, noted, parts_in, sync, writing
 from spiral_stream.storage.faults import NotThereError
-from spiral_stream.storage.node_cache.node_default import beside_node_cache
+from spiral_stream.storage.node_cache.cache import beside_node_cache
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.uri import place_of, printable, scheme_of
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import xxhash
 
 from spiral_stream.errors import SourceError, cut, shown
-from spiral_stream.sources.lance.lance_append import Appendable
+from spiral_stream.sources.lance.fragments import Appendable
 
 DRAFTS: Final = "_drafts"
 CLAIMS: Final = "claims"  # locks of those who convert to the dataset (`derived.share.leases`)

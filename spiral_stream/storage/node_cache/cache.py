@@ -2,8 +2,11 @@
 
 A file that somebody holds (`NodeCache.file_of`) stays where it is. What is held by nobody goes when room is needed, what was
 used longest ago first. Nothing here knows an object store: `node_store` fetches.
+
+The node cache of this process, as its environment says; None where there is none.
 """
 
+import fcntl
 import os
 import threading
 from collections import OrderedDict
@@ -14,10 +17,9 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.errors import CacheError
+from spiral_stream.errors import CacheError, warn
 from spiral_stream.storage.node_cache.eviction import NodeFileFacts, Room, taken
-from spiral_stream.storage.node_cache.file import KnownBlocks, NodeFile
-from spiral_stream.storage.node_cache.node_files import BLOCK, NodeKey, refused
+from spiral_stream.storage.node_cache.file import BLOCK, KnownBlocks, NodeFile, NodeKey, refused
 
 FOLDER_ENV: Final = "SPIRAL_NODE_CACHE"
 LIMIT_ENV: Final = "SPIRAL_NODE_CACHE_BYTES"
@@ -135,3 +137,51 @@ def joined_blocks(key: NodeKey, ranges: Sequence[Range]) -> NDArray[np.int64]:
         return np.arange(*wanted[0], dtype=np.int64)
     blocks = [np.arange(first, stop, dtype=np.int64) for first, stop in wanted]
     return np.unique(np.concatenate(blocks)) if blocks else np.empty(0, np.int64)
+
+
+OFF: Final = "off"
+_OPEN: Final[dict[tuple[str, str], NodeCache | None]] = {}
+_SAID: Final[set[str]] = set()
+_LOCK: Final = threading.Lock()
+
+
+def beside_node_cache() -> Path:
+    """Return the folder of this machine for what is worked on: that of the node cache lies in it."""
+    node = os.environ.get(FOLDER_ENV)
+    return Path(node).expanduser().absolute().parent if node and node != OFF else Path("~/.cache/spiral").expanduser()
+
+
+def node_cache() -> NodeCache | None:
+    """Return the node cache that remote bytes are kept in; None where it is switched off, or cannot be written."""
+    said = os.environ.get(FOLDER_ENV, ""), os.environ.get(LIMIT_ENV, "")
+    if said[0] == OFF or not hasattr(fcntl, "F_OFD_SETLK"):  # which Linux alone has
+        return None
+    with _LOCK:
+        if said not in _OPEN:
+            _OPEN[said] = _opened()
+        return _OPEN[said]
+
+
+def _opened() -> NodeCache | None:
+    try:
+        cache = NodeCache()
+        probe = cache.folder / "files" / f".{os.getpid()}"
+        try:
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            msg = f"node cache {cache.folder}: {error.strerror}"
+            raise CacheError(msg) from None
+    except CacheError as error:
+        tell(str(error))
+        return None
+    return cache
+
+
+def tell(fault: str) -> None:
+    """Warn once that remote bytes are not kept, and why."""
+    if fault in _SAID:
+        return
+    _SAID.add(fault)
+    msg = f"{fault}. Bytes of object stores are read again each time; ${FOLDER_ENV}={OFF} says that this is meant"
+    warn(msg)

@@ -7,31 +7,98 @@ cache fails, bytes come from the store as if there were none.
 
 A file that was removed for others is kept again rarely (`kept_again`): the other reads of it bring exactly the bytes that
 were asked for, and what lies here stays. Who asks ahead of use (`behind`) gets none of those.
+
+Who fetches which blocks: one byte of one file is locked per block, so that all processes of a node share the work.
+
+The lock belongs to an open descriptor (`Leases`), which serves many files at a time; the kernel takes it back from a
+process that ends, however it ends. The place of a block is drawn from the name of its file: two that meet there wait for
+each other once, and nothing else happens. Whoever waits holds no lease, so nobody waits in a circle.
 """
 
+import fcntl
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import CacheError, DamageError, SourceError
+from spiral_stream.integrity.locks import lock_bytes
 from spiral_stream.storage.counters import behind, count
 from spiral_stream.storage.local import exactly
-from spiral_stream.storage.node_cache.cache import NodeCache, Range, joined_blocks
-from spiral_stream.storage.node_cache.eviction import taken
-from spiral_stream.storage.node_cache.file import NodeFile
-from spiral_stream.storage.node_cache.kept_again import FULL
-from spiral_stream.storage.node_cache.node_default import node_cache, tell
-from spiral_stream.storage.node_cache.node_files import BLOCK, PART, PART_BLOCKS, NodeKey, data_file, runs_of, sums_of
-from spiral_stream.storage.node_cache.node_leases import Leases
+from spiral_stream.storage.node_cache.cache import NodeCache, Range, joined_blocks, node_cache, tell
+from spiral_stream.storage.node_cache.eviction import FULL, taken
+from spiral_stream.storage.node_cache.file import (
+    BLOCK,
+    PART,
+    PART_BLOCKS,
+    NodeFile,
+    NodeKey,
+    data_file,
+    runs_of,
+    sums_of,
+)
 from spiral_stream.storage.store import READ_BYTES, Buffer, Facts, Get, Got, Store
 from spiral_stream.threads import doing
+
+_OPEN: "Final[weakref.WeakSet[Leases]]" = weakref.WeakSet()
+
+
+def _forget() -> None:
+    for each in list(_OPEN):
+        each.forget()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+@final
+class Leases:
+    """Leases that are taken and given back together."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the file of leases of a node cache.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self._handle = os.open(folder / "leases", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        _OPEN.add(self)
+
+    def __enter__(self) -> "Leases":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            _set(handle, fcntl.F_UNLCK, 0, 0)  # a child in the middle of its fork has a copy
+            os.close(handle)
+
+    def take(self, digest: str, first: int, stop: int) -> bool:
+        """Take the lease of some blocks without waiting; False if another thread or process has one of them."""
+        return _set(self._handle, fcntl.F_WRLCK, int(digest[:15], 16) + first, stop - first)
+
+    def forget(self) -> None:
+        """Close a forked child's copy, and leave the parent's leases alone."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+
+def _set(handle: int, kind: int, first: int, count: int) -> bool:
+    try:
+        lock_bytes(handle, kind, first, count)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
 
 TOGETHER_BYTES: Final = 256 << 20  # that one call of the store brings
 WAIT_S: Final = 60.0  # for others without any progress; then the bytes are asked for here too

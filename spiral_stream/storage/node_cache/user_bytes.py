@@ -11,7 +11,7 @@ from typing import Final, final
 from spiral_stream.errors import CacheError, SourceError, SpiralError, anew
 from spiral_stream.storage.counters import count
 from spiral_stream.storage.local import too_short
-from spiral_stream.storage.node_cache.node_files import printable
+from spiral_stream.storage.node_cache.file import printable
 from spiral_stream.storage.node_cache.store import NodeStore
 from spiral_stream.storage.store import Buffer, Facts, Get, Got, Store
 

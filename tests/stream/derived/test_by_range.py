@@ -17,8 +17,7 @@ import spiral_stream as sp
 from spiral_stream.derived import build as room
 from spiral_stream.derived.build import make_chunk
 from spiral_stream.derived.derivation import Derivation
-from spiral_stream.derived.kinds.column import Column
-from spiral_stream.derived.kinds.lengths import ListLengths
+from spiral_stream.derived.kinds.column import Column, ListLengths
 from spiral_stream.derived.kinds.selected_rows import Survivors
 from spiral_stream.derived.work.executors import Shared
 from spiral_stream.errors import SourceError

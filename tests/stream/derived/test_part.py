@@ -21,9 +21,9 @@ from spiral_stream.derived.part import (
     aligned,
     digest_of,
     open_part,
+    verify_file,
     write_part,
 )
-from spiral_stream.derived.verification import verify_file
 from spiral_stream.errors import DamageError
 from spiral_stream.integrity.blocks import BLOCK
 from spiral_stream.integrity.publish import publish_file

@@ -13,8 +13,8 @@ from spiral_stream.derived import pieces as pieces_room
 from spiral_stream.derived.index import Roster, RosterFile, keys_of
 from spiral_stream.derived.kinds.column import Column
 from spiral_stream.derived.kinds.gather import KeptColumn, located
+from spiral_stream.derived.part import verify_file
 from spiral_stream.derived.pieces import Pieces
-from spiral_stream.derived.verification import verify_file
 from spiral_stream.errors import CacheError, DamageError
 from spiral_stream.integrity.blocks import BLOCK, moment, sound
 from tests.fixtures.named_shards import Shards, content, flip, numbers, pieces_of

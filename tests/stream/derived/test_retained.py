@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.derived.build import make_chunk
+from spiral_stream.derived.folder import StoredPieces, described
 from spiral_stream.derived.index import Keys, RosterFile, keys_of
 from spiral_stream.derived.kinds.column import Column
 from spiral_stream.derived.part import DATA
-from spiral_stream.derived.retained import StoredPieces, described
 from spiral_stream.derived.work.executors import Shared
 from spiral_stream.integrity.locks import lock
 from tests.fixtures.shards import Rows, made

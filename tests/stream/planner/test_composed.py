@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.planner.composed import doubts
+from spiral_stream.planner.defaults import doubts
 from spiral_stream.planner.lower import lower
 from spiral_stream.planner.stages import Stages
 from tests.fixtures.texts import make_catalog, mixed

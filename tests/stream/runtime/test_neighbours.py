@@ -12,7 +12,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.runtime.run import next_epoch
-from spiral_stream.storage.node_cache.node_files import BLOCK, PART
+from spiral_stream.storage.node_cache.file import BLOCK, PART
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import options_of, use_storage
 from tests.fixtures import stores, streams

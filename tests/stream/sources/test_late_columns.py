@@ -24,7 +24,7 @@ from spiral_stream.semantic import SHAPE, semantic_of
 from spiral_stream.sources.mds import samples as mds_samples
 from spiral_stream.sources.mds import source as mds
 from spiral_stream.sources.mds.encodings import ARRAY_TYPES
-from spiral_stream.sources.references.payload import payload
+from spiral_stream.sources.references.resolve import payload
 from spiral_stream.sources.serialize import source_from_json, source_to_json
 from spiral_stream.sources.tar import webdataset
 from spiral_stream.sources.text import jsonl

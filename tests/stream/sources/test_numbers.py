@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiral_stream.sources import numbers
-from spiral_stream.sources.numbers import Collected, Numbers
+from spiral_stream.sources import pins as numbers
+from spiral_stream.sources.pins import Collected, Numbers
 
 WORDS = st.integers(-(2**63), 2**63 - 1)
 

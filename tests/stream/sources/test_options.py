@@ -7,8 +7,7 @@ from typing import Any, ClassVar, final
 import pytest
 
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.detect import source_at
-from spiral_stream.sources.options import options_of
+from spiral_stream.sources.detect import options_of, source_at
 from spiral_stream.sources.source import Source
 from spiral_stream.sources.tar.webdataset import WebDataset
 from spiral_stream.sources.text.csv import Csv

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.catalog.relation import object_looks
+from spiral_stream.catalog.relation import pin as object_looks
 from spiral_stream.sources.files import units as pieces
 from spiral_stream.sources.import_source import ImportedSource, Refused
 from spiral_stream.sources.tar.headers import members

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.sources.arrow.memory import memory_reader
-from spiral_stream.sources.arrow.table import Arrow
+from spiral_stream.sources.arrow.table import Arrow, memory_reader
 from spiral_stream.sources.image_folder import ImageFolder
 from spiral_stream.sources.source import FormerProfile, Source, content_key, without_columns
 

@@ -12,7 +12,7 @@ import pytest
 
 from spiral_stream.storage.counters import Traffic, counted
 from spiral_stream.storage.node_cache.cache import NodeCache
-from spiral_stream.storage.node_cache.node_files import BLOCK, Sums, data_file, sums_of
+from spiral_stream.storage.node_cache.file import BLOCK, Sums, data_file, sums_of
 from tests.fixtures.node_folders import ended, taken
 from tests.fixtures.node_processes import context, hold, key_of, lease_and_fork, read_all, read_one
 from tests.fixtures.range_server import RangeServer, drawn

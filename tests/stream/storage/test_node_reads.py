@@ -15,9 +15,8 @@ from spiral_stream.errors import CacheError, DamageError, SourceError
 from spiral_stream.storage.counters import Traffic, counted, counted_behind
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.local import Memory
-from spiral_stream.storage.node_cache.node_files import BLOCK
-from spiral_stream.storage.node_cache.node_leases import Leases
-from spiral_stream.storage.node_cache.store import NodeStore
+from spiral_stream.storage.node_cache.file import BLOCK
+from spiral_stream.storage.node_cache.store import Leases, NodeStore
 from spiral_stream.storage.store import Facts, Get, Got, Store
 
 DATA = np.random.default_rng(1).bytes(20 * BLOCK + 77)

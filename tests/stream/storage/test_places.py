@@ -20,8 +20,7 @@ from spiral_stream.errors import SourceError
 from spiral_stream.storage import retry as patience
 from spiral_stream.storage.objects import Objects
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.option_values import need_values
-from spiral_stream.storage.profiles import options_of, use_storage
+from spiral_stream.storage.profiles import need_values, options_of, use_storage
 from spiral_stream.storage.store import Get, Got
 from spiral_stream.storage.uri import joined, place_of
 from tests.fixtures import stores

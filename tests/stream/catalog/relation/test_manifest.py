@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.catalog.relation.manifest import RUNS_PER_SHARD, UNKNOWN_BYTES, Manifest, build_manifest
 from spiral_stream.errors import CatalogError, SourceError
-from spiral_stream.sources.arrow.memory import MemoryReader
+from spiral_stream.sources.arrow.table import MemoryReader
 from spiral_stream.sources.source import Unit
 
 

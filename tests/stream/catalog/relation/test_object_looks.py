@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.catalog.relation import object_looks
-from spiral_stream.catalog.relation.object_looks import ObjectLooks
+from spiral_stream.catalog.relation import pin as object_looks
+from spiral_stream.catalog.relation.pin import ObjectLooks
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.pins import NOT_THERE, Pin
 from spiral_stream.sources.references.policy import Reach

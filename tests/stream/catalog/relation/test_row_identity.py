@@ -21,7 +21,7 @@ import spiral_stream as sp
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.relation.row_identity import ROW_ID, RowIds
 from spiral_stream.errors import CatalogError
-from spiral_stream.runtime.run import rows_left
+from spiral_stream.runtime.run import rebase as rows_left
 from spiral_stream.seeding import combine, mix64, uncombine, unmix64
 from spiral_stream.testing import check_elastic, check_replay, check_resume
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.catalog.relation.manifest import build_manifest
-from spiral_stream.catalog.relation.shard_runs import shard_runs
-from spiral_stream.sources.arrow.memory import MemoryReader
+from spiral_stream.catalog.relation.manifest import build_manifest, shard_runs
+from spiral_stream.sources.arrow.table import MemoryReader
 from spiral_stream.sources.source import Unit
 
 FORMS = ["text", "large", "dictionary", "integer", "coded integer"]

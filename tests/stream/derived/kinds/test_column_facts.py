@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.derived.derivation import Piece, ShardRows
-from spiral_stream.derived.kinds.column_facts import MOST, ColumnFacts, is_word, restored
-from spiral_stream.derived.kinds.sketches import FEW, REGISTERS
+from spiral_stream.derived.kinds.column_facts import FEW, MOST, REGISTERS, ColumnFacts, is_word, restored
 from spiral_stream.derived.work.executors import Processes
 from tests.fixtures.named_shards import Shards, content, one_thread, pieces_of
 

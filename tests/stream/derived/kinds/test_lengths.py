@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.derived.derivation import ShardRows
-from spiral_stream.derived.kinds.lengths import ListLengths
+from spiral_stream.derived.kinds.column import ListLengths
 
 LISTS = st.lists(st.none() | st.lists(st.none() | st.integers(-5, 5), max_size=6), max_size=30)
 

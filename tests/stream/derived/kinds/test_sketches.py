@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.derived import _runs
-from spiral_stream.derived.kinds.sketches import (
+from spiral_stream.derived.kinds.column_facts import (
     REGISTERS,
     STEPS,
     estimated_distinct,

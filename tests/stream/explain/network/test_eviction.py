@@ -8,7 +8,7 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.explain.network.eviction import Evicting
-from spiral_stream.storage.node_cache.node_files import BLOCK
+from spiral_stream.storage.node_cache.file import BLOCK
 from spiral_stream.storage.node_cache.user_bytes import read_kept
 from spiral_stream.storage.profiles import use_storage
 from tests.fixtures import stores

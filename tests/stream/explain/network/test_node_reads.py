@@ -5,7 +5,7 @@ import pytest
 
 from spiral_stream.explain.network import node_reads
 from spiral_stream.explain.network.node_reads import Asks, fetched, live
-from spiral_stream.storage.node_cache.node_files import BLOCK
+from spiral_stream.storage.node_cache.file import BLOCK
 
 
 def test_a_file_is_live_from_its_first_read_to_its_last() -> None:

@@ -10,8 +10,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.errors import SourceError
-from spiral_stream.planner.selection.mapped_column import MappedColumn
-from spiral_stream.planner.selection.narrow_columns import KeptRelation
+from spiral_stream.planner.selection.narrow_columns import KeptRelation, MappedColumn
 
 DOCUMENTS = 600
 

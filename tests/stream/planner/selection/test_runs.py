@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.errors import PlanError
-from spiral_stream.planner.selection.runs import key_runs
+from spiral_stream.planner.selection.selected import key_runs
 
 
 def pieces(values: list[object], cut: int) -> list[tuple[np.ndarray, pa.Table]]:

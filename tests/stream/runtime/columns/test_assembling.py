@@ -7,7 +7,7 @@ import spiral_stream as sp
 from spiral_stream.errors import DataError
 from spiral_stream.plan.functions.context import Context
 from spiral_stream.plan.verbs.maps import SampleAssembly
-from spiral_stream.runtime.columns.assembling import assembler, called, finished, pushed
+from spiral_stream.runtime.columns.functions import assembler, called, finished, pushed
 from tests.fixtures.texts import make_catalog
 
 RETURNS = pa.schema({"sample_id": pa.string(), "size": pa.int32()})

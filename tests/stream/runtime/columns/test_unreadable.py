@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spiral_stream.runtime.columns.unreadable import encoded, reasons
+from spiral_stream.runtime.columns.tokens import encoded, reasons
 from tests.fixtures.kinds import ByteEncoder, text_column
 
 ENCODER: Any = ByteEncoder()

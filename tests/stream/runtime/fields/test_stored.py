@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.runtime.fields.stored import stored_rows
+from spiral_stream.runtime.fields.images import stored_rows
 
 STARTS = np.array([0, 10, 10, 25])  # the second shard is empty
 KEYS = ["a", "b", "c", "d"]

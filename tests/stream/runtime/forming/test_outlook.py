@@ -17,9 +17,9 @@ from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.display import progress
 from spiral_stream.errors import SpiralWarning
 from spiral_stream.runtime.columns.samples import SampleReader
-from spiral_stream.runtime.forming import outlook
+from spiral_stream.runtime.forming import cost as outlook
 from spiral_stream.runtime.forming.chapter import Chapter
-from spiral_stream.runtime.forming.outlook import duration
+from spiral_stream.runtime.forming.cost import duration
 from tests.fixtures.examples import few
 from tests.fixtures.texts import fields, make_catalog, tokenized
 

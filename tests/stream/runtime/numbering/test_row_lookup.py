@@ -1,7 +1,7 @@
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.runtime.numbering.row_lookup import found_rows
+from spiral_stream.runtime.numbering.random_access import found_rows
 from tests.fixtures.texts import fields, make_catalog, tokenized
 
 

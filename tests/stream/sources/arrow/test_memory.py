@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import col
-from spiral_stream.sources.arrow.memory import MemoryReader, memory_reader
+from spiral_stream.sources.arrow.table import MemoryReader, memory_reader
 from spiral_stream.sources.source import ROW, Unit
 
 TABLE = pa.table({"a": range(7), "b": [str(i) for i in range(7)]})

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from spiral_stream.sources.arrow.views import plain
+from spiral_stream.sources.arrow.table import plain
 
 
 @pytest.mark.parametrize(

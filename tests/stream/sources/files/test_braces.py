@@ -5,7 +5,7 @@ from braceexpand import UnbalancedBracesError, braceexpand
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.sources.files.braces import expanded
+from spiral_stream.sources.files.listing import expanded
 
 PIECES = st.sampled_from(["{", "}", ",", "..", "0", "1", "03", "12", "-2", "a", "c", "x", "/"])
 

@@ -2,7 +2,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.sources.files.halves import Record, sound
+from spiral_stream.sources.files.units import Record, sound
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=60))

@@ -1,7 +1,7 @@
 import numpy as np
 import pyarrow as pa
 
-from spiral_stream.sources.files.recent import Recent
+from spiral_stream.sources.files.lru import Recent
 
 
 def test_decoded_columns_are_kept_up_to_a_number_of_bytes() -> None:

@@ -11,7 +11,7 @@ import pytest
 from lance.fragment import write_fragments
 
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.lance.lance_append import append_alone
+from spiral_stream.sources.lance.fragments import append_alone
 
 ROWS = pa.table({"n": range(10), "text": [str(n) for n in range(10)]})
 MORE = pa.table({"n": [77], "text": ["more"]})

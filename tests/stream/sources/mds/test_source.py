@@ -24,7 +24,7 @@ from spiral_stream.sampling.orders.sequential import Sequential
 from spiral_stream.semantic import semantic_of
 from spiral_stream.sources.import_source import Refused
 from spiral_stream.sources.mds.source import Mds
-from spiral_stream.sources.references.payload import payload
+from spiral_stream.sources.references.resolve import payload
 from spiral_stream.sources.serialize import source_from_json, source_to_json
 from spiral_stream.testing import check_source
 from tests.fixtures.examples import few

@@ -4,8 +4,7 @@ import pyarrow as pa
 import pytest
 
 from spiral_stream.errors import DataError, SourceError
-from spiral_stream.sources.references.payload import payload
-from spiral_stream.sources.references.resolve import resolve
+from spiral_stream.sources.references.resolve import payload, resolve
 from spiral_stream.sources.references.stamps import stamps_of
 
 RANGE = [("uri", pa.utf8()), ("offset", pa.int64()), ("length", pa.int64())]

@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spiral_stream.errors import DataError, SourceError
-from spiral_stream.sources.numbers import Collected
-from spiral_stream.sources.pins import Pins, pin_of
+from spiral_stream.sources.pins import Collected, Pins, pin_of
 from spiral_stream.sources.references.policy import Reach, reach_of
 
 STEPS = ("", ".", "..", "sub", "in", "out", "up", "base", "elsewhere", "based")

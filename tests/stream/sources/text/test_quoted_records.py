@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.sources.text.quoted_records import Records
+from spiral_stream.sources.text.csv_records import Records
 
 LETTERS = st.text(st.sampled_from('a,"\n'), max_size=30)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import col, len_
-from spiral_stream.sources.arrow.memory import MemoryReader
+from spiral_stream.sources.arrow.table import MemoryReader
 from spiral_stream.sources.import_source import FILE
 from spiral_stream.sources.source import ROW, Unit
 from spiral_stream.sources.tokens import reader as token_reader

@@ -18,7 +18,7 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.lance import lance_append
+from spiral_stream.sources.lance import fragments as lance_append
 from spiral_stream.sources.writing import destinations as targets
 from spiral_stream.sources.writing import parts
 from spiral_stream.storage.open import store_of

@@ -5,9 +5,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.storage.node_cache.eviction import Room, _Lying
-from spiral_stream.storage.node_cache.kept_again import TIMES, owed
-from spiral_stream.storage.node_cache.node_files import DATA, NodeKey
+from spiral_stream.storage.node_cache.eviction import TIMES, Room, _Lying, owed
+from spiral_stream.storage.node_cache.file import DATA, NodeKey
 
 SIZE = 1 << 20
 
