@@ -1,5 +1,6 @@
 """What MkDocs cannot say in its settings: folders in the navigation, and pages for programs beside those for people."""
 
+import ast
 import re
 import shutil
 from collections.abc import Iterator
@@ -15,6 +16,12 @@ A program registers a source in a catalog, takes the relation, filters and joins
 `collate` with fields, and iterates `to_torch()`, `to_numpy()` or `to_jax()`. A batch is a function of plan, data, epoch and \
 place: threads, ranks and caches change only the speed.
 """
+ROOMS = """# The rooms
+
+Every module of `spiral_stream`, by its folder, with the first sentence of its docstring. The
+folders are described under [Architecture](architecture.md). Written by `docs/hooks.py`.
+"""
+BEGIN, END = "<!-- folders: docs/hooks.py -->\n", "<!-- end -->"
 NOT_PROSE = ("#", "|", "![", ":::", "*", "<", "!!!")
 
 
@@ -77,10 +84,61 @@ def _entry(docs: Path, page: str) -> str:
     return f"- [{title.removeprefix('# ')}]({page})" + (f": {sentence}" if sentence else "")
 
 
+def folders(package: Path) -> str:
+    """The table of `architecture.md`: what each folder says of itself in its `__init__`."""
+    rows = [
+        "| folder | decides | start at | may not know |",
+        "|---|---|---|---|",
+    ]
+    for place in sorted(package.rglob("__init__.py")):
+        if place.parent == package:
+            continue
+        said = ast.get_docstring(ast.parse(place.read_text())) or ""
+        found = re.match(
+            r"(.+?)\n\nStart at: (.+?)\.\nMay not know: (.+?)\.(?:\n\n|$)", said, re.DOTALL
+        )
+        if found is None:
+            message = f"{place}: no map. Say what it decides, 'Start at: ...', 'May not know: ...'"
+            raise ValueError(message)
+        name = place.parent.relative_to(package).as_posix()
+        rows.append(
+            f"| `{name}/` | "
+            + " | ".join(" ".join(each.split()) for each in found.groups())
+            + " |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def rooms(package: Path) -> str:
+    """`rooms.md`: every room by its folder, with the first sentence of what it says of itself."""
+    parts = [ROOMS]
+    for folder in sorted(
+        {package, *(each.parent for each in package.rglob("__init__.py"))}
+    ):
+        name = folder.relative_to(package.parent).as_posix()
+        entries = []
+        for room in sorted(folder.glob("[a-z]*.py")):
+            said = ast.get_docstring(ast.parse(room.read_text())) or ""
+            sentence = re.split(r"(?<=[.!?])\s|\n\n", said, maxsplit=1)[0]
+            sentence = " ".join(sentence.split()).replace("|", "\\|")
+            entries.append(f"| `{room.name}` | {sentence} |")
+        parts.append("\n".join([f"## {name}", "", "| room | |", "|---|---|", *entries, ""]))
+    return "\n".join(parts)
+
+
+def in_place(page: str, made: str) -> str:
+    """The page with what is made between the marks."""
+    before, _, rest = page.partition(BEGIN)
+    return before + BEGIN + "\n" + made + END + rest.partition(END)[2]
+
+
 if __name__ == "__main__":
     import yaml
 
     root = Path(__file__).parents[1]
+    page = root / "docs" / "architecture.md"
+    page.write_text(in_place(page.read_text(), folders(root / "spiral_stream")))
+    (root / "docs" / "rooms.md").write_text(rooms(root / "spiral_stream"))
     written = re.sub(r"!!python/name:\S+", "''", (root / "mkdocs.yml").read_text())
     made = list_for_programs(root / "docs", yaml.safe_load(written)["nav"])
     (root / "docs" / "llms.txt").write_text(made)

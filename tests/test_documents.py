@@ -1,5 +1,6 @@
 """Documents hold: their code runs and prints what they say, their links lead somewhere, their commands exist."""
 
+import ast
 import contextlib
 import importlib
 import re
@@ -177,6 +178,21 @@ def test_the_list_for_programs_is_that_of_the_navigation() -> None:
     assert {path for _, path in fresh} == pages
     assert len(fresh) == len(pages)
     assert listed == fresh, "write it again: .venv/bin/python docs/hooks.py"
+
+
+def test_the_map_of_the_house_is_that_of_its_folders() -> None:
+    hooks, package = runpy.run_path(str(DOCS / "hooks.py")), ROOT / "spiral_stream"
+    page = (DOCS / "architecture.md").read_text()
+
+    assert page == hooks["in_place"](page, hooks["folders"](package)), "write it again: .venv/bin/python docs/hooks.py"
+    assert (DOCS / "rooms.md").read_text() == hooks["rooms"](package), "write it again: .venv/bin/python docs/hooks.py"
+
+
+def test_a_map_leads_to_a_room_or_folder_that_is_there() -> None:
+    for place in (ROOT / "spiral_stream").rglob("__init__.py"):
+        said = ast.get_docstring(ast.parse(place.read_text())) or ""
+        for name in re.findall(r"`([\w/]+)`", " ".join(re.findall(r"^Start at: .*$", said, re.MULTILINE))):
+            assert (place.parent / f"{name}.py").exists(), f"{place}: {name}"
 
 
 def test_what_people_look_for_leads_to_names_that_exist() -> None:

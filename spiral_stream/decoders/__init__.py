@@ -1,1 +1,5 @@
-"""Decoders: one sample's bytes to an array, as frozen values of the plan."""
+"""One sample's bytes to an array, as frozen values of the plan.
+
+Start at: `decoder` (the interface).
+May not know: batches, caches, stores.
+"""

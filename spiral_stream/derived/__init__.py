@@ -1,1 +1,5 @@
-"""Derived data: what is computed from the rows of a relation lies by storage shard, made once, by anyone."""
+"""What follows from the rows of a shard and is kept by shard: built together with other processes, shared, verified, removed.
+
+Start at: `derivation`, then `pieces`.
+May not know: what a plan does with it.
+"""

@@ -1,4 +1,8 @@
-"""Expressions in the languages of the engines, each with exactly the semantics of `spiral_stream.expr`."""
+"""Expressions lowered to what each engine evaluates.
+
+Start at: `pushdown`, then `arrow`.
+May not know: plans; they see expressions and batches of columns.
+"""
 
 from spiral_stream.dialects.arrow import to_arrow, to_parquet
 from spiral_stream.dialects.numpy import evaluate, evaluate_nullable, passes, to_column

@@ -1,4 +1,8 @@
-"""Expressions over columns: `col`, `lit`, operators, and what they mean on a schema."""
+"""Expressions over columns.
+
+Start at: `nodes`.
+May not know: relations, engines: `dialects` lowers them.
+"""
 
 from spiral_stream.expr.binding import bind, bind_predicate, kind_of, type_of
 from spiral_stream.expr.canonical import canonical, from_json, to_json

@@ -1,1 +1,5 @@
-"""Derived files that say when they are damaged: seals, sums of blocks, guarded mappings, drafts of live writers."""
+"""Files that appear whole or not at all, and tell if they are damaged; locks between processes.
+
+Start at: `publish`, then `seal`.
+May not know: what the files hold.
+"""

@@ -1,1 +1,5 @@
-"""Looking at a stream: what it is, what it has measured, and what its samples look like."""
+"""What a stream and a relation show of themselves: samples, contact sheets, tables.
+
+Start at: `inspect`.
+May not know: how batches are made: it asks the stream.
+"""

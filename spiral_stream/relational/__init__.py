@@ -1,1 +1,5 @@
-"""Which rows of a relation survive, which rows of joined relations match them, and the engine for the rest."""
+"""Joins, SQL and conditions that need an engine.
+
+Start at: `selection`, then `engine`.
+May not know: orders, batches.
+"""

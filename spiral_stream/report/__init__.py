@@ -1,1 +1,5 @@
-"""What a relation looks like: its columns, some samples, and pictures of how its labels are spread over storage."""
+"""Pages of relations and catalogs for people.
+
+Start at: `build`.
+May not know: streams.
+"""

@@ -1,4 +1,8 @@
-"""What a source of your own is made of."""
+"""Where rows are stored: each room a format, read as Arrow columns.
+
+Start at: `source` (the interface).
+May not know: plans, catalogs.
+"""
 
 from spiral_stream.sources.arrow.table import MemoryReader
 from spiral_stream.sources.import_source import ImportedSource, ImportUnit, Refused

@@ -1,1 +1,5 @@
-"""Bytes by URI: object stores and local files behind one face, and the options that reach them."""
+"""Bytes by URI: object stores and local files behind one face, and the options that reach them.
+
+Start at: `store`, then `open`.
+May not know: formats.
+"""

@@ -1,5 +1,8 @@
 """The laws that every source, order, formation and stream keeps, to test your own against.
 
+Start at: `streams`.
+May not know: inner rooms beyond those interfaces.
+
 Each ``check_...`` function raises `AssertionError` at the first place where its law is broken:
 
 ==================== ==========================================================================

@@ -1,0 +1,5 @@
+"""Pieces between machines: who makes one, and where finished ones lie on a store.
+
+Start at: `share`.
+May not know: kinds.
+"""

@@ -1,0 +1,5 @@
+"""What stays together in an order, and how well it mixes.
+
+Start at: `sample`.
+May not know: other sections.
+"""

@@ -1,0 +1,5 @@
+"""What a saved state says, and whether this plan may go on from it.
+
+Start at: `saved_state`.
+May not know: how batches are formed.
+"""

@@ -1,0 +1,5 @@
+"""Which samples batch `n` of an epoch has, for any `n`.
+
+Start at: `numbering`.
+May not know: how a batch is filled.
+"""

@@ -1,0 +1,5 @@
+"""Lines, CSV, JSON lines and whole text files.
+
+Start at: `lines`.
+May not know: other formats.
+"""

@@ -1,0 +1,5 @@
+"""Files of token ids, one row per document.
+
+Start at: `source`.
+May not know: tokenizers.
+"""

@@ -1,0 +1,5 @@
+"""Text and conversations to token ids.
+
+Start at: `tokenize`, then `encoder`.
+May not know: images.
+"""
