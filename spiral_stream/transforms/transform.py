@@ -77,11 +77,16 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
-def plain(given: Any) -> Any:
-    """Return an array or a number of NumPy as Python's numbers, also within a list or a tuple; others as they are."""
+def plain(given: Any, within: int = 3) -> Any:
+    """Return an array or a number of NumPy as Python's numbers, also within lists and tuples; others as they are.
+
+    Args:
+        given: any value, also a list that contains itself.
+        within: how many lists deep it looks. No knob is nested deeper.
+    """
     if isinstance(given, np.ndarray | np.generic):
         return given.tolist()
-    return tuple(map(plain, given)) if isinstance(given, list | tuple) else given
+    return tuple(plain(each, within - 1) for each in given) if within and isinstance(given, list | tuple) else given
 
 
 def checked_size(name: str, size: object) -> int | tuple[int, int]:

@@ -48,7 +48,10 @@ def outcome(call: Call, argument: str, value: str) -> str | None:
         for each in said:
             if each.filename.startswith(OURS):
                 return f"{call.name} {argument}={value}: a warning names {each.filename}: {each.message!s:.200}"
-    except (sp.SpiralError, sp.SpiralWarning):
+    except (sp.SpiralError, sp.SpiralWarning) as error:
+        # whoever reaches the interpreter's limit makes finalizers fail that happen to run there: they own locks and memory
+        if recursed(error):
+            return f"{call.name} {argument}={value}: recursion without a limit of its own"
         return None
     except call.allowed as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
@@ -57,6 +60,15 @@ def outcome(call: Call, argument: str, value: str) -> str | None:
     except Exception as error:  # noqa: BLE001  which one is the question
         return f"{call.name} {argument}={value}: {type(error).__name__}: {error!s:.200}"
     return None
+
+
+def recursed(error: BaseException | None) -> bool:
+    """Whether the interpreter's recursion limit lies behind an error."""
+    while error is not None:
+        if isinstance(error, RecursionError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def drawn(call: Call, argument: str) -> Iterator[str]:
