@@ -51,7 +51,7 @@ SYSTEMS: Final[dict[str, Newcomer]] = {
         "Spiral",
         ("{wheel}[torch]",),
         "import spiral_stream as spiral",
-        "spiral",
+        "spiral-stream",
         "a catalog: names and stamps of files",
     ),
     "torchvision": Newcomer(

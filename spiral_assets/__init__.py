@@ -15,5 +15,7 @@ def need_dagster() -> None:
     if find_spec("dagster") is None:
         from spiral_stream import MissingExtraError
 
-        msg = 'spiral_assets needs the package dagster, which is not installed. Run: pip install "spiral[dagster]"'
+        msg = (
+            'spiral_assets needs the package dagster, which is not installed. Run: pip install "spiral-stream[dagster]"'
+        )
         raise MissingExtraError(msg, name="dagster")

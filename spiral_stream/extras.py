@@ -45,9 +45,7 @@ def need(package: str, by: str, otherwise: str = "") -> None:
         MissingExtraError: it is not installed; says what to install.
     """
     if not _is_installed(package):
-        msg = (
-            f'{by} needs the package {package}, which is not installed. Run: pip install "spiral[{EXTRA_OF[package]}]"'
-        )
+        msg = f'{by} needs the package {package}, which is not installed. Run: pip install "spiral-stream[{EXTRA_OF[package]}]"'
         raise MissingExtraError(f"{msg}; or {otherwise}" if otherwise else msg, name=package)
 
 
@@ -60,13 +58,14 @@ def _is_installed(package: str) -> bool:
         return False
 
 
+DISTRIBUTION: Final = "spiral-stream"  # what one installs; `spiral` is somebody else's
 NOT_INSTALLED: Final = "0+not.installed"  # a source tree on the path, which nobody installed
 
 
 def installed() -> str:
-    """The version of the distribution ``spiral``, or `NOT_INSTALLED`."""
+    """The version of the distribution ``spiral-stream``, or `NOT_INSTALLED`."""
     try:
-        return version("spiral")
+        return version(DISTRIBUTION)
     except PackageNotFoundError:
         return NOT_INSTALLED
 

@@ -401,22 +401,22 @@ def test_documents_link_to_what_is_there() -> None:
 
 
 def installed_with(extra: str) -> set[str]:
-    """Import names of what `pip install spiral[extra]` brings on this machine."""
+    """Import names of what `pip install spiral-stream[extra]` brings on this machine."""
     modules_of = {}
     for module, distributions in metadata.packages_distributions().items():
         for each in distributions:
             modules_of.setdefault(canonicalize_name(each), set()).add(module)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     ours = {"": project["dependencies"], **project["optional-dependencies"]}
-    left, known = [Requirement(f"spiral[{extra}]")], set()
+    left, known = [Requirement(f"spiral-stream[{extra}]")], set()
     while left:
         wanted = left.pop()
         name = canonicalize_name(wanted.name)
         for part in ("", *wanted.extras):
-            if (name, part) in known or (name != "spiral" and name not in modules_of):
+            if (name, part) in known or (name != "spiral-stream" and name not in modules_of):
                 continue
             known.add((name, part))
-            needs = map(Requirement, ours[part] if name == "spiral" else metadata.requires(name) or ())
+            needs = map(Requirement, ours[part] if name == "spiral-stream" else metadata.requires(name) or ())
             left += [each for each in needs if each.marker is None or each.marker.evaluate({"extra": part})]
     return {module for name, _ in known for module in modules_of.get(name, ())}
 

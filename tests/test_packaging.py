@@ -18,6 +18,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from spiral_stream.extras import DISTRIBUTION
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = ROOT / ".github" / "workflows"
@@ -121,7 +123,7 @@ class Only(PathFinder):
 
 sys.meta_path = [Only if each is PathFinder else each for each in sys.meta_path]
 """
-EXTRAS = re.compile(r'pip install "spiral\[([a-z,-]+)\]"')
+EXTRAS = re.compile(r'pip install "spiral-stream\[([a-z,-]+)\]"')
 FIRST = [ROOT / "README.md", ROOT / "docs" / "index.md", *sorted(TUTORIALS.glob("*.md"))]
 
 
@@ -154,7 +156,7 @@ def only(installed: Path) -> Path:
 @pytest.mark.parametrize("page", [page for page in FIRST if CODE.search(page.read_text())], ids=lambda page: page.name)
 def test_the_first_programs_run_with_the_extra_that_their_page_names(only: Path, page: Path, tmp_path: Path) -> None:
     extras = EXTRAS.findall(page.read_text())[0].split(",")
-    there = brought("spiral", extras) | {"pip", "setuptools"}
+    there = brought("spiral-stream", extras) | {"pip", "setuptools"}
     refused = [
         name
         for name, owners in metadata.packages_distributions().items()
@@ -191,7 +193,10 @@ def test_the_location_of_dagster_says_what_to_install(only: Path, tmp_path: Path
     for room in ("assets", "components", "demo.__main__"):
         call = ".main()" if room.endswith("__main__") else ""
         done = run(only, "-c", f"import spiral_assets.{room} as it; it{call}", cwd=tmp_path, REFUSED="dagster")
-        assert 'needs the package dagster, which is not installed. Run: pip install "spiral[dagster]"' in done.stderr
+        assert (
+            'needs the package dagster, which is not installed. Run: pip install "spiral-stream[dagster]"'
+            in done.stderr
+        )
 
 
 @pytest.mark.slow
@@ -199,7 +204,7 @@ def test_the_wheel_serves_every_version_and_holds_the_types(wheel: Path) -> None
     names = zipfile.ZipFile(wheel).namelist()
     rooms = sorted(str(path.relative_to(ROOT).with_suffix("")) for path in (ROOT / "spiral_stream").rglob("_*.c"))
 
-    assert re.fullmatch(rf"spiral-{re.escape(PROJECT['version'])}-cp311-abi3-\w+\.whl", wheel.name)
+    assert re.fullmatch(rf"spiral_stream-{re.escape(PROJECT['version'])}-cp311-abi3-\w+\.whl", wheel.name)
     assert rooms
     assert [f"{room}.abi3.so" for room in rooms] == sorted(name for name in names if name.endswith(".so"))
     assert [f"{room}.pyi" for room in rooms] == sorted(name for name in names if name.endswith(".pyi"))
@@ -207,7 +212,7 @@ def test_the_wheel_serves_every_version_and_holds_the_types(wheel: Path) -> None
     assert {name.split("/")[0] for name in names} == {
         "spiral_stream",
         "spiral_assets",
-        f"spiral-{PROJECT['version']}.dist-info",
+        f"spiral_stream-{PROJECT['version']}.dist-info",
     }
 
 
@@ -256,6 +261,40 @@ def test_typed_user_programs_pass_mypy_strict_and_wrong_ones_do_not(installed: P
     assert re.findall(r"^wrong\.py:(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.MULTILINE) == [
         (str(line), code) for line, code in enumerate(WRONG.values(), 2)
     ], done.stdout
+
+
+# How a reader or a program asks for a distribution: `pip install NAME`, "NAME[extra]", "NAME==1.0", name = "NAME".
+ASKED = re.compile(
+    r"""\binstall\b(?:\s+-[-\w=.]+)*\s+["'`]?spiral(?![\w/.-])  # the name itself, and none that goes on
+    | (?<![\w./-])spiral\\?\[ (?:[a-z{])
+    | (?<![\w./-])spiral (?:==|~=|>=)
+    | ^[Nn]ame\s*[=:]\s*"?spiral"?$
+    | (?:\bversion|\bdistribution|\brequires)\("spiral"\)""",
+    re.VERBOSE | re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize(
+    "text", ["pip install -U {}", "pip install '{}[torch]'", '"{}[text]"', "{}==0.1", 'name = "{}"', 'version("{}")']
+)
+def test_the_old_name_is_told_from_the_new_one(text: str) -> None:
+    assert ASKED.search(text.format("spiral"))
+    assert not ASKED.search(text.format("spiral-stream"))
+
+
+def test_no_file_asks_for_the_distribution_of_that_name_which_is_somebody_elses() -> None:
+    names = [*filter(None, run("git", "ls-files", "-z", cwd=ROOT).stdout.split("\0"))]
+    if not names:
+        pytest.skip("not a git checkout: which files belong to the repository cannot be told")
+    recorded = {"tests/stream/plan/functions/test_origin.py", "tests/test_packaging.py"}  # what fingerprints say of us
+    found = []
+    for name in names:
+        if name not in recorded and (ROOT / name).is_file():
+            text = (ROOT / name).read_bytes().decode(errors="ignore")
+            found += [f"{name}: {each[0].strip()}" for each in ASKED.finditer(text)]
+
+    assert PROJECT["name"] == DISTRIBUTION == "spiral-stream"
+    assert found == []
 
 
 def test_ci_runs_every_version_that_the_classifiers_name() -> None:

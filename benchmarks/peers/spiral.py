@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.peers.workload import BATCH, MEAN, SIDE, STD, Data
 
-PACKAGES = ("spiral", "simplejpeg", "pylance", "torch")
+PACKAGES = ("spiral-stream", "simplejpeg", "pylance", "torch")
 
 
 def program(data: Data, cache: str) -> Any:

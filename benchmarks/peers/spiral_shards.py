@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.peers.workload import BATCH, MEAN, SIDE, STD, Data
 
-PACKAGES = ("spiral", "simplejpeg", "pylance", "torch")
+PACKAGES = ("spiral-stream", "simplejpeg", "pylance", "torch")
 
 
 def prepare(data: Data, form: str, remote: str = "") -> None:

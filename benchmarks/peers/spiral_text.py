@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.peers.documents import MULTIPLE, ROW, ROWS, WINDOW, Batch, Task, Texts
 
-PACKAGES = ("spiral", "tokenizers", "tiktoken", "pylance", "torch")
+PACKAGES = ("spiral-stream", "tokenizers", "tiktoken", "pylance", "torch")
 TOKENIZER = "bench-bpe"
 
 

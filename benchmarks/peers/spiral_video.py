@@ -14,7 +14,7 @@ PROFILES = {"raw": {"shorter_side": SHORTER}, "jpeg": {"shorter_side": SHORTER, 
 
 
 def packages(**_: str) -> tuple[str, ...]:
-    return ("spiral", "av", "simplejpeg", "pylance", "torch")
+    return ("spiral-stream", "av", "simplejpeg", "pylance", "torch")
 
 
 def _stream(footage: Footage, kind: str, cache: str, threads: int | None = None) -> Any:

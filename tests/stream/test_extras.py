@@ -99,7 +99,7 @@ def test_every_package_comes_with_the_extra_that_its_error_names() -> None:
         package: CALLED.get(package, package) in brought.get(extra, ()) for package, extra in EXTRA_OF.items()
     } == dict.fromkeys(EXTRA_OF, True)
     for wanted in EXTRAS.values():
-        inner = [each for spec in wanted if spec.startswith("spiral[") for each in spec[7:-1].split(",")]
+        inner = [each for spec in wanted if spec.startswith("spiral-stream[") for each in spec[14:-1].split(",")]
         assert set(inner) <= set(EXTRAS)
 
 
@@ -163,7 +163,7 @@ def test_a_missing_extra_is_named_before_anything_is_read(
     with pytest.raises(sp.MissingExtraError) as told:
         use(rows)
 
-    install = f'pip install "spiral[{EXTRA_OF[package]}]"'
+    install = f'pip install "spiral-stream[{EXTRA_OF[package]}]"'
     assert str(told.value) == f"{by} needs the package {package}, which is not installed. Run: {install}{otherwise}"
     assert told.value.name == package
     assert isinstance(told.value, sp.SpiralError)
@@ -200,14 +200,14 @@ def test_the_dagster_location_without_dagster_says_so() -> None:
         "except spiral_stream.MissingExtraError as error:\n    print(error)"
     )
 
-    assert told.endswith('Run: pip install "spiral[dagster]"\n')
+    assert told.endswith('Run: pip install "spiral-stream[dagster]"\n')
 
 
 def test_a_saved_stream_of_torch_says_so_when_it_is_opened(rows: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     rows.save_stream("tensors", images(rows).to_torch())
     monkeypatch.setitem(sys.modules, "torch", None)
 
-    with pytest.raises(sp.MissingExtraError, match=r"to_torch needs the package torch.*spiral\[torch\]"):
+    with pytest.raises(sp.MissingExtraError, match=r"to_torch needs the package torch.*spiral-stream\[torch\]"):
         rows.open_stream("tensors")
 
 

@@ -243,8 +243,8 @@ def test_without_pandas_and_polars_the_error_names_the_extra_and_to_arrow(tmp_pa
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
 
     assert done.stdout.splitlines() == [
-        'to_pandas needs the package pandas, which is not installed. Run: pip install "spiral[pandas]"; or use to_arrow()',
-        'to_polars needs the package polars, which is not installed. Run: pip install "spiral[polars]"; or use to_arrow()',
+        'to_pandas needs the package pandas, which is not installed. Run: pip install "spiral-stream[pandas]"; or use to_arrow()',
+        'to_polars needs the package polars, which is not installed. Run: pip install "spiral-stream[polars]"; or use to_arrow()',
         "2 1",
     ]
 

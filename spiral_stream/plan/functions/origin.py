@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-_OURS: Final = {"spiral_stream": "spiral"}  # top-level package: distribution
+_OURS: Final = {"spiral_stream": "spiral-stream"}  # top-level package: distribution
+# The name that fingerprints have: our distribution was called so before, and what was recorded holds still.
+_RECORDED: Final = {"spiral-stream": "spiral"}
 _INSTALLED: Final = {".dist-info", ".egg-info", ".egg-link"}  # beside what they stand for
 
 
@@ -41,7 +43,7 @@ def installed(package: str) -> tuple[str, ...]:
     editable = ['"editable": true' in (each.read_text("direct_url.json") or "") for each in found.values()]
     if any(editable) and package not in _OURS:
         return ()
-    return tuple(sorted(f"{name}=={each.version.split('+')[0]}" for name, each in found.items()))
+    return tuple(sorted(f"{_RECORDED.get(name, name)}=={each.version.split('+')[0]}" for name, each in found.items()))
 
 
 def _stands_alone(package: str) -> bool:

@@ -363,9 +363,9 @@ def test_hundreds_of_relations_load_light(tmp_path: Path) -> None:
 
 def test_dg_lists_them(tmp_path: Path) -> None:
     """In an environment whose metadata says what pyproject.toml does."""
-    metadata = tmp_path / "spiral-9.9.dist-info"
+    metadata = tmp_path / "spiral_stream-9.9.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: spiral\nVersion: 9.9\n")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: spiral-stream\nVersion: 9.9\n")
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

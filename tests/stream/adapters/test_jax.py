@@ -99,7 +99,7 @@ def test_without_jax_the_way_out_is_numpy(catalog: sp.Catalog, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "jax", None)
     with image_plan(catalog.table("lance")).to_jax() as stream:
         for use in (lambda: next(iter(stream)), stream.spec, lambda: stream.bind(epoch=1)):
-            with pytest.raises(sp.MissingExtraError, match=r'spiral\[jax\]"; or use to_numpy\(\)'):
+            with pytest.raises(sp.MissingExtraError, match=r'spiral-stream\[jax\]"; or use to_numpy\(\)'):
                 use()
         assert stream.epoch == 0, "what was refused changes nothing"
         assert "EXPLAIN" in str(stream.explain())

@@ -90,5 +90,5 @@ def test_a_long_curve_is_drawn_by_its_means_up_to_its_last_point(count: int, mon
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
-    with pytest.raises(MissingExtraError, match=re.escape("spiral[report]")):
+    with pytest.raises(MissingExtraError, match=re.escape("spiral-stream[report]")):
         pictures(2)

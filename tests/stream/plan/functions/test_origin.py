@@ -55,6 +55,24 @@ def test_versions_are_found_under_other_names() -> None:
     assert installed("json") == installed("no_such_package") == ()
 
 
+def test_our_own_version_is_recorded_as_it_was_when_our_distribution_had_another_name() -> None:
+    """Fingerprints of users' functions name it, so saved plans and caches hold across the new name."""
+    assert installed("spiral_stream") == (f"spiral=={spiral_stream.__version__}",)
+
+
+def test_a_wheel_of_ours_is_recorded_under_that_name_for_both_of_its_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tmp_path / "spiral_stream-1.2.dist-info"
+    made.mkdir()
+    (made / "METADATA").write_text("Metadata-Version: 2.1\nName: spiral-stream\nVersion: 1.2\n")
+    (made / "top_level.txt").write_text("spiral_assets_twin")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("spiral_stream.plan.functions.origin._suppliers", metadata.packages_distributions)
+
+    assert installed("spiral_assets_twin") == ("spiral==1.2",)
+
+
 @pytest.mark.parametrize(("editable", "found"), [(False, ("shop-of-twins==1.2",)), (True, ())])
 def test_a_version_has_no_build_tag_and_that_of_an_editable_install_says_nothing(
     editable: bool, found: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

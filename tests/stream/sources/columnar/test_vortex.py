@@ -239,5 +239,5 @@ def test_a_registration_is_saved_opened_and_refreshed(tmp_path: Path) -> None:
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vortex.io.write(pa.table({"id": [1]}), str(tmp_path / "0.vortex"))
     monkeypatch.setitem(sys.modules, "vortex", None)
-    with pytest.raises(MissingExtraError, match=r'pip install "spiral\[vortex\]"'):
+    with pytest.raises(MissingExtraError, match=r'pip install "spiral-stream\[vortex\]"'):
         Vortex(str(tmp_path)).open()
