@@ -48,14 +48,14 @@ def code_version_of(plan: Callable[..., Any]) -> str:
     if isinstance(plan, SavedPlan):
         return _digest(["stream", plan.stream, *library_versions()])
     module, name, arguments = parts(plan)
-    told = json.dumps(arguments, sort_keys=True, default=str)
-    return _digest(["plan", *_texts(module, name), told, *library_versions()])
+    text = json.dumps(arguments, sort_keys=True, default=str)
+    return _digest(["plan", *_texts(module, name), text, *library_versions()])
 
 
 @lru_cache(1)
 def library_versions() -> tuple[str, ...]:
     """Return the version numbers that the library's files state, each with its place."""
-    (home,) = (Path(place) for place in _package(LIBRARY))
+    (home,) = (Path(location) for location in _package(LIBRARY))
     found = [
         f"{path.relative_to(home).as_posix()} {name} {number}"
         for folder in DECIDING
@@ -77,12 +77,12 @@ def _texts(module: str, name: str) -> list[str]:
         raise dg.DagsterInvalidDefinitionError(msg)
     todo, seen = [(module, first)], {}
     while todo:
-        place = todo.pop()
-        if place in seen:
+        path = todo.pop()
+        if path in seen:
             continue
-        at, named = place
+        at, named = path
         nodes = _bound(at).get(named, [])
-        seen[place] = "\n".join(_plain(node) for node in nodes)
+        seen[path] = "\n".join(_plain(node) for node in nodes)
         for node in nodes:
             todo += _reached(at, node)
     return [f"{at}:{named}\n{text}" for (at, named), text in sorted(seen.items())]

@@ -37,13 +37,13 @@ def in_catalog(folder: str) -> dict[str, dict[str, Any]]:
     Args:
         folder: of the catalog, or its place on an object store; variables of the environment are put in.
     """
-    place = expanded(folder)
-    if "://" not in place and not Path(place).exists():  # opening it would make it
+    catalog_folder = expanded(folder)
+    if "://" not in catalog_folder and not Path(catalog_folder).exists():  # opening it would make it
         return {}
     import spiral_stream as spiral
     from spiral_stream import source_facts
 
-    catalog = spiral.connect(place)
+    catalog = spiral.connect(catalog_folder)
     entries = [catalog.entry(name) for name in catalog.tables()]
     facts = {entry.name: (source_facts(entry), entry.manifest().total) for entry in entries}
     return {name: {"kind": source.kind, "place": source.place, "rows": rows} for name, (source, rows) in facts.items()}

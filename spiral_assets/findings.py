@@ -42,10 +42,10 @@ def missing(catalog: "spiral.Catalog", relation: str, limit: float, limits: Mapp
             for what, share in shares.items()
             if share > allowed
         ]
-    told = [f"{row['share']:.1%} of {row['column']} are {row['what']} (limit {row['limit']:.1%})" for row in rows]
+    texts = [f"{row['share']:.1%} of {row['column']} are {row['what']} (limit {row['limit']:.1%})" for row in rows]
     return warned(
         passed=not rows,
-        description="; ".join(told) or f"{len(report.columns)} columns are within their limits",
+        description="; ".join(texts) or f"{len(report.columns)} columns are within their limits",
         metadata={"above_limit": reports.table(rows)},
     )
 
@@ -59,10 +59,10 @@ def mixed(catalog: "spiral.Catalog", relation: str, column: str, limit: float) -
         return warned(passed=False, description="; ".join(report.notes) or _UNMEASURED)
     (found,) = report.skews
     (shard, worst), *_ = found.skew.worst(1)
-    told = f"{column}: distance of {shard} is {worst:.2f} (0: same mix as the whole relation, 1: nothing in common)"
+    text = f"{column}: distance of {shard} is {worst:.2f} (0: same mix as the whole relation, 1: nothing in common)"
     return warned(
         passed=worst <= limit,
-        description=told if worst <= limit else f"{told}. {found.advice()}",
+        description=text if worst <= limit else f"{text}. {found.advice()}",
         metadata={
             "worst": round(worst, 4),
             "mean": round(found.skew.mean, 4),
@@ -83,10 +83,10 @@ def refused(catalog: "spiral.Catalog", relation: str, limit: float) -> dg.AssetC
     found = facts()
     total = found.rows + found.refused
     share = found.refused / total if total else 0.0
-    told = f"{found.refused:,} of {total:,} rows could not be read"
+    text = f"{found.refused:,} of {total:,} rows could not be read"
     return warned(
         passed=share <= limit,
-        description=f"{told}: {found.examples[0]}" if found.examples else told,
+        description=f"{text}: {found.examples[0]}" if found.examples else text,
         metadata={
             "refused": found.refused,
             "share": round(share, 6),

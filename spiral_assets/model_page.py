@@ -43,7 +43,7 @@ def model_page(
     share, bound_by = found.waiting()
     value, begun = dg.MetadataValue, found.begins[-1]
     seen = found.seen()
-    told: dict[str, dg.MetadataValue[Any]] = {
+    metadata: dict[str, dg.MetadataValue[Any]] = {
         "curve": _picture(context, folder, found),
         "progress": reports.table(list(_rows(found)), cut=False),
         "steps": value.int(found.step),
@@ -62,8 +62,10 @@ def model_page(
     }
     ledgers = sorted(folder.glob("ledger*.jsonl"))
     if ledgers:
-        told["ledger"] = value.path(str(ledgers[0].resolve()))
-    return told | {("stream" if len(streams) == 1 else f"stream_{key.path[-1]}"): value.asset(key) for key in streams}
+        metadata["ledger"] = value.path(str(ledgers[0].resolve()))
+    return metadata | {
+        ("stream" if len(streams) == 1 else f"stream_{key.path[-1]}"): value.asset(key) for key in streams
+    }
 
 
 def _picture(context: dg.AssetExecutionContext, folder: Path, found: Progress) -> dg.MetadataValue[Any]:

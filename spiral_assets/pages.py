@@ -42,12 +42,12 @@ def definition_metadata(name: str, source: Mapping[str, Any]) -> dict[str, str]:
     """
     source = source["of"] if isinstance(source.get("of"), Mapping) else source
     place = next((source[each] for each in _PLACES if source.get(each)), None)
-    told = {
+    metadata = {
         "dagster/table_name": name,
         "dagster/storage_kind": source.get("kind"),
         "dagster/uri": ", ".join(map(str, place)) if isinstance(place, list | tuple) else place,
     }
-    return {key: str(value) for key, value in told.items() if value}
+    return {key: str(value) for key, value in metadata.items() if value}
 
 
 def relation_page(
@@ -215,9 +215,9 @@ def shown(context: Context, of: str, pictures: Sequence[tuple[str, str, bytes]])
         words = re.sub(r"[^\w -]", " ", name)[:_WORDS]
         if isinstance(keeper, LocalComputeLogManager):
             key = [context.run.run_id, "pictures", hashlib.sha256(f"{of}\0{name}".encode()).hexdigest()[:_DIGITS]]
-            place = Path(keeper.get_captured_local_path(key, form))
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(data)
+            path = Path(keeper.get_captured_local_path(key, form))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
             lines.append(f"![{words}](/logs/{'/'.join(key)}/{form})")
         elif len(data) <= _INLINE:
             kind = {"svg": "svg+xml", "jpg": "jpeg"}.get(form, form)

@@ -109,9 +109,9 @@ def _registered(instance: dg.DagsterInstance, catalog: "spiral.Catalog", names: 
     found = {}
     for record in instance.get_asset_records(list(present)):
         name, last = present[record.asset_entry.asset_key], record.asset_entry.last_materialization
-        told = (last.tags if last else None) or {}
-        if LOOK_TAG in told and name in tables and told.get(MANIFEST_TAG) == catalog.entry(name).manifest_name:
-            found[name] = told[LOOK_TAG]
+        tags = (last.tags if last else None) or {}
+        if LOOK_TAG in tags and name in tables and tags.get(MANIFEST_TAG) == catalog.entry(name).manifest_name:
+            found[name] = tags[LOOK_TAG]
     return found
 
 
@@ -157,9 +157,9 @@ class _Asked:
     def asking(self, looks: Mapping[str, str]) -> "tuple[str, _Asked]":
         """Return the run key of a request for these relations, and what has then been asked for."""
         key = hashlib.sha256(json.dumps([self.serial, looks]).encode()).hexdigest()[:_DIGITS]
-        asked = {}
+        requests = {}
         for name, now in looks.items():
             last = self.of_relation.get(name)
             times = last["times"] + 1 if last is not None and last["look"] == now else 1
-            asked[name] = {"look": now, "key": key, "at": time.time(), "times": times}
-        return key, _Asked(self.serial + 1, {**self.of_relation, **asked})
+            requests[name] = {"look": now, "key": key, "at": time.time(), "times": times}
+        return key, _Asked(self.serial + 1, {**self.of_relation, **requests})

@@ -169,13 +169,13 @@ def _misfit(function: Callable[..., Any], where: str, args: Sequence[Any], kwarg
         known.bind(*args, **kwargs)
     except TypeError:
         taken = [each for each in known.parameters.values() if each.name != "self" and each.kind not in _OPEN]
-        placed = [each for each in known.parameters.values() if each.kind in _PLACED]
-        begun = {each.name for each in placed[: len(args)]}
+        positional = [each for each in known.parameters.values() if each.kind in _PLACED]
+        begun = {each.name for each in positional[: len(args)]}
         must = {each.name: each.default is Parameter.empty for each in taken}
         rest = {each.kind: each.name for each in known.parameters.values() if each.kind in _OPEN}
         many = rest.get(Parameter.VAR_POSITIONAL)
         more = ", ".join([*([f"*{many}"] if many else []), *(["name=value"] if Parameter.VAR_KEYWORD in rest else [])])
-        surplus = 0 if many else max(len(args) - len(placed), 0)
+        surplus = 0 if many else max(len(args) - len(positional), 0)
         return misfit(where, must, [*sorted(begun - {"self"}), *kwargs], surplus, more)
     return None
 

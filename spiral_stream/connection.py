@@ -111,10 +111,10 @@ class Catalog(registry.Registry):
             ... ].to_pylist()
             [704, 704, 704, 704]
         """
-        asked = EXPLAIN_DATA.match(text) if isinstance(text, str) else None
-        if asked is not None:
-            analyze = bool(asked["after"] or asked["before"])
-            return self.explain(text[asked.end() :], analyze=analyze, network=asked["network"])  # type: ignore[return-value]  # prefix
+        explain = EXPLAIN_DATA.match(text) if isinstance(text, str) else None
+        if explain is not None:
+            analyze = bool(explain["after"] or explain["before"])
+            return self.explain(text[explain.end() :], analyze=analyze, network=explain["network"])  # type: ignore[return-value]  # prefix
         return Relation(self._sql(text), self)
 
     @door(CatalogError)
@@ -192,9 +192,9 @@ class Catalog(registry.Registry):
 
         entry = self.entry(name)
         with suppress(CatalogError):  # what is damaged is counted again
-            kept = load_statistics(entry)
-            if kept is not None and len(kept.columns):
-                return kept
+            earlier = load_statistics(entry)
+            if earlier is not None and len(earlier.columns):
+                return earlier
         with OpenRelation(entry) as relation:
             save_statistics(entry, found := measure(relation))
         return found
@@ -528,8 +528,8 @@ class Catalog(registry.Registry):
                 if name not in known and name in text:
                     self.entry(name)  # says why it cannot be read
             raise
-        told = [f"{name}.{column}" for name, column in found.floats if may_hold_nan(self.entry(name), column)]
-        return nodes.Sql(text, found.used, found.schema, tuple(told), found.unsteady)
+        columns = [f"{name}.{column}" for name, column in found.floats if may_hold_nan(self.entry(name), column)]
+        return nodes.Sql(text, found.used, found.schema, tuple(columns), found.unsteady)
 
 
 @door(CatalogError)

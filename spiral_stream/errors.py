@@ -324,14 +324,14 @@ def warn(message: str, kind: type[Warning] = SpiralWarning) -> None:
     Frames of the standard library are passed over: `contextlib` and `threading` call us, and are no caller. Where nobody
     called, as on a thread of our own, the warning names the line that warns.
     """
-    own = sys._getframe(1)  # noqa: SLF001  the standard library looks for callers in this way, too
-    frame: FrameType | None = own
+    here = sys._getframe(1)  # noqa: SLF001  the standard library looks for callers in this way, too
+    frame: FrameType | None = here
     while frame is not None and (is_ours(frame) or _package(frame) in sys.stdlib_module_names):
         frame = frame.f_back
-    place = frame or own
-    seen = place.f_globals.setdefault("__warningregistry__", {})
-    module = place.f_globals.get("__name__")
-    warnings.warn_explicit(message, kind, place.f_code.co_filename, place.f_lineno, module, seen)
+    blamed = frame or here
+    seen = blamed.f_globals.setdefault("__warningregistry__", {})
+    module = blamed.f_globals.get("__name__")
+    warnings.warn_explicit(message, kind, blamed.f_code.co_filename, blamed.f_lineno, module, seen)
 
 
 def is_ours(frame: FrameType) -> bool:

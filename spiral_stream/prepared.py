@@ -628,8 +628,8 @@ class PreparedStream(Looking):
 
     def __getstate__(self) -> dict[str, Any]:
         ours = ("_opening", "_passes", "_metrics", "_subprocess")
-        kept = {name: each for name, each in self.__dict__.items() if name not in ours}
-        return {**kept, "edits": (self._opening.rebase, self._opening.skips)}
+        state = {name: each for name, each in self.__dict__.items() if name not in ours}
+        return {**state, "edits": (self._opening.rebase, self._opening.skips)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         edits = state.pop("edits")

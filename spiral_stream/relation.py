@@ -567,9 +567,9 @@ class Relation(RowVerbs):
 
         total = self.count()
         at = np.arange(min(wanted, total), dtype=np.uint64)
-        places = np.sort(permute(at, total, np.uint64(key("sample_rows", drawn)))) if len(at) else at
+        drawn_rows = np.sort(permute(at, total, np.uint64(key("sample_rows", drawn)))) if len(at) else at
         with working("reading rows"), self._opened() as opened:
-            return rows_at(self.node, opened, places)
+            return rows_at(self.node, opened, drawn_rows)
 
     def count(self) -> int:
         """Return the number of rows; only before `sample`. Where no metadata says it, the columns that decide are read.

@@ -503,9 +503,9 @@ class RowVerbs:
                     f".cache({given}) before sample"
                 )
                 raise PlanError(msg)
-            kept = SampleKept(self.node)
-            need_seen(kept)
-            return self._with(kept)
+            node = SampleKept(self.node)
+            need_seen(node)
+            return self._with(node)
         return self._with(nodes.Cache(self.node, tuple((name, renewed(profile)) for name, profile in profiles.items())))
 
 

@@ -35,7 +35,7 @@ def registered_asset(
         >>> run(registered_asset("shop.texts", {"kind": "parquet"}))["dagster/row_count"]
         24
     """
-    told = {
+    metadata = {
         "dagster/table_name": name,
         "dagster/storage_kind": facts.get("kind"),
         "dagster/uri": facts.get("place"),
@@ -49,7 +49,7 @@ def registered_asset(
         tags=conventions.domain_tag(domain),
         description=description
         or f"The relation {name}, as it was registered in the catalog. A run takes its present data.",
-        metadata={name: value for name, value in told.items() if value},
+        metadata={name: value for name, value in metadata.items() if value},
     )
     def relation(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         opened = catalog.open()

@@ -176,7 +176,7 @@ def _relation(
 ) -> dg.AssetsDefinition:
     """The asset that registers a relation as it is now."""
     kind = kind_of(source)
-    told = pages.definition_metadata(registration.name, source if isinstance(source, Mapping) else {})
+    metadata = pages.definition_metadata(registration.name, source if isinstance(source, Mapping) else {})
 
     @dg.asset(
         key=conventions.relation_key(registration.name),
@@ -185,7 +185,7 @@ def _relation(
         owners=owners,
         tags=conventions.domain_tag(domain),
         description=description or f"The relation {registration.name}, as its source is now.",
-        metadata=told,
+        metadata=metadata,
         deps=conventions.keys(deps),
         freshness_policy=automation.freshness(fresh_within_h),
     )

@@ -106,9 +106,9 @@ def training_asset(
         with _observed(context, key, folder, streams):
             run = pipes.run(context=context, command=[*start, *where, *_options(config)], env=PATIENT)
         done = run.get_materialize_result()
-        told = {**model_page(context, folder, streams), **(done.metadata or {})}
+        metadata = {**model_page(context, folder, streams), **(done.metadata or {})}
         return dg.MaterializeResult(
-            metadata=told,
+            metadata=metadata,
             check_results=_declared(context, checks, done.check_results or ()),
             data_version=done.data_version,
             tags=done.tags,
@@ -133,8 +133,8 @@ def _declared(
 
 
 def _unreported(check: str) -> dg.AssetCheckResult:
-    told = f"the process did not report it. Call `run.check({check!r}, passed, facts)` before it ends, or declare no such check"
-    return dg.AssetCheckResult(check_name=check, passed=False, severity=dg.AssetCheckSeverity.WARN, description=told)
+    reason = f"the process did not report it. Call `run.check({check!r}, passed, facts)` before it ends, or declare no such check"
+    return dg.AssetCheckResult(check_name=check, passed=False, severity=dg.AssetCheckSeverity.WARN, description=reason)
 
 
 @contextmanager

@@ -61,8 +61,8 @@ class RelationCatalog(Owned, dg.StateBackedComponent, dg.Resolvable):
     @property
     def defs_state_config(self) -> DefsStateConfig:
         """Where the state lies."""
-        place = os.path.expandvars(self.folder or self._catalog)  # each catalog has a state of its own
-        return DefsStateConfig.from_args(self.defs_state, default_key=f"RelationCatalog[{place}]")
+        folder = os.path.expandvars(self.folder or self._catalog)  # each catalog has a state of its own
+        return DefsStateConfig.from_args(self.defs_state, default_key=f"RelationCatalog[{folder}]")
 
     @property
     def _catalog(self) -> str:

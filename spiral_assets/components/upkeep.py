@@ -40,11 +40,13 @@ class Upkeep(dg.Component, dg.Model, dg.Resolvable):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return sensors, jobs and schedules."""
         del context
-        kept = self.retention
+        retention = self.retention
         job = (
             None
-            if kept is None
-            else retention_job(older_than_days=kept.older_than_days, schedule=kept.schedule, trust=tuple(kept.trust))
+            if retention is None
+            else retention_job(
+                older_than_days=retention.older_than_days, schedule=retention.schedule, trust=tuple(retention.trust)
+            )
         )
         alert = None if self.on_failure is None else function_of(self.on_failure)
         return upkeep(retention=job, alert=alert, rebuilding=self.rebuilding)

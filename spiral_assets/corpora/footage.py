@@ -121,12 +121,10 @@ class Studio:
         labels, confidence = _judged(video.motions, rng)
         name = f"vid-{video.number:04d}"
         rows = []
-        for place, ((begin, end), (reference, frames)) in enumerate(
-            zip(pairwise(video.borders_ms), written, strict=True)
-        ):
+        for at, ((begin, end), (reference, frames)) in enumerate(zip(pairwise(video.borders_ms), written, strict=True)):
             rows.append(
                 {
-                    "sample_id": f"{name}-{place:02d}",
+                    "sample_id": f"{name}-{at:02d}",
                     "video_id": name,
                     "clip_ref": reference,
                     "start_time_ms": begin,
@@ -138,9 +136,9 @@ class Studio:
                     "source": video.source,
                     "creator_id": video.creator,
                     "upload_ts": video.uploaded_ns,
-                    "label_id": labels[place],
-                    "caption": scenes[place].caption,
-                    "confidence": confidence[place],
+                    "label_id": labels[at],
+                    "caption": scenes[at].caption,
+                    "confidence": confidence[at],
                 }
             )
         return rows
@@ -160,11 +158,11 @@ class Studio:
         uri = f"{self._folder}/vid-{video.number:04d}.tar"
         members = []
         with tarfile.open(self._root / uri, "w") as tar:
-            for place, (begin, end) in enumerate(pairwise(video.borders_ms)):
-                clip = self._root / self._folder / f"vid-{video.number:04d}-{place:02d}.mp4"
+            for at, (begin, end) in enumerate(pairwise(video.borders_ms)):
+                clip = self._root / self._folder / f"vid-{video.number:04d}-{at:02d}.mp4"
                 borders = np.array([0, end - begin])
                 shown = times(video.form, (end - begin) / 1_000, rng)
-                pictures = _pictures([scenes[place]], borders, shown)
+                pictures = _pictures([scenes[at]], borders, shown)
                 encode(clip, video.form, shown, (end - begin) * MILLISECOND, pictures)
                 member = tarfile.TarInfo(clip.name)
                 member.size = clip.stat().st_size
@@ -173,8 +171,8 @@ class Studio:
                 clip.unlink()
                 members.append((member, len(shown)))
         with tarfile.open(self._root / uri) as tar:
-            places = {member.name: member.offset_data for member in tar}
-        return [({"uri": uri, "offset": places[each.name], "length": each.size}, count) for each, count in members]
+            offsets = {member.name: member.offset_data for member in tar}
+        return [({"uri": uri, "offset": offsets[each.name], "length": each.size}, count) for each, count in members]
 
 
 def _scene_of(borders_ms: NDArray[np.int64], shown: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -185,9 +183,9 @@ def _scene_of(borders_ms: NDArray[np.int64], shown: NDArray[np.int64]) -> NDArra
 
 def _pictures(scenes: Sequence[Scene], borders_ms: NDArray[np.int64], shown: NDArray[np.int64]) -> Iterator[Picture]:
     """Yield the pictures, frame by frame: 0.1 CPU ms each; encoding costs 0.5."""
-    for tick, place in zip(shown.tolist(), _scene_of(borders_ms, shown).tolist(), strict=True):
-        begin, end = borders_ms[place : place + 2].tolist()
-        yield scenes[place].picture((tick / MILLISECOND - begin) / (end - begin))
+    for tick, scene in zip(shown.tolist(), _scene_of(borders_ms, shown).tolist(), strict=True):
+        begin, end = borders_ms[scene : scene + 2].tolist()
+        yield scenes[scene].picture((tick / MILLISECOND - begin) / (end - begin))
 
 
 def _judged(motions: Sequence[int], rng: np.random.Generator) -> tuple[list[int], list[float]]:

@@ -22,8 +22,8 @@ class Record:
         """Return what the same recipe has written here; None if there is nothing, or another recipe wrote it."""
         if not self._file.exists():
             return None
-        kept = json.loads(self._file.read_text())
-        written: dict[str, Any] | None = kept.get("written") if kept.get("recipe") == dict(recipe) else None
+        record = json.loads(self._file.read_text())
+        written: dict[str, Any] | None = record.get("written") if record.get("recipe") == dict(recipe) else None
         return written
 
     def begin(self) -> None:

@@ -179,8 +179,8 @@ def read(folder: Path) -> Progress:
     lines: dict[int, list[Facts]] = {}
     for path in sorted((folder / FOLDER).glob("rank-*.jsonl")):
         rank = int(path.stem.partition("-")[2])
-        told, lines[rank] = _counted(_whole(path))
-        begins = told if rank == 0 else begins
+        counted, lines[rank] = _counted(_whole(path))
+        begins = counted if rank == 0 else begins
     return Progress(begins, lines)
 
 

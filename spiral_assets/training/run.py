@@ -106,7 +106,7 @@ class TrainingRun:
         state = self._place = self.stream.state_dict()
         verb = "resumes" if self.resumed else "begins"
         self.log(f"process {os.getpid()} {verb} at epoch {state['epoch']}, batch {state['batch']}")
-        told = {
+        metadata = {
             "process": os.getpid(),
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "rank": self.rank,
@@ -120,7 +120,7 @@ class TrainingRun:
             "epoch": state["epoch"],
             "batch": state["batch"],
         }
-        self._progress.begin(told)
+        self._progress.begin(metadata)
         return self.step
 
     def record(self, loss: float, units: int, batch: Mapping[str, Any] | None = None) -> int:
@@ -135,8 +135,8 @@ class TrainingRun:
             the steps done so far.
         """
         if batch is not None:
-            place = self._place["epoch"], self._place["batch"] + self.rank
-            self.kept.enter(place, batch, self.step, self.steps)
+            position = self._place["epoch"], self._place["batch"] + self.rank
+            self.kept.enter(position, batch, self.step, self.steps)
             self._place = self.stream.state_dict()
         self.step += 1
         self._losses, self._counted = self._losses + loss, self._counted + 1
@@ -150,13 +150,13 @@ class TrainingRun:
         Args:
             **parts: what has a state: ``model=``, ``optimizer=``.
         """
-        place = self._flush()
+        position = self._flush()
         if self.rank == 0:
-            self.kept.save(place, self.step, parts)
+            self.kept.save(position, self.step, parts)
         if self._counted:
             of = "" if self.steps is None else f"/{self.steps}"
             loss = self._losses / self._counted
-            self.log(f"step {self.step}{of}, epoch {place['epoch']}, batch {place['batch']}: loss {loss:.3f}")
+            self.log(f"step {self.step}{of}, epoch {position['epoch']}, batch {position['batch']}: loss {loss:.3f}")
         self._losses, self._counted = 0.0, 0
 
     def log(self, text: str) -> None:
@@ -179,11 +179,11 @@ class TrainingRun:
         Args:
             facts: numbers, texts or truth values by name.
         """
-        place = self._flush()
+        position = self._flush()
         if self.rank == 0:
             whole, seen = self.facts(), progress.read(self.kept.folder).seen()
-            self.kept.keep_result({**whole, **facts, "samples_seen": seen, "final_cursor": place})
-            cursor = {"raw_value": place, "type": "json"}
+            self.kept.keep_result({**whole, **facts, "samples_seen": seen, "final_cursor": position})
+            cursor = {"raw_value": position, "type": "json"}
             self._report.done({"cache_hit_rate": whole["cache_hit_rate"], **facts, "final_cursor": cursor})
 
     def facts(self) -> dict[str, Any]:
@@ -202,9 +202,9 @@ class TrainingRun:
         }
 
     def _flush(self) -> dict[str, Any]:
-        place: dict[str, Any] = self.stream.state_dict()
-        self._progress.flush(self.step, place, self.stream.metrics())
-        return place
+        position: dict[str, Any] = self.stream.state_dict()
+        self._progress.flush(self.step, position, self.stream.metrics())
+        return position
 
     def _together(self) -> None:
         """Wait for the first rank, which waits for whoever trains in the folder."""

@@ -243,16 +243,16 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
         super().save_model(output_dir, _internal_call)
         if _internal_call and output_dir and self.is_in_train and self._feed is not None and self.args.should_save:
             target = Path(output_dir, PLACE_FILE)
-            place = {"stream": self._feed.state_dict(), "first_epoch": self._first_epoch}
+            position = {"stream": self._feed.state_dict(), "first_epoch": self._first_epoch}
             written = target.with_suffix(f".{os.getpid()}.part")
-            written.write_text(json.dumps(place))
+            written.write_text(json.dumps(position))
             written.replace(target)
 
     def _go_to(self, folder: Path) -> None:
         try:
-            place = json.loads((folder / PLACE_FILE).read_text())
+            position = json.loads((folder / PLACE_FILE).read_text())
             trained = json.loads((folder / TRAINER_STATE_NAME).read_text())
-            state, self._first_epoch = place["stream"], place["first_epoch"]
+            state, self._first_epoch = position["stream"], position["first_epoch"]
             self._updates = int(trained["global_step"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             msg = (

@@ -64,12 +64,12 @@ def _arrays(
 ) -> tuple[Int64, Int64, Int64, Int64, int, int, int, bool]:
     """What the loops of `_packing` take; they write behind the first of ``ends``."""
     assert limits.max_tokens is None or lengths is not None
-    own = np.zeros(count, dtype=np.int64) if lengths is None else np.ascontiguousarray(lengths, dtype=np.int64)
+    lengths_int = np.zeros(count, dtype=np.int64) if lengths is None else np.ascontiguousarray(lengths, dtype=np.int64)
     costs_AS = np.array(costs, dtype=np.int64).reshape(len(costs), count)
     most = -1 if limits.max_tokens is None else limits.max_tokens
     size = -1 if limits.batch_size is None else limits.batch_size
     additive = np.array(limits.additive, dtype=np.int64)
-    return own, costs_AS, additive, ends[1:], size, limits.multiple, most, limits.padded
+    return lengths_int, costs_AS, additive, ends[1:], size, limits.multiple, most, limits.padded
 
 
 def _growing(

@@ -90,8 +90,8 @@ class Lanes:
         for end, ending in sorted(Counter(totals).items()):  # up to this round the same lanes take turns
             size = (end - before) * active
             if number < begin + size:
-                rounds, place = divmod(number - begin, active)
-                return [lane for lane, total in enumerate(totals) if total >= end][place], before + rounds
+                rounds, in_round = divmod(number - begin, active)
+                return [lane for lane, total in enumerate(totals) if total >= end][in_round], before + rounds
             begin, before, active = begin + size, end, active - ending
         return None
 

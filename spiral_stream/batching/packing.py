@@ -358,18 +358,18 @@ class PackedFormer(Former):
 
     def _shuffled(self, rows: Int64) -> Int64:
         """Rows in a keyed order, so that those of long samples do not come first."""
-        own = np.uint64(key("packing", self._key, self._windows))
-        return rows[np.argsort(combine(own, rows.astype(np.uint64)), kind="stable")]
+        shuffle_seed = np.uint64(key("packing", self._key, self._windows))
+        return rows[np.argsort(combine(shuffle_seed, rows.astype(np.uint64)), kind="stable")]
 
     def _batches(self, pool: _Pool, packed: _PackedRows, emitted: Int64) -> list[Membership]:
         """The rows emitted, in that order, cut into batches."""
         # [R] at which place each row is delivered; len(emitted) if it is not delivered yet
-        places = np.full(packed.count, len(emitted), dtype=np.int64)
-        places[emitted] = np.arange(len(emitted))
-        places = places[packed.rows]  # [P]
-        pieces = np.argsort(_narrow(places, len(emitted)), kind="stable")[: np.count_nonzero(places < len(emitted))]
+        batch_of = np.full(packed.count, len(emitted), dtype=np.int64)
+        batch_of[emitted] = np.arange(len(emitted))
+        batch_of = batch_of[packed.rows]  # [P]
+        pieces = np.argsort(_narrow(batch_of, len(emitted)), kind="stable")[: np.count_nonzero(batch_of < len(emitted))]
         starts, lengths = (self._given(np.take(each, pieces, axis=1)) for each in (packed.starts, packed.lengths))
-        rows, totals = places[pieces], lengths.sum(axis=0) if self._policy.widths else lengths
+        rows, totals = batch_of[pieces], lengths.sum(axis=0) if self._policy.widths else lengths
         parts = packed.parts[pieces]
         samples, offsets = pool.samples[parts], pool.offsets[parts] + packed.offsets[pieces]
         firsts = np.arange(

@@ -167,8 +167,14 @@ class StratifiedGrouping(Grouping):
         ahead = self._ahead()
         if not final or np.abs(ahead).max(initial=0.0) >= _FOLLOWS or (ranked.supply + ahead).min(initial=0.0) < 0:
             ahead = np.zeros(len(self._shares))
-        own = Line((ranked.supply + ahead) / max(1, size), ahead, ranked.supply)  # from where it stands to all of it
-        batches = self._whole(pool, own) if self._counted else self._formed(ranked, own, size, hold=False, even=True)
+        supply_line = Line(
+            (ranked.supply + ahead) / max(1, size), ahead, ranked.supply
+        )  # from where it stands to all of it
+        batches = (
+            self._whole(pool, supply_line)
+            if self._counted
+            else self._formed(ranked, supply_line, size, hold=False, even=True)
+        )
         self._counts[:] = 0
         self._ahead_at_start[:] = 0.0
         return batches
@@ -182,8 +188,8 @@ class StratifiedGrouping(Grouping):
         lengths = None if pool.lengths is None else pool.lengths[mine]
         part = Pool(pool.streams[mine], pool.samples[mine], lengths, tuple(cost[mine] for cost in pool.costs))
         ranked = _Ranked(part, len(self._shares))
-        own = Line(line.slopes, line.leads, ranked.supply)
-        return [mine[batch] for batch in self._formed(ranked, own, len(mine), hold=False, even=False)]
+        full_line = Line(line.slopes, line.leads, ranked.supply)
+        return [mine[batch] for batch in self._formed(ranked, full_line, len(mine), hold=False, even=False)]
 
     def _waiting(self, supply: Int64, left: int) -> Int64:
         """How many samples of each stream wait, of ``left`` that fill no batch; shape [K].

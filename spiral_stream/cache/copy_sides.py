@@ -273,10 +273,10 @@ class StoreSide(CopySide):
         with tempfile.NamedTemporaryFile(dir=self._work, suffix=".sealed.arrow") as file:
             file.write(record)
             file.flush()
-            told = slots_in(Path(file.name)) or ({}, ())
+            slots = slots_in(Path(file.name)) or ({}, ())
         facts: dict[str, Any] = seal.parse_json(self._work / ABOUT, about, None)
         facts = {name: value for name, value in facts.items() if name not in ("kind", "seal")}
-        return StoredDerivation(kind, fingerprint, *told, facts)
+        return StoredDerivation(kind, fingerprint, *slots, facts)
 
     def caches(self, wanted: set[str]) -> Iterator[CachePart]:
         folders = {name.split("/")[1] for name in self._names(CACHES) if "/ledger/" in name}

@@ -140,10 +140,10 @@ def _turn(target: WriteTarget, about: str) -> Iterator[None]:
         assert isinstance(leases, Claims)
         leases = StoreLeases(Share(target.folder, target.uri, str(target.folder), "convert"), aside, leases, tidy=True)
     try:
-        begun, told = time.monotonic(), False
+        begun, warned = time.monotonic(), False
         while not (leases.is_free(key) and all(leases.take_all([key]))):
-            if not told and time.monotonic() - begun > _TELL_AFTER_S:
-                told = True
+            if not warned and time.monotonic() - begun > _TELL_AFTER_S:
+                warned = True
                 shown = cut(printable(target.uri))
                 msg = f"convert: another process copies the same rows to {shown}. This one waits until it ends"
                 warn(msg)

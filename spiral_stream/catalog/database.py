@@ -129,8 +129,8 @@ class Database:
                 msg = f"it has no column {missing[0]!r}"
                 raise ValueError(msg)
             found: list[dict[str, Any]] = table.select(names).to_pylist()
-            own = kind.schema.names[0]
-            named = {row[own]: MappingProxyType(row) for row in found if isinstance(row[own], str)}
+            name_column = kind.schema.names[0]
+            named = {row[name_column]: MappingProxyType(row) for row in found if isinstance(row[name_column], str)}
             return MappingProxyType(named)
 
     def put(self, kind: CatalogTable, row: Mapping[str, Any], *, replace: bool = True) -> bool:
@@ -184,11 +184,11 @@ class Database:
             return 0
         with trying(self._root, f"read its {name}"):
             newest, before = self._opened(name), time.time() - KEPT_FOR.total_seconds()
-            kept = [each["version"] for each in newest.versions() if each["timestamp"].timestamp() >= before]
-            needed, first = {"latest_version_hint.json"}, min([*kept, newest.version])
-            for version in (*kept, newest.version):
+            readable = [each["version"] for each in newest.versions() if each["timestamp"].timestamp() >= before]
+            needed, first = {"latest_version_hint.json"}, min([*readable, newest.version])
+            for version in (*readable, newest.version):
                 needed |= {f"{version}.manifest", f"{_LAST_VERSION - version}.manifest"}
-            for each in [newest, *(newest.checkout_version(version) for version in kept)]:
+            for each in [newest, *(newest.checkout_version(version) for version in readable)]:
                 for fragment in each.get_fragments():
                     needed.update(Path(file.path).name for file in fragment.data_files())
                     needed.update(Path(path).name for path in [fragment.deletion_file()] if path)
@@ -328,8 +328,8 @@ def trying(root: Path, doing: str) -> Iterator[None]:
                 "or use a catalog in another folder: connect(folder) or $SPIRAL_CATALOG"
             )
         elif isinstance(error, OSError):
-            place = error.filename or root
-            msg = f"catalog {root}: cannot {doing}: {place}: {reason}. Mend that, or use a catalog in another folder"
+            path = error.filename or root
+            msg = f"catalog {root}: cannot {doing}: {path}: {reason}. Mend that, or use a catalog in another folder"
         else:
             msg = (
                 f"catalog {root}: cannot {doing}: {reason}. If its files are damaged, restore the folder from a copy, "

@@ -261,9 +261,9 @@ class Relations:
             bring_rows(old)
             source, note = source.settled_by(old.source)
             found = self._other_rows(old, source, same_bytes=declared.same_bytes)
-            kept = isinstance(source, Arrow | ImportedSource)  # then the rows are those that the catalog has
+            copied = isinstance(source, Arrow | ImportedSource)  # then the rows are those that the catalog has
             if not found:
-                stored = old.source if kept else source.pinned()
+                stored = old.source if copied else source.pinned()
                 with stored.open() as reader:
                     schema, shard = declared.applied(old.name, reader.schema)
                     now, types = (self._copy_of(source) if isinstance(source, Arrow) else stored), complete(schema)
@@ -336,8 +336,8 @@ class Relations:
 
     def _copy_of(self, source: Arrow) -> Lance:
         """Name the place of rows from memory; copies nothing."""
-        place = self._database.place(f"rows-{source.digest()}")
-        return Lance(str(place), base=source.base, allow_outside=source.allow_outside)
+        folder = self._database.place(f"rows-{source.digest()}")
+        return Lance(str(folder), base=source.base, allow_outside=source.allow_outside)
 
     def _found(self, name: str) -> Entry | None:
         rows = self._rows()

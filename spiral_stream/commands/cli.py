@@ -438,14 +438,14 @@ def _caches(
         ]
         sizes = [each.bytes, each.live_bytes, each.dead_bytes, *([each.removed_bytes] if remove_dead else [])]
         by = ", ".join(each.used_by[:_SHOWN]) + (" ..." if len(each.used_by) > _SHOWN else "")
-        told = [
+        lines = [
             "\n".join(line for line in of if line),
             *(f"{size:,}" for size in sizes),
             _age(each.last_used),
             by,
             each.note,
         ]
-        listing.add_row(each.kind, *(escape(text) for text in told))
+        listing.add_row(each.kind, *(escape(text) for text in lines))
     _console().print(listing)
     removed = f", {sum(each.removed_bytes for each in found):,} bytes removed" if remove_dead else ""
     _console().print(

@@ -63,9 +63,9 @@ def typed(message: str, command: TyperCommand | None = None) -> str:
         message = re.sub(python, words, message)
     if command is None or _OF_PLANS.match(message):
         return message
-    options, places = own_names(command)
+    options, positionals = own_names(command)
     message = _named(options).sub(lambda found: _own(options[found[1]], found[2]), message)
-    message = _named(places, ": ").sub(lambda found: _own(places[found[1]], found[2]), message)
+    message = _named(positionals, ": ").sub(lambda found: _own(positionals[found[1]], found[2]), message)
     if command.name not in _OF_SOURCES:
         return message
     of = " of spiral register" if command.name in ("refresh", "init") else ""
@@ -142,15 +142,15 @@ class RegisterCommand(TyperCommand):
 
 def own_names(command: TyperCommand) -> tuple[dict[str, str], dict[str, str]]:
     """Return what to type for each argument of the library that a command hands on: of options, and of what has a place."""
-    options, places = dict[str, str](), dict[str, str]()
+    options, positionals = dict[str, str](), dict[str, str]()
     for each in command.params:
-        own = each.name or ""
-        for name in {own, _OTHERWISE.get(own, own)} - {"where", "trust", "option"}:
+        option = each.name or ""
+        for name in {option, _OTHERWISE.get(option, option)} - {"where", "trust", "option"}:
             if isinstance(each, TyperOption):
                 options[name] = each.opts[0]
             else:
-                places[name] = own.upper()
-    return options, places
+                positionals[name] = option.upper()
+    return options, positionals
 
 
 @cache

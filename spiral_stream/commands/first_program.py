@@ -275,8 +275,8 @@ def _holds_images(values: pa.ChunkedArray, found: DataFound) -> bool:
 
 def _tokenizer(path: str) -> str | None:
     """A tokenizer that lies beside the program, or in the data."""
-    places = [Path(), *([] if is_object(path) else [Path(path)])]
-    return next((str(each / "tokenizer.json") for each in places if (each / "tokenizer.json").is_file()), None)
+    folders = [Path(), *([] if is_object(path) else [Path(path)])]
+    return next((str(each / "tokenizer.json") for each in folders if (each / "tokenizer.json").is_file()), None)
 
 
 def batch_size(found: DataFound) -> int:
@@ -511,7 +511,7 @@ def definitions(found: DataFound, catalog: str) -> dict[str, str]:
         )
         raise SourceError(msg)
     said = _text if is_object(catalog) or Path(catalog).is_absolute() else _in_project
-    place = "uri" if found.kind == "lance" else "path"
+    argument = "uri" if found.kind == "lance" else "path"
     path = found.path if is_object(found.path) or Path(found.path).is_absolute() else None
     at = _text(path) if path else _in_project(found.path)
     options = "".join(f", {key}: {json.dumps(value)}" for key, value in found.options.items())
@@ -521,7 +521,7 @@ def definitions(found: DataFound, catalog: str) -> dict[str, str]:
         "type: spiral_assets.components.Relation",
         "attributes:",
         f"  name: {_text(found.name)}",
-        f"  source: {{kind: {found.kind}, {place}: {at}{options}}}  # {found.notes['source']}",
+        f"  source: {{kind: {found.kind}, {argument}: {at}{options}}}  # {found.notes['source']}",
         f"  identity: {identity}  # {found.notes.get('identity', 'the place of a row in its file')}",
         *([f"  semantic: {json.dumps(dict(found.semantic))}"] if found.semantic else []),
         *([f"  labels: {json.dumps(labels)}  # guessed by the name"] if labels else []),

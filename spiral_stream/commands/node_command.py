@@ -35,10 +35,10 @@ def node_cache(
         folder = "~/.cache/spiral/node"
         if not as_json:
             typer.echo(f"$SPIRAL_NODE_CACHE={OFF}: nothing is kept at present. What was kept before:")
-    place = Path(folder or "~/.cache/spiral/node").expanduser()
-    there = "://" in str(folder) or (place / "files").is_dir() or working_folders(place)
+    root = Path(folder or "~/.cache/spiral/node").expanduser()
+    there = "://" in str(folder) or (root / "files").is_dir() or working_folders(root)
     if not there:  # to look makes no folder
-        typer.echo("[]" if as_json else f"No node cache lies in {place}: nothing was kept there")
+        typer.echo("[]" if as_json else f"No node cache lies in {root}: nothing was kept there")
         return
     cache, gone = NodeCache(folder), None
     if clear or remove_older is not None:

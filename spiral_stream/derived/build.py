@@ -216,11 +216,11 @@ def make_chunk(
         for together in _by_predicate(derivations):
             for wanted in _runs(source, [derivations[k] for k in together], [shards[k] for k in together]):
                 some = {k: wanted[np.isin(wanted, shards[k])] for k in together}
-                asked = [(derivations[k], own, writers[k]) for k, own in some.items() if len(own)]
-                alone = len(wanted) == 1 and _is_large(source.manifest, wanted, _row_bytes(each for each, *_ in asked))
-                asked = _by_range(source, asked) if alone else asked
-                if asked:
-                    _together(source, asked, wanted)
+                builds = [(derivations[k], missing, writers[k]) for k, missing in some.items() if len(missing)]
+                alone = len(wanted) == 1 and _is_large(source.manifest, wanted, _row_bytes(each for each, *_ in builds))
+                builds = _by_range(source, builds) if alone else builds
+                if builds:
+                    _together(source, builds, wanted)
         return [writer.done() for writer in writers]
 
 
@@ -233,11 +233,11 @@ def _together(source: ShardSource, asked: Sequence[_Asked], wanted: Shards) -> N
     given: list[list[ShardRows]] = [[] for _ in asked]
     wants = [set(shards.tolist()) for _, shards, _ in asked]
     for shard, rows in shard_rows(source, columns, asked[0][0].predicate, wanted):
-        for (each, *_), want, own in zip(asked, wants, given, strict=True):
+        for (each, *_), want, shards_of in zip(asked, wants, given, strict=True):
             if shard in want:
-                own.append(ShardRows(rows.rows, rows.offsets, rows.table.select(list(each.columns))))
-    for (each, _, writer), own in zip(asked, given, strict=True):
-        for piece in each.pieces(own):
+                shards_of.append(ShardRows(rows.rows, rows.offsets, rows.table.select(list(each.columns))))
+    for (each, _, writer), shards_of in zip(asked, given, strict=True):
+        for piece in each.pieces(shards_of):
             writer.add(piece)
 
 
@@ -253,7 +253,7 @@ def _by_range(source: ShardSource, asked: Sequence[_Asked]) -> list[_Asked]:
             by_range.add(ShardRows(rows, some.offsets, some.table.select(list(each.columns))))
     for by_range, _, writer in able:
         writer.add(by_range.end())
-    return [own for own, (by_range, *_) in zip(asked, made, strict=True) if by_range is None]
+    return [build for build, (by_range, *_) in zip(asked, made, strict=True) if by_range is None]
 
 
 def _runs(source: ShardSource, derivations: Sequence[Derivation], shards: Sequence[Shards]) -> Iterator[Shards]:

@@ -39,14 +39,14 @@ def derived_root(catalog: Path) -> Path:
     Raises:
         CacheError: ``$SPIRAL_CACHE`` names neither a folder of this machine nor a place on an object store.
     """
-    place = os.environ.get(CACHE_ENV) or catalog / "prepared"
+    folder = os.environ.get(CACHE_ENV) or catalog / "prepared"
     try:
-        if isinstance(place, str) and scheme_of(place) in SHARED:
-            return working_folder(place)
-        return local_folder(place)
+        if isinstance(folder, str) and scheme_of(folder) in SHARED:
+            return working_folder(folder)
+        return local_folder(folder)
     except SourceError as error:
-        clause = str(error).removeprefix(f"{place} ")
-        shown = cut(printable(str(place)))
+        clause = str(error).removeprefix(f"{folder} ")
+        shown = cut(printable(str(folder)))
         msg = f"${CACHE_ENV}={shown}: caches lie in a local folder, or on an object store (s3://, gs://, az://); this {clause}"
         raise CacheError(msg) from None
     except OSError as error:
@@ -118,11 +118,11 @@ class StoredPieces:
         self._root = root
         path = folder / "derivation.json"
         self.facts: Mapping[str, Any] = seal.read_json(path, frozenset()) if path.exists() else {}
-        told = slots_in(folder / FILE) if (folder / FILE).exists() else ({}, ())
-        if told is None:
+        slots = slots_in(folder / FILE) if (folder / FILE).exists() else ({}, ())
+        if slots is None:
             msg = f"{folder / FILE} does not say how long its pieces are. Remove {folder}: it is made again when needed"
             raise CacheError(msg)
-        about = StoredDerivation(folder.parent.name, folder.name, *told, self.facts)
+        about = StoredDerivation(folder.parent.name, folder.name, *slots, self.facts)
         self.file = RosterFile(root, about)
         self.roster = self.file.peek()
 
@@ -158,8 +158,8 @@ class StoredPieces:
         def stays(roster: Roster) -> NDArray[np.bool_]:
             live = self._live_bytes(roster, present)
             young = [_written(self.file.part_path(facts)) >= before for facts in roster.parts]
-            kept: NDArray[np.bool_] = (np.array(young, np.bool_) | (live > 0))[roster.part]
-            return kept
+            live_parts: NDArray[np.bool_] = (np.array(young, np.bool_) | (live > 0))[roster.part]
+            return live_parts
 
         with unread(self._root, self.file.derivation.fingerprint) as is_alone:
             if is_alone:

@@ -100,20 +100,20 @@ def reading(root: Path, name: str, deadline_s: float = DEADLINE_S) -> Reading:
     Raises:
         CacheError: somebody is alone with it for longer than the deadline.
     """
-    file, place = root / FILE, _place(name)
+    file, offset = root / FILE, _place(name)
     with _LOCK, suppress(OSError, AttributeError):  # read-only, or no such locks
         shared = _SHARED.get(file) or _Shared(file)
         _SHARED[file] = shared
         try:
-            if not shared.times[place]:
-                _wait(shared.handle, place, file, deadline_s)
-            shared.times[place] += 1
+            if not shared.times[offset]:
+                _wait(shared.handle, offset, file, deadline_s)
+            shared.times[offset] += 1
         finally:
             if not any(shared.times.values()):
                 os.close(shared.handle)
                 del _SHARED[file]
-        return Reading(shared, place)
-    return Reading(None, place)
+        return Reading(shared, offset)
+    return Reading(None, offset)
 
 
 @contextmanager

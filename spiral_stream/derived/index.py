@@ -287,8 +287,8 @@ class RosterFile:
             before = self.peek()
             forget(self.folder, record_of(facts))
             if facts in before.parts:
-                kept = before.part != before.parts.index(facts)
-                self._publish(before.only(kept))
+                without = before.part != before.parts.index(facts)
+                self._publish(before.only(without))
 
     def keep(self, rows: Callable[[Roster], NDArray[np.bool_]]) -> None:
         """Take all other pieces out, and remove the parts whose pieces are all gone.
@@ -354,9 +354,9 @@ def slots_in(path: Path) -> tuple[dict[str, np.dtype[Any]], tuple[str, ...]] | N
     """
     schema = seal.table(path, sealed=True).schema
     with seal.reading(path):
-        told = (schema.metadata or {}).get(_SLOTS)
+        metadata = (schema.metadata or {}).get(_SLOTS)
         names = tuple(name.removeprefix("s:") for name in schema.names if name.startswith("s:"))
-        return None if told is None else ({name: np.dtype(kind) for name, kind in json.loads(told)}, names)
+        return None if metadata is None else ({name: np.dtype(kind) for name, kind in json.loads(metadata)}, names)
 
 
 def read_roster(path: Path, derivation: Described, reading: Reading | None = None) -> Roster:

@@ -39,14 +39,14 @@ class SourcesTogether:
     def __init__(self, each: Sequence[ShardSource]) -> None:
         self._each = tuple(each)
         self.schema = each[0].schema
-        manifests = [own.manifest for own in each]
-        rows = [np.diff(own.starts) for own in manifests]
-        self._first_shards = np.cumsum([0, *(len(own) for own in rows)])
-        self._first_rows = np.cumsum([0, *(own.sum() for own in rows)]).astype(np.uint64)
+        manifests = [one.manifest for one in each]
+        rows = [np.diff(one.starts) for one in manifests]
+        self._first_shards = np.cumsum([0, *(len(one) for one in rows)])
+        self._first_rows = np.cumsum([0, *(one.sum() for one in rows)]).astype(np.uint64)
         self.manifest = ShardsTogether(
             np.concatenate([[0], np.cumsum(np.concatenate(rows))]).astype(np.uint64),
-            pa.concat_arrays([own.content_keys for own in manifests]),
-            np.concatenate([own.shard_bytes for own in manifests]),
+            pa.concat_arrays([one.content_keys for one in manifests]),
+            np.concatenate([one.shard_bytes for one in manifests]),
         )
 
     def scan(
@@ -64,8 +64,8 @@ class SourcesTogether:
         wanted = np.arange(self._first_shards[-1]) if shards is None else np.asarray(shards, np.int64)
         owners = np.searchsorted(self._first_shards, wanted, side="right") - 1
         for k in np.unique(owners).tolist():
-            own = wanted[owners == k] - self._first_shards[k]
-            for batch in self._each[k].scan(columns, predicate, own.tolist()):
+            shards_of_source = wanted[owners == k] - self._first_shards[k]
+            for batch in self._each[k].scan(columns, predicate, shards_of_source.tolist()):
                 rows = batch.column(ROW).to_numpy() + self._first_rows[k]
                 yield pa.RecordBatch.from_arrays(
                     [*(batch.column(name) for name in columns), pa.array(rows)], schema=schema

@@ -233,7 +233,7 @@ class PiecesTogether:
 
     def __init__(self, each: Sequence[Pieces]) -> None:
         self._each = tuple(each)
-        self.summary = {name: np.concatenate([own.summary[name] for own in each]) for name in each[0].summary}
+        self.summary = {name: np.concatenate([one.summary[name] for one in each]) for name in each[0].summary}
         self._whole: dict[str, UInt64] = {}
         self._owners: tuple[Any, ...] = ()
 
@@ -241,7 +241,7 @@ class PiecesTogether:
     def owners(self) -> tuple[Any, ...]:
         """What keeps the mapped memory alive."""
         if not self._owners:
-            self._owners = tuple(owner for own in self._each for owner in own.owners)
+            self._owners = tuple(owner for one in self._each for owner in one.owners)
         return self._owners
 
     def addresses(self, slot: str, shards: Int64) -> UInt64:
@@ -261,11 +261,11 @@ class PiecesTogether:
     def _table(self, slot: str) -> UInt64:
         """Shape [S]: where the array of every shard begins."""
         if slot not in self._whole:
-            every = [(own, np.arange(len(own.counts[slot]))) for own in self._each]
-            self._whole[slot] = np.concatenate([own.addresses(slot, shards) for own, shards in every])
+            every = [(one, np.arange(len(one.counts[slot]))) for one in self._each]
+            self._whole[slot] = np.concatenate([one.addresses(slot, shards) for one, shards in every])
         return self._whole[slot]
 
     def _damaged(self, path: Path, found: str) -> DamageError:
-        for own in self._each:
-            own.damaged(path, found)
+        for one in self._each:
+            one.damaged(path, found)
         return seal.damaged(path, found)

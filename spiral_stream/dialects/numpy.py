@@ -151,11 +151,11 @@ class _Evaluation:
     def hash_of(self, column: Col, seed: Expr) -> Values:
         """The hash of a column, which is computed once."""
         assert isinstance(seed, Lit)
-        place = column.name, int(seed.value)  # type: ignore[arg-type]  # an integer, by binding
-        if place not in self._hashes:
+        hashed = column.name, int(seed.value)  # type: ignore[arg-type]  # an integer, by binding
+        if hashed not in self._hashes:
             data, valid = self.value(column)
-            self._hashes[place] = _hashes(data, place[1]), valid
-        return self._hashes[place]
+            self._hashes[hashed] = _hashes(data, hashed[1]), valid
+        return self._hashes[hashed]
 
     def listed(self, name: str, options: Sequence[Expr]) -> Values | None:
         """Whether a column's integers, texts or bytes are among constants; None of other types.
@@ -173,8 +173,8 @@ class _Evaluation:
             return np.asarray(pc.is_in(array, value_set=wanted)), valid
         coded = self._coded[name]
         if coded is None:
-            own = array.dictionary_encode()
-            coded = self._coded[name] = np.asarray(own.indices.fill_null(0)), own.dictionary
+            encoded = array.dictionary_encode()
+            coded = self._coded[name] = np.asarray(encoded.indices.fill_null(0)), encoded.dictionary
         indices, values = coded
         hits = np.append(np.asarray(pc.is_in(values, value_set=wanted)), [False])
         return hits[indices], valid

@@ -71,21 +71,21 @@ def bounded(parts: Iterable[Html], most: int, way_out: str = "") -> Html:
         most: bytes of the result.
         way_out: what shows the rest.
     """
-    kept, used, left, left_bytes = list[Html](), _WORDS, 0, 0
+    shown_parts, used, left, left_bytes = list[Html](), _WORDS, 0, 0
     for part in parts:
         count = len(part.encode())
         if used + count <= most:
-            kept.append(part)
+            shown_parts.append(part)
             used += count
         else:
             left, left_bytes = left + 1, left_bytes + count
     if left:
         what = "1 part" if left == 1 else f"{left:,} parts"
         more = f" {way_out}" if way_out else ""
-        kept.append(
+        shown_parts.append(
             note(f"{what} of {size(left_bytes)} left out: this shows at most {size(most)}.{more}"[: _WORDS // 4])
         )
-    return joined(kept)
+    return joined(shown_parts)
 
 
 def note(text: str) -> Html:

@@ -179,9 +179,9 @@ def _cost(subject: Subject) -> dict[str, Any]:
     computed = forming.unknown()
     cost = f"{', '.join(computed)} again for up to {span} samples" if computed else "metadata alone, no payload"
     unit = f"a chapter of {span} samples a lane ({CHAPTER_WINDOWS} windows); the state says where each begins"
-    told = f"at most one chapter a lane is formed again: {cost}; 0 rows of the prefix before it"
+    sentence = f"at most one chapter a lane is formed again: {cost}; 0 rows of the prefix before it"
     return {
         "state": state,
         "unit": Phrase(unit, {"samples": span, "windows": Figure(CHAPTER_WINDOWS, "windows")}),
-        "reposition": Phrase(told, {"rows": Figure(0, "rows")}),
+        "reposition": Phrase(sentence, {"rows": Figure(0, "rows")}),
     }

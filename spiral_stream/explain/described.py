@@ -38,10 +38,10 @@ def described(node: nodes.Node, catalog: Registry) -> Explanation:
     rows, unsaid = [], dict[str, list[str]]()
     for field in node.schema():
         found = owner(node, field.name)
-        of, own = ("", "") if found is None or found[0] == UNION else found
-        facts = (counted.get(of) or {}).get(own, {})
-        rows.append(_row(field, f"{of}.{own}" if of else "computed", facts))
-        if facts.get("mark") != KNOWN and own != STORAGE_SHARD:
+        of, column = ("", "") if found is None or found[0] == UNION else found
+        facts = (counted.get(of) or {}).get(column, {})
+        rows.append(_row(field, f"{of}.{column}" if of else "computed", facts))
+        if facts.get("mark") != KNOWN and column != STORAGE_SHARD:
             unsaid.setdefault(_way_out(of, counted), []).append(field.name)
     notes = [f"{', '.join(columns)}: {why}" for why, columns in unsaid.items()]
     verbs = [each.VERB for each in reversed(list(spine(node))) if isinstance(each, _CHOOSE)]

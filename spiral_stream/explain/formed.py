@@ -140,8 +140,8 @@ class FirstBatches:
 
     def estimated(self, total: int) -> int:
         """Return about how many batches ``total`` positions make."""
-        kept = max(0, self.joined - self.tally.dropped) / max(1, self.positions)
-        return round(total * kept / max(1.0, float(self.samples.mean()))) if self.batches else 0
+        share = max(0, self.joined - self.tally.dropped) / max(1, self.positions)
+        return round(total * share / max(1.0, float(self.samples.mean()))) if self.batches else 0
 
     @property
     def rows(self) -> Int64:

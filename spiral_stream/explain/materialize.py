@@ -36,8 +36,8 @@ def materialize_facts(subject: Subject) -> dict[str, Any]:
     made = [_tokens(subject, stage) for stage in stages.tokens] + _mapped(subject)
     rows = [*made, *sorted(fields, key=lambda row: order.index(row["field"]))]
     named: dict[str, Any] = {f"tokenizer of {stage.name}": _tokenizer(subject, stage) for stage in stages.tokens}
-    for name, kept in _caches(subject):
-        named |= _by_stream(subject, name, kept)
+    for name, caches in _caches(subject):
+        named |= _by_stream(subject, name, caches)
     for clip in stages.clips:
         named |= clip_facts(subject, clip)
     return {**named, **_too_large(subject), "fields": rows}
@@ -69,9 +69,9 @@ def _image(subject: Subject, image: ImageStage) -> dict[str, Any]:
         size = size if image.listed is None else phrase("{bytes} an image", bytes=size)
     turned = "turned by EXIF, " if isinstance(image.caches[0].kind.decoder, Oriented) else ""
     where = f"after membership; {turned}normalized on {_place(subject.devices.get(image.name))}"
-    kept = _image_caches(image)
-    built = _built(*subject.coverage(each.fingerprint for each in kept))
-    return _row(image.name, where, size, _cell(kept), built, _hit(subject.metrics))
+    caches = _image_caches(image)
+    built = _built(*subject.coverage(each.fingerprint for each in caches))
+    return _row(image.name, where, size, _cell(caches), built, _hit(subject.metrics))
 
 
 def _clip(subject: Subject, clip: ClipStage) -> dict[str, Any]:
@@ -94,8 +94,8 @@ def _sequences(subject: Subject) -> list[dict[str, Any]]:
     rows = []
     for stage in subject.stages.sequences:
         size = _a_token(np.dtype(stage.spec.dtype).itemsize) if stage.spec.dtype else "Python values"
-        place = _place(subject.devices.get(stage.name))
-        rows.append(_row(stage.name, f"in Collate, one pass over {stage.field.column}; {place}", size))
+        device = _place(subject.devices.get(stage.name))
+        rows.append(_row(stage.name, f"in Collate, one pass over {stage.field.column}; {device}", size))
     return rows
 
 
@@ -104,14 +104,14 @@ def _tokens(subject: Subject, stage: TokenStage) -> dict[str, Any]:
     where = _when(subject, f"len({stage.name})")
     if not stage.caches:
         return _row(stage.name, f"{where}; {stage.column} is computed", size, "none: of no relation")
-    kept = _token_caches(stage)
-    have, total = subject.coverage(each.fingerprint for each in kept)
+    caches = _token_caches(stage)
+    have, total = subject.coverage(each.fingerprint for each in caches)
     if have < total:
         subject.warnings.add(
             f"{stage.name}: {total - have:,} of {total:,} rows are in no cache, so their text is tokenized again in every "
             "pass: stream.materialize(), or the asset that builds the token cache"
         )
-    return _row(stage.name, where, size, _cell(kept), _built(have, total), _hit(subject.metrics))
+    return _row(stage.name, where, size, _cell(caches), _built(have, total), _hit(subject.metrics))
 
 
 def _a_token(size: int) -> Phrase:
@@ -179,7 +179,7 @@ def _part(subject: Subject, kept: list[_Cache], numbers: list[int]) -> Phrase:
 def _mapped(subject: Subject) -> list[dict[str, Any]]:
     """One row per column that a function makes."""
     rows = []
-    kept = {key: each for each in subject.stages.values for key, _ in each.boundary.outputs}
+    cached_values = {key: each for each in subject.stages.values for key, _ in each.boundary.outputs}
     for at, step in enumerate(subject.stages.maps):
         made: list[tuple[str, Any]] = []
         if isinstance(step, SampleMap):
@@ -188,7 +188,7 @@ def _mapped(subject: Subject) -> list[dict[str, Any]]:
             made = [(field.name, field.type) for field in step.function.kind]
         for name, kind in made:
             what = _when(subject, f"map {step.function.name}")  # type: ignore[attr-defined]  # both call one
-            rows.append(_row(name, what, str(kind), *_values(kept.get(Made(name, at)))))
+            rows.append(_row(name, what, str(kind), *_values(cached_values.get(Made(name, at)))))
     return rows
 
 

@@ -94,7 +94,9 @@ def holders(subject: Subject, k: int) -> list[Holder]:
     for payload in payloads:
         found.setdefault(payload.relation.entry.name, (payload.relation, payload.ordinals))
     known = [(relation, ordinals, load_statistics(relation.entry)) for relation, ordinals in found.values()]
-    return [Holder(relation, ordinals, kept) for relation, ordinals, kept in known if kept is not None]
+    return [
+        Holder(relation, ordinals, statistics) for relation, ordinals, statistics in known if statistics is not None
+    ]
 
 
 def look_at(subject: Subject, stream: StreamStage, held: list[Holder], most: int = MOST_ROWS) -> Looked:
@@ -103,10 +105,10 @@ def look_at(subject: Subject, stream: StreamStage, held: list[Holder], most: int
     columns: dict[str, pa.ChunkedArray] = {}
     time, axis = None, None
     for each in held:
-        own, moment = own_texts(each), time_column(each.relation.schema)
-        named = [*own, *([moment] if moment is not None and time is None else [])]
+        texts, moment = own_texts(each), time_column(each.relation.schema)
+        named = [*texts, *([moment] if moment is not None and time is None else [])]
         table = each.relation.fetch(each.ordinals(rows), named) if named else pa.table({})
-        columns |= {name: table[name] for name in own if name not in columns}
+        columns |= {name: table[name] for name in texts if name not in columns}
         if time is None and moment is not None:
             time, axis = moment, _moments(table[moment])
     seen = _delivered(subject, stream)
@@ -114,10 +116,10 @@ def look_at(subject: Subject, stream: StreamStage, held: list[Holder], most: int
         fetched = stream.selected.columns.fetch(rows, seen)
         columns |= {name: fetched[name] for name in seen}
     arranged = subject.stages.order.arrange(stream.population, 0 if subject.stages.mixed else subject.bound.epoch)
-    placed = len(rows) >= _LEAST_ROWS and not subject.stages.order.repeats_rows
-    places = arranged.positions(rows).astype(np.int64) if placed else None
+    has_positions = len(rows) >= _LEAST_ROWS and not subject.stages.order.repeats_rows
+    positions = arranged.positions(rows).astype(np.int64) if has_positions else None
     shards = stream.base.manifest.shard_of(stream.selected.columns.ordinals(rows)) if whole else None
-    found = [_shares(stream, name, column, axis, places, shards) for name, column in columns.items()]
+    found = [_shares(stream, name, column, axis, positions, shards) for name, column in columns.items()]
     few = [each for each in found if each is not None and 1 < each.spread.values <= each.spread.rows // 2]
     constant = frozenset(each.column for each in found if each is not None and each.spread.values == 1)
     return Looked(len(rows), whole, time, few[:_COLUMNS], constant)

@@ -75,12 +75,12 @@ def skew_facts(subject: Subject) -> Any:
             return _uncounted(streams)
         ((stream, held),) = known
         counted = ", ".join(f"all {each.relation.manifest.total:,} rows of {each.relation.entry.name}" for each in held)
-        kept = Figure(stream.selected.total, "rows")
+        rows_figure = Figure(stream.selected.total, "rows")
         looked = look_at(subject, stream, held)
         marks = dict.fromkeys(name for each in held for name in each.statistics.marks)
         return {
             "distance": DISTANCE,
-            "counted": Phrase(f"{counted}; the plan keeps {kept}", {**_totals(held), "kept": kept}),
+            "counted": Phrase(f"{counted}; the plan keeps {rows_figure}", {**_totals(held), "kept": rows_figure}),
             "columns": _columns(subject, stream, held, looked)
             or f"unknown: no joined or delivered column has a histogram in {', '.join(marks) or 'none'}",
             **_shares(subject, [({}, looked)]),
@@ -110,13 +110,13 @@ def _totals(held: list[Holder]) -> dict[str, Figure]:
 
 def _columns(subject: Subject, stream: StreamStage, held: list[Holder], looked: Looked | None) -> list[dict[str, Any]]:
     """Skew per column: from the relations' histograms, or for joined columns from the rows that the plan keeps."""
-    kept = {} if looked is None else {each.column: each.skew for each in looked.columns}
+    skews = {} if looked is None else {each.column: each.skew for each in looked.columns}
     constant = frozenset[str]() if looked is None else looked.constant
     texts = [name for each in held for name in own_texts(each) if name not in constant]
     rows = []
     for name in dict.fromkeys([*joined_or_delivered(subject, stream), *texts]):
         counted = [each.statistics for each in held if each.statistics.marks.get(name) == KNOWN]
-        skew = skew_of(counted[0], name) if counted else kept.get(name)
+        skew = skew_of(counted[0], name) if counted else skews.get(name)
         if skew is not None and not one_each(skew):
             rows.append(shard_row(name if counted else f"{name} (rows kept)", skew))
     return rows

@@ -247,7 +247,7 @@ def _is_in(expr: Call, args: tuple[tuple[Expr, pa.DataType | None], ...]) -> Exp
     (left, type_), options = args[0], args[1:]
     if type_ is None or isinstance(left, Lit):
         _refuse(expr, "tests a constant", "Test a column")
-    kept: dict[str, Lit] = {}
+    distinct: dict[str, Lit] = {}
     for option, _ in options:
         if not isinstance(option, Lit):
             _refuse(expr, "lists an expression", "List constants, or join == with |")
@@ -257,8 +257,8 @@ def _is_in(expr: Call, args: tuple[tuple[Expr, pa.DataType | None], ...]) -> Exp
             assert isinstance(bound, Lit)
             if bound.value == 0 and kind_of(type_) == "float":
                 bound = Lit(0.0, type_)  # one zero
-            kept[repr(bound.value)] = bound
-    return Call("is_in", (left, *kept.values())) if kept else _never(left)
+            distinct[repr(bound.value)] = bound
+    return Call("is_in", (left, *distinct.values())) if distinct else _never(left)
 
 
 def _condition(expr: Expr, arg: Expr, type_: pa.DataType | None) -> Expr:

@@ -95,12 +95,12 @@ class PaddedRows(Field):
         wide = int(np.prod(out.shape[2:], dtype=np.int64))
         ends = np.concatenate([[0], np.cumsum(lengths * wide)])
         rows = Ragged.of_flat(items.reshape(-1).view(bits), ends)
-        placed = Placed.whole(rows.lengths, out.shape[1] * wide)
+        layout = Placed.whole(rows.lengths, out.shape[1] * wide)
         padding = int(np.array(self.padding, dtype=out.dtype).view(bits))
         _tokens.fill(
-            *(0, True, padding, placed.B, placed.T, out.itemsize, out),
+            *(0, True, padding, layout.B, layout.T, out.itemsize, out),
             *(rows.addresses, rows.lengths, rows.item_bytes),
-            *(placed.rows, placed.starts, placed.offsets, placed.lengths),
+            *(layout.rows, layout.starts, layout.offsets, layout.lengths),
         )
 
     def _need_room(self, lengths: Int64, width: int) -> None:

@@ -94,7 +94,7 @@ class Placed:
         """
         if (first, last) == (0, self.B):
             return self, slice(0, len(self.rows))
-        low, high = (int(place) for place in np.searchsorted(self.rows, (first, last)))
+        low, high = (int(bound) for bound in np.searchsorted(self.rows, (first, last)))
         pieces = slice(low, high)
         part = Placed(
             self.rows[pieces] - first,

@@ -46,8 +46,8 @@ class BatchFormatter:
                 return known[1](value)
         if self._before is not None:
             return self._before(value)
-        own = getattr(value, "_repr_html_", None)
-        return own() if callable(own) else None
+        html = getattr(value, "_repr_html_", None)
+        return html() if callable(html) else None
 
 
 def batch_formatter() -> BatchFormatter | None:

@@ -223,9 +223,9 @@ def _spans(batch: Membership, stages: Stages, fields: Mapping[str, Any]) -> Span
         if packing is None:
             assert batch.lengths is not None
             return [(0, int(batch.lengths[row]))]
-        own = widths.index(column) if widths else ...
+        at_width = widths.index(column) if widths else ...
         here = slice(*np.searchsorted(packing.rows, (row, row + 1)).tolist())
-        return list(zip(packing.starts[own][here].tolist(), packing.lengths[own][here].tolist(), strict=True))
+        return list(zip(packing.starts[at_width][here].tolist(), packing.lengths[at_width][here].tolist(), strict=True))
 
     return spans
 

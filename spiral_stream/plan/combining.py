@@ -209,8 +209,8 @@ def _unlike(first: pa.Schema, other: pa.Schema) -> str:
     ours, theirs = (dict(zip(schema.names, schema.types, strict=True)) for schema in (first, other))
     found = [f"{name} {kind} against {theirs[name]}" for name, kind in ours.items() if theirs.get(name, kind) != kind]
     for whose, here, there in (("first", ours, theirs), ("second", theirs, ours)):
-        own = [f"{name} {kind}" for name, kind in here.items() if name not in there]
-        found += [f"the {whose} alone has {', '.join(own)}"] if own else []
+        extra = [f"{name} {kind}" for name, kind in here.items() if name not in there]
+        found += [f"the {whose} alone has {', '.join(extra)}"] if extra else []
     if not found:
         orders = " against ".join(", ".join(names) for names in (first.names, other.names))
         return f"union: columns differ: their order: {orders}. Project both alike"

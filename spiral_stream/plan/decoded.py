@@ -82,9 +82,9 @@ def _need_payload(node: nodes.Node, name: str, column: str) -> str:
     if found is None:
         msg = f"collate: field {name!r}: {column!r} is computed; images and clips are read from a column of a relation"
         raise PlanError(msg)
-    relation, own = found
-    if own != column:
-        way_out = f"it is {own!r} of {relation!r} by another name. Keep that name: Stack({own!r}, decode=...)"
+    relation, columns = found
+    if columns != column:
+        way_out = f"it is {columns!r} of {relation!r} by another name. Keep that name: Stack({columns!r}, decode=...)"
         msg = f"collate: field {name!r}: {column!r} is no column of {relation!r} itself; {way_out}"
         raise PlanError(msg)
     return relation
@@ -94,9 +94,9 @@ def _need_times(node: nodes.Node, name: str, relation: str) -> None:
     """Refuse times of segments from another relation than the reference: caches and the video index rely on them."""
     schema = next(each.schema() for each in walk(node) if _is_relation(each, relation))
     check_times(relation, schema)
-    own = set(schema.names)
+    names = set(schema.names)
     for column, other in (TIMES, TIMES[::-1]):
-        if column in own and other not in own:
+        if column in names and other not in names:
             msg = (
                 f"collate: field {name!r}: {relation!r} has column {column!r} and no {other!r}; a segment needs both. Add it "
                 "to the relation, or register the relation without either for clips that are whole files"
@@ -123,11 +123,11 @@ def _need_pixels(node: nodes.Node, name: str, field: Stack) -> None:
     step = next((each for each in program.steps if isinstance(each, Resize | CenterCrop | RandomCrop)), None)
     if side is None or step is None:
         return
-    asked = step.size if isinstance(step.size, int) else min(step.size)
-    if asked > side:
+    wanted = step.size if isinstance(step.size, int) else min(step.size)
+    if wanted > side:
         msg = (
             f"collate: field {name!r}: {type(step).__name__}({step.size}) of frames kept at Frames(shorter_side={side}) would "
-            f"enlarge them or find too few pixels. Keep shorter_side={asked} or more, or ask for less"
+            f"enlarge them or find too few pixels. Keep shorter_side={wanted} or more, or ask for less"
         )
         raise PlanError(msg)
 

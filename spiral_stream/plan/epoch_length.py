@@ -47,8 +47,8 @@ def _leaves(mix: Mix, start: int, totals: Sequence[int], masses: Sequence[Fracti
             rows = int(sum(found)) if counted else sum(totals[at : at + len(inner)])
         if part.proportion is not None:
             # The decimals that were written, not their binary neighbours.
-            own = tempered(Fraction(repr(float(part.proportion))), mix.temperature)
-            out += [own * share for share in inner]
+            proportion = tempered(Fraction(repr(float(part.proportion))), mix.temperature)
+            out += [proportion * share for share in inner]
             continue
         if mix.temperature is not None:
             amount = rows * _mean(inner, [Fraction(1)] * len(inner) if masses is None else masses[at : at + len(inner)])

@@ -252,8 +252,8 @@ class Cache(Simple, Relational):
                 msg = f"cache: {name!r} is given {profile!r}. Give {forms_of(semantic)}"
                 raise PlanError(msg)
             if semantic != profile.SEMANTIC:
-                kept = f"{type(profile).__name__} keeps {profile.SEMANTIC}"
-                msg = f"cache: {name!r} is {semantic}, and {kept}. Give {forms_of(semantic)}"
+                keeps = f"{type(profile).__name__} keeps {profile.SEMANTIC}"
+                msg = f"cache: {name!r} is {semantic}, and {keeps}. Give {forms_of(semantic)}"
                 raise PlanError(msg)
 
 

@@ -104,7 +104,7 @@ def profiles(node: Node) -> dict[str, Profile]:
             out = {**dict(each.profiles), **out}
         elif isinstance(each, Join):
             theirs = profiles(each.right)
-            out = {**{name: theirs[own] for name, own in each.taken().items() if own in theirs}, **out}
+            out = {**{name: theirs[inner] for name, inner in each.taken().items() if inner in theirs}, **out}
     return out
 
 

@@ -225,8 +225,8 @@ def _streams(
     text = sample.order.weighted_by
     if text is not None:
         names = sorted(parse(text).columns() - {STREAM_ID})
-        kept = [(selected.kept, names) for *_, selected in found]
-        KeptColumns.keep_together(kept, sum(selected.total for *_, selected in found))
+        narrow = [(selected.kept, names) for *_, selected in found]
+        KeptColumns.keep_together(narrow, sum(selected.total for *_, selected in found))
     return tuple(_stream(*each, sample, place) for each in found)
 
 
@@ -382,8 +382,8 @@ def _tokens(node: SampleTokens, streams: Sequence[StreamStage], catalog: Registr
         raise PlanError(msg)
     caches: list[PayloadCache[TokenKind] | PayloadCache[ChatKind]] = []
     for stream in streams:
-        own = [_own_text(node.source, stream, each) for each in tokenize.columns]
-        column, *others = (each for each in own if each is not None) if all(own) else ("",)
+        texts = [_own_text(node.source, stream, each) for each in tokenize.columns]
+        column, *others = (each for each in texts if each is not None) if all(texts) else ("",)
         if not column:
             return TokenStage(node.name, tokenize.column, encoder, ())
         payload, relation = own_payload(stream.selected, stream.base, column), stream.base.entry.name

@@ -280,10 +280,10 @@ class _Work:
             manifest = build_manifest(reader)
             unique = self._is_unique(source, manifest, reader)
         (draft / MANIFESTS).mkdir()
-        kept = draft / MANIFESTS / "draft"
-        manifest.save(kept)
-        name = f"{content_key(kept.read_bytes())}.arrow"
-        kept.rename(kept.with_name(name))
+        draft_folder = draft / MANIFESTS / "draft"
+        manifest.save(draft_folder)
+        name = f"{content_key(draft_folder.read_bytes())}.arrow"
+        draft_folder.rename(draft_folder.with_name(name))
         return {
             "verb": self.maker.VERB,
             "name": self.name,

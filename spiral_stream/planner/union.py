@@ -116,12 +116,12 @@ class Side:
         """Read columns of all surviving rows of some storage shards, in the order in which the relation is stored."""
         columns, survivors = self._selected.columns, self._selected.rows
         leaves = sorted({leaf for name in names for leaf in columns.env[name].columns()})
-        own = [leaf for leaf in leaves if place_of(leaf)[0] is None]
-        for batch in self.base.scan(own, None, shards):
+        base_leaves = [leaf for leaf in leaves if place_of(leaf)[0] is None]
+        for batch in self.base.scan(base_leaves, None, shards):
             rows, survives = survivors.rows(batch.column(ROW).to_numpy())
-            table = pa.table({name: batch.column(name) for name in own})
+            table = pa.table({name: batch.column(name) for name in base_leaves})
             if not survives.all():
-                rows, table = rows[survives], table.filter(pa.array(survives)) if own else table
+                rows, table = rows[survives], table.filter(pa.array(survives)) if base_leaves else table
             if len(rows):
                 yield from _batches(rows, columns.computed(rows, table, names))
 
@@ -205,9 +205,9 @@ class UnionReader(Reader):
         read = needed(columns, predicate)
         schema = pa.schema([*(self.schema.field(name) for name in read), pa.field(ROW, pa.uint64())])
         begin = 0
-        for side, own, first in zip(self._sides, self._units, self._firsts[:-1], strict=True):
-            here = [k for k in range(len(own)) if (units is None or begin + k in units) and own[k].rows]
-            begin += len(own)
+        for side, side_units, first in zip(self._sides, self._units, self._firsts[:-1], strict=True):
+            here = [k for k in range(len(side_units)) if (units is None or begin + k in units) and side_units[k].rows]
+            begin += len(side_units)
             for batch in side.scan(read, here) if here else ():
                 rows = pa.array(batch.column(ROW).to_numpy() + first)
                 found = pa.table([*batch.columns[:-1], rows], schema=schema)
@@ -218,16 +218,16 @@ class UnionReader(Reader):
             return without_columns(len(rows))
         schema = pa.schema([self.schema.field(name) for name in columns])
         sides = np.searchsorted(self._firsts, rows, side="right") - 1
-        tables, places = [no_rows(schema)], [np.empty(0, np.int64)]
+        tables, indices = [no_rows(schema)], [np.empty(0, np.int64)]
         for k in np.unique(sides).tolist():
             at = np.flatnonzero(sides == k)
             found = self._sides[k].fetch(rows[at] - self._firsts[k], columns)
             tables.append(pa.table(found.columns, schema=schema))
-            places.append(at)
+            indices.append(at)
         if len(tables) == 2:  # noqa: PLR2004  none, and one side
             return tables[1]
         back = np.empty(len(rows), np.int64)
-        back[np.concatenate(places)] = np.arange(len(rows))
+        back[np.concatenate(indices)] = np.arange(len(rows))
         return pa.concat_tables(tables).take(pa.array(back))
 
     def close(self) -> None:

@@ -30,8 +30,8 @@ def need_rule(
     """
     unique = join_rule(validate)
     found = [
-        repeated_keys(collect(Project(node, tuple(dict.fromkeys(keys))), opened)) if asked else (0, "")
-        for (node, keys), asked in zip(sides, unique, strict=True)
+        repeated_keys(collect(Project(node, tuple(dict.fromkeys(keys))), opened)) if is_unique else (0, "")
+        for (node, keys), is_unique in zip(sides, unique, strict=True)
     ]
     broken = (found[0][0] > 0, found[1][0] > 0)
     if not any(broken):

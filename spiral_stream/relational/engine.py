@@ -117,21 +117,21 @@ def aggregate(
         PlanError: the engine cannot measure such a column, a sum leaves int64, or a limit is passed.
     """
     read = list(dict.fromkeys([*keys, *(column for column, _, _ in measures)]))
-    place = {name: f"c{i}" for i, name in enumerate(read)}
-    chosen = [place[key] for key in keys]
+    short = {name: f"c{i}" for i, name in enumerate(read)}
+    chosen = [short[key] for key in keys]
     for i, (column, function, _) in enumerate(measures):
-        value = _MEASURES[function].format(place[column])
+        value = _MEASURES[function].format(short[column])
         if function == "sum":
             value = (
                 f"CAST({value} AS {'DOUBLE' if pa.types.is_floating(table.schema.field(column).type) else 'BIGINT'})"
             )
         chosen.append(f"{value} AS m{i}")
-    grouped = ", ".join(place[key] for key in keys)
-    tail = f" GROUP BY {grouped} ORDER BY {', '.join(f'{place[key]} NULLS LAST' for key in keys)}" if keys else ""
+    grouped = ", ".join(short[key] for key in keys)
+    tail = f" GROUP BY {grouped} ORDER BY {', '.join(f'{short[key]} NULLS LAST' for key in keys)}" if keys else ""
     reader = table.select(read).to_reader() if isinstance(table, pa.Table) else table
     rows = _numbered(reader, read)
     what = ", ".join(f"{function}({column})" for column, function, _ in measures)
-    found = _answered(f"SELECT {', '.join(chosen)} FROM rows{tail}", rows, what, place)  # noqa: S608  names are ours
+    found = _answered(f"SELECT {', '.join(chosen)} FROM rows{tail}", rows, what, short)  # noqa: S608  names are ours
     return found.rename_columns([*keys, *(name for _, _, name in measures)])
 
 

@@ -106,9 +106,9 @@ def used_relations(text: str, relations: list[str]) -> tuple[list[str], Any]:
             msg = f"{name.get('function_name')} reads no relation. Register what it reads, and name that"
             raise RefusedError(msg)
     tables = set(_tables_in(parsed))
-    asked = {name for name in _values_of(parsed, "FUNCTION", "function_name") if name.lower() in SETTING_READERS}
-    own = {name for name in tables - set(relations) if (name.rpartition(".")[2].lower(),) in views}
-    for name in sorted(asked | own):
+    readers = {name for name in _values_of(parsed, "FUNCTION", "function_name") if name.lower() in SETTING_READERS}
+    views_used = {name for name in tables - set(relations) if (name.rpartition(".")[2].lower(),) in views}
+    for name in sorted(readers | views_used):
         msg = f"{name} reads no relation but the engine's own state, which differs by machine. Leave it out"
         raise RefusedError(msg)
     return _resolved(tables, relations), parsed

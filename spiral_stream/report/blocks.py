@@ -55,8 +55,8 @@ def block_mixes(spread: Spread, names: list[str], population: Population, order:
     chosen = min(order.shuffle_block_size, total)
     layout = order.laid_out(population, 0)
     shard_at = order.units(population)[1][layout.pieces].astype(np.int64)
-    places = {name: k for k, name in enumerate(spread.shard_names)}
-    rows_of = np.array([places.get(name, -1) for name in names], np.int64)
+    index_of = {name: k for k, name in enumerate(spread.shard_names)}
+    rows_of = np.array([index_of.get(name, -1) for name in names], np.int64)
     mixer = _Mixer(spread)
     found = []
     for size in _sizes(total, chosen):
@@ -74,10 +74,10 @@ def _sizes(total: int, chosen: int) -> list[int]:
     """Block sizes to compare, each at least three times the one before; the chosen one and the whole are among them."""
     near = [int(chosen * factor) for factor in _FACTORS]
     fixed = {chosen, total}
-    kept = [
+    sizes = [
         size for size in near if _LEAST_ROWS <= size <= total and all(3 * size <= f or size >= 3 * f for f in fixed)
     ]
-    return sorted({*kept, *fixed})
+    return sorted({*sizes, *fixed})
 
 
 def _chosen(total: int, size: int) -> NDArray[np.int64]:

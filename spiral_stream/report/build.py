@@ -273,20 +273,20 @@ def _guessed(
     if statistics is not None:  # a column that names rows is no label
         few = {row["column"] for row in statistics.columns.to_pylist() if 2 * (row["distinct"] or 0) <= row["rows"]}
         able = [name for name in able if name in few]
-    told = [name for word in words for name in able if word in name.lower()]
-    return list(dict.fromkeys(told))[:_GUESSED]
+    guessed = [name for word in words for name in able if word in name.lower()]
+    return list(dict.fromkeys(guessed))[:_GUESSED]
 
 
 def _blocks_of(stream: PreparedStream, entry: Entry, notes: list[str]) -> Blocks | None:
     """The blocks of a stream's order of this relation."""
     stages = stream.stages
     order = stages.order
-    own = next((each for each in stages.streams if each.base.entry.name == entry.name), None)
-    if own is None:
+    entry_stream = next((each for each in stages.streams if each.base.entry.name == entry.name), None)
+    if entry_stream is None:
         msg = f"report of {entry.name}: the stream reads {', '.join(stream.data_versions)}. Name a stream of this relation"
         raise CatalogError(msg)
     if not isinstance(order, ShardAwareShuffle):
         notes.append(f"{type(order).__name__} does not shuffle in blocks of shards, so nothing is said of block sizes")
         return None
-    names = tuple(own.base.manifest.shard_names.to_pylist())
-    return Blocks(order, own.population, names, "of the stream")
+    names = tuple(entry_stream.base.manifest.shard_names.to_pylist())
+    return Blocks(order, entry_stream.population, names, "of the stream")

@@ -36,11 +36,11 @@ def heat_of(spread: Spread, rows: int = ROWS, values: int = VALUES) -> Heat:
     group_of = np.arange(shards) * groups // shards
     whole = np.bincount(spread.codes, weights=spread.counts, minlength=len(spread.values))
     order = np.argsort(-whole, kind="stable")[:values]
-    place = np.full(len(whole), -1)
-    place[order] = np.arange(len(order))
-    at, held = group_of[spread.shards], place[spread.codes]
-    kept = held >= 0
-    cells = np.bincount(at[kept] * len(order) + held[kept], spread.counts[kept], groups * len(order))
+    rank = np.full(len(whole), -1)
+    rank[order] = np.arange(len(order))
+    at, held = group_of[spread.shards], rank[spread.codes]
+    is_shown = held >= 0
+    cells = np.bincount(at[is_shown] * len(order) + held[is_shown], spread.counts[is_shown], groups * len(order))
     share = cells.reshape(groups, len(order)) / np.bincount(at, spread.counts, groups)[:, None]
     firsts = np.searchsorted(group_of, np.arange(groups))
     return Heat(

@@ -77,11 +77,11 @@ def columns_table(columns: Sequence[ColumnSummary]) -> Html:
     none = {name for name in ("nulls", "NaN") if all(row[name] in ("", "0") for row in rows)}
     shown = markup.table([{name: row[name] for name in row if name not in none} for row in rows], class_="sp-one")
     left = len(columns) - len(rows)
-    told = [f"{left:,} more columns"] if left > 0 else []
+    notes = [f"{left:,} more columns"] if left > 0 else []
     if any(each.nulls is not None for each in columns):
-        told += [f"no column holds {' or '.join(sorted(none, reverse=True))}"] if none else []
-        told.append("~ marks an estimate; quartiles are estimates, good to 1/64 of the rows")
-    return markup.joined([shown, markup.quiet("; ".join(told)) if told else None])
+        notes += [f"no column holds {' or '.join(sorted(none, reverse=True))}"] if none else []
+        notes.append("~ marks an estimate; quartiles are estimates, good to 1/64 of the rows")
+    return markup.joined([shown, markup.quiet("; ".join(notes)) if notes else None])
 
 
 def _column(each: ColumnSummary) -> Mapping[str, object]:

@@ -78,10 +78,12 @@ def timeline(
     bins = min(_BINS, max(4, len(axis) // 10))
     edges = np.linspace(axis.min(), axis.max(), bins + 1)
     at = np.clip(np.searchsorted(edges, axis, side="right") - 1, 0, bins - 1)
-    kept, groups = _frequent(codes, weights, names, most)
-    rows_TK = np.bincount(at * len(kept) + groups[codes], weights=weights, minlength=bins * len(kept))
+    frequent, groups = _frequent(codes, weights, names, most)
+    rows_TK = np.bincount(at * len(frequent) + groups[codes], weights=weights, minlength=bins * len(frequent))
     is_moment = pa.types.is_temporal(relation.schema.field(time).type)
-    return Timeline(time, edges, is_moment, kept, rows_TK.reshape(bins, len(kept)).astype(np.float64), by, moved)
+    return Timeline(
+        time, edges, is_moment, frequent, rows_TK.reshape(bins, len(frequent)).astype(np.float64), by, moved
+    )
 
 
 def _frequent(
@@ -90,11 +92,11 @@ def _frequent(
     """The names that are kept, and for each value which of them it counts as."""
     summed = np.bincount(codes, weights=weights, minlength=len(names))
     order = np.argsort(-summed, kind="stable")
-    kept = order if len(order) <= most + 1 else order[:most]
-    groups = np.full(len(names), len(kept), np.int64)
-    groups[kept] = np.arange(len(kept))
-    shown = tuple("null" if names[k] is None else str(names[k]) for k in kept)
-    return (shown if len(kept) == len(order) else (*shown, OTHER)), groups
+    frequent = order if len(order) <= most + 1 else order[:most]
+    groups = np.full(len(names), len(frequent), np.int64)
+    groups[frequent] = np.arange(len(frequent))
+    shown = tuple("null" if names[k] is None else str(names[k]) for k in frequent)
+    return (shown if len(frequent) == len(order) else (*shown, OTHER)), groups
 
 
 def _by_shard(

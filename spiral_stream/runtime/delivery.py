@@ -142,9 +142,9 @@ class HostDelivery(Delivery):
 
 def tell_of_host(devices: Devices) -> None:
     """Warn that a DataLoader's workers deliver to the host, if another device is asked for."""
-    asked = [(name, device) for name, device in devices.items() if device not in (None, "cpu")]
-    if asked:
-        name, device = asked[0]
+    elsewhere = [(name, device) for name, device in devices.items() if device not in (None, "cpu")]
+    if elsewhere:
+        name, device = elsewhere[0]
         warn(
             f"iter: field {name!r} asks for device {device!r}, but a DataLoader's workers deliver to the host. Read with "
             "spiral_stream.adapters.torch.StreamLoader(stream, num_workers=...), which copies to the device, or say "

@@ -139,8 +139,8 @@ class Around:
         if positions is None:
             return rows[:0]
         total = self._stages.epochs.length(self._epoch)
-        places = positions.astype(np.int64)
-        batches, _, nodes = self._dealing.dealt(self._stages, self._bound, total, places, self._turns)
+        indices = positions.astype(np.int64)
+        batches, _, nodes = self._dealing.dealt(self._stages, self._bound, total, indices, self._turns)
         due = (nodes == self._node) & (batches >= self._batches.start) & (batches < self._batches.stop)
         return np.asarray(rows[due], np.uint64)
 

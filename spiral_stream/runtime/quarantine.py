@@ -53,10 +53,10 @@ def schema_of(stages: Stages) -> pa.Schema:
     name, ours ends in ``_``.
     """
     have = stages.streams[0].node.schema()
-    own = [pa.field(name, have.field(name).type) for name in stages.identity]
+    identity = [pa.field(name, have.field(name).type) for name in stages.identity]
     parts = [(PART, pa.int64())] if any(isinstance(step, SampleFlatMap) for step in stages.maps) else []
     more = [*parts, ("stream", pa.utf8()), *_PLACE, *_WHY]
-    return pa.schema([*own, *(pa.field(renamed(stages, name), kind) for name, kind in more)])
+    return pa.schema([*identity, *(pa.field(renamed(stages, name), kind) for name, kind in more)])
 
 
 def renamed(stages: Stages, name: str) -> str:

@@ -198,8 +198,8 @@ class BatchRefusals:
         """Return the runs of [first, last) without the rows that are refused already, the last run first."""
         if not self._unread:
             return [(first, last)]
-        places = np.arange(first, last) if rows is None else rows[first:last]
-        out = first + np.flatnonzero(np.isin(places, self._unread))
+        rows_of = np.arange(first, last) if rows is None else rows[first:last]
+        out = first + np.flatnonzero(np.isin(rows_of, self._unread))
         borders = [first - 1, *out.tolist(), last]
         return [(before + 1, at) for before, at in pairwise(borders) if at > before + 1][::-1]
 
@@ -231,8 +231,8 @@ class BatchRefusals:
         rows = np.array(sorted(self._found), dtype=np.int64)
         more = [sum(len(each.samples) for each in some) for some in self._lost] or [0] * len(self._numbers)
         counts = {
-            number: int(np.count_nonzero((rows >= a) & (rows < b))) + beside
-            for number, (a, b), beside in zip(self._numbers, pairwise(self._bounds.tolist()), more, strict=True)
+            number: int(np.count_nonzero((rows >= a) & (rows < b))) + others
+            for number, (a, b), others in zip(self._numbers, pairwise(self._bounds.tolist()), more, strict=True)
         }
         self._record(rows, {number: count for number, count in counts.items() if count})
 
@@ -276,10 +276,10 @@ class BatchRefusals:
         policy = self._policy
         done = "skipped" if policy.policy == "skip" else "substituted"
         fewer = len(rows) if policy.policy == "skip" else 0
-        beside = sum(counts.values()) - len(rows)
-        policy.metrics.add(refused=len(rows) + beside, **{done: len(rows)}, samples=-fewer)
-        if beside:  # no sample of a batch was made of them, so none stands in for them
-            policy.metrics.add(skipped=beside)
+        others = sum(counts.values()) - len(rows)
+        policy.metrics.add(refused=len(rows) + others, **{done: len(rows)}, samples=-fewer)
+        if others:  # no sample of a batch was made of them, so none stands in for them
+            policy.metrics.add(skipped=others)
         new, total = policy.tally.add(self._epoch, counts)
         refused = self._samples.take(rows)
         read_identity(self._stages, refused)
@@ -293,11 +293,11 @@ class BatchRefusals:
     def _table(self, refused: Samples, rows: Int64) -> pa.Table:
         found = [self._found[row] for row in rows.tolist()]
         batch = np.searchsorted(self._bounds, rows, side="right") - 1
-        numbers, places = np.asarray(self._numbers)[batch], rows - self._bounds[batch]
+        numbers, batch_rows = np.asarray(self._numbers)[batch], rows - self._bounds[batch]
         fields, reasons = [each.field for each in found], [each.reason for each in found]
         made = any(isinstance(step, SampleAssembly) for step in self._stages.maps)  # of several, which lie nowhere
         return self._rows_of(
-            refused, numbers, places, fields, reasons, None if made else self._origins(refused, fields)
+            refused, numbers, batch_rows, fields, reasons, None if made else self._origins(refused, fields)
         )
 
     def _lost_tables(self) -> Iterator[pa.Table]:
@@ -306,11 +306,11 @@ class BatchRefusals:
             first = 0
             for each in some:
                 count = len(each.samples)
-                places = -1 - first - np.arange(count)
+                numbers = -1 - first - np.arange(count)
                 first += count
                 fields = [each.field] * count
                 origins = self._origins(each.samples, fields)
-                yield self._rows_of(each.samples, np.full(count, number), places, fields, each.reasons, origins)
+                yield self._rows_of(each.samples, np.full(count, number), numbers, fields, each.reasons, origins)
 
     def _rows_of(
         self,

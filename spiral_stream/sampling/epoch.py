@@ -51,9 +51,9 @@ class Places:
 
     def run(self, first: int, last: int) -> "Places":
         """Return samples [first, last), as views."""
-        own = slice(first, last)
-        where = None if self.positions is None else self.positions[own]
-        return Places(self.streams[own], self.rows[own], self.passes[own], where)
+        part = slice(first, last)
+        where = None if self.positions is None else self.positions[part]
+        return Places(self.streams[part], self.rows[part], self.passes[part], where)
 
     @classmethod
     def concat(cls, parts: "Sequence[Places]") -> "Places":
@@ -98,8 +98,8 @@ class EpochOrder:
         self._populations = tuple(populations)
         self._left_overs = dict(enumerate(left_overs))
         self._rebased = rebased if mixture is None else None
-        kept = 2 * len(populations) if order.large_passes else max(_ARRANGEMENTS, 2 * len(populations))
-        self._arrangement = memo(self._arranged, kept)
+        held = 2 * len(populations) if order.large_passes else max(_ARRANGEMENTS, 2 * len(populations))
+        self._arrangement = memo(self._arranged, held)
         self._chunk_size = min(max(_LEAST_CHUNK, _PER_STREAM * len(populations)), _MOST_CHUNK)
         self._chunk = memo(self._placed, _CHUNKS)
 
@@ -213,16 +213,18 @@ class EpochOrder:
             found = self.extent.on(epoch, lambda number: self._arrangement(0, number).places_of(row), self._sizes[0])
             if epoch == self._rebased:
                 begun = np.array(found, dtype=np.uint64) + np.uint64(epoch * self.total)
-                own = self._left_overs[0].own(begun)  # type: ignore[union-attr]  # rebased
-                return [int(each) for each in own if 0 <= each < self.length(epoch)]
+                bounds = self._left_overs[0].own(begun)  # type: ignore[union-attr]  # rebased
+                return [int(each) for each in bounds if 0 <= each < self.length(epoch)]
             return found
         total = self._sizes[stream]
         begin = int(self.mixture.first_uses(epoch)[stream])
-        own = (begin, begin + int(self.mixture.quotas(epoch)[stream]))
+        bounds = (begin, begin + int(self.mixture.quotas(epoch)[stream]))
         uses = []
-        for first, end in self.next_uses(stream, *own):
+        for first, end in self.next_uses(stream, *bounds):
             for number in passes_of(first, end, total):
-                each = [use_of(number, place, total) for place in self._arrangement(stream, number).places_of(row)]
+                each = [
+                    use_of(number, position, total) for position in self._arrangement(stream, number).places_of(row)
+                ]
                 uses += [use for use in each if first <= use < end]
         used = np.array(uses, dtype=np.uint64)
         left_over = self._left_overs.get(stream)

@@ -108,8 +108,8 @@ class Fixed(Stretch):
         keys = np.zeros(len(epochs), dtype=np.uint64)
         for epoch in np.unique(epochs).tolist():
             keys[epochs == epoch] = self._key(epoch)
-        places = positions if self.seed is None else permute(positions, self.length(before), keys)
-        return self.part.back(np.zeros_like(epochs), places, before)
+        restored = positions if self.seed is None else permute(positions, self.length(before), keys)
+        return self.part.back(np.zeros_like(epochs), restored, before)
 
     def epochs(self, epoch: int, before: int) -> range:
         del epoch

@@ -233,10 +233,10 @@ def _objects(source: ClassFolder, left: Counter[str]) -> Classes:
     found: Classes = {}
     for folder, files in folders.items():
         good = [bool(folder) and each.name.lower().endswith(source.EXTENSIONS) for each in files]
-        left.update(_extension(each.name) for each, kept in zip(files, good, strict=True) if not kept)
+        left.update(_extension(each.name) for each, is_media in zip(files, good, strict=True) if not is_media)
         if folder:
-            kept = [each for each, kept in zip(files, good, strict=True) if kept]
-            found[folder] = [(each.name, *pin_of_object(each.facts)[:2]) for each in kept]
+            is_media = [each for each, is_media in zip(files, good, strict=True) if is_media]
+            found[folder] = [(each.name, *pin_of_object(each.facts)[:2]) for each in is_media]
     return found
 
 

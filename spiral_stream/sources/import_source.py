@@ -122,10 +122,10 @@ class Refused:
             self.examples.append(said)
         if len(self.rows) < REFUSED_ROWS and self.held_bytes < REFUSED_BYTES:
             found = data.encode(errors="surrogatepass") if isinstance(data, str) else data
-            kept = b"" if found is None else found[:ROW_BYTES]
+            excerpt = b"" if found is None else found[:ROW_BYTES]
             size = len(found) if found is not None and whole else None
-            self.rows.append(RefusedRow(self.unit.file.name, where, reason, kept, size))
-            self.held_bytes += len(kept) + len(reason)
+            self.rows.append(RefusedRow(self.unit.file.name, where, reason, excerpt, size))
+            self.held_bytes += len(excerpt) + len(reason)
 
     def absorb(self, other: "Refused") -> None:
         """Add the rows that were refused of one file of the unit."""

@@ -94,8 +94,8 @@ def _of_folder(
     first, folder = next(iter(indexes)), f"{paths.rstrip('/')}/" if isinstance(paths, str) else ""
     if not folder or not all(index.startswith(folder) for index in indexes):
         raise _alone(what, first)
-    own = f"{folder}{INDEX_FILE}"  # one here says what lies below, too
-    indexes = {own: indexes[own]} if own in indexes else indexes
+    index_uri = f"{folder}{INDEX_FILE}"  # one here says what lies below, too
+    indexes = {index_uri: indexes[index_uri]} if index_uri in indexes else indexes
     listed: set[str] = set()
     for index, data in indexes.items():
         shards = shards_in(index, data)

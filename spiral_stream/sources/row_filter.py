@@ -50,8 +50,8 @@ def passing(rows: pa.Table | pa.RecordBatch, predicate: Expr | None, columns: Se
     if lowered is not None:
         table = pads.dataset(table).scanner(filter=to_arrow(lowered, table.schema)).to_table()
     if residual is not None:
-        kept = reference.passes(residual, {name: table.column(name) for name in residual.columns()})
-        table = table.filter(pa.array(kept))
+        passes = reference.passes(residual, {name: table.column(name) for name in residual.columns()})
+        table = table.filter(pa.array(passes))
     return table.select(list(columns))
 
 

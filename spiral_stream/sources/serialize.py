@@ -70,19 +70,19 @@ def need_own_source(source: Source, taken: Mapping[str, type[Source]]) -> None:
     if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:
         msg = f"{name}: a source is saved by its fields. Make the class a frozen dataclass: @dataclass(frozen=True)"
         raise SourceError(msg)
-    own = vars(kind).get("KIND")
-    if not isinstance(own, str) or not own or own in taken:
+    declared = vars(kind).get("KIND")
+    if not isinstance(declared, str) or not declared or declared in taken:
         said = (
-            f"its KIND is {shown(own)}, which is {taken[own].__name__}'s"
-            if own in taken
+            f"its KIND is {shown(declared)}, which is {taken[declared].__name__}'s"
+            if declared in taken
             else "it has no KIND of its own"
         )
         msg = f'{name}: {said}. A catalog finds the class again by it: KIND: ClassVar[str] = "{name.lower()}"'
         raise SourceError(msg)
-    found = own_source(own)
+    found = own_source(declared)
     if found is not kind:
         other = "no class that is imported" if found is None else _name_of(found)
-        msg = f"{name}: its KIND {own!r} leads to {other}, not to {_name_of(kind)}. Define the class at the top of a module"
+        msg = f"{name}: its KIND {declared!r} leads to {other}, not to {_name_of(kind)}. Define the class at the top of a module"
         raise SourceError(msg)
 
 
@@ -92,13 +92,13 @@ def classes_of(saved: Iterable[str]) -> tuple[type[Source], ...]:
     Args:
         saved: sources as JSON texts.
     """
-    own = {
+    plugins = {
         each for each in _below(Source) if not each.__module__.startswith("spiral_stream.") and vars(each).get("KIND")
     }
-    if not own:
+    if not plugins:
         return ()
     texts = list(saved)
-    named = [each for each in own if any(f'"kind": {json.dumps(each.KIND)}' in text for text in texts)]
+    named = [each for each in plugins if any(f'"kind": {json.dumps(each.KIND)}' in text for text in texts)]
     return tuple(each for each in named if own_source(each.KIND) is each)
 
 
@@ -284,9 +284,9 @@ def declared_source(declared: Mapping[str, Any]) -> Source:
         raise SourceError(msg)
     known = dataclasses.fields(_KINDS[kind])  # type: ignore[arg-type]  # each is a dataclass
     names = [field.name for field in known]
-    place = next((name for name in ("path", "uri") if name in names), "")
+    location_field = next((name for name in ("path", "uri") if name in names), "")
     fields = {
-        place if place and name in ("path", "uri") else name: value
+        location_field if location_field and name in ("path", "uri") else name: value
         for name, value in declared.items()
         if name != "kind"
     }

@@ -72,15 +72,15 @@ _AHEAD: Final[ContextVar[bool]] = ContextVar("behind", default=False)
 def count(**more: float) -> None:
     """Add to the totals of the process, and of the stream that this thread works for."""
     PROCESS.add(**more)
-    if (own := _STREAM.get()) is not None:
-        own.add(**more)
+    if (stream_traffic := _STREAM.get()) is not None:
+        stream_traffic.add(**more)
 
 
 def count_answer(after_s: float) -> None:
     """Count an answer: `Traffic.answered`."""
     PROCESS.answered(after_s)
-    if (own := _STREAM.get()) is not None:
-        own.answered(after_s)
+    if (stream_traffic := _STREAM.get()) is not None:
+        stream_traffic.answered(after_s)
 
 
 def counted(traffic: Traffic, work: Callable[..., T], *args: Any, **options: Any) -> T:

@@ -40,8 +40,8 @@ def look_all(uris: Sequence[str]) -> list[Facts | SourceError]:
         keys.append(key)
         stores.setdefault(id(store), (store, []))[1].append(at)
     found: dict[int, Facts | SourceError] = {}
-    for store, places in stores.values():
-        for at, got in zip(places, store.read([Get(keys[at], 0, 0) for at in places]), strict=True):
+    for store, indices in stores.values():
+        for at, got in zip(indices, store.read([Get(keys[at], 0, 0) for at in indices]), strict=True):
             found[at] = got if isinstance(got, SourceError) else got.facts
     return [found[at] for at in range(len(uris))]
 
@@ -65,9 +65,9 @@ def read_parts(uri: str, opened: Facts, ranges: Iterable[tuple[int, int]]) -> li
     Raises:
         SourceError: it cannot be read, or is not the object that was opened.
     """
-    asked = [each for each in ranges if each[1]]
-    found = read_several([(uri, opened, start, length) for start, length in asked])
-    return [(start, data) for (start, _), data in zip(asked, found, strict=True)]
+    requests = [each for each in ranges if each[1]]
+    found = read_several([(uri, opened, start, length) for start, length in requests])
+    return [(start, data) for (start, _), data in zip(requests, found, strict=True)]
 
 
 def read_several(asked: Sequence[tuple[str, Facts, int, int]]) -> list[memoryview]:
@@ -83,8 +83,8 @@ def read_several(asked: Sequence[tuple[str, Facts, int, int]]) -> list[memoryvie
         gets.append(Get(key, start, length, pinned=opened))
         stores.setdefault(id(store), (store, []))[1].append(at)
     found = [memoryview(b"")] * len(asked)
-    for store, places in stores.values():
-        for at, got in zip(places, store.read([gets[at] for at in places]), strict=True):
+    for store, indices in stores.values():
+        for at, got in zip(indices, store.read([gets[at] for at in indices]), strict=True):
             uri, opened, _, _ = asked[at]
             if isinstance(got, SourceError):
                 raise anew(got)

@@ -114,14 +114,14 @@ class Memory(Store):
         yield from found
 
     def put(self, key: str, data: Buffer, *, absent: bool = False, unchanged: Facts | None = None) -> Facts | None:
-        kept = bytes(data)
+        payload = bytes(data)
         with self._lock:
             there = self._objects.get(key)
             if (absent and there is not None) or (unchanged is not None and (there is None or there[1] != unchanged)):
                 return None
             self._count += 1
-            facts = Facts(len(kept), f'"{self._count}"')
-            self._objects[key] = kept, facts
+            facts = Facts(len(payload), f'"{self._count}"')
+            self._objects[key] = payload, facts
             return facts
 
     def delete(self, key: str) -> None:

@@ -99,16 +99,16 @@ class Objects(Store):
 
     async def _run(self, wanted: Sequence[Get], run: Sequence[int]) -> list[Got | SourceError]:
         """One request for neighbours of one object."""
-        asked = [wanted[at] for at in run]
-        key, start = asked[0].key, asked[0].start
-        whole = asked[0].length is None
-        stop = max(each.start + (each.length or 0) for each in asked)
+        requests = [wanted[at] for at in run]
+        key, start = requests[0].key, requests[0].start
+        whole = requests[0].length is None
+        stop = max(each.start + (each.length or 0) for each in requests)
         try:
-            facts, data = await self._get(key, start, None if whole else stop, asked[0].most_bytes)
+            facts, data = await self._get(key, start, None if whole else stop, requests[0].most_bytes)
         except SourceError as error:
-            return [error] * len(asked)
+            return [error] * len(requests)
         out: list[Got | SourceError] = []
-        for each in asked:
+        for each in requests:
             if data is None:
                 out.append(Got(None, facts))
                 continue
@@ -195,10 +195,10 @@ class Objects(Store):
         mode: Any = "create" if absent else "overwrite"
         if unchanged is not None:
             mode = {"e_tag": unchanged.etag} | ({"version": unchanged.version} if unchanged.version else {})
-        kept = bytes(data)
+        payload = bytes(data)
         with self._waiting(key, "written") as answered:
-            large = mode == "overwrite" and len(kept) > PART_BYTES
-            given: Any = _parts(BytesIO(kept), PART_BYTES, answered) if large else kept
+            large = mode == "overwrite" and len(payload) > PART_BYTES
+            given: Any = _parts(BytesIO(payload), PART_BYTES, answered) if large else payload
             try:
                 done = obstore.put(self._store, key, given, mode=mode, use_multipart=large, chunk_size=PART_BYTES)
             except (AlreadyExistsError, PreconditionError):
@@ -207,7 +207,7 @@ class Objects(Store):
                 if unchanged is None:
                     raise
                 return None
-            return Facts(len(kept), done["e_tag"], done["version"])
+            return Facts(len(payload), done["e_tag"], done["version"])
 
     def put_file(self, key: str, path: Path) -> None:
         import obstore

@@ -163,8 +163,8 @@ def _right_number(option: str, value: str) -> str | None:
 
 def _need_name(where: str, name: str) -> None:
     """Refuse a name that nearly is one of an option."""
-    asked = bare(name.lower()).removeprefix("storage_")  # as in azure_storage_account_name
-    near = [] if asked in _KNOWN else difflib.get_close_matches(asked, _KNOWN, 1, _NEAR)
+    wanted = bare(name.lower()).removeprefix("storage_")  # as in azure_storage_account_name
+    near = [] if wanted in _KNOWN else difflib.get_close_matches(wanted, _KNOWN, 1, _NEAR)
     if near:
         msg = f"{where}: no store has option {cut(name)} of its profile. Write {near[0]}"
         raise SourceError(msg)
@@ -288,15 +288,15 @@ def _is_secret_variable(name: str) -> bool:
 
 def _of_file() -> tuple[StorageProfile, ...]:
     """Return the profiles of the file; it is read again when it was changed, and this is asked for every reference."""
-    place = os.environ.get(FILE_ENV)
-    if not place:
+    profile_file = os.environ.get(FILE_ENV)
+    if not profile_file:
         return ()
-    path = Path(place).expanduser()
+    path = Path(profile_file).expanduser()
     try:
         facts = path.stat()
     except OSError:
-        return _read(place, path)
-    return _kept(place, path, (facts.st_ino, facts.st_mtime_ns, facts.st_size))
+        return _read(profile_file, path)
+    return _kept(profile_file, path, (facts.st_ino, facts.st_mtime_ns, facts.st_size))
 
 
 @lru_cache(maxsize=4)

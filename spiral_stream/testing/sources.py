@@ -202,23 +202,23 @@ def _check_fetches(reader: Reader, whole: pa.Table, draw: np.random.Generator) -
 
 
 def _check_predicate(reader: Reader, whole: pa.Table, predicate: Expr, draw: np.random.Generator) -> None:
-    kept = passes(predicate, {name: whole[name] for name in predicate.columns()})
+    passing = passes(predicate, {name: whole[name] for name in predicate.columns()})
     columns = _some_columns(reader.schema.names, draw)[0]
-    expected = whole.select([*columns, ROW]).filter(pa.array(kept))
+    expected = whole.select([*columns, ROW]).filter(pa.array(passing))
     same(_scanned(reader, columns, None, predicate), expected, f"scan: columns {columns} where {predicate}")
 
 
 def _check_threads(reader: Reader, whole: pa.Table, draw: np.random.Generator) -> None:
     """Threads that scan and fetch at the same time get what one alone does."""
-    asked = [draw.integers(0, len(whole), min(_MOST, len(whole))).astype(np.uint64) for _ in range(2 * _THREADS)]
+    draws = [draw.integers(0, len(whole), min(_MOST, len(whole))).astype(np.uint64) for _ in range(2 * _THREADS)]
     names = reader.schema.names
 
     def read(k: int) -> pa.Table:
-        return _scanned(reader, names) if k % _THREADS == 0 else reader.fetch(asked[k], names)
+        return _scanned(reader, names) if k % _THREADS == 0 else reader.fetch(draws[k], names)
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        for k, found in enumerate(pool.map(read, range(len(asked)))):
-            expected = whole if k % _THREADS == 0 else whole.select(names).take(pa.array(asked[k]))
+        for k, found in enumerate(pool.map(read, range(len(draws)))):
+            expected = whole if k % _THREADS == 0 else whole.select(names).take(pa.array(draws[k]))
             same(found, expected, "threads: rows differ when they are read at the same time")
 
 
@@ -232,8 +232,8 @@ def _predicates(whole: pa.Table, draw: np.random.Generator) -> list[Expr]:
     """Predicates over the columns that can be compared, with values that occur."""
     found = []
     for field in whole.drop_columns([ROW]).schema:
-        place = int(draw.integers(0, len(whole)))
-        found += _of_column(field, whole[field.name][place].as_py())
+        row = int(draw.integers(0, len(whole)))
+        found += _of_column(field, whole[field.name][row].as_py())
     pairs = [left & ~right for left, right in pairwise(found)] + [left | right for left, right in pairwise(found)]
     return [*found, *(pairs[k] for k in draw.permutation(len(pairs))[:_DRAWS])]
 

@@ -158,7 +158,7 @@ def check_elastic(make: MakeStream, worlds: Sequence[int] = (1, 2, 3, 4), ranks_
         for rank in range(world):
             with make() as stream:
                 ranks.append([*map(frozen, stream.bind(rank=rank, world_size=world, ranks_per_node=ranks_per_node))])
-        placed = [ranks[Nodes(world, ranks_per_node or 1).rank_at(at)] for at in range(world)]
-        merged = [batches[s] for s in range(len(whole)) for batches in placed if s < len(batches)]
+        by_node = [ranks[Nodes(world, ranks_per_node or 1).rank_at(at)] for at in range(world)]
+        merged = [batches[s] for s in range(len(whole)) for batches in by_node if s < len(batches)]
         for at, batch in enumerate(merged[: len(whole)]):
             assert same(whole[at], batch), f"world size {world}: global batch {at} differs"

@@ -191,11 +191,11 @@ def _need_same(found: list[Any], expected: list[Any], law: str) -> None:
 def _in_another_process(subject: _Subject[Rows], rows: Rows, keys: UInt64) -> tuple[str, list[Any]]:
     """The fingerprint and the values that a fresh interpreter finds, with another seed of hashes."""
     with TemporaryDirectory(prefix="spiral-") as folder:
-        asked, answered = Path(folder, "asked"), Path(folder, "answered")
-        asked.write_bytes(pickle.dumps(sys.path) + pickle.dumps((subject, rows, keys)))
+        question, answered = Path(folder, "asked"), Path(folder, "answered")
+        question.write_bytes(pickle.dumps(sys.path) + pickle.dumps((subject, rows, keys)))
         seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
         done = subprocess.run(  # noqa: S603  this interpreter, and a text of our own
-            [sys.executable, "-c", _CHILD, str(asked), str(answered)],
+            [sys.executable, "-c", _CHILD, str(question), str(answered)],
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,

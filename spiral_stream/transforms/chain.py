@@ -158,9 +158,9 @@ class ImageChain:
             if isinstance(part, ImageProgram):
                 now = part.cut(now, keys)
                 continue
-            own = part.keys(keys)
+            part_keys = part.keys(keys)
             for i, pixels in enumerate(now):  # a step takes 0.1 to 2 ms per image
-                now[i] = _applied(part, pixels, own, i)
+                now[i] = _applied(part, pixels, part_keys, i)
         return now
 
     def on_device(self) -> "tuple[ImageChain, Float32, Float32]":
@@ -223,12 +223,12 @@ class MaskProgram:
             if isinstance(part, ImageProgram):
                 if part.steps:
                     sizes = np.array([each.shape[:2] for each in now], np.int32)
-                    placed = part.placed(sizes[:, 0], sizes[:, 1], keys)
-                    now = [nearest.cut(each, placed, i) for i, each in enumerate(now)]
+                    geometry = part.placed(sizes[:, 0], sizes[:, 1], keys)
+                    now = [nearest.cut(each, geometry, i) for i, each in enumerate(now)]
                 continue
-            own = part.keys(keys)
+            part_keys = part.keys(keys)
             for i, mask in enumerate(now):
-                now[i] = _applied(part, mask, own, i, mask=True)
+                now[i] = _applied(part, mask, part_keys, i, mask=True)
         return now
 
     def _shape(self, height: int, width: int) -> tuple[int, ...]:

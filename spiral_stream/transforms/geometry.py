@@ -41,8 +41,8 @@ def move_boxes(
         DataError: a transform of torchvision fails.
     """
     left = np.arange(len(boxes))
-    boxes, kept = _clipped(boxes, size)
-    left = left[kept]
+    boxes, is_inside = _clipped(boxes, size)
+    left = left[is_inside]
     for part in _parts(program):
         if isinstance(part, Link) and isinstance(part.step, Torchvision):
             boxes, size = part.step.apply_to_points(boxes, size, part.keys(np.array([key]))[0])
@@ -52,8 +52,8 @@ def move_boxes(
                 corners = boxes[:, _CORNERS].reshape(-1, 2) @ moved[:, :2].T + moved[:, 2]
                 corners = corners.reshape(-1, 4, 2)
                 boxes = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
-        boxes, kept = _clipped(boxes, size)
-        left = left[kept]
+        boxes, is_inside = _clipped(boxes, size)
+        left = left[is_inside]
     return boxes, left
 
 
@@ -123,5 +123,5 @@ def _placed(at: Placement) -> Matrix:
 def _clipped(boxes: Float64, size: Size) -> tuple[Float64, NDArray[np.bool_]]:
     limits = np.array([size[1], size[0], size[1], size[0]], np.float64)
     boxes = np.clip(boxes, 0, limits)
-    kept = np.asarray((boxes[:, 2:] > boxes[:, :2]).all(axis=1))
-    return boxes[kept], kept
+    is_inside = np.asarray((boxes[:, 2:] > boxes[:, :2]).all(axis=1))
+    return boxes[is_inside], is_inside

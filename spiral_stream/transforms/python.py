@@ -160,8 +160,8 @@ class UnnamedFunction:
     def __rshift__(self, name: str) -> NamedFunction:
         """Name the column that the function gives."""
         if not isinstance(name, str) or not name:
-            own = own_name(self.function)
-            msg = f'fn({own}) >> {shown(name)}: give the name of the new column, as in fn({own}) >> "score"'
+            function_name = own_name(self.function)
+            msg = f'fn({function_name}) >> {shown(name)}: give the name of the new column, as in fn({function_name}) >> "score"'
             raise PlanError(msg)
         return NamedFunction(self.function, name)
 
@@ -195,10 +195,8 @@ def named_function(what: Any, name: str | None) -> tuple[Any, str | None]:
         PlanError: it is named twice, or waits for its name.
     """
     if isinstance(what, UnnamedFunction):
-        own = own_name(what.function)
-        msg = (
-            f'map: fn({own}) has no name yet. Write fn({own}) >> "score", or give the function itself and name="score"'
-        )
+        spelt = own_name(what.function)
+        msg = f'map: fn({spelt}) has no name yet. Write fn({spelt}) >> "score", or give the function itself and name="score"'
         raise PlanError(msg)
     if isinstance(what, Transform):
         made = type(what).__name__
@@ -208,8 +206,10 @@ def named_function(what: Any, name: str | None) -> tuple[Any, str | None]:
     if not isinstance(what, NamedFunction):
         return what, name
     if name is not None:
-        own = own_name(what.function)
-        msg = f"map: fn({own}) >> {what.name!r} names the column, and so does name={shown(name)}. Leave one of them out"
+        spelt = own_name(what.function)
+        msg = (
+            f"map: fn({spelt}) >> {what.name!r} names the column, and so does name={shown(name)}. Leave one of them out"
+        )
         raise PlanError(msg)
     return what.function, what.name
 
@@ -227,8 +227,8 @@ def need_no_function(what: Named, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         left_out = value == _LEFT_OUT[name] if name in _LEFT_OUT else value is None
         if not left_out:
-            own = type(what.transform).__name__
-            msg = f"map: {name}={shown(value)} is of functions, and {own} is none: it says itself what it takes. Leave it out"
+            kind = type(what.transform).__name__
+            msg = f"map: {name}={shown(value)} is of functions, and {kind} is none: it says itself what it takes. Leave it out"
             raise PlanError(msg)
 
 

@@ -101,7 +101,7 @@ class ClipKind(Kind):
         count = len(table)
         pieces: list[Bytes] = []
         sizes = np.zeros(count, dtype=np.int64)
-        beside = {name: np.zeros(count, dtype=np.int32) for name in BESIDE}
+        narrow = {name: np.zeros(count, dtype=np.int32) for name in BESIDE}
         refused: dict[int, str] = {}
         source_bytes = 0
         for at in range(count):  # clips, each of 5 ms and more
@@ -119,8 +119,8 @@ class ClipKind(Kind):
             sizes[at] = sum(map(len, made))
             source_bytes += read
             for name, value in zip(BESIDE, facts, strict=True):
-                beside[name][at] = value
-        return Rows(b"".join(pieces), sizes, refused, beside, source_bytes)
+                narrow[name][at] = value
+        return Rows(b"".join(pieces), sizes, refused, narrow, source_bytes)
 
     def render(
         self, clips: Clips, draws: NDArray[np.float64], keys: UInt64, program: ImageProgram, out: NDArray[np.generic]
@@ -142,15 +142,15 @@ class ClipKind(Kind):
             CacheError: a payload is not what was written.
         """
         picked = clips.pick(self.selection, draws)
-        placed = program.geometry(clips.heights, clips.widths, keys)
-        boxes_P4 = placed.boxes()[:, :4]
+        geometry = program.geometry(clips.heights, clips.widths, keys)
+        boxes_P4 = geometry.boxes()[:, :4]
         frames = picked.addresses.shape[1]
         step = len(boxes_P4) * frames if self.profile.quality is None else region.TOGETHER
         flat = out.reshape(len(boxes_P4) * frames, *out.shape[2:])
         for at in range(0, len(flat), step):
             clip, frame = np.divmod(np.arange(at, min(at + step, len(flat))), frames)
             addresses, lengths = picked.addresses[clip, frame], picked.lengths[clip, frame]
-            inside = placed.inside_boxes(clip)
+            inside = geometry.inside_boxes(clip)
             origins, strides, _held = self._corners(
                 addresses, lengths, clips.heights[clip], clips.widths[clip], boxes_P4[clip]
             )
@@ -178,8 +178,8 @@ class ClipKind(Kind):
             segment = segment_of(index.times_F, index.duration, *times)
             if self.selection.deterministic or draw is not None:
                 frames, short = self.selection.choose(index.times_F, segment, draw or 0.0)
-                wanted, places = np.unique(frames, return_inverse=True)
-                opened.append(OpenedClip(segment, wanted, places, chosen=True, short=short))
+                wanted, indices = np.unique(frames, return_inverse=True)
+                opened.append(OpenedClip(segment, wanted, indices, chosen=True, short=short))
             else:
                 wanted = np.arange(segment.first, segment.stop)
                 opened.append(OpenedClip(segment, wanted, index.times_F[wanted], chosen=False, short=False))
@@ -207,7 +207,7 @@ class ClipKind(Kind):
         """Frames in the form of the profile, and the height and width of each."""
         height, width = kept_h, kept_w = index.displayed
         pictures: list[Bytes] = []
-        kept = 0
+        held_frames = 0
         for frames in _decoded_frames(index, read, wanted_U):
             boxes = np.tile(np.array([0, 0, height, width], dtype=np.int32), (len(frames), 1))
             addresses, strides, _ = to_rgb(frames, boxes, index.rotation, index.full_range, index.matrix)
@@ -217,8 +217,8 @@ class ClipKind(Kind):
                     pixels = shrink(pixels, self.profile.shorter_side)
                 kept_h, kept_w = pixels.shape[:2]
                 pictures.append(self._picture(pixels))
-                kept += len(pictures[-1])
-                if kept > KEPT_BYTES:
+                held_frames += len(pictures[-1])
+                if held_frames > KEPT_BYTES:
                     msg = (
                         f"video: {len(wanted_U):,} frames of one clip take more than {KEPT_BYTES:,} bytes in a cache. "
                         "Shorten the segment, or keep smaller frames: Frames(shorter_side=..., quality=...)"

@@ -68,12 +68,12 @@ class ImageKind(Kind):
             try:
                 data = resolve(column.slice(at, 1), base, self.decoder.limits.bytes)[0]
                 source_bytes += len(data)
-                kept = self.keep(data)
+                payload = self.keep(data)
             except DataError as error:
                 refused[at] = str(error)
                 continue
-            payloads.append(kept.payload)
-            sizes[at], height[at], width[at] = len(kept.payload), kept.height, kept.width
+            payloads.append(payload.payload)
+            sizes[at], height[at], width[at] = len(payload.payload), payload.height, payload.width
         return Rows(b"".join(payloads), sizes, refused, {"height": height, "width": width}, source_bytes)
 
     def keep(self, data: Bytes) -> StoredImage:

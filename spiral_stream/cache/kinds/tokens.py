@@ -78,15 +78,15 @@ class TokenKind(Kind):
         at = source_bytes = 0
         for chunk in column.chunks:
             texts, bad = _readable(chunk, self.column)
-            refused.update({at + place: reason for place, reason in bad.items()})
-            places = np.delete(np.arange(at, at + len(chunk)), list(bad)) if bad else slice(at, at + len(chunk))
+            refused.update({at + row: reason for row, reason in bad.items()})
+            rows = np.delete(np.arange(at, at + len(chunk)), list(bad)) if bad else slice(at, at + len(chunk))
             found = np.empty(len(texts), dtype=np.int64)
             ends = _offsets(texts)
             for first, stop in _pieces(ends):
                 piece, offsets = self.encoder.encode(texts.slice(first, stop - first))
                 values.append(piece[int(offsets[0]) : int(offsets[-1])])
                 found[first:stop] = np.diff(offsets)
-            lengths[places] = found
+            lengths[rows] = found
             source_bytes += int(ends[-1] - ends[0])
             at += len(chunk)
         tokens = values[0] if len(values) == 1 else np.concatenate([np.empty(0, self.encoder.dtype), *values])
@@ -104,12 +104,12 @@ def _readable(chunk: pa.Array, name: str) -> tuple[pa.Array, dict[int, str]]:
     raw = chunk.cast(pa.large_binary())
     refused: dict[int, str] = {}
     if raw.null_count:
-        places = np.flatnonzero(raw.is_null().to_numpy(zero_copy_only=False)).tolist()
+        nulls = np.flatnonzero(raw.is_null().to_numpy(zero_copy_only=False)).tolist()
         way_out = f"Filter the row out (~col({name!r}).is_null()), or fill it in"
-        refused = dict.fromkeys(places, f"{name}: the text is null. {way_out}")
+        refused = dict.fromkeys(nulls, f"{name}: the text is null. {way_out}")
     texts = _decoded(raw)
     if texts is None:
-        refused |= {place: _why(raw[place].as_py(), name) for place in _broken(raw, 0, len(raw))}
+        refused |= {row: _why(raw[row].as_py(), name) for row in _broken(raw, 0, len(raw))}
         texts = _decoded(raw.filter(_others(len(raw), refused)))
     elif refused:
         texts = texts.drop_null()

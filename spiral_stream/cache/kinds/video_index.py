@@ -90,8 +90,8 @@ class IndexKind(Kind):
             payloads.append(payload)
             sizes[at] = len(payload)
             beside_KP[:, at] = [*_facts(index), segment.frames]
-        beside = dict(zip(BESIDE, beside_KP, strict=True))
-        return Rows(b"".join(payloads), sizes, refused, beside, source_bytes)
+        narrow = dict(zip(BESIDE, beside_KP, strict=True))
+        return Rows(b"".join(payloads), sizes, refused, narrow, source_bytes)
 
     def _look_together(self, table: pa.Table, base: Reach | str) -> None:
         """Index objects of stores many at a time: each costs a round trip or two. What fails is asked for again alone."""

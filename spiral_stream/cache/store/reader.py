@@ -134,8 +134,8 @@ def _reasons(tables: list[pa.Table], first: NDArray[np.intp]) -> dict[int, str]:
     if all(t[REFUSED].null_count == len(t) for t in tables):
         return {}
     column = pa.chunked_array([chunk for t in tables for chunk in t[REFUSED].chunks], pa.string()).take(pa.array(first))
-    places = np.flatnonzero(column.is_valid().to_numpy())
-    return dict(zip(places.tolist(), column.drop_null().to_pylist(), strict=True))
+    refused_at = np.flatnonzero(column.is_valid().to_numpy())
+    return dict(zip(refused_at.tolist(), column.drop_null().to_pylist(), strict=True))
 
 
 def descriptors(table: pa.Table) -> pa.StructArray:

@@ -150,10 +150,10 @@ class CacheStore:
 
     def commit(self) -> int:
         """Make every finished part visible to readers that open from now on; return the dataset's version."""
-        asked: set[str] = set()  # files of the first try; what is finished meanwhile waits for the next commit
+        first_try: set[str] = set()  # files of the first try; what is finished meanwhile waits for the next commit
         for _ in range(_COMMIT_TRIES):
             with self._locked(WRITERS):
-                done = self._commit(asked)
+                done = self._commit(first_try)
             if done is not None:
                 return done
         msg = f"cache: {self._data} was committed by others {_COMMIT_TRIES} times in a row. Run the build again"

@@ -114,8 +114,8 @@ def _compared(files: Sequence[ImportUnit], before: dict[str, _Seen]) -> dict[str
             found[file.name] = known
         elif digest is not None:
             same = known is not None and known.digest == digest
-            kept = known.kept if known is not None and same else file.content_key
-            found[file.name] = _Seen(file.content_key, kept, digest)
+            content_key = known.kept if known is not None and same else file.content_key
+            found[file.name] = _Seen(file.content_key, content_key, digest)
     return found
 
 

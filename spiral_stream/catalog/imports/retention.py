@@ -30,8 +30,8 @@ def import_use(folder: Path, live: Iterable[str], before: float) -> ImportUse:
         live: the snapshots that registered relations have.
         before: in seconds since 1970; a snapshot that was written later is not dead.
     """
-    kept = set(live)
-    dead = {path for path in _snapshots(folder) if _name(path) not in kept and path.stat().st_mtime < before}
+    live_keys = set(live)
+    dead = {path for path in _snapshots(folder) if _name(path) not in live_keys and path.stat().st_mtime < before}
     used: set[str] = set()
     sizes: dict[str, int] = {}
     for path in _snapshots(folder):

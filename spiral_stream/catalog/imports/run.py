@@ -97,9 +97,9 @@ def imported(
             _sweep(folder, known)
             with working(f"reading {len(units):,} files", "rows") as shown:
                 make(_Units(source, schema, units, target, told(report, shown)), builders_in_force)
-        kept = [target.kept(unit) for unit in units]
-        _warn(kept)
-        return ImportedRows(source, str(folder), committed(folder, schema, units, kept))
+        drafted = [target.kept(unit) for unit in units]
+        _warn(drafted)
+        return ImportedRows(source, str(folder), committed(folder, schema, units, drafted))
 
 
 def _warn(kept: Sequence[KeptUnit]) -> None:
@@ -277,14 +277,14 @@ class _Units(Maker[list[KeptUnit]]):
             assert isinstance(job, _Job)
             [shards] = job.leases.values()
             with locked(self._target.folder / "entering", str(self._target.folder)):
-                for at, (k, kept) in enumerate(zip(shards.tolist(), made, strict=True)):
-                    for fragment in kept.fragments:
+                for at, (k, unit) in enumerate(zip(shards.tolist(), made, strict=True)):
+                    for fragment in unit.fragments:
                         _move_fragment(job.draft, self._target.folder, fragment)
                     refused = job.draft / str(at) / REFUSED
                     if refused.exists():
                         _move(refused, refused_path(self._target.folder, self._all[k].content_key))
-                    self._target.note(self._all[k].content_key, kept)
-                    self._rows += sum(kept.rows)
+                    self._target.note(self._all[k].content_key, unit)
+                    self._rows += sum(unit.rows)
 
     def tell(self, running: Sequence[Job]) -> None:  # noqa: ARG002  a unit takes a second
         left = self._todo & self._target.missing(np.arange(len(self._all)))
@@ -325,7 +325,7 @@ def _sweep(folder: Path, known: dict[str, KeptUnit]) -> None:
     if not data.is_dir():
         return
     with locked(folder / "entering", str(folder)):
-        named, keys = {file for kept in known.values() for file in _files(kept.fragments)}, set(known)
+        named, keys = {file for unit in known.values() for file in _files(unit.fragments)}, set(known)
         for note in (folder / UNITS).glob("*.json"):
             keys.add(note.stem)
             with suppress(SpiralError):

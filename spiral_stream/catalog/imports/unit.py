@@ -129,9 +129,9 @@ class _Rows:
             name = pa.scalar(file.file.name, pa.utf8())
             for batch in batches:
                 if rows := len(batch):
-                    places = np.arange(self.counts[at], self.counts[at] + rows, dtype=np.int64)
+                    numbers = np.arange(self.counts[at], self.counts[at] + rows, dtype=np.int64)
                     self.counts[at] += rows
-                    yield self._placed(batch, pa.repeat(name, rows), pa.array(places))
+                    yield self._placed(batch, pa.repeat(name, rows), pa.array(numbers))
 
     def _read(self) -> Iterator[tuple[ImportUnit, Iterable[pa.RecordBatch]]]:
         for file in self._files:
@@ -157,13 +157,13 @@ class _Rows:
         """The rows of all files, which say themselves which one they are of, in the order of the files."""
         at_of = {file.name: at for at, file in enumerate(self._files)}
         for batch in self._source.import_rows(self._unit, self._own, self._refused):
-            places = []
+            parts_at = []
             for name in batch.column(FILE).to_pylist():  # 0.1 us per row
                 at = at_of[name]
-                places.append(self.counts[at])
+                parts_at.append(self.counts[at])
                 self.counts[at] += 1
-            if places:
-                yield self._placed(batch, batch.column(FILE), pa.array(places, pa.int64()))
+            if parts_at:
+                yield self._placed(batch, batch.column(FILE), pa.array(parts_at, pa.int64()))
 
     def _placed(self, batch: pa.RecordBatch, files: pa.Array, places: pa.Array) -> pa.RecordBatch:
         columns = {FILE: files, INDEX: places, **dict(zip(batch.schema.names, batch.columns, strict=True))}

@@ -75,8 +75,8 @@ def shards_of(
     rows = SourceRows(source, manifest, reader)
     unique = before is not None and before.identity_unique and before.identity == tuple(identity)
     known = _known(rows.manifest, old) if old is not None and unique else frozenset[str]()
-    with _place(root, source) as place:
-        pieces = identity_pieces(rows, identities, place, report)
+    with _place(root, source) as folder:
+        pieces = identity_pieces(rows, identities, folder, report)
         found = duplicate(name, rows.manifest, reader.fetch, identities, pieces, known)
     return manifest, found
 
@@ -120,9 +120,9 @@ def _known(now: Manifest, before: Manifest) -> frozenset[str]:
 @contextmanager
 def _place(root: Path, source: Source) -> Iterator[Path]:
     """Where identities are kept; where nothing can be kept, or the rows are copied later, that is for this call only."""
-    place = None if isinstance(source, Arrow) else writable_place(root)
-    if place is not None:
-        yield place
+    root_folder = None if isinstance(source, Arrow) else writable_place(root)
+    if root_folder is not None:
+        yield root_folder
         return
     with TemporaryDirectory(prefix="spiral-") as folder:
         yield Path(folder)
@@ -131,8 +131,8 @@ def _place(root: Path, source: Source) -> Iterator[Path]:
 def writable_place(root: Path) -> Path | None:
     """Return the folder of derived data; None where nothing can be written there."""
     with suppress(CacheError, OSError):
-        place = derived_root(root)
-        place.mkdir(parents=True, exist_ok=True)
-        note_catalog(place, root)
-        return place if os.access(place, os.W_OK) else None
+        folder = derived_root(root)
+        folder.mkdir(parents=True, exist_ok=True)
+        note_catalog(folder, root)
+        return folder if os.access(folder, os.W_OK) else None
     return None

@@ -60,11 +60,11 @@ def keep_same(
     Raises:
         CatalogError: the digests cannot be written.
     """
-    columns, own = reference_columns(schema), isinstance(source, Parquet)
+    columns, of_parquet = reference_columns(schema), isinstance(source, Parquet)
     timed = any(map(is_made, schema)) and not isinstance(
         source, ImportedRows
     )  # identities that follow the files' times
-    if (not columns and not own) or timed:
+    if (not columns and not of_parquet) or timed:
         return manifest
     before = None if old is None else _record(folder, name, old.data_version)
     if old is not None and before is not None and old.data_version == manifest.data_version:
@@ -72,13 +72,13 @@ def keep_same(
     with Collected() as collected, Workers(thread_share().waiting(THREADS), "spiral-bytes") as pool:
         then = _Then(before, _pins(folder, old))
         reading = _Reading(then, _pins_of(folder, manifest), collected, pool, manifest)
-        if own:
+        if of_parquet:
             reading.own_files(reader)
         if columns:
             reading.references(reader, columns)
-        kept = manifest if old is None or before is None else _kept(old.manifest(), manifest, source, reading.same)
-        _keep(collected, folder, name, kept.data_version)
-    return kept
+        same = manifest if old is None or before is None else _kept(old.manifest(), manifest, source, reading.same)
+        _keep(collected, folder, name, same.data_version)
+    return same
 
 
 def _kept(old: Manifest, new: Manifest, source: Source, same: NDArray[np.bool_]) -> Manifest:

@@ -115,8 +115,8 @@ def duplicate(
     if found is None:
         return None
     value = ", ".join(map(shown, values(np.array([found.first], np.uint64))[0]))
-    places = f"{_describe(manifest, found.first)} and {_describe(manifest, found.last)}"
-    return f"{', '.join(identities.names)} = {value} in {places}; {found.extra} rows repeat an identity"
+    both = f"{_describe(manifest, found.first)} and {_describe(manifest, found.last)}"
+    return f"{', '.join(identities.names)} = {value} in {both}; {found.extra} rows repeat an identity"
 
 
 def _run(pieces: Pieces, shard: int, *, known: bool) -> Run:

@@ -141,8 +141,8 @@ class _List:
         except SourceError:  # who may not list may look
             pass
         self.count = len(hashes)
-        kept, first, times = np.unique(np.frombuffer(hashes, np.uint64), return_index=True, return_counts=True)
-        self._hashes, first = kept[times == 1], first[times == 1]
+        distinct, first, times = np.unique(np.frombuffer(hashes, np.uint64), return_index=True, return_counts=True)
+        self._hashes, first = distinct[times == 1], first[times == 1]
         self._sizes, self._marks = np.frombuffer(sizes, np.int64)[first], np.frombuffer(marks, np.int64)[first]
 
     def check(self, keys: Sequence[str]) -> None:
@@ -243,13 +243,13 @@ def pinned(manifest: Manifest, reader: Reader, schema: pa.Schema, folder: Path) 
     """
     reader.refuse_outside()
     columns = [name for name in reference_columns(schema) if not _hold_bytes(reader, schema, name)]
-    own = unmirrored(folder.parent, reader.files())
-    if not columns and not own:
+    source_files = unmirrored(folder.parent, reader.files())
+    if not columns and not source_files:
         return manifest
     draft = folder / f".{os.getpid()}-{threading.get_ident()}{SUFFIX}"
     with trying(folder.parent, "keep pins"), Collected() as found:
-        with working(f"looking at {len(own):,} files", "files", len(own)):
-            found.add([own_name(name) for name in own], [_look(path) for path in own.values()])
+        with working(f"looking at {len(source_files):,} files", "files", len(source_files)):
+            found.add([own_name(name) for name in source_files], [_look(path) for path in source_files.values()])
         keys = _keys(manifest, reader, columns, found) if columns else manifest.content_keys
         name = found.write(draft)
         draft.replace(folder / f"{name}{SUFFIX}")

@@ -259,8 +259,8 @@ class OpenRelation:
 
     def _refuse_edits(self, units: Sequence[int] | None) -> None:
         """Compare the source's own files with what they were like when it was registered; 8 us each."""
-        pins, own = self._reach.pins, unmirrored(self.entry.root, self._reader.files(units))
-        for name, path in own.items() if pins is not None else ():
+        pins, source_files = self._reach.pins, unmirrored(self.entry.root, self._reader.files(units))
+        for name, path in source_files.items() if pins is not None else ():
             assert pins is not None
             try:
                 fault = pins.fault(own_name(name), os.stat(path))  # noqa: PTH116

@@ -85,8 +85,8 @@ def unmarked(schema: pa.Schema) -> pa.Schema:
     at = schema.get_field_index(ROW_ID)
     if at < 0 or not is_made(schema.field(at)):
         return schema
-    kept = {key: text for key, text in schema.field(at).metadata.items() if key != _MADE}
-    return schema.set(at, schema.field(at).with_metadata(kept))
+    unmarked_metadata = {key: text for key, text in schema.field(at).metadata.items() if key != _MADE}
+    return schema.set(at, schema.field(at).with_metadata(unmarked_metadata))
 
 
 def is_made(field: pa.Field) -> bool:
@@ -122,8 +122,8 @@ def repeated(manifest: Manifest) -> str | None:
         return None
     names = [
         name
-        for name, own in zip(manifest.unit_names.to_pylist(), manifest.unit_keys.to_pylist(), strict=True)
-        if own == key
+        for name, content_key in zip(manifest.unit_names.to_pylist(), manifest.unit_keys.to_pylist(), strict=True)
+        if content_key == key
     ]
     return f"{shown(names[0])} and {shown(names[1])} are the same file twice: their content keys are equal"
 

@@ -89,11 +89,13 @@ def send(store: Store, prefix: str, folder: Path, paths: Sequence[str]) -> dict[
 
     with Workers(thread_share().waiting(_THREADS), "spiral-send") as pool:
         done = list(pool.map(one, spans))
-    own: dict[Path, list[tuple[str, int]]] = {folder / path: [] for path in paths}
+    ranges_of: dict[Path, list[tuple[str, int]]] = {folder / path: [] for path in paths}
     for (path, _), each in zip(spans, done, strict=True):
-        own[path].append(each)
+        ranges_of[path].append(each)
     return {
-        path: SharedFile(sum(size for _, size in own[folder / path]), tuple(digest for digest, _ in own[folder / path]))
+        path: SharedFile(
+            sum(size for _, size in ranges_of[folder / path]), tuple(digest for digest, _ in ranges_of[folder / path])
+        )
         for path in paths
     }
 
@@ -150,8 +152,8 @@ def _pieces(store: Store, prefix: str, uri: str, files: Any) -> Iterator[memoryv
             size += wanted[count][1]
             count += 1
         now, wanted = wanted[:count], wanted[count:]
-        asked = [Get(f"{prefix}{digest}", most_bytes=length) for digest, length in now]
-        for (digest, length), got in zip(now, store.read(asked), strict=True):
+        requests = [Get(f"{prefix}{digest}", most_bytes=length) for digest, length in now]
+        for (digest, length), got in zip(now, store.read(requests), strict=True):
             if isinstance(got, SourceError):
                 raise anew(got)
             if got.data is None or len(got.data) != length or xxhash.xxh3_128_hexdigest(got.data) != digest:

@@ -46,17 +46,17 @@ def mirror_of(uri: str) -> Path:
             msg = f"{cut(printable(uri))}: a catalog cannot lie on a web server, which is not written to. "
             msg += "Give a folder, or a place such as s3://bucket/catalog"
             raise CatalogError(msg)
-        place = joined(uri, "")
-        folder = _folder_of(place)
+        root = joined(uri, "")
+        folder = _folder_of(root)
     except SourceError as error:
         msg = f"catalog {cut(redacted(uri))}: {error}"
         raise CatalogError(msg) from error
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / _MARK).exists():
-            write_file(folder / _MARK, place.encode())
+            write_file(folder / _MARK, root.encode())
     except OSError as error:
-        msg = f"catalog {place}: its mirror {folder}: {error.strerror}. Set ${MIRROR_ENV} to a folder of this machine that "
+        msg = f"catalog {root}: its mirror {folder}: {error.strerror}. Set ${MIRROR_ENV} to a folder of this machine that "
         msg += "can be written"
         raise CatalogError(msg) from error
     return folder

@@ -72,10 +72,10 @@ class SharedRows:
         if self.bring(name):
             return
         self._local.copy(name, rows)
-        place = self.place(name)
-        files = [str(path.relative_to(self._shared.root)) for path in sorted(place.rglob("*")) if path.is_file()]
+        folder = self.place(name)
+        files = [str(path.relative_to(self._shared.root)) for path in sorted(folder.rglob("*")) if path.is_file()]
         if self._shared.keep(ROWS, name, {}, files, absent=True):
-            (place / _TAKEN).touch()
+            (folder / _TAKEN).touch()
         elif not self.bring(name):
             msg = (
                 f"catalog {self._shared.uri}: the rows of {name} were removed while they were kept. Register them again"
@@ -88,22 +88,22 @@ class SharedRows:
         Raises:
             CatalogError: the store failed, or a file is damaged.
         """
-        place = self.place(name)
-        if (place / _TAKEN).exists():
+        folder = self.place(name)
+        if (folder / _TAKEN).exists():
             return True
         record = self._shared.record(ROWS, name)
         if record is None:
             return False
-        sweep_drafts(place.parent, place.name)
-        work, held = new_draft(place, Path.mkdir)
+        sweep_drafts(folder.parent, folder.name)
+        work, held = new_draft(folder, Path.mkdir)
         try:
-            (work / place.name).mkdir()
-            self._shared.bring(record, f"{place.name}/", to=work)
-            (work / place.name / _TAKEN).touch()
+            (work / folder.name).mkdir()
+            self._shared.bring(record, f"{folder.name}/", to=work)
+            (work / folder.name / _TAKEN).touch()
             with locked(self._shared.root / ".lock", f"catalog {self._shared.uri}"):
-                if not (place / _TAKEN).exists():
-                    shutil.rmtree(place, ignore_errors=True)  # of a registration that lost, or was killed
-                    (work / place.name).replace(place)
+                if not (folder / _TAKEN).exists():
+                    shutil.rmtree(folder, ignore_errors=True)  # of a registration that lost, or was killed
+                    (work / folder.name).replace(folder)
         finally:
             held.release()
             shutil.rmtree(work, ignore_errors=True)

@@ -28,8 +28,8 @@ _ABOVE: Final = 4  # rows
 
 def _open() -> bool:
     """Load the libjpeg-turbo of Pillow's wheel."""
-    beside = Path(PIL.__file__).parents[1]
-    found = [*beside.glob("pillow.libs/libjpeg-*.so*"), *beside.glob("Pillow.libs/libjpeg-*.so*")]
+    packages = Path(PIL.__file__).parents[1]
+    found = [*packages.glob("pillow.libs/libjpeg-*.so*"), *packages.glob("Pillow.libs/libjpeg-*.so*")]
     return any(_region.open_library(str(path)) for path in sorted(found))
 
 
@@ -79,11 +79,11 @@ def decode_regions(
         (int64); valid until this thread calls again. None if an image needs the full decoder.
     """
     need = (boxes_B4[:, 2].astype(np.int64) + _ABOVE) * (boxes_B4[:, 3].astype(np.int64) + _AROUND) * 3
-    places = np.concatenate([[0], np.cumsum(need)]).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(need)]).astype(np.int64)
     scratch: NDArray[np.uint8] | None = getattr(_local, "scratch", None)
-    if scratch is None or len(scratch) < places[-1]:
-        scratch = _local.scratch = np.empty(int(places[-1]) * 5 // 4, np.uint8)
+    if scratch is None or len(scratch) < offsets[-1]:
+        scratch = _local.scratch = np.empty(int(offsets[-1]) * 5 // 4, np.uint8)
     origins, strides = np.empty(len(addresses), np.uint64), np.empty(len(addresses), np.int64)
     boxes_B4 = np.ascontiguousarray(boxes_B4)
-    failed = _region.decode_regions(addresses, lengths, boxes_B4, places, scratch, origins, strides)
+    failed = _region.decode_regions(addresses, lengths, boxes_B4, offsets, scratch, origins, strides)
     return None if failed >= 0 else (origins, strides)

@@ -92,8 +92,8 @@ class _Recording:
             raise DataError(msg)
         self._base = Fraction(self._stream.time_base or 1) * self.rate  # source samples per unit of time
         # libavformat's places in a WAV of ADPCM are off by up to a block, and what precedes a block is needed
-        placed = container.format.name != "wav" or self._stream.codec_context.name.startswith("pcm_")
-        self.exact = container.format.name in _EXACT and self._stream.duration is not None and placed
+        is_timed = container.format.name != "wav" or self._stream.codec_context.name.startswith("pcm_")
+        self.exact = container.format.name in _EXACT and self._stream.duration is not None and is_timed
         self._origin: int | None = None  # time of source sample 0; None: no frame was seen yet
         self._fresh = True  # whether nothing was read yet
         self._total: int | None = round(self._stream.duration * self._base) if self.exact else None
@@ -170,8 +170,8 @@ class _Recording:
             if self._origin is None and at_beginning:  # what lies before the time of the beginning was cut off
                 start = self._stream.start_time or 0
                 self._origin = start if frame.pts is None else max(start, frame.pts)
-            placed = self.exact and frame.pts is not None
-            begin = round((frame.pts - (self._origin or 0)) * self._base) if placed else after
+            is_timed = self.exact and frame.pts is not None
+            begin = round((frame.pts - (self._origin or 0)) * self._base) if is_timed else after
             yield begin, frame
             after = begin + frame.samples
 

@@ -123,12 +123,12 @@ class _Claims:
     def _chunks(self, stbl: memoryview) -> None:
         """Refuse runs of chunks that hold more samples than there are bytes."""
         tables = dict(_children(stbl))
-        runs, places = tables.get(b"stsc"), tables.get(b"stco", tables.get(b"co64"))
-        if runs is None or places is None or len(runs) < 8 or len(places) < 8:  # noqa: PLR2004
+        runs, offset_table = tables.get(b"stsc"), tables.get(b"stco", tables.get(b"co64"))
+        if runs is None or offset_table is None or len(runs) < 8 or len(offset_table) < 8:  # noqa: PLR2004
             return
         held = (len(runs) - 8) // 12
         runs_R3 = np.frombuffer(runs, ">u4", held * 3, 8).reshape(-1, 3).astype(np.float64)
-        ends = np.append(runs_R3[1:, 0], min(struct.unpack_from(">I", places, 4)[0], len(places) // 4) + 1)
+        ends = np.append(runs_R3[1:, 0], min(struct.unpack_from(">I", offset_table, 4)[0], len(offset_table) // 4) + 1)
         total = float((np.maximum(ends - runs_R3[:, 0], 0) * runs_R3[:, 1]).sum()) if held else 0.0
         if total > self._size:
             raise self.refuse(b"stsc", f"claims {total:.0f} samples, of a file of {self._size} bytes")

@@ -59,8 +59,8 @@ def read_packets(index: VideoIndex, read: Read, packets: Int) -> list[memoryview
     inside = begin - begin[first][piece]
     found: list[memoryview] = [memoryview(b"")] * len(packets)
     sizes = (end - begin).tolist()
-    for place, k, at, size in zip(order.tolist(), piece.tolist(), inside.tolist(), sizes, strict=True):
-        found[place] = pieces[k][at : at + size]
+    for packet, k, at, size in zip(order.tolist(), piece.tolist(), inside.tolist(), sizes, strict=True):
+        found[packet] = pieces[k][at : at + size]
     return found
 
 
@@ -105,17 +105,17 @@ def _demuxed(index: VideoIndex, file: _BlockFile, kind: str, due: dict[int, int]
     with av.open(file, format=kind, buffer_size=_BLOCK, options=options) as container:
         stream = next(s for s in container.streams.video if not int(s.disposition) & STILL)
         packets: Iterator[av.Packet] = (packet for packet in container.demux(stream) if packet.size)
-        place = 0
+        number = 0
         if seek:
             frame = np.flatnonzero(index.packets_F == first)
             before = Fraction(int(index.times_F[frame].max(initial=0)) - _EARLIER, 1_000_000) / stream.time_base
             container.seek(round(before) + (stream.start_time or 0), stream=stream)
             reached = next(packets)
-            places = np.flatnonzero(index.offsets_P == reached.pos)
-            if len(places) != 1:
+            candidates = np.flatnonzero(index.offsets_P == reached.pos)
+            if len(candidates) != 1:
                 return {}  # a place that the index does not know
-            place, packets = int(places[0]), chain([reached], packets)
-        counted = zip(range(place, last + 1), packets, strict=False)
+            number, packets = int(candidates[0]), chain([reached], packets)
+        counted = zip(range(number, last + 1), packets, strict=False)
         return {at: memoryview(bytes(packet)) for at, packet in counted if at in due}
 
 

@@ -108,7 +108,7 @@ def to_rgb(
     boxes_U4 = np.ascontiguousarray(boxes_U4, np.int32)
     widths = boxes_U4[:, 3].astype(np.int64) * 3
     ends = np.cumsum((widths * boxes_U4[:, 2] + 63) & ~63)
-    places = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+    offsets = np.concatenate([[0], ends[:-1]]).astype(np.int64)
     if out is None:
         if len(_scratch.pixels) < ends[-1]:
             _scratch.pixels = np.empty(int(ends[-1]) * 5 // 4, np.uint8)
@@ -120,8 +120,8 @@ def to_rgb(
         for k, plane in enumerate(frame.planes[:3]):
             planes[i, k] = plane.buffer_ptr, plane.line_size, plane.buffer_size
     full = full_range or any(frame.format.name.startswith("yuvj") for frame in frames[:1])
-    _frames.to_rgb(planes, forms, boxes_U4, places, constants(matrix, full), out, rotation)
-    return Pixels(places.astype(np.uint64) + np.uint64(out.ctypes.data), widths, out)
+    _frames.to_rgb(planes, forms, boxes_U4, offsets, constants(matrix, full), out, rotation)
+    return Pixels(offsets.astype(np.uint64) + np.uint64(out.ctypes.data), widths, out)
 
 
 def _form(frame: "av.VideoFrame") -> tuple[int, int, int, int, int, int, int]:

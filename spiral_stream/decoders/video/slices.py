@@ -87,13 +87,13 @@ def _units(data: bytes, prefix: int) -> Iterator[tuple[int, int]]:
 def _recovery_frames(unit: bytes) -> int:
     """Return the frames until pictures are right again, from the recovery point message; 0 if there is none."""
     payload = unit.replace(b"\0\0\3", b"\0\0")
-    place = 0
-    while place + 2 < len(payload):
-        kind, place = _coded(payload, place)
-        size, place = _coded(payload, place)
+    offset = 0
+    while offset + 2 < len(payload):
+        kind, offset = _coded(payload, offset)
+        size, offset = _coded(payload, offset)
         if kind == _RECOVERY_POINT:
-            return _exp_golomb(payload[place : place + 8])
-        place += size
+            return _exp_golomb(payload[offset : offset + 8])
+        offset += size
     return 0
 
 

@@ -221,8 +221,8 @@ class _Run:
     def message(self, damage: _Damage) -> str:
         """What to tell the user."""
         goals = self.packets[self.goals_P[self.packets]]
-        asked = int(goals[min(int(np.searchsorted(goals, damage.packet)), len(goals) - 1)])
-        needs = "" if asked == damage.packet else f", which {self._name(asked)} may need,"
+        goal = int(goals[min(int(np.searchsorted(goals, damage.packet)), len(goals) - 1)])
+        needs = "" if goal == damage.packet else f", which {self._name(goal)} may need,"
         return (
             f"video: {self._name(damage.packet)}{needs} cannot be decoded: {damage.why}. The file is damaged there. "
             'Restore it, or leave such samples out with collate(on_error="skip")'

@@ -193,9 +193,9 @@ class ColumnFacts(Derivation):
         ]
         firsts = rows[begins].astype(np.int64)
         at = self._kept(counts, ends[firsts + 1] - ends[firsts])
-        kept = array.take(pa.array(rows[begins[at]]))
-        offsets = np.frombuffer(kept.buffers()[1] or bytes(8), np.int64)[: len(kept) + 1]
-        data = np.frombuffer(b"".join([*least, kept.buffers()[2] or b""]), np.uint8)
+        bounds = array.take(pa.array(rows[begins[at]]))
+        offsets = np.frombuffer(bounds.buffers()[1] or bytes(8), np.int64)[: len(bounds) + 1]
+        data = np.frombuffer(b"".join([*least, bounds.buffers()[2] or b""]), np.uint8)
         lengths = np.array([*map(len, least)], "<u4")
         arrays = {
             "counts": counts[at].astype("<u4"),
@@ -205,7 +205,7 @@ class ColumnFacts(Derivation):
         }
         size = int(ends[-1] - ends[0]) if _has_length(self.kind) else len(array) * self.kind.bit_width // 8
         total = pc.sum(column.cast(pa.float64())).as_py() if pa.types.is_decimal(self.kind) else None
-        return Piece(arrays, self._summary(nulls, 0, len(begins), size, total or 0.0, whole=len(kept) == len(begins)))
+        return Piece(arrays, self._summary(nulls, 0, len(begins), size, total or 0.0, whole=len(bounds) == len(begins)))
 
     def _kept(self, counts: NDArray[np.int64], sizes: NDArray[np.int64] | None = None) -> Any:
         """Places of the values that are kept: all of them, or those with most rows that occur more than once.

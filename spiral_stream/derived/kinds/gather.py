@@ -71,8 +71,8 @@ class PiecesOf:
 
     def __init__(self, pieces: Pieces, prefix: str) -> None:
         self._pieces, self._prefix = pieces, prefix
-        own = {name: values for name, values in pieces.summary.items() if name.startswith(prefix)}
-        self.summary: Mapping[str, Int64] = {name.removeprefix(prefix): values for name, values in own.items()}
+        summary = {name: values for name, values in pieces.summary.items() if name.startswith(prefix)}
+        self.summary: Mapping[str, Int64] = {name.removeprefix(prefix): values for name, values in summary.items()}
 
     @property
     def owners(self) -> tuple[Any, ...]:
@@ -237,9 +237,9 @@ class KeptColumn:
         at = np.flatnonzero(some)
         addresses = self.pieces.addresses("valid", shards[at]) + offsets[at]
         self.pieces.verify(addresses, np.ones(len(at), np.int64))
-        own = np.empty(len(at), np.uint8)
-        _gather.copy(addresses, 1, own)
-        out[at] = own
+        bits = np.empty(len(at), np.uint8)
+        _gather.copy(addresses, 1, bits)
+        out[at] = bits
         return None if out.all() else pa.py_buffer(np.packbits(out, bitorder="little"))
 
 

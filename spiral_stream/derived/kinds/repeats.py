@@ -134,15 +134,15 @@ class _Range:
 
     def groups(self, low: int, high: int) -> tuple[UInt64, Int64]:
         """Return the rows that share a hash, those of one hash together and ascending, and where each hash begins."""
-        places = self._candidates(low, high) if self.fresh else []
+        candidates = self._candidates(low, high) if self.fresh else []
         if not self.fresh:
             self._shares(self._spans, np.empty(0, np.uint64))
-        of = np.concatenate([np.empty(0, np.uint64), *(self._runs[k].hashes[at] for k, at in places)])
+        of = np.concatenate([np.empty(0, np.uint64), *(self._runs[k].hashes[at] for k, at in candidates)])
         twice = _more_than_once(of)
         if not twice.any():
             return np.empty(0, np.uint64), np.zeros(1, np.int64)
-        kept = np.split(twice, np.cumsum([len(at) for _, at in places])[:-1])
-        rows = np.concatenate([self._rows(k, at[mask]) for (k, at), mask in zip(places, kept, strict=True)])
+        split = np.split(twice, np.cumsum([len(at) for _, at in candidates])[:-1])
+        rows = np.concatenate([self._rows(k, at[mask]) for (k, at), mask in zip(candidates, split, strict=True)])
         of = of[twice]
         order = np.lexsort((rows, of))
         return rows[order], np.flatnonzero(np.diff(of[order], prepend=~of[order[0]], append=~of[order[-1]]))
@@ -195,8 +195,8 @@ class _Range:
 
 def _places(run: UInt64, wanted: UInt64) -> Int64:
     """Where a run has hashes of another run."""
-    places = np.empty(len(run), np.int64)
-    return places[: _runs.common(run, wanted, places)].copy()
+    positions = np.empty(len(run), np.int64)
+    return positions[: _runs.common(run, wanted, positions)].copy()
 
 
 def _in(run: UInt64, wanted: UInt64) -> UInt64:

@@ -79,9 +79,9 @@ class Values(Derivation):
             if form is None:
                 arrays[f"{k}.data"] = _streamed(shard.table.select([str(k)]))
                 continue
-            own = form.piece(ShardRows(len(shard.table), shard.offsets, shard.table))
-            arrays |= {f"{k}.{name}": array for name, array in own.arrays.items()}
-            summary |= {f"{k}.{name}": value for name, value in own.summary.items()}
+            given = form.piece(ShardRows(len(shard.table), shard.offsets, shard.table))
+            arrays |= {f"{k}.{name}": array for name, array in given.arrays.items()}
+            summary |= {f"{k}.{name}": value for name, value in given.summary.items()}
         return Piece(arrays, summary)
 
 
@@ -99,10 +99,10 @@ class ValueRows:
     def __init__(self, values: Values, pieces: Pieces) -> None:
         self.pieces = pieces
         self.firsts: UInt64 = np.concatenate([[0], np.cumsum(pieces.summary[_ROWS])]).astype(np.uint64)
-        own = [PiecesOf(pieces, f"{k}.") for k in range(len(values.kinds))]
+        columns = [PiecesOf(pieces, f"{k}.") for k in range(len(values.kinds))]
         self._columns: list[KeptColumn | _Streams] = [
             _Streams(kind, each) if form is None else KeptColumn(form, each)
-            for kind, form, each in zip(values.kinds, values.forms, own, strict=True)
+            for kind, form, each in zip(values.kinds, values.forms, columns, strict=True)
         ]
 
     @property

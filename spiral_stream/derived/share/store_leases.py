@@ -41,8 +41,8 @@ def leases_of(folder: Path) -> ShardLeases:
     Raises:
         OSError: the claims of the folder cannot be opened.
     """
-    share, own = share_of(folder), Claims(folder)
-    return own if share is None else StoreLeases(share, folder, own)
+    share, local = share_of(folder), Claims(folder)
+    return local if share is None else StoreLeases(share, folder, local)
 
 
 @final

@@ -46,8 +46,8 @@ def batch_facts(subject: Subject) -> dict[str, Any]:
         if collate.on_error == "substitute":
             what = "puts the next good sample of the batch in the place of one that cannot be read"
         budget = budget_text(collate.error_budget)
-        told = f"{collate.on_error}: {what}; at most {most} of {total} an epoch and process ({budget})"
-        out["on_error"] = Phrase(told, {"most": most, "samples": total})
+        refusals = f"{collate.on_error}: {what}; at most {most} of {total} an epoch and process ({budget})"
+        out["on_error"] = Phrase(refusals, {"most": most, "samples": total})
     return out
 
 
@@ -203,8 +203,10 @@ def _shapes(subject: Subject, first: FirstBatches) -> dict[str, Any]:
         )
     }
     if isinstance(first.formation, Packed) and first.formation.widths:
-        own = first.formation.widths
-        out["T"] = Phrase(first.formation.row_text, {name: Figure(width, "tokens") for name, width in own.items()})
+        formation_widths = first.formation.widths
+        out["T"] = Phrase(
+            first.formation.row_text, {name: Figure(width, "tokens") for name, width in formation_widths.items()}
+        )
     elif widths.any():
         p50, p95 = (figure(int(each), "tokens") for each in np.quantile(widths, [0.5, 0.95], method="lower"))
         multiple = f" (a multiple of {first.setting.multiple})" if first.setting.multiple > 1 else ""
@@ -295,11 +297,11 @@ def _made_by(first: FirstBatches, formation: WindowedBucket, total: int) -> dict
     budget = formation.budget
     assert budget is not None
     source = f"the first {first.joined:,} samples"
-    rows, places = np.array([b.rows for b in batches]), sum(b.rows * b.width for b in batches)
+    rows, cells = np.array([b.rows for b in batches]), sum(b.rows * b.width for b in batches)
     tokens = sum(int(b.lengths.sum()) for b in batches if b.lengths is not None)
-    used = places if budget.count == "padded" else tokens
+    used = cells if budget.count == "padded" else tokens
     return {
-        "padding": ratio(places - tokens, max(1, places), _ESTIMATED, source),
+        "padding": ratio(cells - tokens, max(1, cells), _ESTIMATED, source),
         "batches an epoch": Figure(
             round(len(batches) * total / max(1, first.positions)), "batches", _ESTIMATED, source=source
         ),
@@ -353,8 +355,8 @@ def _composition(subject: Subject, first: FirstBatches) -> dict[str, Any]:
     names = [stream.name for stream in subject.stages.streams]
     shares = first.setting.shares
     assert shares is not None
-    own = [each[begins(batch)] for batch, each in zip(first.batches, first.streams, strict=True)]
-    counts_JK = np.array([np.bincount(each, minlength=len(names)) for each in own])
+    streams = [each[begins(batch)] for batch, each in zip(first.batches, first.streams, strict=True)]
+    counts_JK = np.array([np.bincount(each, minlength=len(names)) for each in streams])
     sizes = counts_JK.sum(axis=1, keepdims=True)
     apart = np.abs(counts_JK - sizes * shares)
     running = np.abs(np.cumsum(counts_JK, axis=0) - np.cumsum(sizes, axis=0) * shares)

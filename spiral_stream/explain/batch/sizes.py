@@ -169,9 +169,9 @@ def _mean_bytes(stream: StreamStage, column: str, kind: pa.DataType) -> float | 
     """Mean bytes in one stream: from the column stored with the selection, else from the relation's statistics."""
     if column == STREAM_ID and stream.name:
         return float(OBJECT_BYTES + len(stream.name.encode()))
-    kept = stream.selected.kept.mean_bytes(column)
-    if kept is not None and not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        return OBJECT_BYTES + kept
+    mean = stream.selected.kept.mean_bytes(column)
+    if mean is not None and not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return OBJECT_BYTES + mean
     leaf: Any = stream.selected.columns.env[column]
     name = stream.base.entry.name
     if isinstance(leaf, Col) and leaf.name in stream.base.schema.names and pa.types.is_string(kind):

@@ -96,13 +96,13 @@ def counting_column(schema: pa.Schema) -> str | None:
 def _counted(stream: StreamStage) -> MeanTokens | None:
     """The mean from the relation's statistics, which cover all of its rows, not only those that the plan keeps."""
     name = counting_column(stream.node.schema())
-    own = None if name is None else origin(stream.node, name)
+    column = None if name is None else origin(stream.node, name)
     statistics = load_statistics(stream.base.entry)
-    if own is None or statistics is None or statistics.marks.get(own) != KNOWN:
+    if column is None or statistics is None or statistics.marks.get(column) != KNOWN:
         return None
-    counted = statistics.histograms.filter(pc.equal(statistics.histograms["column"], own)).drop_null()
+    counted = statistics.histograms.filter(pc.equal(statistics.histograms["column"], column)).drop_null()
     if not len(counted):
         return None
     values = counted["value"].cast(pa.float64()).to_numpy()
     counts = counted["count"].to_numpy()
-    return MeanTokens(float((values * counts).sum() / counts.sum()), exact=False, source=f"statistics of {own}")
+    return MeanTokens(float((values * counts).sum() / counts.sum()), exact=False, source=f"statistics of {column}")

@@ -131,8 +131,8 @@ def _short(subject: Subject, clip: ClipStage, seen: Footage) -> Phrase | str:
     parts: list[Phrase | str] = [f"{_UNKNOWN}; {policy}"]
     if of:
         mark = marked(of == seen.total and (bool(seen.counted) or clip.selection.deterministic))
-        told = f"have fewer than {clip.selection.need} frames, by {source}: {policy}"
-        parts = [phrase(f"{{share:m}} {told}", share=ratio(short, of, mark, source))]
+        sentence = f"have fewer than {clip.selection.need} frames, by {source}: {policy}"
+        parts = [phrase(f"{{share:m}} {sentence}", share=ratio(short, of, mark, source))]
     measured = _measured(subject, "short_clips")
     if measured is not None:
         parts.append(phrase("{met:m} met", met=Figure(measured[0], "clips", "measured", source=METRICS)))
@@ -163,8 +163,8 @@ def _refused(seen: Footage) -> Phrase | str:
 def _warn(subject: Subject, clip: ClipStage, seen: Footage) -> None:
     have, total = coverage(subject, clip)
     left = total - have
-    kept = clip.sources[0].frames is not None
-    if left and kept:
+    stated = clip.sources[0].frames is not None
+    if left and stated:
         subject.warnings.add(
             f"{clip.name}: {left:,} of {total:,} clips are in no cache, so they are decoded from originals in every pass: "
             f"{_BUILD} the clip cache"
@@ -174,7 +174,7 @@ def _warn(subject: Subject, clip: ClipStage, seen: Footage) -> None:
             f"{clip.name}: {left:,} of {total:,} rows are not in the video index, so their files are looked through in "
             f"every pass: {_BUILD} the video index"
         )
-    if not kept and seen.planned and seen.over_read > _OVER_READ:
+    if not stated and seen.planned and seen.over_read > _OVER_READ:
         subject.warnings.add(
             f"{clip.name}: {seen.over_read:.1f} frames are decoded for each that is kept "
             f"({sum(seen.decoded):,}/{sum(seen.kept):,}). Keep decoded clips with .cache({clip.column}=Frames(...)), or "

@@ -145,10 +145,10 @@ def _row(name: str, spread: _Spread, total: float, mark: Mark, subject: Subject)
         return Figure(value, RATIO, mark, source=_SEEN, form=".1%")
 
     within = ratio(spread.within, total, mark, _SEEN)
-    told = f"{within.sign}{spread.within / total:.1%} ({spread.within:,.2f}/{total:,.2f})"
+    text = f"{within.sign}{spread.within / total:.1%} ({spread.within:,.2f}/{total:,.2f})"
     row: dict[str, Any] = {
         "decode cost": name,
-        "variance in a batch": Phrase(told, {"share": within}),
+        "variance in a batch": Phrase(text, {"share": within}),
         "deviation/mean in a batch": phrase(
             "{sign}median {median} / max {max}",
             median=share(np.median(spread.deviations)),

@@ -103,9 +103,9 @@ def _look(out: Footage, clip: ClipStage, k: int, ordinals: UInt64, most: int) ->
         out.kept_short += int(np.count_nonzero(shard.beside["short"][at]))
         out.refused += _reasons(shard, at)
     found: list[Stored] = []
-    for places, shard, at in stored_rows(relation, index, ordinals):
+    for indices, shard, at in stored_rows(relation, index, ordinals):
         out.indexed += len(at)
-        found += [(place, shard, where) for place, where in zip(places.tolist(), at.tolist(), strict=True)]
+        found += [(at_index, shard, where) for at_index, where in zip(indices.tolist(), at.tolist(), strict=True)]
         out.refused += _reasons(shard, at) if cache is None else []
     chosen = [found[i] for i in np.unique(np.linspace(0, len(found) - 1, min(most, len(found))).astype(int))]
     _plan(out, clip, relation, ordinals, chosen)
@@ -131,7 +131,7 @@ def _count(out: Footage, stream: StreamStage, clip: ClipStage, rows: UInt64) -> 
 def _plan(out: Footage, clip: ClipStage, relation: OpenRelation, ordinals: UInt64, chosen: list[Stored]) -> None:
     """Plan the decoding of some clips as a run would."""
     timed = set(TIMES) <= set(relation.schema.names) and bool(chosen)
-    times = relation.fetch(ordinals[[place for place, _, _ in chosen]], list(TIMES)) if timed else None
+    times = relation.fetch(ordinals[[index for index, _, _ in chosen]], list(TIMES)) if timed else None
     for number, (_, shard, where) in enumerate(chosen):  # clips, 0.1 to 0.3 ms each
         if shard.refused(where) is not None:
             continue

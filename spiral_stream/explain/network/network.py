@@ -42,8 +42,8 @@ def network_facts(subject: Subject, link: Network, piece_rows: int | None) -> di
         return {"over the network": "nothing: what this stream reads lies on this machine"}
     speed = Figure(link.bytes_per_s, "bytes/s", source="network=", form=",.0f")
     wait = Figure(link.latency_s, "s", source="network=", form="g")
-    told = f"{link.text}: {speed} bytes/s of each node, {wait} s a request"
-    out: dict[str, Any] = {"link": Phrase(told, {"bandwidth": speed, "latency": wait})}
+    link_text = f"{link.text}: {speed} bytes/s of each node, {wait} s a request"
+    out: dict[str, Any] = {"link": Phrase(link_text, {"bandwidth": speed, "latency": wait})}
     out["over the network"] = _what(found)
     if found.tables:
         out["tables"] = (
@@ -93,11 +93,11 @@ def _asked(subject: Subject, seen: Counted) -> dict[str, Any]:
         return Figure(value, unit, mark, source=source, form=form)
 
     def epoch(values: list[int], unit: str, rest: str) -> Phrase:
-        own = ", this rank {rank}" if bound.world_size > 1 else ""
+        rank_text = ", this rank {rank}" if bound.world_size > 1 else ""
         figures = {"epoch": figure(seen.epoch(values), unit)}
-        if own:
+        if rank_text:
             figures["rank"] = figure(seen.rank(values, share), unit)
-        return phrase(f"{{epoch:m}}{own}, {rest}", **figures)
+        return phrase(f"{{epoch:m}}{rank_text}, {rest}", **figures)
 
     def batch(values: list[int], unit: str, form: str, rest: str = "") -> Phrase:
         mean, most = figure(seen.mean(values), unit, form), figure(max(values), unit)

@@ -85,8 +85,8 @@ def _samples(subject: Subject, dealing: Dealing, node: int, epoch: int) -> tuple
     batch, within, whose = dealing.dealt(stages, subject.bound, total, positions)
     mine = np.flatnonzero(whose == node)
     mine = mine[np.argsort(batch[mine], kind="stable")]
-    places = stages.epochs.places(epoch, positions[mine].astype(np.uint64))
-    return places.streams, places.rows, batch[mine] * (-(-size // PIECE_ROWS) * PIECE_ROWS) + within[mine]
+    samples = stages.epochs.places(epoch, positions[mine].astype(np.uint64))
+    return samples.streams, samples.rows, batch[mine] * (-(-size // PIECE_ROWS) * PIECE_ROWS) + within[mine]
 
 
 def _named(column: RemoteColumn, files: dict[str, int], sizes: list[int]) -> Int64:
@@ -165,8 +165,8 @@ def fetched(epochs: tuple[Asks, Asks], limit_bytes: int) -> Fetched:
         for file, size, ranges in _events(each):
             cache.ask(each.uris[file], size, ranges)
         totals.append((cache.fetched - before[0], cache.again - before[1], cache.requests - before[2]))
-    (cold, again, asked), (later, _, asked_later) = [[round(each / share) for each in one] for one in totals]
-    return Fetched(cold, again, later, (asked, asked_later), cache.dropped, share == 1)
+    (cold, again, requests), (later, _, requests_later) = [[round(each / share) for each in one] for one in totals]
+    return Fetched(cold, again, later, (requests, requests_later), cache.dropped, share == 1)
 
 
 def _share(epochs: tuple[Asks, Asks]) -> float:

@@ -157,11 +157,11 @@ def _column(payload: Payload, store: CacheStore | None, name: str, found: Remote
 
 
 def _kept(relation: OpenRelation, store: CacheStore | None) -> NDArray[np.bool_]:
-    kept = np.zeros(relation.manifest.total, dtype=np.bool_)
+    cached = np.zeros(relation.manifest.total, dtype=np.bool_)
     cache = None if store is None else store.open()
-    for places, _, _ in stored_rows(relation, cache, np.arange(len(kept), dtype=np.uint64)):
-        kept[places] = True
-    return kept
+    for indices, _, _ in stored_rows(relation, cache, np.arange(len(cached), dtype=np.uint64)):
+        cached[indices] = True
+    return cached
 
 
 def _read(payload: Payload, kept: NDArray[np.bool_]) -> RemoteColumn:

@@ -42,7 +42,7 @@ class Counted:
 
     def rank(self, values: list[int], share: float) -> int:
         """Return what a whole epoch of this rank comes to, or of ``share`` of all ranks where not all is counted."""
-        mine = sum(value for value, own in zip(values, self.own, strict=True) if own)
+        mine = sum(value for value, is_mine in zip(values, self.own, strict=True) if is_mine)
         return mine if self.exact else round(self.epoch(values) * share)
 
     @staticmethod
@@ -65,12 +65,12 @@ def counted(subject: Subject, found: Remote) -> Counted | str:
     wanted = _chosen(subject, out.total if known else None)
     drawn = 0
     for number in wanted:
-        places = _places(subject, number)
-        if places is None or (stages.formed and drawn > MOST_SAMPLES):
+        samples = _places(subject, number)
+        if samples is None or (stages.formed and drawn > MOST_SAMPLES):
             break
-        drawn += len(places)
+        drawn += len(samples)
         out.own.append(number % bound.world_size == bound.place)
-        _count(out, found, places)
+        _count(out, found, samples)
     if not known:
         out.total = round(stages.epochs.length(bound.epoch) / max(1.0, out.mean(out.samples)))
     out.exact = known and len(out.samples) == out.total

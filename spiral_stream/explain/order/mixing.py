@@ -76,9 +76,9 @@ def groups_of(subject: Subject, k: int) -> Groups:
         passes, offsets = stages.epochs.extent.back(subject.bound.epoch, positions_GM.ravel(), size)
         return _in_few_passes(Groups(passes, offsets, group, len(positions_GM), whole))
     streams, uses = subject.meeting_uses
-    own = np.flatnonzero(streams == k)
-    passes, offsets = pass_of(uses[own], np.full(len(own), size, dtype=np.uint64))
-    present, group = np.unique(group[own], return_inverse=True)
+    members = np.flatnonzero(streams == k)
+    passes, offsets = pass_of(uses[members], np.full(len(members), size, dtype=np.uint64))
+    present, group = np.unique(group[members], return_inverse=True)
     return _in_few_passes(Groups(passes, offsets, group, len(present), whole=False))
 
 

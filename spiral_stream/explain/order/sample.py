@@ -67,8 +67,8 @@ def _groups(order: ShardAwareShuffle, streams: Sequence[StreamStage]) -> Phrase:
         "groups": Figure(sum(int(each.groups.max()) + 1 for each in runs), "groups"),
         "runs": Figure(sum(len(each.starts) for each in runs), "runs"),
     }
-    told = f"{figures['groups']} groups in {figures['runs']} runs of rows, which stand for shards below"
-    return Phrase(f"rows equal in {', '.join(order.grouped_by)}: {told}", figures)
+    sentence = f"{figures['groups']} groups in {figures['runs']} runs of rows, which stand for shards below"
+    return Phrase(f"rows equal in {', '.join(order.grouped_by)}: {sentence}", figures)
 
 
 def _meeting(subject: Subject, share: float = 1.0) -> int:

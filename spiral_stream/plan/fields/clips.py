@@ -40,9 +40,9 @@ def is_clip(field: Field) -> TypeGuard[Stack]:
 
 def limits_of(field: Stack, default: SampleLimits) -> SampleLimits:
     """Return the limits of one sample of a decoded field: the field's own where it states them."""
-    asked = (field.max_pixels, field.max_frames, field.max_bytes)
+    stated = (field.max_pixels, field.max_frames, field.max_bytes)
     usual = (default.pixels, default.frames, default.bytes)
-    return SampleLimits(*(b if a is None else a for a, b in zip(asked, usual, strict=True)))
+    return SampleLimits(*(b if a is None else a for a, b in zip(stated, usual, strict=True)))
 
 
 def clip_parts(field: Stack) -> tuple[FrameSelection, ImageProgram | ImageChain]:

@@ -29,11 +29,11 @@ def warn_of_fields_drawn_alike(fields: Sequence[tuple[str, Field]]) -> None:
         if not isinstance(field, Stack) or field.decode is None:
             continue
         steps = (*shorthands(field), *field.transforms)
-        own = (field.column, field.view, field.draws_alike)
+        drawn_like = (field.column, field.view, field.draws_alike)
         draws: list[object] = [each for each in steps if isinstance(each, Transform) and not each.deterministic]
         draws += ["random_start"] * field.random_start
         for other, source, what in seen:
-            if source == own and what in draws:
+            if source == drawn_like and what in draws:
                 msg = (
                     f"collate: fields {other!r} and {name!r} decode {field.column!r} with an equal "
                     f"{what if isinstance(what, str) else type(what).__name__} and draw alike, since random numbers are of the "
@@ -42,7 +42,7 @@ def warn_of_fields_drawn_alike(fields: Sequence[tuple[str, Field]]) -> None:
                 )
                 warn(msg)
                 return
-        seen += [(name, own, each) for each in draws]
+        seen += [(name, drawn_like, each) for each in draws]
 
 
 def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:

@@ -222,8 +222,8 @@ def patches(dotted: str) -> Iterator[tuple[str, Any]]:
         if value is None:
             break
         seen.append(value)
-    if isinstance(value, types.FunctionType) and (own := sys.modules.get(value.__module__)) is not None:
-        seen.append(own)  # what it calls of its own module
+    if isinstance(value, types.FunctionType) and (module := sys.modules.get(value.__module__)) is not None:
+        seen.append(module)  # what it calls of its own module
     for each in seen:
         yield from _patched(each)
 

@@ -169,8 +169,8 @@ class _Walk:
 
     def _may_read(self, name: str) -> bool:
         name = name.rsplit(".", 1)[-1]  # of a method
-        own = name.split("__", 1)
-        plain = f"__{own[1]}" if name.startswith("_") and len(own) > 1 else name  # mangled in a class
+        halves = name.split("__", 1)
+        plain = f"__{halves[1]}" if name.startswith("_") and len(halves) > 1 else name  # mangled in a class
         names = self._read_names
         return self._computes_names or name in names or plain in names
 
@@ -291,8 +291,8 @@ class _Walk:
         if isinstance(inner, types.FunctionType) and self._is_own(home(inner)):
             uses = afterwards.decorating(inner)
             found = {".".join((name, *chain)): self._tried(inner.__globals__[name], chain) for name, chain in uses}
-            own = {name: each for name, each in found.items() if each is not None and each[0] != "external"}
-            out += [["given", own]] if own else []
+            of_ours = {name: each for name, each in found.items() if each is not None and each[0] != "external"}
+            out += [["given", of_ours]] if of_ours else []
         return out
 
     def _beside_fields(self, value: Any) -> list[Any]:
@@ -337,8 +337,8 @@ class _Walk:
         code = value.func if isinstance(value, functools.partial) else value
         code = code if hasattr(code, "__qualname__") else type(code)
         version = self._stated(code, value.__dict__[VERSION_ATTRIBUTE])
-        own = getattr(value, "__self__", None)
-        return ["version", dotted_name(code), version, self._encode(own) if _is_frozen(own) else None]
+        bound_to = getattr(value, "__self__", None)
+        return ["version", dotted_name(code), version, self._encode(bound_to) if _is_frozen(bound_to) else None]
 
     def _stated(self, code: Any, version: object) -> str:
         if not isinstance(version, str):

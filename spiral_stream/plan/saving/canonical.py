@@ -216,8 +216,8 @@ def _encode_function(value: Function) -> dict[str, Any]:
 
 def version_of(value: Any) -> int:
     """Return the version of the results of a class, or of a value: one of ours may have another for some parameters."""
-    own = getattr(value, "version", None) if is_ours(value) else None
-    return int(getattr(value, "VERSION", 1) if own is None else own)
+    stated = getattr(value, "version", None) if is_ours(value) else None
+    return int(getattr(value, "VERSION", 1) if stated is None else stated)
 
 
 def is_ours(value: Any) -> bool:

@@ -109,7 +109,7 @@ class _Reader:
             if items is None:
                 raise _unfit(at, data, _told(kind))
             return tuple(
-                self.value(each, own, f"{at}[{i}]") for i, (each, own) in enumerate(zip(data, items, strict=True))
+                self.value(each, hint, f"{at}[{i}]") for i, (each, hint) in enumerate(zip(data, items, strict=True))
             )
         if not any(_fits(data, member) for member in members):
             raise _unfit(at, data, _told(kind))
@@ -138,7 +138,7 @@ class _Reader:
         given = {CODE: None, **{key: value for key, value in data.items() if key != FUNCTION}}
         kinds = {**_FUNCTION_KINDS, **_LATER_OF_FUNCTION}
         _need_keys(given, _FUNCTION_KINDS, kinds, f"function {shown(name)}")
-        facts = {key: self.value(given[key], own, f"{at}.{key}") for key, own in kinds.items() if key in given}
+        facts = {key: self.value(given[key], hint, f"{at}.{key}") for key, hint in kinds.items() if key in given}
         found = self._trust.find(name, at)
         if facts["version"] is None:  # else that stands for its code
             self._check_code(found, facts[CODE], name, at)

@@ -76,5 +76,5 @@ def own_identity(node: Node, identity: tuple[str, ...]) -> tuple[str, ...]:
     """
     rows = rows_of(node)
     found = [origin(node, name, rows) for name in identity]
-    own = tuple(name for name in found if name is not None and name in rows.schema().names)
-    return own if len(own) == len(identity) else natural_identity(rows)
+    present = tuple(name for name in found if name is not None and name in rows.schema().names)
+    return present if len(present) == len(identity) else natural_identity(rows)

@@ -176,12 +176,12 @@ class Deciding:
 def _coded(column: pa.Array, codes: dict[Any, int]) -> Int64:
     """The code of each label, [N] int64; new ones are added."""
     coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    own = [*coded.dictionary.to_pylist(), None]
-    at = coded.indices.fill_null(len(own) - 1).to_numpy(zero_copy_only=False).astype(np.int64)
+    values = [*coded.dictionary.to_pylist(), None]
+    at = coded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False).astype(np.int64)
     present = np.unique(at)
-    table = np.zeros(len(own), np.int64)
-    for place in present.tolist():
-        table[place] = codes.setdefault(own[place], len(codes))
+    table = np.zeros(len(values), np.int64)
+    for code in present.tolist():
+        table[code] = codes.setdefault(values[code], len(codes))
     if len(codes) > _MOST_LABELS:
         msg = f"split: the column of stratify= has more than {_MOST_LABELS:,} values. Give a column of labels"
         raise PlanError(msg)
@@ -278,11 +278,11 @@ def _below(
         return hashed <= int(low[0])
     usual, label = before * _LARGEST // total, col(stratify)
     groups = _stabbed(low, high, usual)
-    missing = next((border for border, own in groups if labels[own[-1]] is None), usual)
-    named = [(border, [labels[at] for at in own if labels[at] is not None]) for border, own in groups]
-    named = [(border, own) for border, own in named if own]
-    parts = [_among(label, own) & (hashed <= border) for border, own in named]
-    others = [each for _, own in named for each in own]
+    missing = next((border for border, members in groups if labels[members[-1]] is None), usual)
+    named = [(border, [labels[at] for at in members if labels[at] is not None]) for border, members in groups]
+    named = [(border, members) for border, members in named if members]
+    parts = [_among(label, members) & (hashed <= border) for border, members in named]
+    others = [each for _, members in named for each in members]
     parts.append(~_among(label, others) & (hashed <= usual) if others else hashed <= usual)
     known = ~label.is_null()
     any_of = parts[0] if len(parts) == 1 else Call("or", tuple(parts))
@@ -298,7 +298,7 @@ def _stabbed(low: Int64, high: Int64, usual: int) -> list[tuple[int, list[int]]]
         if not out or low[at] > out[-1][0]:
             out.append((int(high[at]), []))
         out[-1][1].append(at)
-    return [(border, sorted(own)) for border, own in out]
+    return [(border, sorted(members)) for border, members in out]
 
 
 def _among(label: Expr, values: Sequence[Any]) -> Expr:

@@ -78,19 +78,19 @@ class Bindings:
                 "replication out"
             )
             raise BindError(msg)
-        place = dict(zip((_RANK, _WORLD), _place(), strict=True))
+        ranks = dict(zip((_RANK, _WORLD), _place(), strict=True))
         for name in (_RANK, _WORLD):
             short = next(each for each, full in params.ALIASES.items() if full == name)
             given = [values.pop(each) for each in (short, name) if values.get(each) is not None]
             if given:
-                place[name] = _whole(name, given[-1])
+                ranks[name] = _whole(name, given[-1])
             elif getattr(self, name) is not None:
                 msg = (
                     f"bind: replication={shown(replication)} after {name}={getattr(self, name)} was bound, so it may have been "
                     "counted already. Give them in one call: bind(rank=..., world_size=..., replication=...)"
                 )
                 raise BindError(msg)
-        return in_groups(replication, place[_RANK], place[_WORLD])
+        return in_groups(replication, ranks[_RANK], ranks[_WORLD])
 
 
 def _device(value: Any) -> str:

@@ -54,8 +54,8 @@ class Dealing:
         lane = np.searchsorted(begins, positions, side="right") - 1
         within = positions - begins[lane]
         batch = within // size * self.lanes + lane
-        place = (batch - begun) // bound.merge % self.nodes.world_size
-        whose = place % self.nodes.count if self.by_node else place // self.nodes.ranks_per_node
+        member = (batch - begun) // bound.merge % self.nodes.world_size
+        whose = member % self.nodes.count if self.by_node else member // self.nodes.ranks_per_node
         return batch, within % size, whose
 
 

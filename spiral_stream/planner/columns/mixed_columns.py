@@ -80,8 +80,8 @@ class MixedColumns:
         """The kept column of all relations; None if one does not keep it, or keeps another column under that name."""
         of: dict[int, KeptColumn] = {}
         for relation, stream in zip(self._relation.tolist(), self._streams, strict=True):
-            own = stream.selected.kept.own(name) if name in stream.selected.columns.env else None
-            if not isinstance(own, KeptColumn) or of.setdefault(relation, own) is not own:
+            column = stream.selected.kept.own(name) if name in stream.selected.columns.env else None
+            if not isinstance(column, KeptColumn) or of.setdefault(relation, column) is not column:
                 return None
         pieces = [of[relation].pieces for relation in range(len(of))]
         kinds = {each.column.kind for each in of.values()}

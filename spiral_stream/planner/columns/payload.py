@@ -28,13 +28,13 @@ def payload_of(selected: Selected, base: OpenRelation, name: str) -> Payload | N
     found = selected.owner(name)
     if found is None:
         return None
-    beside, column = found
-    if beside is None:
+    right, column = found
+    if right is None:
         return own_payload(selected, base, column)
-    relation = selected.joined(beside)
+    relation = selected.joined(right)
     if not isinstance(relation, OpenRelation):
         return None
-    k = beside
+    k = right
     return Payload(
         relation,
         column,

@@ -52,16 +52,16 @@ def read(
     """Return columns of samples one by one, as `fetch` does; those of ``ragged`` as addresses where they are kept."""
     if len(streams) == 1:
         return streams[0].selected.columns.read(places.rows, names, ragged)
-    own = [name for name in names if name != STREAM_ID]
+    stored = [name for name in names if name != STREAM_ID]
     columns: dict[str, Read] = {}
-    if own:
+    if stored:
         groups = _together(streams, split(places))
-        parts = [_read_group(streams, places, members, own, ragged) for members in groups]
+        parts = [_read_group(streams, places, members, stored, ragged) for members in groups]
         if not parts:
-            parts = [streams[0].selected.columns.read(places.rows, own)]
+            parts = [streams[0].selected.columns.read(places.rows, stored)]
         back = np.empty(len(places), dtype=np.int64)
         back[np.concatenate([back[:0], *(at for members in groups for _, at in members)])] = np.arange(len(places))
-        columns = {name: _joined([part[name] for part in parts], back) for name in own}
+        columns = {name: _joined([part[name] for part in parts], back) for name in stored}
     if STREAM_ID in names:
         columns[STREAM_ID] = pa.array([stream.name for stream in streams]).take(pa.array(places.streams))
     return columns

@@ -95,8 +95,10 @@ def boundaries(collate: nodes.Collate) -> list[Boundary]:
 
 def _boundary(maps: Sequence[nodes.Sampled], lineage: Lineage, begin: int, end: int, *, tolerant: bool) -> Boundary:
     found = [list(_outputs(maps[at], at, lineage)) for at in range(begin, end)]
-    why = [[(Made(REFUSED, at), pa.utf8())] if tolerant and own else [] for at, own in enumerate(found, begin)]
-    outputs = tuple(each for pair in zip(found, why, strict=True) for own in pair for each in own)
+    why = [
+        [(Made(REFUSED, at), pa.utf8())] if tolerant and refusable else [] for at, refusable in enumerate(found, begin)
+    ]
+    outputs = tuple(each for pair in zip(found, why, strict=True) for refusable in pair for each in refusable)
     filters = tuple(at for at in range(end) if _leaves_out(maps, lineage, at))
     keys: list[Key] = [key for key, _ in outputs if key.name not in (MASK, LISTS, REFUSED)]
     for at in range(end):
@@ -211,8 +213,8 @@ class KeptValues:
             return 0, selected.total, 0
         roster = load(file)
         has = roster.find(keys) >= 0
-        kept = int(np.diff(selected.firsts)[has].sum())
-        return kept, selected.total, sum(part.size for part in roster.parts)
+        rows = int(np.diff(selected.firsts)[has].sum())
+        return rows, selected.total, sum(part.size for part in roster.parts)
 
     def read(self, key: Made, places: Places, *, ragged: bool) -> pa.Array | Ragged:
         """Return a column for samples, in their order.

@@ -191,19 +191,19 @@ def _nothing_kept(stages: Stages) -> str:
     verbs = {"keep": "filter", "map_records": "map"}
     found = [f"{verbs.get(step.VERB, step.VERB)} {each.name}" for step, each in steps if each is not None]
     drawn = [function.name for _, function in steps if function is not None and function.random]
-    placed = [function.name for _, function in steps if function is not None and function.with_index]
+    with_index = [function.name for _, function in steps if function is not None and function.with_index]
     kept_by = "tokens of a stored text column, and values of functions before a .cache() that comes after sample"
     computed = [f"{each.name} is made of {each.column!r}, which the plan computes" for each in stages.tokens]
     if any(not isinstance(step, SampleAssembly) and each is not None and each.of_the_row for step, each in steps):
-        asked = f"what a Python function makes is not kept unless the plan asks for it ({', '.join(found)})"
-        why = "; ".join([asked, *computed])
+        refusal = f"what a Python function makes is not kept unless the plan asks for it ({', '.join(found)})"
+        why = "; ".join([refusal, *computed])
         way_out = "Put .cache() after the functions: .map(f, ...).cache()"
     elif found:
         why = f"{', '.join(found)} cannot be kept: " + (
             f"{', '.join(drawn)} draws random numbers"
             if drawn
-            else f"{', '.join(placed)} takes the place of a sample in the epoch"
-            if placed
+            else f"{', '.join(with_index)} takes the place of a sample in the epoch"
+            if with_index
             else "an assembler sees samples of a chapter, not rows"
         )
         way_out = "Nothing can be built; batches call the functions"

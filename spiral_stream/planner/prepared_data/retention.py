@@ -451,10 +451,10 @@ def looked_over(
     for at, each in enumerate(out):
         if each.removed_bytes and each.path.is_relative_to(root) and each.path.relative_to(root).parts[0] in _OF_STORE:
             out[at] = replace(each, note=f"removed from this machine; {share.shown} keeps it")
-    kept = sum(one is not other for one, other in zip(found, out, strict=True))
-    if kept:
+    replaced = sum(one is not other for one, other in zip(found, out, strict=True))
+    if replaced:
         msg = (
-            f"caches: {kept:,} entries were removed from this machine only. {share.shown} keeps them: no machine knows what "
+            f"caches: {replaced:,} entries were removed from this machine only. {share.shown} keeps them: no machine knows what "
             "the others use. To tidy up, copy what you need to another prefix (spiral copy), let all machines use that one, "
             "and delete the old one"
         )

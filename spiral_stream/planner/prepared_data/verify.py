@@ -104,8 +104,8 @@ def verify_stream(
         stores = {work.store.folder: work.store for work in caches(stages)}
         more = [_Task(path, what, check, _size(path)) for path, what, check in others()]
         columns = (each for stream in stages.streams for each in stream.selected.kept.pieces())
-        kept = [*columns, *(each for values in stages.values for each in values.pieces())]
-        pieces = dict.fromkeys(path for each in kept for path in each.files())
+        opened_pieces = [*columns, *(each for values in stages.values for each in values.pieces())]
+        pieces = dict.fromkeys(path for each in opened_pieces for path in each.files())
         more += [_Task(path, "kept column", partial(verify_file, path), _size(path)) for path in pieces]
     made = _stores(stores.values(), more, report)
     return Verification((*found, *made.files), made.live_bytes, made.dead_bytes)

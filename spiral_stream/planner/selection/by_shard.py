@@ -116,9 +116,9 @@ class Probed(Derivation):
                 [*table.columns, np.arange(ends[-1], dtype=np.uint64)], names=[*table.column_names, ROW]
             )
             frame = Frame(numbered)
-            places = self._run(frame, shard_of, len(shards), counted)
+            outcome = self._run(frame, shard_of, len(shards), counted)
             rows = frame.rows
-            matches = [places[k](frame.rights[k][1]).astype(kind) for k, kind in self.rights]
+            matches = [outcome[k](frame.rights[k][1]).astype(kind) for k, kind in self.rights]
         out = []
         for i, shard in enumerate(shards):
             first, last = np.searchsorted(rows, ends[i : i + 2].astype(np.uint64)).tolist()

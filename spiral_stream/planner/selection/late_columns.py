@@ -186,9 +186,9 @@ class Columns:
         addresses = {copied[name] for name in names if name in ragged and name in copied} - inside
         addresses -= {leaf for name, leaf in copied.items() if name not in ragged}
         leaves: dict[str, Any] = {}
-        own = [leaf for leaf in wanted if place_of(leaf)[0] is None]
-        if own:
-            leaves.update(self._base.read(ordinals, own, addresses))
+        base_leaves = [leaf for leaf in wanted if place_of(leaf)[0] is None]
+        if base_leaves:
+            leaves.update(self._base.read(ordinals, base_leaves, addresses))
         for k, right in enumerate(self._rights):
             theirs = [leaf for leaf in wanted if place_of(leaf)[0] == k]
             if theirs:

@@ -205,10 +205,10 @@ class KeptRelation:
 
     def pieces(self) -> Iterator[Pieces]:
         """Yield the pieces of the kept columns."""
-        for kept in [*self._kept.values(), *self._lengths.values()]:
-            if isinstance(kept, KeptColumn):
-                assert isinstance(kept.pieces, Pieces)
-                yield kept.pieces
+        for column in [*self._kept.values(), *self._lengths.values()]:
+            if isinstance(column, KeptColumn):
+                assert isinstance(column.pieces, Pieces)
+                yield column.pieces
 
     def fetch(self, ordinals: UInt64, columns: Sequence[str]) -> pa.Table:
         """Return rows by logical ordinal, in the order asked: kept columns from their pieces, the others late."""
@@ -228,9 +228,9 @@ class KeptRelation:
         if len(late) < len(columns):
             shards, offsets = self.located(np.asarray(ordinals, dtype=np.uint64))
             for name in columns:
-                kept = self._kept.get(name)
-                if kept is not None:
-                    found[name] = kept.ragged(shards, offsets) if name in ragged else kept.arrow(shards, offsets)
+                column = self._kept.get(name)
+                if column is not None:
+                    found[name] = column.ragged(shards, offsets) if name in ragged else column.arrow(shards, offsets)
         if late:
             table = self.relation.fetch(ordinals, late)
             found |= {name: table[name] for name in late}
@@ -277,9 +277,9 @@ class KeptRelation:
         for column, pieces in zip(
             columns, self._pieces(columns, builders, report, built, unasked=unasked), strict=True
         ):
-            kept = KeptColumn(column, pieces)
-            if kept.whole:
-                self._kept[column.name] = kept
+            opened = KeptColumn(column, pieces)
+            if opened.whole:
+                self._kept[column.name] = opened
 
     def _pieces(
         self,
@@ -417,22 +417,22 @@ class KeptColumns:
     ) -> list[str]:
         """Keep what these columns are made of, whatever its size; returns which columns are new, of which relation."""
         out: list[str] = []
-        for kept, leaves in self.leaves(names):
-            new = kept.build([leaf for leaf in leaves if leaf not in kept], builders, report)
-            out += [f"{kept.relation.entry.name}.{leaf}" for leaf in new]
+        for relation, leaves in self.leaves(names):
+            new = relation.build([leaf for leaf in leaves if leaf not in relation], builders, report)
+            out += [f"{relation.relation.entry.name}.{leaf}" for leaf in new]
         return out
 
     def pieces(self) -> Iterator[Pieces]:
         """Yield all pieces that batches read."""
-        for kept in self._relations.values():
-            yield from kept.pieces()
+        for relation in self._relations.values():
+            yield from relation.pieces()
 
     def too_large(self) -> Iterator[tuple[str, str, Cost]]:
         """Yield the columns that are not made unasked: relation, column and what making it would take."""
-        for kept in self._relations.values():
-            for name, cost in kept.too_large.items():
-                if name not in kept:
-                    yield kept.relation.entry.name, name, cost
+        for relation in self._relations.values():
+            for name, cost in relation.too_large.items():
+                if name not in relation:
+                    yield relation.relation.entry.name, name, cost
 
     def __contains__(self, name: object) -> bool:
         """Whether a column is read from mapped pieces alone."""
@@ -465,18 +465,18 @@ class KeptColumns:
     def _keeper(self, leaf: str) -> tuple[KeptRelation, str] | None:
         """The relation that keeps a leaf, and the column's name there."""
         k, name = place_of(leaf)
-        kept = self._relations.get(0 if k is None else k + 1)
-        return None if kept is None or name not in kept else (kept, name)
+        relation = self._relations.get(0 if k is None else k + 1)
+        return None if relation is None or name not in relation else (relation, name)
 
     def leaves(self, names: Sequence[str]) -> Iterator[tuple[KeptRelation, list[str]]]:
         """Yield the columns of each relation that these columns are made of."""
-        places = [
+        columns = [
             place_of(leaf) for leaf in sorted({leaf for name in names for leaf in self._columns.env[name].columns()})
         ]
-        for at, kept in self._relations.items():
-            own = [name for k, name in places if at == (0 if k is None else k + 1)]
-            if own:
-                yield kept, own
+        for at, relation in self._relations.items():
+            leaf_names = [name for k, name in columns if at == (0 if k is None else k + 1)]
+            if leaf_names:
+                yield relation, leaf_names
 
 
 def _within_bound(source: ShardSource, new: Sequence[Column]) -> tuple[list[Column], dict[str, Cost]]:

@@ -91,7 +91,7 @@ class Frame:
         hit = index >= 0
         missed = self.rows[~hit]
         if how != "left":
-            places = np.flatnonzero(~hit if how == "anti" else hit)
-            self.take(places)
-            index = index[places]
+            survivors = np.flatnonzero(~hit if how == "anti" else hit)
+            self.take(survivors)
+            index = index[survivors]
         return index, missed

@@ -126,16 +126,16 @@ class Selected:
         self.pushed: str | None = meta["pushed"]
         self._firsts = np.concatenate([[0], np.cumsum(rows.counts)]).astype(np.uint64)
         self._beside = [_right(spec, folder / SETTLED, place) for spec in meta["rights"]]
-        kept = {
+        narrow = {
             k: place.kept(each.entry.name)
             for k, each in enumerate([base, *self._beside])
             if isinstance(each, OpenRelation)
         }
-        rights = [Right(kept.get(k + 1, beside), partial(rows.right, k)) for k, beside in enumerate(self._beside)]
+        rights = [Right(narrow.get(k + 1, matches), partial(rows.right, k)) for k, matches in enumerate(self._beside)]
         env = {name: expr.from_json(value) for name, value in meta["env"].items()}
         schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(meta["schema"])))
-        self.columns = Columns(kept[0], rows.ordinals, rights, env, schema)
-        self.kept = KeptColumns(kept, self.columns)
+        self.columns = Columns(narrow[0], rows.ordinals, rights, env, schema)
+        self.kept = KeptColumns(narrow, self.columns)
 
     def close(self) -> None:
         """Release the base relation and the joined ones."""
@@ -176,17 +176,19 @@ class Selected:
 
     def find(self, values: Mapping[str, Any]) -> UInt64:
         """Return the surviving rows whose columns have these values: by their identities where they are the base's own."""
-        own = {name: self.columns.env[name] for name in values}
-        if all(isinstance(leaf, expr.Col) and leaf.name in self._base.schema.names for leaf in own.values()):
-            known = self._lookup({leaf.name: values[name] for name, leaf in own.items() if isinstance(leaf, expr.Col)})
+        expressions = {name: self.columns.env[name] for name in values}
+        if all(isinstance(leaf, expr.Col) and leaf.name in self._base.schema.names for leaf in expressions.values()):
+            known = self._lookup(
+                {leaf.name: values[name] for name, leaf in expressions.items() if isinstance(leaf, expr.Col)}
+            )
             if known is not None:
                 rows, survives = self.rows.rows(known)
                 return rows[survives]
-            test = _equal([(own[name], value) for name, value in values.items()])
+            test = _equal([(expressions[name], value) for name, value in values.items()])
             found = [batch.column(ROW).to_numpy() for batch in self._base.scan([], test)]
             rows, survives = self.rows.rows(np.concatenate([np.empty(0, dtype=np.uint64), *found]))
-            kept: UInt64 = rows[survives]
-            return kept
+            surviving: UInt64 = rows[survives]
+            return surviving
         test = _equal([(expr.col(name), value) for name, value in values.items()])
         pieces = self._pieces(tuple(values))
         hits = [at[passes(test, {n: table[n].combine_chunks() for n in values})] for at, table in pieces]

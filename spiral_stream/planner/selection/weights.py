@@ -95,9 +95,9 @@ class SelectedWeights:
         return np.concatenate([[float(positive)], found])
 
     def _refused(self, row: np.uint64, weight: np.float64) -> PlanError:
-        told = "missing or NaN" if np.isnan(weight) else f"{weight:g}"
+        text = "missing or NaN" if np.isnan(weight) else f"{weight:g}"
         msg = (
-            f"{self._where}: the weight of row {int(row):,} is {told}{self._example(int(row))}. Weights are finite numbers from "
+            f"{self._where}: the weight of row {int(row):,} is {text}{self._example(int(row))}. Weights are finite numbers from "
             "0 up; filter the row out before sample, or compute another weight"
         )
         return PlanError(msg)

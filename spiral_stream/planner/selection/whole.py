@@ -340,8 +340,8 @@ def leaves_of(env: Mapping[str, Expr], schema: pa.Schema) -> tuple[dict[str, Exp
 
 def beside(right: Chosen, index: Int64) -> tuple[Fetchable, Int64]:
     """Return a joined relation and its rows: the open relation itself if all columns are its own."""
-    own = all(isinstance(e, Col) and e.name == name for name, e in right.env.items())
-    if right.rights or not own or isinstance(right.base, MemoryReader):
+    same_names = all(isinstance(e, Col) and e.name == name for name, e in right.env.items())
+    if right.rights or not same_names or isinstance(right.base, MemoryReader):
         return ComputedRelation(right), index
     if right.ordinals is None:
         return right.base, index

@@ -106,7 +106,7 @@ class SavedState:
         """
         long = {name: value for name, value in self.lists().items() if len(json.dumps(value)) > LISTED_BYTES[name]}
         names = {name: keep(value) for name, value in long.items()}
-        return replace(self, kept=tuple((name, kept) for name, kept in names.items() if kept is not None))
+        return replace(self, kept=tuple((name, digest) for name, digest in names.items() if digest is not None))
 
     def versions(self, records: StateRecords) -> dict[str, str]:
         """Return the data version of each relation.
@@ -139,24 +139,26 @@ class SavedState:
         seed, data, plan = state.get("run_seed"), state.get("data"), state.get("plan")
         _need(_is_whole(seed), f"run_seed is {shown(seed)}, not an integer")
         _need(isinstance(plan, str) and _HEX.fullmatch(plan), f"plan is {shown(plan)}, not a fingerprint")
-        kept = {name: state[name] for name in _LISTS if is_name(state.get(name))}
+        lists = {name: state[name] for name in _LISTS if is_name(state.get(name))}
         texts = isinstance(data, Mapping) and all(isinstance(text, str) for pair in data.items() for text in pair)
-        _need(texts or "data" in kept, f"data versions are {shown(data)}")
-        _need(not kept or "checksum" in state, "lists are named without a checksum")
+        _need(texts or "data" in lists, f"data versions are {shown(data)}")
+        _need(not lists or "checksum" in state, "lists are named without a checksum")
         cursor = Cursor.from_json(state)
         begun = not cursor.segments or (cursor.segments[0].first_batch, cursor.segments[0].first_step) == (0, 0)
         _need(begun, "segments do not begin at the start of the epoch")
-        edits = {name: records.need(kept[name], f"the {name}") if name in kept else state.get(name) for name in _EDITS}
+        edits = {
+            name: records.need(lists[name], f"the {name}") if name in lists else state.get(name) for name in _EDITS
+        }
         rebase = Rebase.from_json(edits["rebase"])
         _need(rebase is None or rebase.epoch <= cursor.epoch, "rebase begins in a later epoch than its place")
         chapters = _anchors(state.get("chapters"))
-        pairs = () if "data" in kept else tuple(sorted(data.items()))  # type: ignore[union-attr]  # checked above
+        pairs = () if "data" in lists else tuple(sorted(data.items()))  # type: ignore[union-attr]  # checked above
         skips = Skips.from_json(edits["skips"])
         _need(not skips or "checksum" in state, "skips have no checksum")
         drawn = state.get("drawn_seed")
         _need(drawn is None or _is_whole(drawn), f"drawn_seed is {shown(drawn)}, not an integer")
         sound = "checksum" in state
-        read = cls(plan, pairs, seed, cursor, chapters, rebase, skips, sound, drawn, tuple(kept.items()))  # type: ignore[arg-type]  # as above
+        read = cls(plan, pairs, seed, cursor, chapters, rebase, skips, sound, drawn, tuple(lists.items()))  # type: ignore[arg-type]  # as above
         need_sealed(state, read.to_json())
         return read
 
@@ -280,11 +282,11 @@ def check_plan(state: SavedState, stages: Stages, catalog: Registry) -> None:
         return
     found, way_out = "where they differ is unknown, because the old plan is not in this catalog", ""
     if old is not None:
-        places = differences(old, stages.canonical)
-        if all(each.policy for each in places):
-            raise ResumeError(_of_other_versions(places))
-        found = f"they differ at {'; '.join(map(str, places))}"
-        if any(each.of_shares for each in places) and all(each.of_shares or each.of_collate for each in places):
+        differing = differences(old, stages.canonical)
+        if all(each.policy for each in differing):
+            raise ResumeError(_of_other_versions(differing))
+        found = f"they differ at {'; '.join(map(str, differing))}"
+        if any(each.of_shares for each in differing) and all(each.of_shares or each.of_collate for each in differing):
             way_out = (
                 ", or keep the place: load the state into a stream of the old plan, then new_stream.rebase(old_stream)"
             )
@@ -309,8 +311,8 @@ def _of_other_versions(places: Sequence[PlanDifference]) -> str:
 
 def _refused_nothing(old: Any, new: Any) -> bool:
     """Return whether the new plan differs only by going on where the old one would have stopped."""
-    places = differences(old, new)
-    return len(places) == 1 and (places[0].at, places[0].before) == ("collate.on_error", "null")
+    differing = differences(old, new)
+    return len(differing) == 1 and (differing[0].at, differing[0].before) == ("collate.on_error", "null")
 
 
 def check_data(state: SavedState, stages: Stages, catalog: Registry) -> None:

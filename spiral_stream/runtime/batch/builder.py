@@ -283,12 +283,12 @@ class BatchBuilder:
         """The columns that functions make, and after them the fields: the pieces of a batch's pixels run meanwhile."""
 
         def fill() -> None:
-            own = replace(draft, pool=Here(), parts=[], listed=0)
+            part = replace(draft, pool=Here(), parts=[], listed=0)
             draft.refusals.know_unread()
-            with dropped_on_error(own.parts):
-                self._fill_columns(own, gathered)
-            draft.listed += own.listed
-            finish(own.parts)
+            with dropped_on_error(part.parts):
+                self._fill_columns(part, gathered)
+            draft.listed += part.listed
+            finish(part.parts)
             if self._followers.fields:  # which have to be known before an image is read
                 self._fill_pixels(draft)
 
@@ -359,27 +359,27 @@ class BatchBuilder:
 
     def _fill_bytes(self, draft: Draft, stage: PlainStage, values: pa.Array) -> None:
         """Fill a field with the bytes that a column names."""
-        places, packing = draft.samples.places, draft.shape.packing
+        at_rows, packing = draft.samples.places, draft.shape.packing
         draft.listed += stored_size(values)
         if packing is not None:
             draft.fields[stage.name] = self._packed_lists(draft, packing, stage, values)
             return
-        draft.fields[stage.name] = filled = [None] * len(places)
+        draft.fields[stage.name] = filled = [None] * len(at_rows)
 
         def fill(a: int, b: int) -> None:
             with self._metrics.timed("fetch_s"):
-                filled[a:b] = stored_bytes(stage.payloads, places.take(np.arange(a, b)), values.slice(a, b - a))
+                filled[a:b] = stored_bytes(stage.payloads, at_rows.take(np.arange(a, b)), values.slice(a, b - a))
 
         waits = any(names_objects(values, each.relation.base) for each in stage.payloads)
-        for start, stop in pieces(len(places), self._piece_rows):
+        for start, stop in pieces(len(at_rows), self._piece_rows):
             part = partial(draft.refusals.attempt, stage.name, start, stop, fill)
             draft.parts.append(only_fetched(draft.pool, part) if waits else draft.pool.submit(part))
 
     def _packed_lists(self, draft: Draft, packing: Packing, stage: PlainStage, values: pa.Array) -> list[Any]:
         """One list per row of a packed batch, with a value per piece; the plan allows no arrays here."""
         with blaming(self._stages, draft.samples, 0):
-            places = draft.samples.places
-            flat = stored_bytes(stage.payloads, places, values) if stage.payloads else stage.field.fill(values, None)
+            at_rows = draft.samples.places
+            flat = stored_bytes(stage.payloads, at_rows, values) if stage.payloads else stage.field.fill(values, None)
         borders = np.searchsorted(packing.rows, np.arange(draft.shape.rows + 1))
         return [list(flat[a:b]) for a, b in pairwise(borders)]
 
@@ -389,34 +389,34 @@ class BatchBuilder:
         if stage.name in self._lists:
             ListFilling(draft, stage, self._lists[stage.name], self._slots, self._merge, self._stages).start()
             return
-        feed, program, places = self._images[stage.name], self._programs[stage.name], draft.samples.places
+        feed, program, at_rows = self._images[stage.name], self._programs[stage.name], draft.samples.places
         if program.output_shape is None:
-            whole = partial(feed.fetch, places) if feed.waits(places) else None
+            whole = partial(feed.fetch, at_rows) if feed.waits(at_rows) else None
             draft.parts.append(submitted(draft.pool, whole, partial(self._fill_unsized, draft, stage)))
             return
         out, keys = self._pixels_slot(draft, stage, program.output_shape), view_keys(draft.keys, stage.view)
 
         def render(a: int, b: int, held: list[Held] | None) -> None:
-            sizes = feed.render(places.take(np.arange(a, b)), keys[a:b], program, out[a:b], held)
+            sizes = feed.render(at_rows.take(np.arange(a, b)), keys[a:b], program, out[a:b], held)
             draft.following.sized(stage.name, slice(a, b), sizes)
 
         def piece(start: int, stop: int, held: list[Held] | None) -> None:
             draft.refusals.attempt(stage.name, start, stop, lambda a, b: render(a, b, held))
             draft.following.follow(stage.name, draft.refusals, start, stop)
 
-        waits = feed.waits(places)
-        for start, stop in pieces(len(places), self._piece_rows):
-            fetch = partial(feed.fetch, places.take(np.arange(start, stop))) if waits else None
+        waits = feed.waits(at_rows)
+        for start, stop in pieces(len(at_rows), self._piece_rows):
+            fetch = partial(feed.fetch, at_rows.take(np.arange(start, stop))) if waits else None
             draft.parts.append(submitted(draft.pool, fetch, partial(piece, start, stop)))
 
     def _fill_unsized(self, draft: Draft, stage: ImageStage, held: list[Held] | None) -> None:
         """Fill a field whose size is that of its images: all of them are read before there is an array."""
-        feed, program, places = self._images[stage.name], self._programs[stage.name], draft.samples.places
-        count = len(places)
+        feed, program, at_rows = self._images[stage.name], self._programs[stage.name], draft.samples.places
+        count = len(at_rows)
         pixels: list[Any] = [None] * count
 
         def read(a: int, b: int) -> None:
-            pixels[a:b] = feed.pixels(places.take(np.arange(a, b)), held)
+            pixels[a:b] = feed.pixels(at_rows.take(np.arange(a, b)), held)
 
         draft.refusals.attempt(stage.name, 0, count, read)
         good = np.array([row for row in range(count) if pixels[row] is not None], dtype=np.int64)
@@ -449,14 +449,14 @@ class BatchBuilder:
     # ---- fields of sound
 
     def _fill_sound(self, draft: Draft, stage: SoundStage) -> None:
-        lineage, places = self._reader.lineage, draft.samples.places
+        lineage, at_rows = self._reader.lineage, draft.samples.places
         columns = [draft.samples.columns[lineage.key(name, lineage.end)] for name in (stage.column, *stage.times)]
         references, *times = [as_lists(each) if isinstance(each, Ragged) else each for each in columns]
-        shape = (len(places), stage.selection.channels, stage.selection.length)
-        out = self._slots.take(shape, stage.spec.dtype or "float32", room(self._stages, len(places), self._merge))
+        shape = (len(at_rows), stage.selection.channels, stage.selection.length)
+        out = self._slots.take(shape, stage.spec.dtype or "float32", room(self._stages, len(at_rows), self._merge))
         draft.fields[stage.name] = out
-        batch = SoundBatch(self._sounds[stage.name], places, references, times, draft.keys, out)
-        for start, stop in pieces(len(places), max(1, self._piece_rows // 4)):
+        batch = SoundBatch(self._sounds[stage.name], at_rows, references, times, draft.keys, out)
+        for start, stop in pieces(len(at_rows), max(1, self._piece_rows // 4)):
             attempt = partial(draft.refusals.attempt, stage.name, start, stop)
             draft.parts.append(submitted(draft.pool, batch.fetching(start, stop), partial(batch.fill, start, attempt)))
 

@@ -66,11 +66,11 @@ class Deferred:
         return [pool.submit(self._piece, begin) for begin in self._begins]
 
     def _piece(self, begin: int) -> None:
-        own = self._samples.take(np.arange(begin, min(begin + self._begins.step, len(self._samples))))
-        with blaming(self._stages, own, skippable=self._skippable):
-            self._reader.need(self._epoch, own, self._keys)
+        samples = self._samples.take(np.arange(begin, min(begin + self._begins.step, len(self._samples))))
+        with blaming(self._stages, samples, skippable=self._skippable):
+            self._reader.need(self._epoch, samples, self._keys)
         with self._lock:
-            self._done[begin] = own
+            self._done[begin] = samples
             last = len(self._done) == len(self._begins)
         if last:
             whole = Samples.concat([self._done.pop(begin) for begin in self._begins])

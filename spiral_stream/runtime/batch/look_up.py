@@ -60,16 +60,16 @@ class Gathering:
 
     def __init__(self, stages: Stages, lineage: Lineage) -> None:
         self._stages, self._lineage = stages, lineage
-        own = {stage.name: self._copied(stage) for stage in stages.plains}
+        copied = {stage.name: self._copied(stage) for stage in stages.plains}
         only = lineage.sequences_only(stages)
         columns = dict.fromkeys(name for stage in stages.sequences for name in stage.field.columns)
         checked = stages.formation is not None and bool(stages.formation.length_texts)  # with the columns that are read
         addressed = {name: self._own(name) for name in columns if name in only and not checked}
-        self.plains: dict[str, KeptColumn] = {name: kept for name, kept in own.items() if kept is not None}
+        self.plains: dict[str, KeptColumn] = {name: column for name, column in copied.items() if column is not None}
         self.tokens: dict[str, KeptColumn | MappedColumn] = {
-            name: kept for name, kept in addressed.items() if kept is not None
+            name: column for name, column in addressed.items() if column is not None
         }
-        names = dict.fromkeys(kept.column.name for kept in (*self.plains.values(), *self.tokens.values()))
+        names = dict.fromkeys(column.column.name for column in (*self.plains.values(), *self.tokens.values()))
         self.words = f"reading column {', '.join(names)} of relation {stages.streams[0].base.entry.name}"
 
     def __bool__(self) -> bool:
@@ -82,8 +82,12 @@ class Gathering:
     def _copied(self, stage: PlainStage) -> KeptColumn | None:
         if isinstance(self._stages.formation, Packed):  # a row is no sample there
             return None
-        kept = self._own(stage.field.column)
-        return kept if isinstance(kept, KeptColumn) and kept.copies and stage.field.copies(kept.column.kind) else None
+        column = self._own(stage.field.column)
+        return (
+            column
+            if isinstance(column, KeptColumn) and column.copies and stage.field.copies(column.column.kind)
+            else None
+        )
 
     def _own(self, name: str) -> KeptColumn | MappedColumn | None:
         """The kept column of the base that a column after all maps is a copy of."""
@@ -221,8 +225,8 @@ class LookingUp:
             chosen: which batch is taken for each.
         """
         begun = moment()
-        own = [self._numbering.draw(epoch, number) for number in chosen]
-        found = FoundBatch(numbers, joined(own), [len(one.samples) for one in own], begun, lost=[()] * len(own))
+        drawn = [self._numbering.draw(epoch, number) for number in chosen]
+        found = FoundBatch(numbers, joined(drawn), [len(one.samples) for one in drawn], begun, lost=[()] * len(drawn))
         with sound(begun):
             self._locate([found])
         return found
@@ -251,8 +255,14 @@ class LookingUp:
             drawn = iter(self._numbering.draw_several(epoch, [number for numbers in steps for number in numbers]))
         each = [[next(drawn) for _ in numbers] for numbers in steps]
         return [
-            FoundBatch(numbers, joined(own), [len(one.samples) for one in own], begun, lost=[one.lost for one in own])
-            for numbers, own in zip(steps, each, strict=True)
+            FoundBatch(
+                numbers,
+                joined(samples),
+                [len(one.samples) for one in samples],
+                begun,
+                lost=[one.lost for one in samples],
+            )
+            for numbers, samples in zip(steps, each, strict=True)
         ]
 
     def _locate(self, found: Sequence[FoundBatch]) -> None:
@@ -272,7 +282,7 @@ class LookingUp:
         gathering = self._gathering
         with blaming(self._stages, samples), self._metrics.timed("fetch_s"), doing(gathering.words):
             shards, offsets = gathering.located(samples)
-            tokens = {column: kept.ragged(shards, offsets).near() for column, kept in gathering.tokens.items()}
+            tokens = {column: narrow.ragged(shards, offsets).near() for column, narrow in gathering.tokens.items()}
             if tokens:
                 self._metrics.read_table(len(samples), {column: each.nbytes for column, each in tokens.items()})
         first = 0

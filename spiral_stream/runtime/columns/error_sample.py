@@ -73,17 +73,17 @@ class blaming:  # noqa: N801  read as a word: ``with blaming(stages, samples):``
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if not isinstance(error, SourceError):
             return
-        place = None
+        row = None
         if isinstance(error.samples, Samples):
             one = error.samples.take(np.array([0]))
         elif self._samples is not None and error.row is not None:
-            place = self._start + error.row
-            one = self._samples.take(np.array([place]))
+            row = self._start + error.row
+            one = self._samples.take(np.array([row]))
         else:
             return
         read_identity(self._stages, one)
         values = identity_table(self._stages, one).to_pylist()[0]
-        raise _named(self._stages, values, error, place, skippable=self._skippable) from error
+        raise _named(self._stages, values, error, row, skippable=self._skippable) from error
 
 
 def _named(

@@ -91,8 +91,8 @@ class Calling:
 
         def part(begin: int) -> pa.Array:
             with renumbered(range(begin, len(table))):
-                some, own = table.slice(begin, CALL_ROWS), keys[begin : begin + CALL_ROWS]
-                return self._sparing(at, function, some, own, begin, reasons)
+                some, part_keys = table.slice(begin, CALL_ROWS), keys[begin : begin + CALL_ROWS]
+                return self._sparing(at, function, some, part_keys, begin, reasons)
 
         if self.pool is None:
             return pa.concat_arrays([part(begin) for begin in begins])

@@ -44,15 +44,15 @@ def check_kept(stages: Stages, run_seed: int) -> None:
     Raises:
         CacheError: they differ; names the row, the function, and the ways out.
     """
-    for at, kept in enumerate(stages.values):
-        if not kept.keys:
+    for at, cached in enumerate(stages.values):
+        if not cached.keys:
             continue
         reader = SampleReader(replace(stages, values=stages.values[:at]), run_seed, Metrics(), processes=False)
         try:
-            _check(stages, reader, kept)
+            _check(stages, reader, cached)
         except SourceError as error:
             msg = (
-                f"cache: the kept values of {', '.join(dict.fromkeys(kept.boundary.names))} are read and not checked: the rows "
+                f"cache: the kept values of {', '.join(dict.fromkeys(cached.boundary.names))} are read and not checked: the rows "
                 f"that they were made of cannot be read here ({error}). They are what was kept; check them once where the rows "
                 "are, by opening the stream there"
             )

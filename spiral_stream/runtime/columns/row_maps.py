@@ -56,9 +56,9 @@ def through(
     for at, step in enumerate(reader.stages.maps):
         if isinstance(step, SampleFilter):
             with remembering_sample(samples):
-                kept = _passing(reader, epoch, samples, step, at)
-            dropped += len(samples) - len(kept)
-            samples = samples if len(kept) == len(samples) else samples.take(kept)
+                samples_left = _passing(reader, epoch, samples, step, at)
+            dropped += len(samples) - len(samples_left)
+            samples = samples if len(samples_left) == len(samples) else samples.take(samples_left)
         elif isinstance(step, SampleFlatMap):
             with remembering_sample(samples):
                 samples = _fanned(reader, epoch, samples, step, at)
@@ -70,11 +70,11 @@ def through(
 
 def _passing(reader: SampleReader, epoch: int, samples: Samples, step: SampleFilter, at: int) -> Int64:
     """Shape [passed], int64: the samples for which a filter is true."""
-    keys, kept = reader.lineage.test_keys(step, at), Made(MASK, at)
+    keys, mask_key = reader.lineage.test_keys(step, at), Made(MASK, at)
     reader.need(epoch, samples, keys)
     mask: pa.Array
-    if kept in reader.kept_by:
-        mask = as_lists(samples.columns.pop(kept))
+    if mask_key in reader.kept_by:
+        mask = as_lists(samples.columns.pop(mask_key))
     elif isinstance(step.predicate, Expr):
         mask = reader.value(samples, step.predicate, step.source, at)
     else:
@@ -99,15 +99,15 @@ def rows_through(
     left_out = set(leaves_out)
     for at in range(upto):
         step = reader.stages.maps[at]
-        own = [key for key in outputs if key.at == at]
-        asked: list[Key] = [key for key in own if key.name not in (MASK, LISTS, REFUSED)]
-        if isinstance(step, SampleFilter | SampleFlatMap) and (own or at in left_out):
-            asked += (
+        made = [key for key in outputs if key.at == at]
+        wanted: list[Key] = [key for key in made if key.name not in (MASK, LISTS, REFUSED)]
+        if isinstance(step, SampleFilter | SampleFlatMap) and (made or at in left_out):
+            wanted += (
                 reader.lineage.test_keys(step, at) if isinstance(step, SampleFilter) else _list_keys(reader, step, at)
             )
         with remembering_sample(samples):
-            reader.need(0, samples, asked)
-            for key in own:
+            reader.need(0, samples, wanted)
+            for key in made:
                 if key.name == REFUSED:  # the last of its map
                     found[key] = _spread(reader.reasons(samples, _inputs(reader, step, at), at), alive, len(rows))
                     continue
@@ -146,8 +146,8 @@ def _inputs(reader: SampleReader, step: Sampled, at: int) -> Sequence[Key]:
 
 def _list_keys(reader: SampleReader, step: SampleFlatMap, at: int) -> list[Key]:
     """What a flat_map reads: what it gave, if that is kept."""
-    kept = Made(LISTS, at)
-    return [kept] if kept in reader.kept_by else list(reader.lineage.keys(step.function.columns, at))
+    lists_key = Made(LISTS, at)
+    return [lists_key] if lists_key in reader.kept_by else list(reader.lineage.keys(step.function.columns, at))
 
 
 def _assembled(
@@ -177,15 +177,15 @@ def _assembled(
         bad = samples.take(np.array(rows))
         before = reader.need_identity(epoch, bad, at)
         bad.columns.update(
-            {key: bad.columns[own] for key, own in zip(identity_keys(reader.stages), before, strict=True)}
+            {key: bad.columns[column] for key, column in zip(identity_keys(reader.stages), before, strict=True)}
         )
         lost.append(Lost(bad, [why[row] for row in rows], step.function.name))
     table = pa.concat_tables([no_rows(step.schema()), *made])
     count = len(table)
     nowhere = np.zeros(count, dtype=np.uint64)
-    places = Places(np.zeros(count, dtype=np.int32), nowhere, nowhere)
+    sources = Places(np.zeros(count, dtype=np.int32), nowhere, nowhere)
     columns: dict[Key, Any] = {Made(name, at): table[name].combine_chunks() for name in table.column_names}
-    return Samples(places, np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64), columns)
+    return Samples(sources, np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64), columns)
 
 
 def _fanned(reader: SampleReader, epoch: int, samples: Samples, step: SampleFlatMap, at: int) -> Samples:
@@ -218,8 +218,8 @@ def _parts(lists: pa.Array, refused: NDArray[np.bool_], parents: Int64) -> pa.Ar
     if not refused.any():
         return lists.flatten()
     empty = refused[parents]
-    kept = lists.take(pa.array(np.flatnonzero(~refused))).flatten()
-    return kept.take(pa.array(np.cumsum(~empty) - 1, mask=empty))
+    flat = lists.take(pa.array(np.flatnonzero(~refused))).flatten()
+    return flat.take(pa.array(np.cumsum(~empty) - 1, mask=empty))
 
 
 def _spread(values: pa.Array, alive: Int64, count: int) -> pa.Array:

@@ -145,15 +145,15 @@ class Samples:
                 key: v.run(first, last) if isinstance(v, Ragged) else v.slice(first, count)
                 for key, v in self.columns.items()
             }
-            own = slice(first, last)
-            out.append(Samples(self.places.run(first, last), self.parts[own], self.origins[own], columns))
+            part = slice(first, last)
+            out.append(Samples(self.places.run(first, last), self.parts[part], self.origins[part], columns))
             first = last
         return out
 
     def only(self, keys: Iterable[Key]) -> "Samples":
         """Return the same samples with these columns only."""
-        kept = {key: self.columns[key] for key in keys if key in self.columns}
-        return Samples(self.places, self.parts, self.origins, kept)
+        columns = {key: self.columns[key] for key in keys if key in self.columns}
+        return Samples(self.places, self.parts, self.origins, columns)
 
     @classmethod
     def at(cls, places: Places) -> "Samples":
@@ -306,22 +306,22 @@ class SampleReader:
         late = [name for name in names if name != STREAM_ID and name not in self._kept]
         if late:
             self.metrics.read(len(samples), {name: columns[name].nbytes for name in late})
-        kept = {name: columns[name].nbytes for name in names if name in self._kept}
-        if kept:
-            self.metrics.read_table(len(samples), kept)
+        sizes = {name: columns[name].nbytes for name in names if name in self._kept}
+        if sizes:
+            self.metrics.read_table(len(samples), sizes)
         return columns
 
     def made(self, epoch: int, samples: Samples, key: Made) -> dict[Key, pa.Array | Ragged]:
         name, at = key.name, key.at
         step = self.stages.maps[at]
-        kept = self.kept_by.get(key)
-        if kept is not None:
+        cached = self.kept_by.get(key)
+        if cached is not None:
             with self.metrics.timed("fetch_s"):
                 found: dict[Key, pa.Array | Ragged] = {}
-                found[key] = kept.read(key, samples.places, ragged=isinstance(step, SampleTokens))
+                found[key] = cached.read(key, samples.places, ragged=isinstance(step, SampleTokens))
                 why = Made(REFUSED, at)
                 if self._tolerant and why in self.kept_by:
-                    found[Refusal(at)] = as_lists(kept.read(why, samples.places, ragged=False))
+                    found[Refusal(at)] = as_lists(cached.read(why, samples.places, ragged=False))
             return found
         if isinstance(step, SampleTokens):
             return self._tokenized(samples, step, at)
@@ -365,8 +365,8 @@ class SampleReader:
     def refused_by(self, samples: Samples, keys: Iterable[Key], at: int) -> NDArray[np.bool_]:
         """Return which samples a map refuses, or what it reads: shape [S], bool. The map has been made."""
         out = self.refused(samples, keys)
-        own = samples.columns.get(Refusal(at)) if self._tolerant else None
-        return out if own is None else out | as_lists(own).is_valid().to_numpy(zero_copy_only=False)
+        reasons = samples.columns.get(Refusal(at)) if self._tolerant else None
+        return out if reasons is None else out | as_lists(reasons).is_valid().to_numpy(zero_copy_only=False)
 
     def reasons(self, samples: Samples, keys: Iterable[Key], at: int) -> pa.Array:
         """Return why a map, or what it reads, refuses each sample, as text: null where nothing does."""
@@ -413,8 +413,8 @@ class SampleReader:
         values = columns[0] if len(columns) == 1 else [repr(row) for row in zip(*columns, strict=True)]
         hashes = np.empty((len(values), 2), dtype=np.uint64)
         for stream, where in split(samples.places):
-            own = values if len(where) == len(values) else [values[at] for at in where.tolist()]
-            hashes[where] = seeding.identity_hashes(stages.streams[stream].name, own)
+            row_keys = values if len(where) == len(values) else [values[at] for at in where.tolist()]
+            hashes[where] = seeding.identity_hashes(stages.streams[stream].name, row_keys)
         keys = seeding.sample_keys(self.run_seed, epoch, hashes, samples.places.passes)
         parts = samples.parts // self.lineage.fan_out(at)
         return np.where(parts > 0, seeding.combine(keys, parts.astype(np.uint64)), keys) if parts.any() else keys

@@ -57,8 +57,8 @@ class _TokenPlaces:
     def need_accepted(self) -> None:
         """Raise the error of the first refused place. So the error does not depend on what is cached."""
         if self.refused:
-            place = min(self.refused)
-            raise DataError(self.refused[place], row=place)
+            row = min(self.refused)
+            raise DataError(self.refused[row], row=row)
 
 
 @final
@@ -146,8 +146,8 @@ class TokenFeed:
         shards = manifest.shard_of(ordinals)
         order = _grouping(shards, len(self._keys))
         sorted_shards = shards if order is None else shards[order]
-        asked = ordinals if order is None else ordinals[order]
-        offsets: Int64 = (asked - manifest.starts[sorted_shards]).astype(np.int64)
+        ordered = ordinals if order is None else ordinals[order]
+        offsets: Int64 = (ordered - manifest.starts[sorted_shards]).astype(np.int64)
         addresses, sizes = np.zeros(count, dtype=np.uint64), np.zeros(count, dtype=np.int64)
         missing: list[Int64] = []
         refused: dict[int, str] = {}
@@ -172,10 +172,14 @@ class TokenFeed:
         left = np.concatenate(missing) if missing else np.empty(0, dtype=np.int64)
         if order is None:
             return _TokenPlaces(addresses, sizes, refused, left, owners)
-        places = np.empty(count, dtype=np.int64)
-        places[order] = np.arange(count)
+        at_rows = np.empty(count, dtype=np.int64)
+        at_rows[order] = np.arange(count)
         return _TokenPlaces(
-            addresses[places], sizes[places], {int(order[at]): why for at, why in refused.items()}, order[left], owners
+            addresses[at_rows],
+            sizes[at_rows],
+            {int(order[at]): why for at, why in refused.items()},
+            order[left],
+            owners,
         )
 
     def _need_aligned(self, stored: CachedShard, cache: CacheReader) -> None:
@@ -189,8 +193,8 @@ class TokenFeed:
 
     def _encode(self, ordinals: UInt64, found: _TokenPlaces) -> None:
         """Encode the rows that are not cached, and enter their places."""
-        places = found.missing[np.argsort(ordinals[found.missing], kind="stable")]  # in storage order no source copies
-        parts = [places[at : at + TOGETHER] for at in range(0, len(places), TOGETHER)]
+        missing = found.missing[np.argsort(ordinals[found.missing], kind="stable")]  # in storage order no source copies
+        parts = [missing[at : at + TOGETHER] for at in range(0, len(missing), TOGETHER)]
         run = map if self._pool is None or len(parts) == 1 else self._pool.map
         for part, rows in zip(parts, run(self._kept, [ordinals[part] for part in parts]), strict=True):
             found.owners.append(rows.payload)
@@ -230,8 +234,8 @@ def _groups(shards: NDArray[np.intp]) -> Iterator[tuple[int, slice]]:
 def _refused(stored: CachedShard, at: Int64, start: int) -> dict[int, str]:
     """Return the reasons of the refused rows among rows ``at`` of a shard, by place."""
     empty = np.flatnonzero((at >= 0) & (stored.sizes[at] == 0)).tolist()  # a refused row has no payload
-    reasons = ((place, stored.refused(int(at[place]))) for place in empty)
-    return {place + start: reason for place, reason in reasons if reason is not None}
+    reasons = ((row, stored.refused(int(at[row]))) for row in empty)
+    return {row + start: reason for row, reason in reasons if reason is not None}
 
 
 def encoded(encoder: TextEncoder | ChatEncoder, texts: pa.Table, refused: dict[int, str] | None) -> Ragged:
@@ -333,8 +337,8 @@ class TokenColumns:
         whole = [(0, np.arange(len(places)))]
         out = []
         for stream, where in whole if len(feeds) == 1 else split(places):
-            own = ordinals(self._stages.streams, stream, places.rows[where])
-            out.append((where, _at_rows(feeds[stream], own, where, refused, ask)))
+            rows = ordinals(self._stages.streams, stream, places.rows[where])
+            out.append((where, _at_rows(feeds[stream], rows, where, refused, ask)))
         return out
 
 

@@ -112,15 +112,15 @@ def keep_values(opened: Opened, stages: Stages, report: Callable[[Progress | Bui
         what there is now.
     """
     done = Progress(0, 0, 0, 0, 0, 0)
-    for number, kept in enumerate(stages.values):
+    for number, values in enumerate(stages.values):
         for at in range(len(stages.streams)):
             source = ValueSource(opened, at, number)
-            with working(f"values of {_names(kept)}"):
-                build(source, [kept.values[at]], kept.root, builders_in_force, report)
-            have, need, size = kept.built(at)
+            with working(f"values of {_names(values)}"):
+                build(source, [values.values[at]], values.root, builders_in_force, report)
+            have, need, size = values.built(at)
             shards = len(stages.streams[at].base.manifest.shard_names)
-            own = (shards, shards, have, need, 0, size)
-            sums = [getattr(done, name) + more for name, more in zip(Progress.__slots__, own, strict=True)]
+            progress = (shards, shards, have, need, 0, size)
+            sums = [getattr(done, name) + more for name, more in zip(Progress.__slots__, progress, strict=True)]
             done = Progress(*sums)
     return done
 
@@ -128,19 +128,19 @@ def keep_values(opened: Opened, stages: Stages, report: Callable[[Progress | Bui
 def value_statuses(stages: Stages) -> list[CacheStatus]:
     """Return how far the values of each boundary are made, per stream."""
     out = []
-    for kept in stages.values:
+    for values in stages.values:
         for at, stream in enumerate(stages.streams):
-            have, need, size = kept.built(at)
+            have, need, size = values.built(at)
             out.append(
                 CacheStatus(
                     field=", ".join(
-                        dict.fromkeys(_field(stages, key) for key, _ in kept.boundary.outputs if key.name != REFUSED)
+                        dict.fromkeys(_field(stages, key) for key, _ in values.boundary.outputs if key.name != REFUSED)
                     ),
                     relation=stream.base.entry.name,
-                    column=", ".join(kept.boundary.stored),
-                    form=f"values of {_names(kept)}",
-                    fingerprint=kept.values[at].fingerprint,
-                    folder=kept.files[at].folder,
+                    column=", ".join(values.boundary.stored),
+                    form=f"values of {_names(values)}",
+                    fingerprint=values.values[at].fingerprint,
+                    folder=values.files[at].folder,
                     rows=need,
                     built=have,
                     payload_bytes=size,

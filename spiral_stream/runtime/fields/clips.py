@@ -115,10 +115,10 @@ class ClipFeed:
             SourceError: the relation cannot be read.
         """
         with self._metrics.timed("fetch_s"), doing(f"reading column {self._column} of relation {self._name}"):
-            kept = self._stored(self._cache, rows)
+            stored = self._stored(self._cache, rows)
             # refused clips are tried again: the file may be mended, or this sample may need other frames of it
-            kept = [None if each is not None and each[0].refused(each[1]) is not None else each for each in kept]
-            missing = np.array([at for at, each in enumerate(kept) if each is None], dtype=np.int64)
+            stored = [None if each is not None and each[0].refused(each[1]) is not None else each for each in stored]
+            missing = np.array([at for at, each in enumerate(stored) if each is None], dtype=np.int64)
             missing = missing[np.argsort(rows[missing], kind="stable")]  # in storage order no source copies to reorder
             names = [self._column, *(TIMES if self._timed else ())]
             table = self.rows.fetch(rows[missing], names) if len(missing) else pa.table({name: [] for name in names})
@@ -130,7 +130,7 @@ class ClipFeed:
                 index = index if self._kind else self._stored(self._index, rows)
                 located = [self._locate(table[self._column], row) for row in range(len(missing))]
         self._metrics.add(cached_rows=len(rows) - len(missing), source_rows=len(missing))
-        return Found(kept, index, at.tolist(), table, located)
+        return Found(stored, index, at.tolist(), table, located)
 
     def fetching(self, found: Found, part: list[int], keys: UInt64) -> "Fetch | None":
         """Return what fetches the packets that `render` decodes; None where nothing comes over a network.
@@ -250,13 +250,13 @@ class ClipFeed:
         with self._metrics.timed("decode_s"):
             frames = decode(index, fetched.read, wanted, fetched.size, fetched.fed)
         height, width = index.displayed
-        placed = program.geometry(np.array([height], np.int32), np.array([width], np.int32), np.array([key]))
+        geometry = program.geometry(np.array([height], np.int32), np.array([width], np.int32), np.array([key]))
         for first in range(0, len(clip.back), TOGETHER):
             some = clip.back[first : first + TOGETHER]
-            boxes = np.tile(placed.boxes()[:, :4], (len(some), 1))
+            boxes = np.tile(geometry.boxes()[:, :4], (len(some), 1))
             shown = [frames[at] for at in some.tolist()]
             corners, strides, _ = to_rgb(shown, boxes, index.rotation, index.full_range, index.matrix)
-            inside = placed.inside_boxes(np.zeros(len(some), dtype=np.int64))  # one draw per clip
+            inside = geometry.inside_boxes(np.zeros(len(some), dtype=np.int64))  # one draw per clip
             program.render(inside, corners, strides, inside.crop_h, inside.crop_w, out[first : first + TOGETHER])
         self._metrics.add(
             short_clips=int(clip.short),
@@ -317,8 +317,8 @@ class ClipFeed:
                 self._metrics.add(source_bytes=rows.source_bytes)
                 clips.put_rows(np.array([row]), rows)
                 continue
-            shard, place = stored
-            where = np.array([place])
+            shard, stored_row = stored
+            where = np.array([stored_row])
             clips.put(np.array([row]), *shard.locate(where), {n: a[where] for n, a in shard.beside.items()}, shard)
         if self._cache is not None:
             self._cache.verify(clips.addresses, clips.sizes)
@@ -326,9 +326,9 @@ class ClipFeed:
 
     def _stored(self, cache: Any, rows: UInt64) -> list[Stored | None]:
         out: list[Stored | None] = [None] * len(rows)
-        for places, shard, at in stored_rows(self._relation, cache, rows):
-            for place, where in zip(places.tolist(), at.tolist(), strict=True):
-                out[place] = (shard, where)
+        for indices, shard, at in stored_rows(self._relation, cache, rows):
+            for index, where in zip(indices.tolist(), at.tolist(), strict=True):
+                out[index] = (shard, where)
         return out
 
 

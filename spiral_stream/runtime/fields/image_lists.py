@@ -101,13 +101,13 @@ class ImageListFeed:
             self._metrics.timed("fetch_s"),
             doing(f"reading column {column} of relation {self._relation.entry.name}"),
         ):
-            for places, stored, rows in stored_rows(self._relation, self._cache, ordinals):
-                left[places] = False
-                addresses[places], sizes[places] = stored.locate(rows)
-                counts[places] = stored.beside[COUNT][rows]
+            for indices, stored, rows in stored_rows(self._relation, self._cache, ordinals):
+                left[indices] = False
+                addresses[indices], sizes[indices] = stored.locate(rows)
+                counts[indices] = stored.beside[COUNT][rows]
                 owners.append(stored)
-                for place, row in zip(places.tolist(), rows.tolist(), strict=True) if stored.any_refused else ():
-                    reasons[place] = stored.refused(row)
+                for index, row in zip(indices.tolist(), rows.tolist(), strict=True) if stored.any_refused else ():
+                    reasons[index] = stored.refused(row)
             if self._cache is not None:
                 self._cache.verify(addresses[~left], sizes[~left])
             missing = np.flatnonzero(left)
@@ -175,11 +175,13 @@ class ImageListFeed:
         out_PN[np.arange(width) >= found.counts[:, None]] = 0
         if not len(owners):
             return [np.empty((0, 2), dtype=np.int32)] * len(found.counts)
-        own = keys[owners] if alike else item_keys(keys[owners], items)
+        image_keys = keys[owners] if alike else item_keys(keys[owners], items)
         flat = out_PN.reshape(-1, *out_PN.shape[2:])
         with self._metrics.timed("transform_s"):
             try:
-                fill_rows(flat, owners * width + items, lambda into: self.one.transform(rows, own, program, into))
+                fill_rows(
+                    flat, owners * width + items, lambda into: self.one.transform(rows, image_keys, program, into)
+                )
             except DataError as error:
                 at = error.row or 0
                 raise of_item(int(items[at]), error, int(owners[at])) from error
@@ -194,9 +196,9 @@ class ImageListFeed:
             if found.reasons[row] is not None:
                 raise DataError(found.reasons[row] or "", row=row)
             facts, begins = unpack(bytes_at(int(found.addresses[row]), int(found.sizes[row])))
-            own = slice(starts[row], starts[row] + found.counts[row])
-            rows.addresses[own] = found.addresses[row] + begins.astype(np.uint64)
-            rows.heights[own], rows.widths[own], rows.lengths[own] = facts.T
+            images = slice(starts[row], starts[row] + found.counts[row])
+            rows.addresses[images] = found.addresses[row] + begins.astype(np.uint64)
+            rows.heights[images], rows.widths[images], rows.lengths[images] = facts.T
         rows.owners += found.owners
         self._direct(found, owners, items, rows)
         return rows
@@ -209,21 +211,21 @@ class ImageListFeed:
         if lists.null_count:
             raise DataError(NULL_LIST, row=int(direct[lists.is_null().to_numpy(zero_copy_only=False)][0]))
         flat, whose = flattened(lists)
-        places = np.flatnonzero(found.at[owners] >= 0)
+        indices = np.flatnonzero(found.at[owners] >= 0)
         with self._metrics.timed("fetch_s"), renumbered(direct[whose]):
             if found.held is None:
                 data = resolve(flat, self._relation.base, self._kind.decoder.limits.bytes)
             else:
                 begins = np.cumsum([0, *pc.list_value_length(found.references).fill_null(0).to_pylist()])
-                at = begins[found.at[owners[places]]] + items[places]
+                at = begins[found.at[owners[indices]]] + items[indices]
                 data = need_all([found.held[each] for each in at.tolist()])
         with self._metrics.timed("transform_s"):
-            place = -1
+            index = -1
             try:
-                for place, encoded in zip(places.tolist(), data, strict=True):  # 5 us per image; decoding takes 800
-                    rows.put(place, self._kind.keep(int(items[place]), encoded))
+                for index, encoded in zip(indices.tolist(), data, strict=True):  # 5 us per image; decoding takes 800
+                    rows.put(index, self._kind.keep(int(items[index]), encoded))
             except DataError as error:
-                error.row = int(owners[place])
+                error.row = int(owners[index])
                 raise
         self._metrics.add(source_bytes=sum(map(len, data)))
 

@@ -57,9 +57,9 @@ def stored_rows(
         stored = cache.shard(manifest.content_keys[int(shard)].as_py())
         if stored is None:
             continue
-        places = np.flatnonzero(shards == shard)
-        found = stored.find(ordinals[places] - manifest.starts[shard])
-        yield places[found >= 0], stored, found[found >= 0]
+        indices = np.flatnonzero(shards == shard)
+        found = stored.find(ordinals[indices] - manifest.starts[shard])
+        yield indices[found >= 0], stored, found[found >= 0]
 
 
 Sizes = NDArray[np.int32]  # [P, 2] height and width
@@ -126,8 +126,8 @@ class ImageFeed:
     def _places_left(self, cache: CacheReader, ordinals: UInt64) -> NDArray[np.int64]:
         """Return the places of rows that a cache does not have."""
         left = np.ones(len(ordinals), dtype=np.bool_)
-        for places, _, _ in stored_rows(self._relation, cache, ordinals):
-            left[places] = False
+        for indices, _, _ in stored_rows(self._relation, cache, ordinals):
+            left[indices] = False
         return np.flatnonzero(left)
 
     def left(self, ordinals: UInt64) -> UInt64:
@@ -216,8 +216,8 @@ class ImageFeed:
         eligible = region.eligible(rows.addresses, rows.lengths)
         for row in np.flatnonzero(eligible).tolist() if self._kind.turns else ():  # 3 us per row; decoding takes 800
             eligible[row] = orientation(rows.kept(row).payload) == UPRIGHT
-        placed = program.geometry(rows.heights, rows.widths, keys)
-        boxes = placed.boxes()[:, :4]
+        geometry = program.geometry(rows.heights, rows.widths, keys)
+        boxes = geometry.boxes()[:, :4]
         for start in range(0, len(eligible), region.TOGETHER):
             part = slice(start, start + region.TOGETHER)
             decoded = None
@@ -227,7 +227,7 @@ class ImageFeed:
             if decoded is None:  # progressive, CMYK, turned or damaged: the full decoder reads it, or raises
                 program.run(self._whole(rows, part), keys[part], out[part])
             else:
-                inside = placed.inside_boxes(part)
+                inside = geometry.inside_boxes(part)
                 program.render(inside, *decoded, inside.crop_h, inside.crop_w, out[part])
 
     def _rows(self, ordinals: UInt64, held: Held | None) -> StoredRows:
@@ -241,14 +241,14 @@ class ImageFeed:
         """Enter the rows that the cache holds, and return the places of the others."""
         left = np.ones(len(ordinals), dtype=np.bool_)
         with self._metrics.timed("fetch_s"):
-            for places, stored, at in stored_rows(self._relation, cache, ordinals):
-                left[places] = False
+            for indices, stored, at in stored_rows(self._relation, cache, ordinals):
+                left[indices] = False
                 if stored.any_refused:
-                    self._refuse(places, [stored.refused(each) for each in at.tolist()])
+                    self._refuse(indices, [stored.refused(each) for each in at.tolist()])
                 rows.owners.append(stored)
-                rows.addresses[places], rows.lengths[places] = stored.locate(at)
-                rows.heights[places] = stored.beside["height"][at]
-                rows.widths[places] = stored.beside["width"][at]
+                rows.addresses[indices], rows.lengths[indices] = stored.locate(at)
+                rows.heights[indices] = stored.beside["height"][at]
+                rows.widths[indices] = stored.beside["width"][at]
             cache.verify(rows.addresses, rows.lengths)
             self._metrics.add(cached_rows=int(np.count_nonzero(~left)))
         return np.flatnonzero(left)
@@ -366,7 +366,7 @@ def fill_rows(out: NDArray[Any], rows: NDArray[np.int64], fill: Callable[[NDArra
     first, stop = int(rows[0]), int(rows[-1]) + 1
     if stop - first == len(rows):
         return fill(out[first:stop])
-    own = np.empty((len(rows), *out.shape[1:]), dtype=out.dtype)
-    found = fill(own)
-    out[rows] = own
+    out_rows = np.empty((len(rows), *out.shape[1:]), dtype=out.dtype)
+    found = fill(out_rows)
+    out[rows] = out_rows
     return found

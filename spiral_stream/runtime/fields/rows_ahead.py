@@ -84,11 +84,11 @@ class RowsAhead:
         if len(ordinals) and self._groups:
             with self._lock:
                 found = [(group, group.places(ordinals)) for group in self._groups]
-            for group, places in found:
-                table = None if places is None else self._read(group, columns)
+            for group, indices in found:
+                table = None if indices is None else self._read(group, columns)
                 if table is not None and table.column_names == list(columns):
                     self._took(group, len(ordinals))
-                    return table.take(pa.array(places))
+                    return table.take(pa.array(indices))
         return self._relation.fetch(ordinals, columns)
 
     def _read(self, group: _Group, columns: Sequence[str]) -> pa.Table | None:

@@ -44,8 +44,8 @@ class SequenceColumn:
         self, gathered: Mapping[str, Ragged], columns: Mapping[Key, pa.Array | Ragged]
     ) -> dict[str, pa.Array]:
         """The columns of a batch that may hold null items: none that was gathered."""
-        own = {name: columns[key] for name, key in self.keys.items() if name not in gathered}
-        return {name: each for name, each in own.items() if isinstance(each, pa.Array) and null_items(each)}
+        stored = {name: columns[key] for name, key in self.keys.items() if name not in gathered}
+        return {name: each for name, each in stored.items() if isinstance(each, pa.Array) and null_items(each)}
 
     def longest(self, found: Mapping[str, Mapping[str, Ragged]]) -> Int64 | None:
         """The length of each sample's longest sequence in the columns that share the width; None if it is one column."""
@@ -115,24 +115,24 @@ class SequenceFilling:
             attempt = partial(draft.refusals.attempt, column.name, 0, len(lengths))
             attempt(lambda a, b: need_room(column.name, lengths[a:b], width))
         alone = len(self._columns) == max(1, len(column.fields[0].together))
-        multiple, own = column.fields[0].multiple, self._own.get(column.name)
-        placed = place(tokens, draft.shape, multiple, alone=alone, fixed=width, longest=longest, own=own)
+        multiple, starts = column.fields[0].multiple, self._own.get(column.name)
+        layout = place(tokens, draft.shape, multiple, alone=alone, fixed=width, longest=longest, own=starts)
         written: list[tuple[TokenField, NDArray[Any]]] = []
         for stage in column.fields:
             if isinstance(stage.field, CuSeqlens):
-                draft.fields[stage.name] = stage.field.cu_seqlens(placed)
+                draft.fields[stage.name] = stage.field.cu_seqlens(layout)
                 continue
             assert isinstance(stage.field, TokenField), stage.field
-            draft.fields[stage.name] = self._slot(stage, placed)
+            draft.fields[stage.name] = self._slot(stage, layout)
             written.append((stage.field, draft.fields[stage.name]))
         whose = None if draft.shape.packing is None else draft.samples  # in packed rows a piece, not a row, is a sample
 
         def fill(first: int, last: int) -> None:
-            part, pieces = placed.part(first, last)
+            part, pieces = layout.part(first, last)
             with self._metrics.timed("collate_s"), blaming(self._stages, whose, pieces.start):
                 column.write(found, part, pieces, [(each, out[first:last]) for each, out in written])
 
-        borders = cuts(placed)
+        borders = cuts(layout)
         if len(borders) == 2:  # noqa: PLR2004  one run of rows: a handover to another thread costs as much as the work
             draft.refusals.attempt(column.name, borders[0], borders[1], fill)
             return

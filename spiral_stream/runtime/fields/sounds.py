@@ -129,9 +129,9 @@ class SoundBatch:
 
         def render(a: int, b: int) -> None:
             some, some_times = self.references.slice(a, b - a), [each.slice(a, b - a) for each in self.times]
-            own = None if held is None else held[a - start : b - start]
+            held_rows = None if held is None else held[a - start : b - start]
             part = self.places.take(np.arange(a, b))
-            self.field.render(part, some, some_times, self.keys[a:b], self.out[a:b], own)
+            self.field.render(part, some, some_times, self.keys[a:b], self.out[a:b], held_rows)
 
         attempt(render)
 

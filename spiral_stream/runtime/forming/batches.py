@@ -253,7 +253,7 @@ class FormedBatches(Numbering):
         need_sound()
         begins = self.chapters.lanes_of(epoch).begins()[1:-1].astype(np.int64)
         of_lanes = np.split(positions, np.searchsorted(positions, begins))
-        return merge(*(self._holding(epoch, own, stream, row) for own in of_lanes if len(own)))
+        return merge(*(self._holding(epoch, numbers, stream, row) for numbers in of_lanes if len(numbers)))
 
     def _holding(self, epoch: int, positions: Int64, stream: int, row: int) -> Iterator[int]:
         """The batches of one lane that hold a surviving row of a stream, ascending; its chapters are formed one by one.
@@ -282,10 +282,10 @@ class FormedBatches(Numbering):
         """The batches of one chapter that hold a row, ascending, and whether a sample of it waits there."""
         known = self.chapters.known_of(epoch)
         with self.chapters.request(f"the place of a row in epoch {epoch}"):
-            own = lane != known.end and number < known.of_positions(lane)
+            is_known = lane != known.end and number < known.of_positions(lane)
             if not self.forming.arithmetic:
                 self.limits.need_row_near(
-                    epoch, number if own else max(map(known.of_positions, range(self._lanes.count)))
+                    epoch, number if is_known else max(map(known.of_positions, range(self._lanes.count)))
                 )
             chapter = self.chapters.apart(epoch, lane, number)
             chapter.finish()

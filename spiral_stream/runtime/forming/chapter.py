@@ -63,19 +63,19 @@ class Chapter:
         self.sound = True  # False once an error or an interrupt broke off a step; then the chapter is formed anew
 
     def _context(self) -> Context:
-        forming, place = self._forming, (self._epoch, self.lane, self.number)
-        seed = seeding.key("assemble", forming.reader.run_seed, *place)
-        return Context(*place, forming.stages.batches.lanes.count, seed)
+        forming, chapter_key = self._forming, (self._epoch, self.lane, self.number)
+        seed = seeding.key("assemble", forming.reader.run_seed, *chapter_key)
+        return Context(*chapter_key, forming.stages.batches.lanes.count, seed)
 
     def _setting(self) -> Setting:
         forming = self._forming
         shares, ahead = self._balance() or (None, None)
         ends = not forming.leaves or (self._rests is not None and self._rests.ends)
-        place = (
+        chapter_key = (
             ("end", forming.stages.order.run_seed, self._epoch) if self._rests is not None and self._rests.ends else ()
         )
         return Setting(
-            key=seeding.key(*(place or ("chapter", forming.stages.order.run_seed, self._epoch, self.number))),
+            key=seeding.key(*(chapter_key or ("chapter", forming.stages.order.run_seed, self._epoch, self.number))),
             size=self._count,
             multiple=forming.multiple,
             batch_size=forming.batch_size,
@@ -137,8 +137,8 @@ class Chapter:
                 parts = (values[:, -2], values[:, -1]) if "offset" in forming.rest_columns else None
             else:
                 window = self._positions.take(self._at, self._at + take)
-                places, parts = forming.stages.epochs.places(self._epoch, window), None
-                begun = Samples.at(places)
+                rows_at, parts = forming.stages.epochs.places(self._epoch, window), None
+                begun = Samples.at(rows_at)
                 samples, filtered, lost = through(reader, self._epoch, begun, self._assemblers, final=final)
                 positions = window[samples.origins]
             with remembering_sample(samples):
@@ -171,8 +171,8 @@ class Chapter:
         if forming.assembles:
             return self._assembled_again(values, lanes)
         positions, back = np.unique(values[:, 0].astype(np.uint64), return_inverse=True)
-        places = forming.stages.epochs.places(self._epoch, positions)
-        samples, *_ = through(forming.reader, self._epoch, Samples.at(places), {}, final=False)
+        rows_at = forming.stages.epochs.places(self._epoch, positions)
+        samples, *_ = through(forming.reader, self._epoch, Samples.at(rows_at), {}, final=False)
         fan_out = forming.fan_out
         wanted = back * fan_out + (values[:, 1] if "part" in forming.rest_columns else 0)
         found = samples.origins * fan_out + samples.parts
@@ -221,8 +221,8 @@ class Chapter:
             last = min(len(samples), first + max(1, self._former.room))
             part = samples if last - first == len(samples) else samples.take(np.arange(first, last))
             with blaming(self._forming.stages), remembering_sample(part):
-                own = None if parts is None else (parts[0][first:last], parts[1][first:last])
-                window = self._forming.window(part, self._samples.count, own)
+                window_parts = None if parts is None else (parts[0][first:last], parts[1][first:last])
+                window = self._forming.window(part, self._samples.count, window_parts)
             self._hold(part, positions[first:last])
             with blaming(self._forming.stages):
                 formed = self._formed(window, final=final and last == len(samples))
@@ -299,8 +299,8 @@ class Chapter:
     def fill_of(self, batch: Membership) -> Fill:
         """Return a batch of the chapter, for `PadPartial` to repeat."""
         parts = (None, None) if batch.packing is None else (batch.packing.offsets, batch.packing.lengths)
-        own = [(self.lane, self.places_of(batch.samples, *parts))]
-        return Fill(batch, Rests.of(own, len(self._forming.rest_columns)))
+        members = [(self.lane, self.places_of(batch.samples, *parts))]
+        return Fill(batch, Rests.of(members, len(self._forming.rest_columns)))
 
     def rest(self) -> NDArray[np.int64]:
         """Return what no batch holds, as rows of `Forming.rest_columns`; the chapter is complete."""

@@ -92,8 +92,8 @@ class HeldSamples:
         window = self._window_of(numbers)
         for at in np.unique(window).tolist():
             mine = np.flatnonzero(window == at)
-            own = numbers[mine] - self._firsts[at]
-            positions[mine], parts[mine] = self._positions[at][own], self._windows[at].parts[own]
+            offsets = numbers[mine] - self._firsts[at]
+            positions[mine], parts[mine] = self._positions[at][offsets], self._windows[at].parts[offsets]
         return positions, parts
 
     def numbers_of(self, stream: int, row: int) -> Int64:

@@ -330,13 +330,13 @@ class Forming:
         if any(each in cacheable for each in self.unknown()):
             out.append("stream.materialize(), or the asset that builds the token cache")
         others = [each for each in self.unknown() if each not in cacheable]
-        kept = {what for what, of_cache in self._deciding(declared=True) if of_cache}
-        if declared := [each for each in others if each in kept]:
+        deciding = {what for what, of_cache in self._deciding(declared=True) if of_cache}
+        if declared := [each for each in others if each in deciding]:
             out.append(f"stream.materialize() keeps what {', '.join(declared)} gives")
         assembling = [each for each in others if each.startswith(SampleAssembly.VERB)]
         if assembling:
             out.append(self._assembling_way_out(assembling))
-        if rest := [each for each in others if each not in kept and each not in assembling]:
+        if rest := [each for each in others if each not in deciding and each not in assembling]:
             more = (
                 "put .cache() after its functions and call stream.materialize(), or keep it as a column of the relation"
             )

@@ -93,8 +93,8 @@ class OpenChapters:
     def _new(self, epoch: int, lane: int, number: int, *, counting: bool = False) -> Chapter:
         """A chapter of which nothing is formed."""
         forming, known = self.forming.for_counting() if counting else self.forming, self.known_of(epoch)
-        own = lane != known.end and number < known.of_positions(lane)
-        return Chapter(forming, epoch, lane, number, None if own else self.rests(epoch, lane))
+        is_known = lane != known.end and number < known.of_positions(lane)
+        return Chapter(forming, epoch, lane, number, None if is_known else self.rests(epoch, lane))
 
     def apart(self, epoch: int, lane: int, number: int) -> Chapter:
         """Return a chapter of which nothing is formed and no batch is drawn, to look at."""

@@ -132,8 +132,8 @@ def _read_rests(file: Path, begin: int) -> tuple[dict[tuple[int, int], Int64], i
         if found is None:
             at, skipped = at + block, skipped + any(data[at : at + block])
             continue
-        place, rest, at = found
-        out[place] = rest
+        chapter, rest, at = found
+        out[chapter] = rest
         end = at
     return out, begin + end, skipped
 

@@ -242,10 +242,10 @@ class CountedBatches(Numbering):
     def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
         batches, out, first = self._batches(epoch), list[Drawn](), 0
         positions = [batches.positions(batch_number(number)) for number in numbers]
-        places = self._stages.epochs.places(epoch, positions[0] if len(numbers) == 1 else np.concatenate(positions))
+        samples = self._stages.epochs.places(epoch, positions[0] if len(numbers) == 1 else np.concatenate(positions))
         for number, each in zip(numbers, positions, strict=True):
-            own, filler = places.run(first, first + len(each)), batches.filler(number)
-            out.append(Drawn(Samples.at(own), Membership(np.arange(len(each)), len(each), filler=filler)))
+            drawn, filler = samples.run(first, first + len(each)), batches.filler(number)
+            out.append(Drawn(Samples.at(drawn), Membership(np.arange(len(each)), len(each), filler=filler)))
             first += len(each)
         return out
 

@@ -139,19 +139,19 @@ class OrderedRows:
 
     def _checked(self, positions: ArrayLike) -> UInt64:
         try:
-            asked = np.atleast_1d(np.asarray(positions))
+            requested = np.atleast_1d(np.asarray(positions))
         except (TypeError, ValueError) as error:
             msg = f"order: positions={shown(positions)} are no list of numbers. Give a list or an array of integers"
             raise IndexError(msg) from error
-        if asked.size and (asked.dtype.kind not in "iu" or asked.ndim != 1):
-            msg = f"order: positions are {asked.dtype} of shape {asked.shape}. Give a list or an array of integers"
+        if requested.size and (requested.dtype.kind not in "iu" or requested.ndim != 1):
+            msg = f"order: positions are {requested.dtype} of shape {requested.shape}. Give a list or an array of integers"
             raise IndexError(msg)
-        outside = np.flatnonzero((asked < 0) | (asked >= len(self))) if asked.size else asked
+        outside = np.flatnonzero((requested < 0) | (requested >= len(self))) if requested.size else requested
         if len(outside):
-            found = int(asked[outside[0]])
+            found = int(requested[outside[0]])
             msg = f"order: position {found:,} of epoch {self.epoch:,}. Give positions in [0, {len(self):,})"
             raise IndexError(msg)
-        return asked.astype(np.uint64)
+        return requested.astype(np.uint64)
 
     def _table(self, places: Places) -> pa.Table:
         stages = self._stages
@@ -199,8 +199,8 @@ class OneSample(Numbering):
         return 1
 
     def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
-        places = self._stages.epochs.places(epoch, self._position)
-        return [Drawn(Samples.at(places), Membership(np.arange(1), 1)) for _ in numbers]
+        samples = self._stages.epochs.places(epoch, self._position)
+        return [Drawn(Samples.at(samples), Membership(np.arange(1), 1)) for _ in numbers]
 
     def find(self, epoch: int, stream: int, row: int) -> Iterable[int]:
         raise NotImplementedError

@@ -98,8 +98,8 @@ class SkippingBatches(OfEvery):
 
     def _before(self, epoch: int, end: int) -> int:
         """How many batches before one of the others are left."""
-        kept = self.skips.kept(epoch)
-        left = [(first, first + count) for first, count in kept.left] + [(kept.then, end)]
+        is_left = self.skips.kept(epoch)
+        left = [(first, first + count) for first, count in is_left.left] + [(is_left.then, end)]
         return sum(max(0, min(stop, end) - first) for first, stop in left)
 
     @property
@@ -135,10 +135,10 @@ class SkippingBatches(OfEvery):
 
     def find(self, epoch: int, stream: int, row: int) -> Iterator[int]:
         one = np.array([stream], dtype=np.int32), np.array([row], dtype=np.uint64)
-        places = Places(*one, np.zeros(1, dtype=np.uint64))
+        samples = Places(*one, np.zeros(1, dtype=np.uint64))
         for number in self._every.find(epoch, stream, row):
             at = self.skips.delivered(epoch, number)
-            if at is not None and not self._skipped(places, epoch, number).any():
+            if at is not None and not self._skipped(samples, epoch, number).any():
                 yield at
 
     def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:

@@ -120,10 +120,10 @@ def first_delivery(
         cursor: where the run stands, which may be another epoch.
         bound: the run's world size and merge.
     """
-    place = (cursor if epoch == cursor.epoch else Cursor(epoch)).enter(bound.world_size, bound.merge)
+    cursor_now = (cursor if epoch == cursor.epoch else Cursor(epoch)).enter(bound.world_size, bound.merge)
     for number in numbers:
-        step, at = place.batch_to_step(number)
-        segment = place.segment_of(number)
+        step, at = cursor_now.batch_to_step(number)
+        segment = cursor_now.segment_of(number)
         due = delivered_at(numbering, drawn, segment, step, at)
         if due is not None and number in due:
             rank = bound.nodes.rank_at(at) if segment.world_size == bound.world_size else at
@@ -147,9 +147,9 @@ def need_delivered(numbering: Numbering, epoch: int, drawn: int, number: int, cu
     """
     if number < 0 or not isinstance(numbering.last, PadPartial) or numbering.exists(drawn, number):
         return
-    place = (cursor if epoch == cursor.epoch else Cursor(epoch)).enter(bound.world_size, bound.merge)
-    step, at = place.batch_to_step(number)
-    if delivered_at(numbering, drawn, place.segment_of(number), step, at) is None:
+    cursor_now = (cursor if epoch == cursor.epoch else Cursor(epoch)).enter(bound.world_size, bound.merge)
+    step, at = cursor_now.batch_to_step(number)
+    if delivered_at(numbering, drawn, cursor_now.segment_of(number), step, at) is None:
         total = numbering.every.total(drawn)
         msg = (
             f"batch {numbering.skips.number(drawn, number):,} of an epoch of {total:,}: PadPartial repeats batches only to fill "

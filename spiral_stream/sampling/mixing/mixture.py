@@ -124,14 +124,12 @@ class Mixture:
         Raises:
             IndexError: a position or the epoch is outside.
         """
-        own, first = self._epoch(epoch)
-        places = np.asarray(positions, dtype=np.uint64)
-        if places.size and int(places.max()) >= self.total:
-            msg = (
-                f"mix: position {places.max()} of an epoch of {self.total}. Ask in [0, {self.total}), or the next epoch"
-            )
+        layout, first = self._epoch(epoch)
+        positions_of = np.asarray(positions, dtype=np.uint64)
+        if positions_of.size and int(positions_of.max()) >= self.total:
+            msg = f"mix: position {positions_of.max()} of an epoch of {self.total}. Ask in [0, {self.total}), or the next epoch"
             raise IndexError(msg)
-        streams, samples = own.split(places.astype(np.int64))
+        streams, samples = layout.split(positions_of.astype(np.int64))
         return streams.astype(np.int32), (first[streams] + samples).astype(np.uint64)
 
     def join(self, epoch: int, streams: NDArray[np.int32], uses: UInt64) -> Int64:
@@ -148,16 +146,16 @@ class Mixture:
         Raises:
             IndexError: a stream or the epoch is outside.
         """
-        own, first = self._epoch(epoch)
+        layout, first = self._epoch(epoch)
         owners = np.asarray(streams, dtype=np.int64)
         if owners.size and not 0 <= int(owners.min()) <= int(owners.max()) < self._streams:
             msg = f"mix: stream numbers from {owners.min()} to {owners.max()}. Give numbers in [0, {self._streams})"
             raise IndexError(msg)
         # A use before the epoch wraps around to a number above any quota.
         samples = np.asarray(uses, dtype=np.uint64) - first.astype(np.uint64)[owners]
-        inside = np.flatnonzero(samples < own.quotas.astype(np.uint64)[owners])
+        inside = np.flatnonzero(samples < layout.quotas.astype(np.uint64)[owners])
         positions = np.full(owners.shape, -1, dtype=np.int64)
-        positions[inside] = own.join(owners[inside], samples[inside].astype(np.int64))
+        positions[inside] = layout.join(owners[inside], samples[inside].astype(np.int64))
         return positions
 
     def quotas(self, epoch: int) -> UInt64:
@@ -218,9 +216,9 @@ class Mixture:
 
     def _epoch(self, number: int) -> tuple[Epoch | EpochInTurn, Int64]:
         """An epoch, and each stream's use at its start; shape [K], int64."""
-        for own, first in self._kept:
-            if own.number == number:
-                return own, first
+        for layout, first in self._kept:
+            if layout.number == number:
+                return layout, first
         if number < self._first_epoch:
             msg = f"mix: epoch {number} of a mixture that begins with epoch {self._first_epoch}. Ask the mixture before it"
             raise IndexError(msg)
@@ -237,9 +235,9 @@ class Mixture:
     def _first(self, epoch: int) -> list[int]:
         """The use of each stream at an epoch's start, counted from the nearest epoch that is known."""
         at, uses = self._first_epoch, [int(use) for use in self.offsets]
-        for own, first in self._kept:
-            if at < own.number <= epoch:
-                at, uses = own.number, first.tolist()
+        for layout, first in self._kept:
+            if at < layout.number <= epoch:
+                at, uses = layout.number, first.tolist()
         while at < epoch:
             alike = min(max(1, self._alike(at)), epoch - at)
             uses = [use + alike * quota for use, quota in zip(uses, self._quotas_of(at), strict=True)]

@@ -80,7 +80,7 @@ class Schedule:
                 )
                 raise PlanError(msg)
         weights_KI = zip(*(in_integers(weights) for _, weights in self.points), strict=True)
-        idle = [k for k, own in enumerate(weights_KI) if not any(own)]
+        idle = [k for k, stretch_weights in enumerate(weights_KI) if not any(stretch_weights)]
         if idle:
             msg = (
                 f"mix: stream {idle[0]} has weight 0 at every point of the schedule. "
@@ -119,8 +119,8 @@ def shortest_stretch(points: Sequence[tuple[int, Sequence[Weight]]]) -> int | No
         lengths, moves = [first, *lengths], [False, *moves]
     jumps = [False, *(moved and length == 1 for length, moved in zip(lengths, moves, strict=True)), False]
     next_to_jump = [before or after for before, after in zip(jumps[:-2], jumps[2:], strict=True)]
-    kept = [n for n, moved, near in zip(lengths, moves, next_to_jump, strict=True) if n > 1 and (moved or near)]
-    return min(kept, default=None)
+    long_enough = [n for n, moved, near in zip(lengths, moves, next_to_jump, strict=True) if n > 1 and (moved or near)]
+    return min(long_enough, default=None)
 
 
 @final
@@ -191,9 +191,9 @@ class Course:
     def _until(self, streams: NDArray[np.int64], ticks: Objects) -> Objects:
         samples = np.asarray(ticks // self._slices, dtype=np.int64)
         pieces = np.searchsorted(self._starts, samples, side="right") - 1
-        own = ticks - self._starts[pieces].astype(object) * self._slices
+        ticks_of = ticks - self._starts[pieces].astype(object) * self._slices
         slope, level = self._slope_IK[pieces, streams], self._level_IK[pieces, streams]
-        return np.asarray(self._before_IK[pieces, streams] + own * (level + own * slope), dtype=object)
+        return np.asarray(self._before_IK[pieces, streams] + ticks_of * (level + ticks_of * slope), dtype=object)
 
 
 def _over_one_sum(weights: list[tuple[Weight, ...]]) -> Objects:
@@ -201,6 +201,6 @@ def _over_one_sum(weights: list[tuple[Weight, ...]]) -> Objects:
 
     With one sum, shares are linear between points and add up to the same everywhere.
     """
-    whole = [in_integers(own) for own in weights]
-    target = math.lcm(*(sum(own) for own in whole))
-    return np.array([[weight * (target // sum(own)) for weight in own] for own in whole], dtype=object)
+    whole = [in_integers(stretch) for stretch in weights]
+    target = math.lcm(*(sum(stretch) for stretch in whole))
+    return np.array([[weight * (target // sum(stretch)) for weight in stretch] for stretch in whole], dtype=object)

@@ -120,8 +120,8 @@ class Epoch:
             touched = self._touch(borders)
             slots = np.searchsorted(touched.begins, positions[part], side="right") - 1
             begins, sizes = touched.begins[slots], np.diff(touched.begins)[slots]
-            places = (positions[part] - begins).astype(np.uint64)
-            values = begins + permute(places, sizes, self._keys(borders[slots])).astype(np.int64)
+            within = (positions[part] - begins).astype(np.uint64)
+            values = begins + permute(within, sizes, self._keys(borders[slots])).astype(np.int64)
             cells = np.searchsorted(touched.ends.ravel(), values, side="right")
             streams[part] = cells - slots * self.quotas.size
             samples[part] = values + touched.ahead.ravel()[cells]
@@ -140,13 +140,13 @@ class Epoch:
         positions = np.empty_like(samples)
         slices = self._slices_of(streams, samples)
         for part in _parts(slices, 2 * self.quotas.size):
-            own = slices[part]
-            borders = np.unique(np.concatenate((own, own + 1)))
+            of_stream = slices[part]
+            borders = np.unique(np.concatenate((of_stream, of_stream + 1)))
             touched = self._touch(borders)
-            slots = np.searchsorted(borders, own)
+            slots = np.searchsorted(borders, of_stream)
             begins, sizes = touched.begins[slots], np.diff(touched.begins)[slots]
             values = (samples[part] - touched.ahead[slots, streams[part]] - begins).astype(np.uint64)
-            positions[part] = begins + unpermute(values, sizes, self._keys(own)).astype(np.int64)
+            positions[part] = begins + unpermute(values, sizes, self._keys(of_stream)).astype(np.int64)
         return positions
 
     def border(self, position: int) -> tuple[int, Int64]:

@@ -89,8 +89,8 @@ def _narrow(values: UInt64, part: slice) -> UInt64:
     """The values of one chunk; shape [1] if they are all equal, which halves the cost."""
     if values.size == 1:
         return values.reshape(1)
-    own = values[part]
-    return own[:1] if bool((own == own[0]).all()) else own
+    narrow = values[part]
+    return narrow[:1] if bool((narrow == narrow[0]).all()) else narrow
 
 
 def _chunk(x: UInt64, n: UInt64, k: UInt64, *, inverse: bool) -> UInt64:

@@ -91,15 +91,15 @@ class ShardAwareShuffle(Order):
         return named if set(named) - _PLACES else ()
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
-        own = self._key(population, pass_number)
+        pass_key = self._key(population, pass_number)
         spread: _Units | _SingleRows | _Groups
         if self.grouped_by:
             spread = _Groups(self._runs(population), population.total, self.laid_out(population, pass_number))
         elif self.sampling_granularity == "row":
-            spread = _SingleRows(population.total, own)
+            spread = _SingleRows(population.total, pass_key)
         else:
             spread = _Units(self.units(population)[0], self.laid_out(population, pass_number))
-        return _Blocks(spread, population.total, own, self.shuffle_block_size, self.clump_size)
+        return _Blocks(spread, population.total, pass_key, self.shuffle_block_size, self.clump_size)
 
     def units(self, population: Population) -> tuple[UInt64, UInt64]:
         """Return rows and shard of each unit, in row order; two arrays of shape [U].
@@ -221,9 +221,9 @@ class _Blocks(Arrangement):
         return self._spread.rows(begin + permute_clumps(positions - begin, size, keys, self._clump_size))
 
     def positions(self, rows: UInt64) -> UInt64:
-        places = self._spread.places(np.asarray(rows, dtype=np.uint64))
-        begin, size, keys = self._blocks(places)
-        return begin + unpermute_clumps(places - begin, size, keys, self._clump_size)
+        spread_at = self._spread.places(np.asarray(rows, dtype=np.uint64))
+        begin, size, keys = self._blocks(spread_at)
+        return begin + unpermute_clumps(spread_at - begin, size, keys, self._clump_size)
 
     def _blocks(self, places: UInt64) -> tuple[UInt64, UInt64, UInt64]:
         """Begin, size and key of the block around each place: three arrays of shape [P]."""

@@ -43,8 +43,8 @@ class WithinShards(Order):
         return False
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
-        own = shuffle_key("WithinShards", self.VERSION, self.run_seed, population, pass_number)
-        return _Within(_Shards(population, stage_key("shards", own)), stage_key("rows", own))
+        pass_key = shuffle_key("WithinShards", self.VERSION, self.run_seed, population, pass_number)
+        return _Within(_Shards(population, stage_key("shards", pass_key)), stage_key("rows", pass_key))
 
 
 @final
@@ -75,9 +75,9 @@ class ExpandedRange(Order):
         return False
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
-        own = shuffle_key("ExpandedRange", self.VERSION, self.run_seed, population, pass_number)
-        shards = _Shards(population, stage_key("shards", own))
-        return Windows(population.total, self.expanded_range // 2, own, shards)
+        pass_key = shuffle_key("ExpandedRange", self.VERSION, self.run_seed, population, pass_number)
+        shards = _Shards(population, stage_key("shards", pass_key))
+        return Windows(population.total, self.expanded_range // 2, pass_key, shards)
 
 
 @final
@@ -113,8 +113,8 @@ class _Within(Arrangement):
     def positions(self, rows: UInt64) -> UInt64:
         wanted = np.asarray(rows, dtype=np.uint64)
         shards = np.searchsorted(self._shards.starts, wanted, side="right") - 1
-        own = wanted - self._shards.starts[shards]
-        return self._shards.layout.begin(shards) + unpermute(own, self._shards.sizes[shards], self._keys(shards))
+        in_shard = wanted - self._shards.starts[shards]
+        return self._shards.layout.begin(shards) + unpermute(in_shard, self._shards.sizes[shards], self._keys(shards))
 
     def _keys(self, shards: np.ndarray[tuple[int], np.dtype[np.int64]]) -> UInt64:
         return combine(self._key, shards.astype(np.uint64))

@@ -42,8 +42,8 @@ class GlobalShuffle(Order):
         return False
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
-        own = shuffle_key("GlobalShuffle", self.VERSION, self.run_seed, population, pass_number)
-        return _Shuffled(population.total, own, self.clump_size)
+        pass_key = shuffle_key("GlobalShuffle", self.VERSION, self.run_seed, population, pass_number)
+        return _Shuffled(population.total, pass_key, self.clump_size)
 
 
 @final

@@ -88,11 +88,11 @@ class Weighted(Order):
         return population.total if self.replacement else self._weights(population).positive
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
-        own = shuffle_key("Weighted", self.VERSION, self.run_seed, population, pass_number)
+        pass_key = shuffle_key("Weighted", self.VERSION, self.run_seed, population, pass_number)
         weights = self._weights(population)
         if self.replacement:
-            return _Drawn(population.total, weights, own)
-        return WeightedPass(population.total, weights, own)
+            return _Drawn(population.total, weights, pass_key)
+        return WeightedPass(population.total, weights, pass_key)
 
     @staticmethod
     def _weights(population: Population) -> RowWeights:
@@ -107,11 +107,11 @@ class _Drawn(Draws):
         self._of_block, self._of_row = (np.uint64(stage_key(stage, own_key)) for stage in ("block", "row"))
 
     def rows(self, positions: UInt64) -> UInt64:
-        places = np.asarray(positions, dtype=np.uint64)
-        out = np.empty(len(places), dtype=np.uint64)
-        for begin in range(0, len(places), _AT_ONCE):
+        wanted = np.asarray(positions, dtype=np.uint64)
+        out = np.empty(len(wanted), dtype=np.uint64)
+        for begin in range(0, len(wanted), _AT_ONCE):
             part = slice(begin, begin + _AT_ONCE)
-            out[part] = self._rows(places[part])
+            out[part] = self._rows(wanted[part])
         return out
 
     def _rows(self, places: UInt64) -> UInt64:

@@ -47,12 +47,12 @@ class WeightedPass(Arrangement):
         self._part = memo(self._sorted, 2)
 
     def rows(self, positions: UInt64) -> UInt64:
-        places = np.asarray(positions, dtype=np.uint64).astype(np.int64)
-        parts = np.searchsorted(self._begins, places, side="right") - 1
-        out = np.empty(len(places), dtype=np.uint64)
+        wanted = np.asarray(positions, dtype=np.uint64).astype(np.int64)
+        parts = np.searchsorted(self._begins, wanted, side="right") - 1
+        out = np.empty(len(wanted), dtype=np.uint64)
         for part in np.unique(parts).tolist():
             at = np.flatnonzero(parts == part)
-            out[at] = self._part(part)[places[at] - self._begins[part]]
+            out[at] = self._part(part)[wanted[at] - self._begins[part]]
         return out
 
     def positions(self, rows: UInt64) -> UInt64:
@@ -63,9 +63,9 @@ class WeightedPass(Arrangement):
         out = np.full(len(wanted), self.size, dtype=np.uint64)
         for part in np.unique(parts[np.isfinite(times)]).tolist():
             at = np.flatnonzero((parts == part) & np.isfinite(times))
-            own = self._part(part)
-            by_row = np.argsort(own)
-            out[at] = by_row[np.searchsorted(own, wanted[at], sorter=by_row)] + self._begins[part]
+            part_order = self._part(part)
+            by_row = np.argsort(part_order)
+            out[at] = by_row[np.searchsorted(part_order, wanted[at], sorter=by_row)] + self._begins[part]
         return out
 
     def places_of(self, row: int) -> list[int]:

@@ -49,8 +49,8 @@ class WindowShuffle(Order):
         return False
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
-        own = shuffle_key("WindowShuffle", self.VERSION, self.run_seed, population, pass_number)
-        return Windows(population.total, self.window, own, population.arranged)
+        pass_key = shuffle_key("WindowShuffle", self.VERSION, self.run_seed, population, pass_number)
+        return Windows(population.total, self.window, pass_key, population.arranged)
 
 
 @final
@@ -66,13 +66,13 @@ class Windows(Arrangement):
         starts, sizes, keys = self._windows(positions, self._half, self._second)
         mixed = starts + permute(positions - starts, sizes, keys)
         starts, sizes, keys = self._windows(mixed, np.uint64(0), self._first)
-        places = starts + permute(mixed - starts, sizes, keys)
-        return places if self._arranged is None else self._arranged.rows(places)
+        swapped = starts + permute(mixed - starts, sizes, keys)
+        return swapped if self._arranged is None else self._arranged.rows(swapped)
 
     def positions(self, rows: UInt64) -> UInt64:
-        places = rows if self._arranged is None else self._arranged.ranks(rows)
-        starts, sizes, keys = self._windows(places, np.uint64(0), self._first)
-        mixed = starts + unpermute(places - starts, sizes, keys)
+        ranked = rows if self._arranged is None else self._arranged.ranks(rows)
+        starts, sizes, keys = self._windows(ranked, np.uint64(0), self._first)
+        mixed = starts + unpermute(ranked - starts, sizes, keys)
         starts, sizes, keys = self._windows(mixed, self._half, self._second)
         return starts + unpermute(mixed - starts, sizes, keys)
 

@@ -42,8 +42,8 @@ class WithReplacement(Order):
         return True
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
-        own = shuffle_key("WithReplacement", self.VERSION, self.run_seed, population, pass_number)
-        return _Uniform(population.total, own)
+        pass_key = shuffle_key("WithReplacement", self.VERSION, self.run_seed, population, pass_number)
+        return _Uniform(population.total, pass_key)
 
 
 class Draws(Arrangement):

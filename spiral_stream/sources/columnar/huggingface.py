@@ -222,8 +222,8 @@ def _of_split(source: HuggingFace, names: Sequence[str]) -> list[str]:
     Raises:
         SourceError: there are several, or none of that name.
     """
-    places = [_place_of(name) for name in names]
-    folders = sorted({folder for folder, _ in places})
+    splits = [_place_of(name) for name in names]
+    folders = sorted({folder for folder, _ in splits})
     if len(folders) > 1:
         first = next(folder for folder in folders if folder)
         msg = (
@@ -231,8 +231,8 @@ def _of_split(source: HuggingFace, names: Sequence[str]) -> list[str]:
             f'folder of one: HuggingFace("{cut(source.path)}/{first}")'
         )
         raise SourceError(msg)
-    split = _chosen(sorted({split for _, split in places}), source.split, source.path)
-    return [name for name, place in zip(names, places, strict=True) if place[1] == split]
+    split = _chosen(sorted({split for _, split in splits}), source.split, source.path)
+    return [name for name, parsed in zip(names, splits, strict=True) if parsed[1] == split]
 
 
 def _place_of(name: str) -> tuple[str, str]:

@@ -108,10 +108,10 @@ class Parquet(Source):
     def settled_by(self, before: Source) -> tuple[Source, str]:
         if self.hive is not None or not isinstance(before, Parquet) or before.hive is None:
             return self, ""
-        kept = replace(self, hive=before.hive)
-        if kept.hive or kept == self.pinned():
-            return kept, ""
-        return kept, (
+        settled = replace(self, hive=before.hive)
+        if settled.hive or settled == self.pinned():
+            return settled, ""
+        return settled, (
             "it is registered without columns of its folders called name=value, and stays so. For the columns give hive=True and "
             "replace=True; hive=False says that it shall have none"
         )
@@ -242,8 +242,8 @@ class ParquetReader(Reader):
             return without_columns(len(rows))
         order, runs = self._by_group(rows)
         pieces = []
-        for unit, group, first, places in runs:
-            offsets = pa.array(rows[places] - first)
+        for unit, group, first, indices in runs:
+            offsets = pa.array(rows[indices] - first)
             taken = {name: self._column(unit, group, name).take(offsets) for name in dict.fromkeys(columns)}
             pieces.append(pa.table(taken))
         together = pa.concat_tables(pieces)
@@ -261,15 +261,15 @@ class ParquetReader(Reader):
         units = np.searchsorted(self._starts, rows, side="right") - 1
         order = np.argsort(units, kind="stable")
         runs = []
-        for places in np.split(order, np.flatnonzero(np.diff(units[order])) + 1):
-            unit = int(units[places[0]])
+        for indices in np.split(order, np.flatnonzero(np.diff(units[order])) + 1):
+            unit = int(units[indices[0]])
             first, starts = self._starts[unit], self._file(unit).starts
-            groups = np.searchsorted(starts, rows[places] - first, side="right") - 1
+            groups = np.searchsorted(starts, rows[indices] - first, side="right") - 1
             by = np.argsort(groups, kind="stable")
             for at in np.split(by, np.flatnonzero(np.diff(groups[by])) + 1):
                 group = int(groups[at[0]])
-                runs.append((unit, group, first + starts[group], places[at]))
-        return np.concatenate([places for *_, places in runs]), runs
+                runs.append((unit, group, first + starts[group], indices[at]))
+        return np.concatenate([indices for *_, indices in runs]), runs
 
     def close(self) -> None:
         self._cache.clear()
@@ -295,8 +295,8 @@ class ParquetReader(Reader):
                 if local
                 else form.make_fragment(opened_file(file))
             )
-            kept = fragment.split_by_row_group(filter=expression, schema=self.schema)
-            return sorted(group.id for piece in kept for group in piece.row_groups)
+            fragments = fragment.split_by_row_group(filter=expression, schema=self.schema)
+            return sorted(group.id for piece in fragments for group in piece.row_groups)
 
     def _read_batches(self, file: ParquetFile, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         import pyarrow.parquet as pq

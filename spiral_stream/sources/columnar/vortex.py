@@ -191,15 +191,15 @@ class VortexReader(Reader):
             return no_rows(self._fields(columns))
         if not columns:
             return without_columns(len(rows))
-        distinct, places = np.unique(rows, return_inverse=True)
+        distinct, inverse = np.unique(rows, return_inverse=True)
         units = np.searchsorted(self._starts, distinct, side="right") - 1
         parts = []
         for unit in np.unique(units).tolist():
             inside = (distinct[units == unit] - self._starts[unit]).astype(np.int64)
             parts.append(self._take(self._file(unit), inside, columns))
         together = pa.concat_tables(parts)
-        if len(distinct) < len(rows) or (places[1:] < places[:-1]).any():
-            together = together.take(pa.array(places))
+        if len(distinct) < len(rows) or (inverse[1:] < inverse[:-1]).any():
+            together = together.take(pa.array(inverse))
         return together
 
     def close(self) -> None:
@@ -299,8 +299,8 @@ class VortexReader(Reader):
                 parts.append(self._as_table(file.opened.to_arrow(list(columns), indices=indices).read_all(), columns))
         self._need_unchanged(file)
         found = pa.concat_tables(parts)
-        places = np.concatenate(order)
-        return found if (places[1:] > places[:-1]).all() else found.take(pa.array(np.argsort(places)))
+        order_at = np.concatenate(order)
+        return found if (order_at[1:] > order_at[:-1]).all() else found.take(pa.array(np.argsort(order_at)))
 
     def _as_table(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
         """The columns in the order asked, of the types of the schema."""

@@ -58,16 +58,16 @@ def expanded(pattern: str) -> Iterator[str]:
 def _group(pattern: str, start: int) -> list[int]:
     """Places of the opening brace, of the commas between its choices, and of its closing brace; [] if it stays open."""
     depth, marks = 0, [start]
-    for place in range(start, len(pattern)):
-        letter = pattern[place]
+    for at in range(start, len(pattern)):
+        letter = pattern[at]
         if letter == "{":
             depth += 1
         elif letter == "," and depth == 1:
-            marks.append(place)
+            marks.append(at)
         elif letter == "}":
             depth -= 1
             if depth == 0:
-                return [*marks, place]
+                return [*marks, at]
     return []
 
 
@@ -141,12 +141,12 @@ def confirmed(found: Sequence[FoundObject]) -> list[Facts]:
         if not each.looked:
             buckets.setdefault(place_of(each.uri).root, []).append(at)
     facts = [each.facts for each in found]
-    for places in buckets.values():
-        first, mine = found[places[0]], facts[places[0]]
+    for indices in buckets.values():
+        first, mine = found[indices[0]], facts[indices[0]]
         now = look(first.uri)
         if (now.size, now.mark) == (mine.size, mine.mark):
             continue
-        for at, seen in zip(places, look_all([found[at].uri for at in places]), strict=True):
+        for at, seen in zip(indices, look_all([found[at].uri for at in indices]), strict=True):
             if isinstance(seen, SourceError):
                 raise anew(seen)
             facts[at] = seen

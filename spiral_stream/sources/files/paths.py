@@ -121,10 +121,10 @@ def not_found(path: str, what: str) -> SourceError:
     """Return the error for a path at which there is no ``what``, with what lies near it."""
     if is_remote(path):
         return SourceError(f"{what}: {cut(path)} {remote_fault(path)}")
-    place = Path(path)
-    while not place.parent.exists():
-        place = place.parent
-    names = sorted(entry.name for entry in place.parent.iterdir()) if place.parent.is_dir() else []
-    near = difflib.get_close_matches(place.name, names, n=3, cutoff=0.5)
-    found = f"near it: {', '.join(near)}" if near else f"{place.parent} has {', '.join(names[:5]) or 'nothing'}"
+    folder = Path(path)
+    while not folder.parent.exists():
+        folder = folder.parent
+    names = sorted(entry.name for entry in folder.parent.iterdir()) if folder.parent.is_dir() else []
+    near = difflib.get_close_matches(folder.name, names, n=3, cutoff=0.5)
+    found = f"near it: {', '.join(near)}" if near else f"{folder.parent} has {', '.join(names[:5]) or 'nothing'}"
     return SourceError(f"{what}: there is none at {path}; {found}. Correct the path")

@@ -185,15 +185,15 @@ class ImportedReader(Reader):
     """
 
     def __init__(self, source: ImportedRows, known: Known | None = None) -> None:
-        kept = Snapshot.load(source.uri, source.snapshot)
-        live = kept.table.filter(np.greater(kept.table.column("rows").to_numpy(), 0))
-        self.schema = kept.schema
-        rows = Lance(str(Path(source.uri, ROWS)), version=kept.version)
+        snapshot = Snapshot.load(source.uri, source.snapshot)
+        live = snapshot.table.filter(np.greater(snapshot.table.column("rows").to_numpy(), 0))
+        self.schema = snapshot.schema
+        rows = Lance(str(Path(source.uri, ROWS)), version=snapshot.version)
         self._rows = rows.open() if known is None else rows.open_known(known)
         self.trusting = self._rows.trusting
         self.base, self.allow_outside = source.of.base, bool(getattr(source.of, "allow_outside", True))
         self._units, self._folder = live, Path(source.uri).name
-        self._files = kept.table.column("files").combine_chunks(), kept.table.column("base").to_numpy()
+        self._files = snapshot.table.column("files").combine_chunks(), snapshot.table.column("base").to_numpy()
         self._starts = np.cumsum(live.column("rows").to_numpy()).astype(np.uint64)  # [U] where the next unit starts
         self._base = live.column("base").to_numpy()
         at = self.schema.get_field_index(INDEX)

@@ -56,9 +56,9 @@ def counting(asked_since: Callable[[], Any], place: str) -> Iterator[None]:
         with storage(place):
             yield
     finally:
-        asked = asked_since()
-        if asked.read_iops:
-            count(requests=asked.read_iops, bytes=asked.read_bytes, wait_s=perf_counter() - begun)
+        requests = asked_since()
+        if requests.read_iops:
+            count(requests=requests.read_iops, bytes=requests.read_bytes, wait_s=perf_counter() - begun)
 
 
 @contextmanager

@@ -52,8 +52,8 @@ def as_read(field: pa.Field) -> pa.Field:
     """The field as `scan` and `fetch` give it: blobs are plain ``large_binary``."""
     if not is_blob(field):
         return field
-    kept = {k: v for k, v in (field.metadata or {}).items() if not k.startswith((b"lance-encoding:", b"ARROW:"))}
-    return pa.field(field.name, pa.large_binary(), field.nullable, kept or None)
+    metadata = {k: v for k, v in (field.metadata or {}).items() if not k.startswith((b"lance-encoding:", b"ARROW:"))}
+    return pa.field(field.name, pa.large_binary(), field.nullable, metadata or None)
 
 
 GROUP_ROWS: Final = 4096  # rows read in one go; past some 64 rows longer runs gain little (facts, 3.1)
@@ -278,14 +278,14 @@ class LanceReader(Reader):
             return no_rows(schema)
         if not columns:
             return without_columns(len(rows))
-        distinct, places = np.unique(rows, return_inverse=True)
-        as_asked = len(distinct) == len(rows) and bool((places[1:] > places[:-1]).all())
+        distinct, inverse = np.unique(rows, return_inverse=True)
+        as_asked = len(distinct) == len(rows) and bool((inverse[1:] > inverse[:-1]).all())
         stored = [name for name in dict.fromkeys(columns) if name not in self._blobs]
         taken = None
         with self._called():
             if stored:
                 taken = self._dataset.take(pa.array(distinct), columns=stored)
-                taken = taken if as_asked else taken.take(pa.array(places))
+                taken = taken if as_asked else taken.take(pa.array(inverse))
             blobs = {name: self._read_blobs(name, rows) for name in columns if name in self._blobs}
         self._need_unchanged(np.unique(np.searchsorted(self._starts, distinct, side="right") - 1).tolist())
         arrays = [
@@ -405,9 +405,9 @@ def _open(source: Lance) -> "lance.LanceDataset":
         if source.version is None:
             raise
         with storage(f"Lance dataset {source.uri}"):
-            kept = [entry["version"] for entry in lance.dataset(source.uri, storage_options=options).versions()]
+            versions = [entry["version"] for entry in lance.dataset(source.uri, storage_options=options).versions()]
         msg = (
-            f"Lance dataset {source.uri}: version {source.version} is gone; it has {kept[0]} to {kept[-1]}. "
+            f"Lance dataset {source.uri}: version {source.version} is gone; it has {versions[0]} to {versions[-1]}. "
             f'Tag versions that streams use, or take the newest with catalog.refresh("<name>")'
         )
         raise SourceError(msg) from error

@@ -427,8 +427,8 @@ def _need_size(name: str, encoding: Encoding, said: int | None) -> None:
 
 def _need_named(shard: Shard, choice: ChosenColumns, arrays: Mapping[str, str], kept: Collection[str]) -> None:
     have = {column_name(name) for name in shard.names}
-    asked = [*(choice.places or ()), *map(column_name, arrays)]
-    unknown = [name for name in asked if name not in have and not any(name.startswith(f"{each}_") for each in kept)]
+    named = [*(choice.places or ()), *map(column_name, arrays)]
+    unknown = [name for name in named if name not in have and not any(name.startswith(f"{each}_") for each in kept)]
     if unknown or not kept:
         what = (
             f"{unknown[0]!r} is no column of the folder; it has"

@@ -95,9 +95,9 @@ def indexes_of(path: str) -> list[str]:
     Raises:
         SourceError: there is none.
     """
-    own = os.path.join(path, INDEX_FILE)  # noqa: PTH118
-    if os.path.isfile(own):  # noqa: PTH113
-        return [own]
+    index_path = os.path.join(path, INDEX_FILE)  # noqa: PTH118
+    if os.path.isfile(index_path):  # noqa: PTH113
+        return [index_path]
     found = sorted(str(each) for each in Path(path).rglob(INDEX_FILE)) if os.path.isdir(path) else []  # noqa: PTH112
     if not found:
         msg = f"Mds: there is no {INDEX_FILE} in {cut(path)}, or in a folder below it. Give the folder that a writer wrote"

@@ -117,8 +117,8 @@ class MdsSamples:
         head = 4 * sum(varying)
         if (short := np.flatnonzero(ends - begins < head)).size:
             raise self._sample(at + int(short[0]), f"has no room for the {head} bytes of its sizes")
-        places = begins[:, None] + np.arange(head)
-        sizes_PV = np.frombuffer(self._data, np.uint8)[places].view("<u4").astype(np.int64) if head else None
+        offsets = begins[:, None] + np.arange(head)
+        sizes_PV = np.frombuffer(self._data, np.uint8)[offsets].view("<u4").astype(np.int64) if head else None
         starts, spans, k = begins + head, [], 0
         for size in self._shard.sizes:
             if size is None:

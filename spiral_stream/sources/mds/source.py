@@ -139,11 +139,11 @@ class Mds(ImportedSource):
         indexes = {index: _shards_of(unit) for index, unit in first.items()}
         shards = [_shard_of(unit, indexes[unit.others[0]]) for unit in units]
         inline = any(not _is_raw(unit, shard) for unit, shard in zip(units, shards, strict=True))
-        kept = INLINE if inline else CHECKED if is_object(units[0].path) else REFERENCE
+        form = INLINE if inline else CHECKED if is_object(units[0].path) else REFERENCE
         if self.schema is not None:
             layouts = {(shard.form == JSON, shard.names, shard.encodings): shard for shard in shards}
-            return declared_schema(self._declared(kept), [self._columns(shard, kept) for shard in layouts.values()])
-        columns = self._columns(shards[0], kept)
+            return declared_schema(self._declared(form), [self._columns(shard, form) for shard in layouts.values()])
+        columns = self._columns(shards[0], form)
         for unit, shard in zip(units, shards, strict=True):
             _need_like(unit, shard, shards[0])
         found = found_columns(columns)

@@ -59,8 +59,8 @@ def _bytes(values: pa.Array, reach: Reach) -> pa.Array:
         return pa.ListArray.from_arrays(ends, _bytes(values.flatten(), reach), mask=values.is_null())
     out: list[bytes | None] = [None] * len(values)
     there = values.is_valid().to_numpy(zero_copy_only=False)
-    for place, found in zip(
+    for row, found in zip(
         np.flatnonzero(there).tolist(), resolve(values.filter(values.is_valid()), reach), strict=True
     ):
-        out[place] = bytes(found)
+        out[row] = bytes(found)
     return pa.array(out, pa.large_binary())

@@ -189,9 +189,9 @@ class ObjectPart:
         Raises:
             ReferenceSourceError: they cannot be read, or the object changed; ``row`` is the reference's.
         """
-        asked = [NamedObject(self.row, self.uri, self.named, self.start + at, count) for at, count in ranges]
-        found = {id(each): data for each, data in read_objects(asked, self._reach, None, self._stamps)}
-        return [found[id(each)] for each in asked]
+        requests = [NamedObject(self.row, self.uri, self.named, self.start + at, count) for at, count in ranges]
+        found = {id(each): data for each, data in read_objects(requests, self._reach, None, self._stamps)}
+        return [found[id(each)] for each in requests]
 
     def is_gone(self) -> bool:
         """Whether the object is no longer there."""

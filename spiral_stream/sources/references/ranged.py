@@ -170,11 +170,11 @@ def locate(values: pa.Array | pa.ChunkedArray, base: Reach | str) -> list[Locate
         ReferenceSourceError: a missing file, one that ends too early, may not be read, or changed since registration.
     """
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-    places = _Places(reach_of(base))
+    locations = _Places(reach_of(base))
     found: list[Located] = []
     for chunk in chunks:
         with renumbered(range(len(found), len(found) + max(1, len(chunk)))):
-            found += places.of_chunk(chunk)
+            found += locations.of_chunk(chunk)
     return found
 
 
@@ -197,8 +197,8 @@ class _Places:
             views, paths, left = held_bytes(array)
             found = [Located("inline bytes", len(view), _data=view) for view in views]
             with renumbered(left):
-                for row, (place, uri) in enumerate(zip(left.tolist(), uris_of(paths), strict=True)):
-                    found[place] = self._whole(uri, row)
+                for row, (uri_number, uri) in enumerate(zip(left.tolist(), uris_of(paths), strict=True)):
+                    found[uri_number] = self._whole(uri, row)
             return found
         named = byte_ranges(array)
         parts = zip(named.files.tolist(), named.starts.tolist(), named.lengths.tolist(), strict=True)

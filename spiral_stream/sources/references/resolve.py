@@ -263,9 +263,9 @@ def _ranges(array: pa.StructArray, reach: Reach, most_bytes: int | None) -> list
     objects: list[NamedObject] = []
     for code, uri in enumerate(named.uris):
         rows = np.flatnonzero(named.files == code)
-        if len(rows) and (place := reach.object_of(uri, int(rows[0]))) is not None:
+        if len(rows) and (resolved := reach.object_of(uri, int(rows[0]))) is not None:
             ranges = zip(rows.tolist(), starts[rows].tolist(), named.lengths[rows].tolist(), strict=True)
-            objects += [NamedObject(row, uri, place, start, length) for row, start, length in ranges]
+            objects += [NamedObject(row, uri, resolved, start, length) for row, start, length in ranges]
         elif len(rows):
             ordered = rows[np.argsort(starts[rows], kind="stable")]
             with doing(f"file {cut(uri)}"):

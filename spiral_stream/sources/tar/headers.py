@@ -65,7 +65,7 @@ def members(tar: TarBytes) -> Iterator[Member]:
 
 def _next(tar: TarBytes, at: int, every: dict[bytes, bytes]) -> tuple[Member | None, int, int]:
     """The member whose headers begin at a byte (None at the end of the tar), where the next begins, and its kind."""
-    first, own, name = at, every, None
+    first, records, name = at, every, None
     while True:
         block = tar.at(at, BLOCK)
         if len(block) < BLOCK:
@@ -75,15 +75,15 @@ def _next(tar: TarBytes, at: int, every: dict[bytes, bytes]) -> tuple[Member | N
         _check(tar, block, at)
         kind, size = block[156], _number(tar, block[124:136], at)
         if kind not in _DESCRIBING:
-            return _member(tar, block, first, at + BLOCK, (own, name, size))
+            return _member(tar, block, first, at + BLOCK, (records, name, size))
         data = _extra(tar, at + BLOCK, size, at)
         if kind == _NAME:
             name = data.partition(b"\0")[0]
         elif kind == _FOR_ALL:
             every.update(_records(tar, data, at))
-            own = {**every, **own}
+            records = {**every, **records}
         elif kind != _TARGET:
-            own = {**own, **_records(tar, data, at)}
+            records = {**records, **_records(tar, data, at)}
         at += BLOCK + _padded(size)
 
 
@@ -91,13 +91,13 @@ def _member(
     tar: TarBytes, block: bytes, first: int, start: int, said: tuple[dict[bytes, bytes], bytes | None, int]
 ) -> tuple[Member, int, int]:
     """The member of a header, with what the headers before it said: records, a long name, and its own size."""
-    (own, name, size), kind = said, block[156]
-    if own:
-        name = own.get(b"path", name)
-        size = _pax_size(tar, own, size, start)
+    (records, name, size), kind = said, block[156]
+    if records:
+        name = records.get(b"path", name)
+        size = _pax_size(tar, records, size, start)
     raw = _header_name(block) if name is None else name
     text = raw.decode("utf-8", "surrogateescape")
-    if kind == _SPARSE or any(key.startswith(b"GNU.sparse.") for key in own):
+    if kind == _SPARSE or any(key.startswith(b"GNU.sparse.") for key in records):
         raise _sparse(tar.path, text, first)
     if kind in _FILES and raw.endswith(b"/"):
         kind = _FOLDER

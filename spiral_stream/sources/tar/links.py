@@ -222,12 +222,12 @@ class TarLinks:
             known = self._known[root, tar] = self._opened(root, tar)
         if isinstance(known, str):
             return known
-        place = known.members.find(member.removeprefix("./"))
-        if place is None:
+        member_at = known.members.find(member.removeprefix("./"))
+        if member_at is None:
             return f"is not in {cut(known.path)}. Correct it, or leave the row out"
-        if place[0] == _AMBIGUOUS:
+        if member_at[0] == _AMBIGUOUS:
             return f"is a link in {cut(known.path)}, or there twice, so its bytes are unclear. Write the tar again"
-        return known.uri, *place, *known.stamp
+        return known.uri, *member_at, *known.stamp
 
     def _opened(self, root: str, tar: str) -> _Tar | str:
         """The tar that texts name, or what is wrong with it."""
@@ -296,13 +296,13 @@ def _object_index(uri: str, seen: Facts) -> _Index:
 
 
 def _members_of(path: str, seen: Facts | None = None) -> _Index:
-    digests, places = [], []
+    digests, spans = [], []
     with open_tar(path, seen) as tar:
         for member in members(tar):
             digests.append(_digest(member.name.removeprefix("./")))
-            places.append((_AMBIGUOUS if member.fault else member.start, member.size))
+            spans.append((_AMBIGUOUS if member.fault else member.start, member.size))
     digests_M2 = np.array(digests, np.uint64).reshape(-1, 2)
-    places_M2 = np.array(places, np.int64).reshape(-1, 2)
+    places_M2 = np.array(spans, np.int64).reshape(-1, 2)
     order = np.lexsort((digests_M2[:, 1], digests_M2[:, 0]))
     digests_M2, places_M2 = digests_M2[order], places_M2[order]
     twice = np.flatnonzero((digests_M2[1:] == digests_M2[:-1]).all(axis=1))

@@ -252,7 +252,7 @@ def batches(
         SourceError: a row cannot be read, and none may be left out.
     """
     names = set(schema.names)
-    kept: list[FoundRow] = []
+    pending: list[FoundRow] = []
     held = 0
     for group, row in rows:
         unknown = next((name for name, value in row.items() if name not in names and not _says_nothing(value)), None)
@@ -261,13 +261,13 @@ def batches(
         if group.fault is not None:
             refused.row(group.where, group.fault, _as_text(row))
             continue
-        kept.append((group, row))
+        pending.append((group, row))
         held += sum(len(value.value) for value in row.values() if isinstance(value.value, bytes | str))
-        if len(kept) >= ROWS or held >= _BYTES:
-            yield _batch(kept, schema, refused, declared)
-            kept, held = [], 0
-    if kept:
-        yield _batch(kept, schema, refused, declared)
+        if len(pending) >= ROWS or held >= _BYTES:
+            yield _batch(pending, schema, refused, declared)
+            pending, held = [], 0
+    if pending:
+        yield _batch(pending, schema, refused, declared)
 
 
 @final

@@ -314,13 +314,13 @@ def need_columns(what: str, columns: object) -> Columns:
     given: Any = columns.items() if isinstance(columns, Mapping) else columns
     given = given if _is_several(columns) else ()
     pairs: tuple[Any, ...] = tuple(tuple(each) if isinstance(each, list) else each for each in given)
-    asked = pairs if all(isinstance(each, tuple) for each in pairs) else tuple((each, each) for each in pairs)
-    wrong = [pair for pair in asked if len(pair) != 2 or not all(map(_is_name, pair))]  # noqa: PLR2004
-    renamed = asked is pairs
-    wrong += [pair for pair in asked if not wrong and renamed and "." in pair[0]]
-    fields = [name.strip() for _, names in asked if not wrong for name in names.split(";")]
+    named = pairs if all(isinstance(each, tuple) for each in pairs) else tuple((each, each) for each in pairs)
+    wrong = [pair for pair in named if len(pair) != 2 or not all(map(_is_name, pair))]  # noqa: PLR2004
+    renamed = named is pairs
+    wrong += [pair for pair in named if not wrong and renamed and "." in pair[0]]
+    fields = [name.strip() for _, names in named if not wrong for name in names.split(";")]
     twice = next((name for at, name in enumerate(fields) if name in fields[:at]), None)
-    if wrong or not asked or twice is not None:
+    if wrong or not named or twice is not None:
         bad = f"has {shown(wrong[0] if wrong else columns)}" if twice is None else f"names {twice!r} twice"
         msg = (
             f'{what}: columns {bad}. Give names, such as ["jpg", "cls"], or a name without a dot for each field, such as '

@@ -212,8 +212,8 @@ class WebDataset(ImportedSource):
 
     def _need_found(self, found: FoundFields, units: Sequence[ImportUnit]) -> None:
         names = [*found.kinds]
-        asked = sorted({place.column for place in (self._choice().places or {}).values()})
-        missing = next((name for name in asked if not any(f"{each}_".startswith(f"{name}_") for each in names)), None)
+        wanted = sorted({place.column for place in (self._choice().places or {}).values()})
+        missing = next((name for name in wanted if not any(f"{each}_".startswith(f"{name}_") for each in names)), None)
         if self.schema is not None and names:
             missing = None  # it is null, unless a later row has it
         if found.fault is not None and (missing is not None or not names):
@@ -228,7 +228,7 @@ class WebDataset(ImportedSource):
                 msg = f"WebDataset: no row that was looked at has column {missing!r}. {have}. Correct columns="
                 raise SourceError(msg)
             msg = (
-                f"WebDataset: no row that was looked at has a column of schema= ({', '.join(asked)}); they are null unless a "
+                f"WebDataset: no row that was looked at has a column of schema= ({', '.join(wanted)}); they are null unless a "
                 f"later row has them. {have}. If these are meant, correct schema="
             )
             warn(msg)
@@ -306,15 +306,15 @@ def _common(folders: Sequence[str]) -> str:
     """
     if not is_object(folders[0]):
         return os.path.commonpath(folders)
-    places = [place_of(folder) for folder in folders]
-    if len({place.root for place in places}) > 1:
+    folder_uris = [place_of(folder) for folder in folders]
+    if len({folder_uri.root for folder_uri in folder_uris}) > 1:
         msg = (
             f"WebDataset: {cut(folders[0])} and {cut(folders[1])} lie in different buckets, and a row names its files from one "
             "folder. Copy the sidecars into the bucket of the tars"
         )
         raise SourceError(msg)
-    key = os.path.commonpath([f"/{place.key}" for place in places]).strip("/")
-    return f"{places[0].root}/{key}".rstrip("/")
+    key = os.path.commonpath([f"/{folder_uri.key}" for folder_uri in folder_uris]).strip("/")
+    return f"{folder_uris[0].root}/{key}".rstrip("/")
 
 
 def _need_one_kind(units: Sequence[ImportUnit]) -> None:

@@ -138,8 +138,8 @@ class TokenReader(TokenRows):
         self._lock = threading.Lock()
 
     def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
-        own = [self._path(unit) for unit in (range(len(self._units)) if units is None else units)]
-        return {**self._kept.files(units), **{f"tokens/{path}": path for path in own}}
+        paths = [self._path(unit) for unit in (range(len(self._units)) if units is None else units)]
+        return {**self._kept.files(units), **{f"tokens/{path}": path for path in paths}}
 
     def _lengths_of(self, rows: NDArray[np.uint64]) -> NDArray[np.int64]:
         return self._located(rows)[1]
@@ -287,12 +287,12 @@ class RemoteTokenReader(TokenRows):
         ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         out, item = np.empty(int(ends[-1]), self._dtype), self._dtype.itemsize
         units = (np.searchsorted(self._starts, rows, side="right") - 1).tolist()
-        asked: list[NamedObject] = []
+        requests: list[NamedObject] = []
         for row, unit in enumerate(units):  # 2 us per row
             if lengths[row]:
                 uri, layout = self._path(unit), self._layout_of(unit)
-                asked.append(NamedObject(row, uri, uri, layout.offset + starts[row] * item, lengths[row] * item))
-        for each, data in read_objects(asked, self._reach, None):
+                requests.append(NamedObject(row, uri, uri, layout.offset + starts[row] * item, lengths[row] * item))
+        for each, data in read_objects(requests, self._reach, None):
             out[ends[each.row] : ends[each.row + 1]] = np.frombuffer(data, self._dtype)
         kind = self.schema.field(TOKENS).type
         return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), pa.array(out), type=kind)

@@ -94,11 +94,11 @@ class PartDraft:
         """Keep the finished part, to be published later; a part of this name that was staged before is as good."""
         with writing(self._target.folder):
             self._note()
-            place = staged(self._target.folder, self._name)
+            folder = staged(self._target.folder, self._name)
             with suppress(OSError):
-                self._draft.rename(place)
+                self._draft.rename(folder)
         self.drop()
-        return place
+        return folder
 
     def drop(self) -> None:
         """Remove the draft, and what it placed in vain; again does nothing."""

@@ -129,8 +129,8 @@ def joined_blocks(key: NodeKey, ranges: Sequence[Range]) -> NDArray[np.int64]:
     """
     for offset, length in ranges:
         if offset < 0 or length < 0 or offset + length > key.size:
-            asked = f"{length:,} from byte {offset:,} on were asked for. Ask for what it has"
-            msg = f"{key}: it has {key.size:,} bytes; {asked}"
+            request = f"{length:,} from byte {offset:,} on were asked for. Ask for what it has"
+            msg = f"{key}: it has {key.size:,} bytes; {request}"
             raise CacheError(msg)
     wanted = [(offset // BLOCK, -(-(offset + length) // BLOCK)) for offset, length in ranges if length]
     if len(wanted) == 1:

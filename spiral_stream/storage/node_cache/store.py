@@ -328,8 +328,8 @@ class _Reading:
                     file.release()
             else:
                 data = [memoryview(b"") for _ in each.ranges]
-            for place, some in zip(each.places, data, strict=False):  # a part has no places
-                self._found[place] = Got(some, each.facts)
+            for index, some in zip(each.places, data, strict=False):  # a part has no places
+                self._found[index] = Got(some, each.facts)
         return left
 
     def _here(self, ask: _Ask, file: NodeFile) -> bool:
@@ -347,11 +347,11 @@ class _Reading:
             mine: list[_Ask] = []
             others: list[_Ask] = []
             for each in left:
-                own = [run for run in runs_of(each.missing) if leases.take(each.key.digest, *run) or alone]
-                blocks = sum(stop - first for first, stop in own)
+                leased = [run for run in runs_of(each.missing) if leases.take(each.key.digest, *run) or alone]
+                blocks = sum(stop - first for first, stop in leased)
                 (mine if blocks == len(each.missing) else others).append(each)
                 if 0 < blocks < len(each.missing):
-                    mine.append(each.part(own))
+                    mine.append(each.part(leased))
             mine = self._not_here(mine)  # somebody may have been there between the look and the lease
             for part in _parts(mine) or ([[]] if unkept else []):
                 self._fetch(part, unkept)
@@ -360,23 +360,23 @@ class _Reading:
 
     def _fetch(self, asks: Sequence[_Ask], unkept: Sequence[_Ask]) -> None:
         gets = [list(each.gets()) for each in asks]
-        places = [place for each in unkept for place in each.places]
-        exact = [self._wanted[place] for place in places]
+        indices = [index for each in unkept for index in each.places]
+        exact = [self._wanted[index] for index in indices]
         answers = iter(self._store.read([get for some in gets for get in some] + exact))
         for each, some in zip(asks, gets, strict=True):
             got = [(get.start, next(answers)) for get in some]
             fault = next((answer for _, answer in got if isinstance(answer, SourceError)), None)
             if fault is not None:
-                for place in each.places:
-                    self._found[place] = fault
+                for index in each.places:
+                    self._found[index] = fault
                 continue
             parts = [(at, answer.data) for at, answer in got if isinstance(answer, Got) and answer.data is not None]
             facts = {(answer.facts.size, answer.facts.mark) for _, answer in got if isinstance(answer, Got)}
             if facts != {(each.facts.size, each.facts.mark)}:
                 continue  # another object than the pinned one: the store is asked, and whoever asked compares
             self._take(each, parts)
-        for place, answer in zip(places, answers, strict=True):
-            self._found[place] = answer
+        for index, answer in zip(indices, answers, strict=True):
+            self._found[index] = answer
             came = len(answer.data) if isinstance(answer, Got) and answer.data is not None else 0
             count(again=came, unkept=came)
 
@@ -384,14 +384,14 @@ class _Reading:
         """Keep what came, and enter it."""
         again = self._cache.room.was_removed(ask.key.digest)
         came = sum(len(data) for _, data in parts)
-        kept = self._kept(ask, parts)
-        count(again=came if again else 0, unkept=0 if kept else came)
-        for place, (at, length) in zip(ask.places, ask.ranges, strict=False):
+        cached = self._kept(ask, parts)
+        count(again=came if again else 0, unkept=0 if cached else came)
+        for index, (at, length) in zip(ask.places, ask.ranges, strict=False):
             for begin, data in parts:
                 if begin <= at and at + length <= begin + len(data):
-                    self._found[place] = Got(data[at - begin : at - begin + length], ask.facts)
+                    self._found[index] = Got(data[at - begin : at - begin + length], ask.facts)
                     break
-        if kept and any(self._found[place] is None for place in ask.places):
+        if cached and any(self._found[index] is None for index in ask.places):
             self._not_here([ask])  # a range of blocks that came and of some that were here
 
     def _kept(self, ask: _Ask, parts: list[tuple[int, memoryview]]) -> bool:

@@ -41,10 +41,10 @@ def wrapped(processor: Any) -> list[Any]:
     """
     processor = processor if _is(processor) else processor.image_processor
     name = type(processor).__name__
-    own = [each for each in _METHODS if _owner(processor, each) not in (None, _BASE)]
-    if own:
+    odd = [each for each in _METHODS if _owner(processor, each) not in (None, _BASE)]
+    if odd:
         msg = (
-            f"images: {name} of transformers prepares images in its own way ({own[0]}). Give the steps: transforms=[Resize(...), "
+            f"images: {name} of transformers prepares images in its own way ({odd[0]}). Give the steps: transforms=[Resize(...), "
             "Normalize(...)]; or call it in map()"
         )
         raise PlanError(msg)

@@ -59,11 +59,11 @@ def byte_of_letter() -> dict[str, int]:
 def bare(tokenizer: Mapping[str, Any], *, pre_tokenizer: bool) -> str:
     """The tokenizer's JSON with its model alone and merges never ignored, or with all that cuts text into its words."""
     model = {**tokenizer["model"], "ignore_merges": False} if not pre_tokenizer else tokenizer["model"]
-    kept = {"version": tokenizer.get("version", "1.0"), "model": model, "added_tokens": []}
+    reduced = {"version": tokenizer.get("version", "1.0"), "model": model, "added_tokens": []}
     none = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
     if pre_tokenizer:
         none |= {name: tokenizer.get(name) for name in ("normalizer", "pre_tokenizer")}
-    return json.dumps({**none, **kept})
+    return json.dumps({**none, **reduced})
 
 
 def twin_of(tokenizer: Mapping[str, Any]) -> Twin:
@@ -83,12 +83,12 @@ def twin_of(tokenizer: Mapping[str, Any]) -> Twin:
     if missing:
         msg = f"its vocabulary lacks {len(missing)} single bytes, the first is 0x{missing[0]:02X}"
         raise Uncovered(msg)
-    places = _places(model["merges"])
+    merge_ranks = _places(model["merges"])
     spelled = [text for text in vocab if all(letter in letters for letter in text) and text]
     stable = _stable(tokenizer, vocab, spelled)
     if model.get("ignore_merges"):
         _check_whole_words(tokenizer, spelled, stable)
-    final_place = _final_places(places, stable, model["merges"])
+    final_place = _final_places(merge_ranks, stable, model["merges"])
     order = [letter for letter in letters if letter in vocab]
     order += sorted(final_place, key=final_place.__getitem__)
     ranks = {bytes(letters[letter] for letter in text): rank for rank, text in enumerate(order)}
@@ -111,11 +111,11 @@ def _check_plain(tokenizer: Mapping[str, Any], model: Mapping[str, Any]) -> None
 def _places(merges: Sequence[Any]) -> dict[tuple[str, str], int]:
     """Pair -> place in the list of merges."""
     pairs = [_pair(merge) for merge in merges]
-    places = {pair: place for place, pair in enumerate(pairs)}
-    if len(places) != len(pairs):
-        msg = f"{len(pairs) - len(places)} of its merges are listed twice"
+    ranks = {pair: rank for rank, pair in enumerate(pairs)}
+    if len(ranks) != len(pairs):
+        msg = f"{len(pairs) - len(ranks)} of its merges are listed twice"
         raise Uncovered(msg)
-    return places
+    return ranks
 
 
 def _pair(merge: Any) -> tuple[str, str]:
@@ -154,10 +154,10 @@ def _final_places(places: Mapping[tuple[str, str], int], stable: set[str], merge
     """
     ways: dict[str, list[int]] = {}
     made: list[str] = []  # by place, for stable tokens of stable parts
-    for (left, right), place in places.items():
+    for (left, right), rank in places.items():
         text = left + right
         if text in stable and left in stable and right in stable:
-            ways.setdefault(text, []).append(place)
+            ways.setdefault(text, []).append(rank)
             made.append(text)
     runs = sum(1 for n, text in enumerate(made) if n == 0 or made[n - 1] != text)
     if runs == len(ways):

@@ -83,11 +83,11 @@ class ChatEncoder:
                 found = np.array(encoding.ids, dtype=self.dtype)
                 mask = _mask(encoding, spans[at - begin]) if self.masked else np.zeros(len(found), np.uint8)
                 try:
-                    kept = slice(0, 0) if at in refused else self._kept(mask, spans[at - begin])
+                    span = slice(0, 0) if at in refused else self._kept(mask, spans[at - begin])
                 except DataError as error:
-                    refused[at], kept = str(error), slice(0, 0)
-                ids.append(found[kept])
-                masks.append(mask[kept])
+                    refused[at], span = str(error), slice(0, 0)
+                ids.append(found[span])
+                masks.append(mask[span])
         return ids, masks, refused
 
     def _rendered(self, rows: pa.Table, begin: int, refused: dict[int, str]) -> tuple[list[str], list[Spans]]:
@@ -119,9 +119,9 @@ class ChatEncoder:
         if most < count and chat.truncate == "refuse":
             msg = f"{where}: {count:,} tokens, above max_length={chat.max_length:,}. Raise it, or give truncate='end' or 'start'"
             raise DataError(msg)
-        kept = slice(count - most, count) if chat.truncate == "start" else slice(0, most)
+        span = slice(count - most, count) if chat.truncate == "start" else slice(0, most)
         wanted = self.masked and chat.no_target == "refuse" and (bool(spans) or not chat.add_generation_prompt)
-        if wanted and not mask[kept].any():
+        if wanted and not mask[span].any():
             found = (
                 f"of {count:,} tokens, max_length={chat.max_length:,} leaves none of the {int(mask.sum()):,} to train on"
                 if mask.any()
@@ -129,7 +129,7 @@ class ChatEncoder:
             )
             msg = f"{where}: {found}. Raise max_length, give truncate='start', or keep such rows with no_target='keep'"
             raise DataError(msg)
-        return kept
+        return span
 
 
 def chat_digest(tokenizer_digest: str, chat: ChatTemplate, form: ChatFormat, *, masked: bool) -> str:

@@ -94,10 +94,10 @@ def chat_facts_beside(path: Path) -> dict[str, Any] | None:
             text = token.get("content") if isinstance(token, dict) else token
             if isinstance(text, str):
                 special[name] = text
-    own = path.with_name("chat_template.jinja")
-    if own.is_file():
-        template = own.read_text("utf-8")
-    return _facts(template, special) if files or own.is_file() else None
+    jinja_file = path.with_name("chat_template.jinja")
+    if jinja_file.is_file():
+        template = jinja_file.read_text("utf-8")
+    return _facts(template, special) if files or jinja_file.is_file() else None
 
 
 def _facts(template: Any, special: Mapping[str, str]) -> dict[str, Any]:

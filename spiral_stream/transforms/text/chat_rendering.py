@@ -92,8 +92,8 @@ class Renderer:
                 f"{'are of the prompt' if self._chat.prompt else 'are of the last turn'}",
                 "Mark one piece per turn",
             )
-        own = spans[every - len(turns) :]
-        return text, own if self._chat.train_on == "all" else own[-1:]
+        turn_spans = spans[every - len(turns) :]
+        return text, turn_spans if self._chat.train_on == "all" else turn_spans[-1:]
 
     def _wants_all(self, turns: Sequence[int], every: int) -> bool:
         return len(turns) == every and (self._chat.train_on == "all" or every == 1)
@@ -124,12 +124,12 @@ class Renderer:
         return found
 
     def _disagree(self, whole: str, part: str, at: int) -> NoReturn:
-        place = next(
+        first = next(
             (k for k, (a, b) in enumerate(zip(whole, part, strict=False)) if a != b), min(len(whole), len(part))
         )
         self._refuse(
             f"the template has no {{% generation %}}, and up to message {at} it renders another text than the whole begins "
-            f"with: from character {place} on {part[place : place + _SHOWN]!r}, not {whole[place : place + _SHOWN]!r}; so where "
+            f"with: from character {first} on {part[first : first + _SHOWN]!r}, not {whole[first : first + _SHOWN]!r}; so where "
             "the assistant's text is cannot be known",
             "Mark it with {% generation %} ... {% endgeneration %} in a template of your own, or train_on='last'",
         )

@@ -167,14 +167,14 @@ class TextEncoder:
 
     def _framed(self, ids: NDArray[Any], counts: Int64) -> tuple[Ids, Int64]:
         """Cut each document to the length left for it, and put special tokens and separator around it."""
-        kept = counts if self._room is None else np.minimum(counts, self._room)
-        ends = _offsets(kept + (len(self._before) + len(self._after)))
-        if kept.sum() == ends[-1] == len(ids):
+        lengths = counts if self._room is None else np.minimum(counts, self._room)
+        ends = _offsets(lengths + (len(self._before) + len(self._after)))
+        if lengths.sum() == ends[-1] == len(ids):
             return ids, ends
         out = np.empty(int(ends[-1]), dtype=self._dtype)
         out[ends[:-1, None] + np.arange(len(self._before))] = self._before
         out[ends[1:, None] + np.arange(-len(self._after), 0)] = self._after
-        out[_places(ends[:-1] + len(self._before), kept)] = ids[_places(_offsets(counts)[:-1], kept)]
+        out[_places(ends[:-1] + len(self._before), lengths)] = ids[_places(_offsets(counts)[:-1], lengths)]
         return out, ends
 
 

@@ -95,9 +95,9 @@ def proof_beside(path: Path, data: bytes) -> Proof:
         path: the tokenizer file; ``proof.json`` lies next to it.
         data: its bytes.
     """
-    kept = path.with_name(PROOF)
+    proof_file = path.with_name(PROOF)
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        saved = json.loads(kept.read_bytes())
+        saved = json.loads(proof_file.read_bytes())
         proof = Proof(
             saved["covered"], saved["reason"], tuple((low, high) for low, high in saved["apart"]), saved["versions"]
         )
@@ -105,7 +105,7 @@ def proof_beside(path: Path, data: bytes) -> Proof:
             return proof
     proof = prove(data)
     with suppress(OSError):
-        save(proof, data, kept)
+        save(proof, data, proof_file)
     return proof
 
 
