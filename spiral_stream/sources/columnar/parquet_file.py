@@ -139,13 +139,12 @@ def read_footer(root: str, name: str, mark: str) -> ParquetFile:
             footer = handle.read(length)
             handle.seek(0)
             metadata = pq.read_metadata(handle)
-        plain(metadata.schema.to_arrow_schema().remove_metadata())
+        key = content_key(footer, facts.st_size, facts.st_mtime_ns)
+        found = Facts(facts.st_size, modified_ns=facts.st_mtime_ns)
+        return _described(name, path, metadata, content_key(key, mark, name) if mark else key, found, None)
     except (OSError, pa.ArrowException, ValueError) as error:
         msg = f"Parquet file {path}: {error}. Replace the file, or leave it out of the path"
         raise SourceError(msg) from error
-    key = content_key(footer, facts.st_size, facts.st_mtime_ns)
-    found = Facts(facts.st_size, modified_ns=facts.st_mtime_ns)
-    return _described(name, path, metadata, content_key(key, mark, name) if mark else key, found, None)
 
 
 def _described(
