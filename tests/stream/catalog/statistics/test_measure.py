@@ -21,6 +21,7 @@ from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.statistics import measure as room
 from spiral_stream.catalog.statistics.measure import load_statistics, measure, save_statistics, shard_statistics
 from spiral_stream.derived import build as builder
+from spiral_stream.derived.work.executors import Executor, building_with
 from spiral_stream.errors import CatalogError
 from spiral_stream.sources.arrow.table import Arrow
 from spiral_stream.sources.columnar.parquet import Parquet, ParquetReader
@@ -370,3 +371,27 @@ def test_statistics_of_an_earlier_version_are_counted_again(tmp_path: Path) -> N
 
     means = {row["column"]: row["mean"] for row in home.measure("t").columns.to_pylist()}
     assert means["n"] == "2.0"
+
+
+def test_statistics_do_not_depend_on_threads_or_on_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(5)
+    for k in range(12):
+        texts = [f"t{each}" for each in random.integers(0, 2000, 700).tolist()]
+        numbers = pa.array(random.normal(size=700))  # their sum depends on the order in which they are added
+        ids = [f"{k}-{at}" for at in range(700)]
+        rows = pa.table({"sample_id": ids, "n": numbers, "t": texts, "k": random.zipf(1.5, 700) % 99})
+        pq.write_table(rows, tmp_path / f"{k:02}.parquet")
+    monkeypatch.setattr(room, "HISTOGRAM_VALUES", 500)  # "n" and "t" are sketched, "k" is counted
+
+    def measured(name: str, chunk: int, threads: int) -> list[pa.Table]:
+        monkeypatch.setattr(builder, "CHUNK_SHARDS", chunk)
+        catalog = sp.connect(tmp_path / name)
+        catalog.register("t", sp.Parquet(str(tmp_path / "*.parquet")))
+        with building_with(Executor("threads", threads)):
+            found = catalog.measure("t")
+        return [found.columns, found.shards, found.histograms]
+
+    wanted = measured("one", 128, 1)
+    assert set(wanted[0]["distinct_mark"].to_pylist()) == {"known", "estimated"}
+    assert measured("two", 1, 4) == wanted
+    assert measured("three", 5, 2) == wanted

@@ -52,6 +52,24 @@ def test_cutting_rows_into_shards_changes_nothing_that_is_known(
     assert int(cut.bytes.sum()) == int(one.bytes[0])
 
 
+@pytest.mark.parametrize("most", [1000, 0])
+def test_the_order_of_shards_changes_nothing(tmp_path: Path, most: int) -> None:
+    random = np.random.default_rng(3)
+    sizes = random.integers(1, 900, 150).tolist()
+    total, starts = sum(sizes), np.cumsum([0, *sizes])
+    texts = [f"t{each}" for each in random.integers(0, 3000, total).tolist()]
+    numbers = pa.array(random.normal(size=total) * 10.0 ** random.integers(0, 12, total))  # sums depend on the order
+    table, names = pa.table({"n": numbers, "t": texts}), [f"s{k:03}" for k in range(len(sizes))]
+    wanted = merge(tmp_path / "sorted", table, sizes, most, names)
+
+    order = random.permutation(len(sizes)).tolist()
+    other = pa.concat_tables([table.slice(int(starts[k]), sizes[k]) for k in order])
+    found = merge(tmp_path / "other", other, [sizes[k] for k in order], most, [names[k] for k in order])
+    assert found.columns == wanted.columns
+    assert found.shards == wanted.shards
+    assert found.histograms.table == wanted.histograms.table
+
+
 def test_shards_and_their_values_come_by_name(tmp_path: Path) -> None:
     table = pa.table({"t": ["b", "a", None, "c", "c", "a"]})
     found = merge(tmp_path, table, [3, 3], names=["z", "y"])
