@@ -122,6 +122,8 @@ def rooms(package: Path) -> str:
             sentence = re.split(r"(?<=[.!?])\s|\n\n", said, maxsplit=1)[0]
             sentence = " ".join(sentence.split()).replace("|", "\\|")
             entries.append(f"| `{room.name}` | {sentence} |")
+        if not entries:
+            continue  # a namespace: its names live elsewhere
         parts.append("\n".join([f"## {name}", "", "| room | |", "|---|---|", *entries, ""]))
     return "\n".join(parts)
 

@@ -7,6 +7,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from spiral_stream import (
+        adapters,
+        batching,
+        errors,
+        fields,
+        orders,
+        profiles,
+        report,
+        results,
+        sources,
+        testing,
+        transforms,
+    )
     from spiral_stream.batching.budget import BatchBudget
     from spiral_stream.batching.composition import OneStream, StratifiedByStream
     from spiral_stream.batching.packing import Packed
@@ -32,7 +45,7 @@ if TYPE_CHECKING:
         StreamError,
         TrustError,
     )
-    from spiral_stream.expr import col, len_, lit
+    from spiral_stream.expr import Expr, col, len_, lit
     from spiral_stream.extras import __version__
     from spiral_stream.fields.boxes import Boxes, BoxLabels, KeyPoints
     from spiral_stream.fields.labels import Labels, ShiftedLabels
@@ -112,6 +125,7 @@ __all__ = [
     "DataParallel",
     "DropPartial",
     "ExpandedRange",
+    "Expr",
     "Frames",
     "GaussianBlur",
     "GlobalShuffle",
@@ -185,6 +199,8 @@ __all__ = [
     "WithinShards",
     "Writer",
     "__version__",
+    "adapters",
+    "batching",
     "cache_fingerprint",
     "col",
     "concat",
@@ -192,20 +208,42 @@ __all__ = [
     "declared_source",
     "draw_bars",
     "draw_curves",
+    "errors",
+    "fields",
     "fn",
     "index_videos",
     "len_",
     "lit",
     "mix",
     "open_stream",
+    "orders",
+    "profiles",
+    "report",
     "report_relation",
+    "results",
     "source_facts",
+    "sources",
     "sql",
     "table",
+    "testing",
+    "transforms",
     "use_storage",
     "written",
 ]
 
+_NAMESPACES: Final = (
+    "adapters",
+    "batching",
+    "errors",
+    "fields",
+    "orders",
+    "profiles",
+    "report",
+    "results",
+    "sources",
+    "testing",
+    "transforms",
+)
 _LATE: Final = {
     "Arrow": "spiral_stream.sources.arrow.table",
     "BatchBudget": "spiral_stream.batching.budget",
@@ -226,6 +264,7 @@ _LATE: Final = {
     "DataError": "spiral_stream.errors",
     "DataParallel": "spiral_stream.sampling.assignment",
     "DropPartial": "spiral_stream.batching.tail",
+    "Expr": "spiral_stream.expr",
     "ExpandedRange": "spiral_stream.sampling.orders.shard_order",
     "Frames": "spiral_stream.plan.fields.profiles",
     "GaussianBlur": "spiral_stream.transforms.image.color",
@@ -325,6 +364,8 @@ _LATE: Final = {
 if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
 
     def __getattr__(name: str) -> Any:
+        if name in _NAMESPACES:
+            return import_module(f"spiral_stream.{name}")
         if name not in _LATE:
             habits = import_module("spiral_stream.habits")
             raise AttributeError(habits.lacking("spiral_stream", name, habits.OF_DOOR, __all__))
@@ -333,4 +374,4 @@ if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt na
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATE})
+    return sorted({*globals(), *_LATE, *_NAMESPACES})

@@ -5,8 +5,10 @@ Python; these say the way out. ``docs/howto/names.md`` has the same words for pe
 """
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final, NoReturn
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from importlib import import_module
+from typing import Any, Final, NoReturn
 
 _ROWS: Final = "Before sample: .filter(...), .with_columns(name=expression) or catalog.sql(...)"
 TO_TORCH: Final = ".sample(order=...).collate(batch_size=..., fields={...}).to_torch()"
@@ -147,6 +149,27 @@ UNNAMED: Final[Mapping[str, str]] = {
     "sample": "Rows at random are .sample_rows(5); an order is order=spiral.GlobalShuffle(seed=17)",
     "with_columns": "Give each a name: .with_columns(half=expression)",
 }
+
+
+def door(place: str, rooms: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a namespace that imports the room of a name when it is first asked for.
+
+    Args:
+        place: the namespace.
+        rooms: the module of each of its names.
+    """
+
+    def found(name: str) -> Any:
+        if name not in rooms:
+            raise AttributeError(lacking(place, name, OF_DOOR, rooms))
+        value = getattr(import_module(rooms[name]), name)
+        setattr(sys.modules[place], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[place]), *rooms})
+
+    return found, names
 
 
 def uncounted(verb: str) -> str:

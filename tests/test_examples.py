@@ -20,7 +20,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 # Classes whose methods people call; those of the others are called by the library, or belong to an interface.
 CALLED = (
-    *("Catalog", "PreparedStream", "Relation", "Report", "Writer", "adapters.torch.StreamLoader", "expr.Expr"),
+    *("Catalog", "PreparedStream", "Relation", "Report", "Writer", "adapters.torch.StreamLoader", "Expr"),
     *("looking.sheet.Sheet", "row_verbs.Grouped", "runtime.ordered_rows.OrderedRows"),
 )
 

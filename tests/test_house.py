@@ -1,6 +1,7 @@
 """The layout holds without anybody watching: the door, the rooms' sizes, who imports whom, what is written down."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -121,7 +123,7 @@ def _named(room: Path) -> set[str]:
 
 def _is_room(name: str) -> bool:
     path = ROOT.joinpath(*name.split("."))
-    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+    return any(path.with_suffix(end).exists() for end in (".py", ".pyi")) or (path / "__init__.py").exists()
 
 
 def circle(imports: Mapping[str, set[str]]) -> list[str]:
@@ -133,11 +135,47 @@ def circle(imports: Mapping[str, set[str]]) -> list[str]:
     return []
 
 
-def test_the_door_lists_its_names_in_order_and_has_them_all() -> None:
-    names = spiral_stream.__all__
+# Namespaces that import a name's room when it is first asked for.
+NAMESPACES = ("adapters", "batching", "fields", "orders", "profiles", "report", "results", "sources", "transforms")
 
-    assert names == sorted(set(names))
-    assert [name for name in names if not hasattr(spiral_stream, name)] == []
+
+@pytest.mark.parametrize("place", ["spiral_stream", *(f"spiral_stream.{name}" for name in (*NAMESPACES, "testing"))])
+def test_a_door_lists_its_names_in_order_and_has_them_all(place: str) -> None:
+    door = importlib.import_module(place)
+    names = door.__all__
+
+    assert sorted(names) == sorted(set(names))
+    assert [name for name in names if not hasattr(door, name)] == []
+    assert set(names) <= set(dir(door))
+
+
+@pytest.mark.parametrize("name", NAMESPACES)
+def test_a_namespace_only_re_exports(name: str) -> None:
+    tree = ast.parse((ROOT / "spiral_stream" / name / "__init__.py").read_text())
+    for_types, when_asked = (node for node in tree.body if isinstance(node, ast.If))
+    values = {ast.unparse(getattr(node, "target", None) or node.targets[0]): node.value for node in assigned(tree)}
+    late = ast.literal_eval(values["_LATE"])
+
+    assert set(values) == {"__all__", "_LATE"}
+    assert ast.unparse(when_asked.body[0]).replace("(__getattr__, __dir__)", "__getattr__, __dir__") == (
+        "__getattr__, __dir__ = door(__name__, _LATE)"
+    )
+    assert imports_of(for_types.body) == late
+    assert list(late) == sorted(late)
+    assert sorted(ast.literal_eval(values["__all__"])) == sorted(late)
+
+
+def assigned(tree: ast.Module) -> list[Any]:
+    return [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
+
+
+@pytest.mark.parametrize("name", NAMESPACES)
+def test_a_namespace_refuses_other_names_and_says_the_near_one(name: str) -> None:
+    door = importlib.import_module(f"spiral_stream.{name}")
+    some = next(each for each in door.__all__ if each != "ROW")
+
+    with pytest.raises(AttributeError, match=rf"spiral_stream\.{name}: there is no '{some}s'\. Did you mean .*{some}"):
+        getattr(door, f"{some}s")
 
 
 def imports_of(nodes: list[ast.stmt]) -> dict[str, str]:
@@ -165,12 +203,13 @@ def test_the_door_only_re_exports() -> None:
         ast.If,
         ast.FunctionDef,
     }
-    assert (set(named), functions) == ({"__all__", "_LATE"}, {"__getattr__", "__dir__"})
+    assert (set(named), functions) == ({"__all__", "_LATE", "_NAMESPACES"}, {"__getattr__", "__dir__"})
     assert [ast.unparse(node.test) for node in typed] == ["TYPE_CHECKING", "not TYPE_CHECKING"]
+    namespaces = ast.literal_eval(named["_NAMESPACES"])
     late = imports_of(for_types.body)
-    assert late == ast.literal_eval(named["_LATE"])
-    came_in = {name for name, room in imports_of(tree.body).items() if room.startswith("spiral_stream")}
-    assert came_in | set(late) == set(spiral_stream.__all__)
+    assert late == {**dict.fromkeys(namespaces, "spiral_stream"), **ast.literal_eval(named["_LATE"])}
+    assert namespaces == tuple(sorted({*NAMESPACES, "errors", "testing"}))
+    assert set(late) == set(spiral_stream.__all__)
 
 
 def test_names_that_are_imported_late_are_seen_and_others_are_refused() -> None:
