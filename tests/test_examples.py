@@ -21,7 +21,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # Classes whose methods people call; those of the others are called by the library, or belong to an interface.
 CALLED = (
     *("Catalog", "PreparedStream", "Relation", "Report", "Writer", "adapters.torch.StreamLoader", "Expr"),
-    *("looking.sheet.Sheet", "row_verbs.Grouped", "runtime.ordered_rows.OrderedRows"),
+    *("looking.contact_sheet.Sheet", "row_verbs.Grouped", "runtime.numbering.random_access.OrderedRows"),
 )
 
 # What the example of a name needs beside the library; without it, the example is skipped.

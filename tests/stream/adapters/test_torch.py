@@ -270,7 +270,7 @@ def test_a_loop_left_early_leaves_no_process(
     monkeypatch.setenv("SPIRAL_TEST_MARK", str(tmp_path))
     with torch_maker(catalog)() as stream:
         for _ in loader(stream, 1, "fork"):
-            assert any("runtime.subprocess_reader" in command for command in running(str(tmp_path)))
+            assert any("runtime.run.forked_worker" in command for command in running(str(tmp_path)))
             break
         until = time.monotonic() + 100
         while left := running(str(tmp_path)):

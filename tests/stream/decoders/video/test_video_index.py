@@ -420,7 +420,7 @@ def test_a_failure_of_storage_stays_one(
 ) -> None:
     place = located(plain)
     for room in ("probing", "probed_file"):
-        monkeypatch.setattr(f"spiral_stream.decoders.{room}.BLOCK_BYTES", 2_048)
+        monkeypatch.setattr(f"spiral_stream.decoders.video.{room}.BLOCK_BYTES", 2_048)
     for good in (0, 1, 3, 7):
         left = [good]
 
@@ -441,7 +441,7 @@ def test_a_file_whose_packets_jump_to_and_fro_is_not_read_for_ever(
     plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for room in ("probing", "probed_file"):
-        monkeypatch.setattr(f"spiral_stream.decoders.{room}.BLOCK_BYTES", 256)
+        monkeypatch.setattr(f"spiral_stream.decoders.video.{room}.BLOCK_BYTES", 256)
     monkeypatch.setattr("spiral_stream.decoders.video.probed_file._BLOCKS", 1)
     monkeypatch.setattr("spiral_stream.decoders.video.probed_file._TIMES_OVER", 1)
 
