@@ -1,4 +1,4 @@
-"""One checker for arguments at the door: a wrong one is named, whatever it breaks inside.
+"""Check the arguments of public functions: a wrong one is named at the door, before it breaks something inside.
 
 A callable behind a `door` runs as it is; a number of NumPy becomes Python's where a number is meant. Only if it fails with a
 raw error, one that Python or another library raised, are its arguments held against what its signature says of them, and

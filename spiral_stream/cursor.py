@@ -1,4 +1,4 @@
-"""Where a run stands, and the saved form of that place.
+"""Where a run stands, and how that position is saved.
 
 A place is an epoch and a batch number: how many global batches all ranks together have been given. It means the same on
 every rank and for every world size. Saving and loading it costs the same wherever it is. A list of segments, one per

@@ -1,4 +1,4 @@
-"""Packages that come with an extra: which extra brings each, and what to say where one is not installed.
+"""Packages that come with an extra: which extra brings each, and the error where one is not installed.
 
 Whoever imports such a package asks `need` first. It looks the package up without importing it, so that a plan can be
 refused when it is made or lowered, before anything is read.

@@ -1,4 +1,4 @@
-"""What people type by habit of other libraries, and what to write here: words of the errors at the door.
+"""Names that users bring from other libraries, and what to write here instead: words for errors at the door.
 
 A name that Spiral does not have is an AttributeError, and an argument that a call does not take is a TypeError, as in
 Python; these say the way out. ``docs/howto/names.md`` has the same words for people who search.

@@ -1,4 +1,4 @@
-"""Which NumPy dtype holds a field on the host, how bfloat16, which NumPy lacks, is written there, and which time zones it knows.
+"""NumPy dtypes on the host: which one holds a field, how bfloat16 is stored, and which time zones the host knows.
 
 A bfloat16 is the upper half of a float32. Until batches are delivered, it lies in an array of `BFLOAT16`: 16 bits under a
 name of their own, so that no other room takes them for integers. Frameworks see the same memory as their own type.

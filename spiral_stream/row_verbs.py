@@ -1,4 +1,4 @@
-"""The verbs of rows: what a relation may do before `sample`, and a few that go on after it. Each is a few lines over a node.
+"""The verbs of rows: those before `sample`, and a few that also work after it. Each is a few lines over a node.
 
 `RowVerbs` has more than 12 methods, since each verb is one.
 """

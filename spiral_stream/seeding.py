@@ -1,4 +1,4 @@
-"""The source of all randomness: a keyed 64-bit mixer over counters.
+"""All randomness: a keyed 64-bit mixer over counters.
 
 No generator has state. Hashing whatever identifies a draw makes its key, and mixing (key, counter) gives the numbers. Any
 draw can therefore be repeated by itself, in any order, on any worker. Strings and bytes enter through XXH3-128 (unseeded,

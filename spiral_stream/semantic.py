@@ -1,4 +1,4 @@
-"""Semantic references: columns whose value names bytes instead of holding a number.
+"""Semantic references: columns whose values name bytes, such as an image file or a range of a video.
 
 The logical type travels in the Arrow field's metadata under ``spiral:semantic``
 (for example ``image/jpeg-ref``). Storage of a reference column is one of

@@ -1,4 +1,4 @@
-"""One CUDA device: copies on a stream of their own, and the end of a batch's transforms.
+"""Copy batches to one CUDA device on a separate CUDA stream, and finish their transforms there.
 
 Images travel as uint8 NHWC, a quarter of float32. On the device, three kernels normalize them, cast them and arrange them
 as NCHW. The training thread never waits for the device: events order the copies before the model's kernels.

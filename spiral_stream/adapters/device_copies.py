@@ -1,4 +1,4 @@
-"""Which batches are on their way to a device: some ahead of the loop, in order, each in its host memory until it is there.
+"""Copies of batches to a device that run ahead of the loop, in order; each batch keeps its host memory until it has arrived.
 
 A copy begins when the loop asks for a batch, and ends while the loop works on it. ``ahead`` batches lie on the device
 before the loop has them. The loop waits for the host only if none is there. No host memory is given back while a copy

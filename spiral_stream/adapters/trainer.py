@@ -1,4 +1,4 @@
-"""Streams in ``transformers.Trainer``: its training loop, the stream's batches, one place.
+"""Streams in ``transformers.Trainer``: its training loop, fed by a stream, with one saved position for both.
 
 Trainer wraps a data set into a DataLoader that collates again, and accelerate then distributes its batches over the ranks
 again. Here Trainer gets a loader that it uses as it is: the stream's own batches of this rank.

@@ -1,4 +1,4 @@
-"""In which order a window's batches are delivered: in random order, but groups of similar batches stay together.
+"""In which order a window's batches are delivered: random, with groups of similar batches together.
 
 Batches are numbered by quantile. Groups of ``cost_group`` neighbouring batches are shuffled as units, in the order of a
 keyed hash of their number (docs/decisions/0033). Ranks in one step get similar costs, and steps come in no order of

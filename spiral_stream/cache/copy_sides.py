@@ -1,4 +1,4 @@
-"""The two sides of a copy of prepared data: a folder of this machine, or a place on an object store.
+"""The two sides of a copy of prepared data: a folder of this machine, or a prefix on an object store.
 
 Both hold parts of derivations and parts of caches. A side gives a part as files and a record, and takes one in such a way
 that nobody sees it before it is complete.

@@ -1,4 +1,4 @@
-"""Copy prepared data between folders and object stores, in either direction: what the target has is left out.
+"""Copy prepared data between folders and object stores, in either direction, leaving out what the target already has.
 
 A part is copied when all of its bytes were verified by its sums, and its record is entered last, so a copy that was ended
 goes on where it stopped. Parts go side by side, and each needs its own room on this disk for as long as it passes through.

@@ -1,4 +1,4 @@
-"""Build a cache: every shard that is not finished, together with whoever else builds it.
+"""Build a cache: every shard that is not finished, in cooperation with other processes that build it.
 
 Shards are made by the one builder (`derived.work.make`): leased, made by threads, processes or Ray tasks, and awaited
 where others make them. A finished shard is in the ledger at once: an interrupted build goes on with the next one.

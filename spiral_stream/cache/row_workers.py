@@ -1,4 +1,4 @@
-"""The threads of one process that make rows, and how many rows each of them takes at a time.
+"""The threads of one process that compute cached rows, and how many rows each takes at a time.
 
 Rows of a shard are fetched in runs, decoded or tokenized in threads (which release the GIL), and handed to the writer in
 order, so memory holds a few runs and never a shard. A run is as many rows as had about the kind's bytes in the runs

@@ -1,4 +1,4 @@
-"""How much a working folder holds: copies of what lies on the store go, those used longest ago first.
+"""How much of a shared cache a working folder holds: copies of what lies on the store are evicted, least recently used first.
 
 Only files whose record is on the store go, so whoever needs them fetches them again. What a process of this machine reads
 or makes stays (locks say so), and so does what the store does not have: plans, selections, formations, derived relations.

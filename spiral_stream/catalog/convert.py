@@ -1,4 +1,4 @@
-"""Copy the rows of any source into a Lance dataset, unit by unit, so that a second call goes on where the first was killed.
+"""Copy the rows of any source into a Lance dataset, unit by unit; a second call continues where the first was killed.
 
 Each storage unit of the source becomes a part (`sources.writing.parts`) that is named by the unit and its content key.
 Finished parts are kept aside, and all of them become visible at once at the end, in the order of the units. Files that

@@ -1,4 +1,4 @@
-"""What a look at some files says before anybody decodes them: videos of a codec that is refused.
+"""What a few files show before any is decoded: videos of a codec that Spiral refuses.
 
 A listing knows names and sizes. Whether a film is H.264 stands in its header, which costs 1 to 5 ms of CPU to read. So
 `LOOKED_AT` files are looked at, spread over all: all files of most folders. Files on a store are not, since each look is a

@@ -1,4 +1,4 @@
-"""What a registration is about to name, nobody removes: rows from memory, rows of imported files, tokenizers.
+"""Protect what a registration is about to name from removal: rows from memory, imported rows, tokenizers.
 
 They lie under names that are made from their content, so another process may drop the last name of what this one is
 registering. Whoever registers shares the content's name until its own row is written; whoever drops takes it alone,

@@ -1,4 +1,4 @@
-"""The rows of a relation that have an identity: by the kept hashes of its rows, settled on their values.
+"""The rows of a relation that have an identity: found by the stored hashes of its rows, then compared by value.
 
 Identities that are computed (`row_identity`) are found by arithmetic: nothing is read or kept.
 """

@@ -1,4 +1,4 @@
-"""What a misspelled name may have meant."""
+"""What a misspelled name was probably meant to be."""
 
 import difflib
 from collections.abc import Iterable, Sequence

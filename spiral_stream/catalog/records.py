@@ -1,4 +1,4 @@
-"""How relations and saved streams are written as rows of the catalog's tables, and read back.
+"""Relations and saved streams as rows of the catalog's tables: written and read back.
 
 A row may be damaged, or come from a catalog that somebody else wrote: each of its
 values is checked before it is used, and none of them names a file outside the catalog's

@@ -1,4 +1,4 @@
-"""What saved states name by a digest: lists that are too long for a state, kept in the catalog by their content.
+"""Long lists of saved states, stored in the catalog under a digest that the state names.
 
 A record is a JSON value under the digest of itself, so it never changes, and whoever writes it twice writes the same. A
 catalog in a folder keeps it in ``states``; a catalog on a store keeps it there, so that every machine has it. A machine

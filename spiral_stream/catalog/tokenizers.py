@@ -1,4 +1,4 @@
-"""Which tokenizers there are: names for contents, kept in the catalog's folder.
+"""Tokenizers by name: which names there are, and the contents that they stand for, in the catalog's folder.
 
 A content is the bytes of a ``tokenizer.json``, in a folder named by their sha256, with the proof of its fast engine
 next to it; a name is a small JSON file that points to one. Contents appear by a rename and never change, names are

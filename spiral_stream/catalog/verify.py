@@ -1,4 +1,4 @@
-"""Whether the bytes of a relation are those that were registered: every one of them is read.
+"""Verify a relation: read every byte, and compare it with what was registered.
 
 Rows are scanned once, and every file is read: the source's own, and those that references name. A file that is gone, may
 not be read, or is not what it was when the relation was registered (`sources.pins`) differs. Who else could tell whether

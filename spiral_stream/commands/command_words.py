@@ -1,4 +1,4 @@
-"""How messages of the library read for somebody who types commands: options in place of Python's arguments."""
+"""Errors of the library in the words of the command line: options in place of Python's arguments."""
 
 import dataclasses
 import re

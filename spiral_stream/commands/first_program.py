@@ -1,4 +1,4 @@
-"""What a first program over some data says: which source it is, which columns are fields, how rows are told apart.
+"""What a first program over some data needs: its source, the columns that become fields, and the identity of rows.
 
 `look` registers the data, as ``spiral register NAME auto`` does, and reads its first rows; `program` writes what was found as a
 Python program, and `definitions` as YAML for Dagster. Whatever was guessed is said in a comment of the program.

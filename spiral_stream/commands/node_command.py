@@ -1,4 +1,4 @@
-"""The command ``spiral node-cache``: what this node holds of remote files and of shared prepared data, and its removal."""
+"""The command ``spiral node-cache``: what this node holds of remote files and shared prepared data, and how to remove it."""
 
 import json
 import sys

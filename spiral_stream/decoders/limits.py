@@ -1,4 +1,4 @@
-"""How much one sample may ask for: decoded pixels, decoded frames, encoded bytes.
+"""Limits of one sample: decoded pixels, decoded frames, encoded bytes.
 
 A header of some hundred bytes may claim gigabytes of pixels. Claims are compared with these limits before anything is
 allocated. A sample that exceeds one raises `DataError`, so the plan's ``on_error`` applies to it.

@@ -1,4 +1,4 @@
-"""Make the pieces that are missing: chunk by chunk, together with whoever else builds the same ones.
+"""Build the missing pieces of derivations, chunk by chunk, in cooperation with other processes.
 
 A chunk is a run of shards of about a million rows; `derived.work.make` says how builders share them. What is done is
 committed every second. A shard may be as large as a file: the pieces of a large one are made a range of rows at a time, and

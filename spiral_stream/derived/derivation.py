@@ -1,4 +1,4 @@
-"""What is computed from the rows of one relation, and what it keeps for one storage shard.
+"""The interface of derivations: what is computed from the rows of one relation, and stored per storage shard.
 
 A `Derivation` is a frozen value with a fingerprint. A `Piece` is what it keeps for one storage shard: a few arrays
 and a few numbers (the summary). The key of a piece is (fingerprint of the derivation, content key of the shard), so

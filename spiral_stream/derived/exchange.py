@@ -1,4 +1,4 @@
-"""Pieces that machines share: parts made here are put, records of others entered, and their parts fetched when opened.
+"""Exchange pieces between machines: put parts made here, enter records of others, fetch their parts when they are opened.
 
     derived/<kind>/<fingerprint>/parts/*                a part's data and sums, as in a folder
     derived/<kind>/<fingerprint>/records/<part>.*       the roster of one part, put last: what is listed is complete

@@ -1,7 +1,4 @@
-"""Where derived data lies.
-
-What the folder of a derivation holds, and which of its pieces belong to shards that are still there.
-"""
+"""The folder of derived data: where it lies, what each derivation has in it, and which pieces are of shards that still exist."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Who uses which derived data: locks by name, so that nothing in use is removed.
+"""Locks that say which derived data is in use, so that it is not removed.
 
 Whoever reads or makes something shares one byte of the file ``readers`` in the prepared folder, at the place that its
 name gives; whoever removes it takes that byte alone, without waiting. A process opens the file once, however much it

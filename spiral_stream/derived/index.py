@@ -1,4 +1,4 @@
-"""The roster of a derivation: which pieces there are, and where they lie.
+"""The index of a derivation: which pieces there are, and where they lie.
 
 One file for all shards of all relations that share the derivation, read with one read whatever their number and
 replaced as a whole under a lock, so that a reader sees a complete one. A row has the key of a shard, the part and the

@@ -1,4 +1,4 @@
-"""The shards of several relations as those of one, so that what all of them lack is made in one build.
+"""The shards of several relations as one list, so that one build makes what all of them lack.
 
 A plan may read a thousand relations that share derivations: columns of one name and type, one filter. A build for each of
 them commits a roster that grows with each, and makes files of its own. One build for all makes chunks of their shards side

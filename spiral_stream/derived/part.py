@@ -1,12 +1,10 @@
-"""A part: the file that holds some pieces of one derivation, and the sums by which readers know it.
+"""A part: the file that holds some pieces of one derivation, and the checksums by which readers verify it.
 
     <name>.piece    array, padding to 64 bytes, array, padding, ...: the pieces, end to end
     <name>.sums     64-bit XXH3 of each block of 64 KiB, sealed
 
 A part is written once, by one maker, and never changes. Opening it reads the sums only; a block is verified when a
-reader touches it for the first time.
-
-Verify a part as a whole: every block against its sum, without a reader.
+reader touches it for the first time. `verify_file` reads every block, without a reader.
 """
 
 import os

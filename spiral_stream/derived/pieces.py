@@ -1,4 +1,4 @@
-"""The pieces of one derivation for the shards of one relation, open: where each array lies in memory.
+"""The open pieces of one derivation for the shards of one relation: where each array lies in memory.
 
 Opening reads the roster. A part is mapped when a row of it is first read, and its blocks are verified when they are
 first touched, so resident memory grows with shards (a few words each) and never with rows.

@@ -1,4 +1,4 @@
-"""What making derived data costs that nobody asked for: told before it begins, as measured on its first rows.
+"""Limits for derived data that nobody asked for: its cost is estimated from the first rows, and stated before it is built.
 
 Opening a stream makes what it reads most: narrow columns, the rows that pass a filter, lengths. Over 10^7 rows that takes
 under a second. Over more, some rows are scanned and made first, which takes some 10 ms, and say what all of them will take.

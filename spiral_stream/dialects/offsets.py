@@ -1,4 +1,4 @@
-"""Arrays at an offset in their memory, which pyarrow 26 cannot choose rows of where fixed-size lists nest.
+"""Copy nested fixed-size lists that begin at an offset: pyarrow 26 cannot choose rows of them.
 
 ``take`` and ``filter`` return wrong items of an array of fixed-size lists of fixed-size lists that is a slice. What a
 user hands over may be one; Lance and Parquet return arrays of their own, and `sp.Arrow` tables are written to Lance.

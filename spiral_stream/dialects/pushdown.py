@@ -1,4 +1,4 @@
-"""Cut a predicate into the part that an engine computes exactly and the part that is left for us.
+"""Split a predicate: the part that an engine computes exactly, and the part that is left for us.
 
 A dialect lowers a bound expression, or raises `Inexpressible` where its engine would give another answer (or none).
 `split` cuts a predicate at its top-level ANDs: conjuncts that lower are pushed, the others are evaluated afterwards by

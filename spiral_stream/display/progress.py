@@ -1,4 +1,4 @@
-"""Which long work shows how far it is, and with which words.
+"""When long work shows its progress, and in which words.
 
 ``with working("register photos: reading 2,000 footers", "files") as tell`` shows nothing for a second. Then one line appears with
 the reason, how much is done if ``tell(done, total)`` said so, and the time. It is drawn on standard error if that is a terminal,

@@ -1,4 +1,4 @@
-"""How people read a value: four digits of a number, a whole moment, one line of a text. The only room that formats."""
+"""Write values for people: four digits of a number, a whole moment, one line of a text. The only room that formats."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""DELIVER and RESUME in EXPLAIN DATA: what lies between the batches and the loop, and what resuming costs."""
+"""DELIVER and RESUME in EXPLAIN DATA: the queue, the threads and the copies between batches and loop, and what resuming costs."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""`Relation.describe`: what statistics say of each column of a plan, and what they do not say.
+"""`Relation.describe`: what statistics say of each column of a plan, and which statistics are missing.
 
 Only the catalog is asked: no row is read. Statistics are of all rows of a relation, so where a plan leaves rows out they are
 limits: no value is below the least, and no more values are null than those that were counted.

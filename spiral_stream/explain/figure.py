@@ -1,4 +1,4 @@
-"""A figure of EXPLAIN DATA: a number, its unit, how far to trust it, what it is the ratio of, and who says so.
+"""A figure of EXPLAIN DATA: a number, its unit, how reliable it is, its base, and where it comes from.
 
 Facts are words and figures. A `Figure` stands alone; a `Phrase` puts several into words. Text shows a figure as people read
 it, with ``~`` before an estimate and ``!`` before a measurement; JSON has the number itself (`plain`):

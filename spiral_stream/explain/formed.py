@@ -1,4 +1,4 @@
-"""What the batches of an epoch look like: its first windows, formed as the run would form them.
+"""What the batches of an epoch look like: the first windows are formed as the run would form them, and measured.
 
 Batches are drawn as the run numbers them, from all lanes, apart from those of the run. What they are compared with (the same
 samples in their order) needs the windows too: for the first chapter, the plan's formation is wrapped in one that passes every

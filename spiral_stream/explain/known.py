@@ -1,4 +1,4 @@
-"""What EXPLAIN knows of a plan that is no stream yet: rows, statistics and skew of the relations that it reads.
+"""What EXPLAIN can say of a plan that is not a stream yet: rows, statistics and skew of the relations that it reads.
 
 Only the catalog is asked: no source is opened. What a condition or a join leaves is known when a stream is made of the plan.
 """

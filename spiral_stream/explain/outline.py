@@ -1,4 +1,4 @@
-"""PLAN in EXPLAIN DATA: the plan as numbered lines, each after the lines it reads."""
+"""PLAN in EXPLAIN DATA: the plan as numbered lines, each after the lines whose rows it takes."""
 
 from spiral_stream.batching.formation import Formation
 from spiral_stream.batching.packing import Packed

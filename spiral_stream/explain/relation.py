@@ -1,4 +1,4 @@
-"""RELATION in EXPLAIN DATA: the rows that each stream keeps, step by step, and what the source itself skips."""
+"""RELATION in EXPLAIN DATA: how many rows each stream has after each step, and what the source itself skips."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which values dominate the rows that a plan keeps, whether that changes over ingest time, and what the order does about it.
+"""Which values dominate the rows of a plan, whether that changes over ingest time, and how the order handles it.
 
 This room inspects joined or delivered integer columns, and text columns whose statistics include a histogram (such as
 ``source`` and ``creator_id``). It reads up to 65,536 surviving rows: all of them, or 32 runs spaced evenly over storage.

@@ -1,4 +1,4 @@
-"""One spelling for one meaning: the normal form of an expression, and its JSON.
+"""The normal form of an expression, equal for equal meanings, and its JSON.
 
 The JSON is a nested list: ``["col", name]``, ``["lit", type, value]``, ``["cast", type, x]``,
 ``["alias", name, x]``, ``[op, *args]``. Floats are written by bit pattern (`float.hex`),

@@ -1,4 +1,4 @@
-"""`Pad` and `PadMask`: rows of unequal length as one array, and which places of it hold values."""
+"""`Pad` and `PadMask`: rows of unequal length as one array, and a mask of its values."""
 
 from dataclasses import dataclass
 from math import isfinite

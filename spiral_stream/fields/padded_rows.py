@@ -1,4 +1,4 @@
-"""`PaddedRows`: rows of unequal length that are no tokens, padded to one array. `Pad` and `PadMask` become it.
+"""`PaddedRows`: rows of unequal length that are not tokens, padded to one array. `Pad` and `PadMask` become it.
 
 Such rows are lists of floats (sound, features of frames), or of values of one shape (boxes, key points, tensors). Nothing
 is packed or split here, and no formation counts them as tokens. Numbers of 4 and 8 bytes are written by `_tokens.c` as

@@ -1,4 +1,4 @@
-"""Fields of a token column: where its pieces lie in the batch, and how they are written there.
+"""Fields of a token column: where the parts of a sequence lie in the batch, and how they are written there.
 
 `Placed` says where each piece of each sequence lies in ``[B, T]``. A `SequenceField` says what is written there, and
 at padding. `_tokens.c` writes one field in a single pass over the output, without the interpreter's lock; it can write

@@ -1,4 +1,4 @@
-"""Payload that is verified where it is touched: one sum for every 64 KiB of a file that is mapped.
+"""Checksums of mapped files, one per 64 KiB block, verified when a block is first read.
 
 A block is hashed at its first touch in a process (3 us of a block in memory, about what mapping its pages costs), by
 whoever reads rows of it; from then on a row costs one look at a byte. 64 KiB is what the kernel maps at one fault.

@@ -1,4 +1,4 @@
-"""What to do about an error of the operating system: each kind has its own way out, and only damage says "build it again"."""
+"""Errors of the operating system, each with its way out; only damage says "build it again"."""
 
 import errno
 import re

@@ -1,4 +1,4 @@
-"""Folders whose files another library writes: what each file was when it was written, kept in facts that have a seal.
+"""Folders that another library writes: what each file was like when it was written, in a sealed record.
 
 Files of Lance carry no seal. Their sizes and digests are compared when a process opens the folder: all bytes once, at about
 8 GB/s from memory, and from then on the size and the time of change of each file.

@@ -1,4 +1,4 @@
-"""Who is alive: locks that the kernel takes back from a process that ends, however it ends.
+"""Locks that the kernel releases when a process ends, however it ends: who is alive.
 
 Files and folders are locked with ``flock``. A folder is shared by those who use it, and taken for oneself, without
 waiting, by whoever wants to remove something from it. Where a file system has no locks, nobody is ever alone.

@@ -1,4 +1,4 @@
-"""Opening files that somebody named: regular ones only, since a FIFO waits for its writer and a device may never end."""
+"""Open files that a user named: regular files only, since a FIFO waits for its writer and a device may never end."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Files that say themselves whether they are as they were written.
+"""Seal files: a digest in the file shows whether it is as it was written.
 
 A sealed file ends with 32 bytes: the size of its content, the content's 128-bit XXH3 digest, and a mark. JSON, which
 people read, begins with ``{"seal": "<digest of what follows>", `` instead. The digest tells damage, not forgery.

@@ -1,4 +1,4 @@
-"""The sizes that a user may give a stream."""
+"""Sizes that a user may state for the view of a stream."""
 
 from spiral_stream.errors import PlanError, shown
 

@@ -1,4 +1,4 @@
-"""What a plan says of samples whose payload cannot be read: stop, leave them out, or let another stand in.
+"""What a plan does with samples whose payload cannot be read: stop, leave them out, or replace them.
 
 A sample is *refused* when reading it repeats a `DataError`: a bad image, clip or text, a null where none may be, a
 row that a cache build refused, a row for which a user's function raises (`transforms.python.is_of_the_row`). What becomes

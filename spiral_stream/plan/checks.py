@@ -1,4 +1,4 @@
-"""Checks that verbs run at birth. A refusal names the verb, what was found, similar names, and the way out."""
+"""Checks that plan nodes run when they are made. A refusal names the verb, what was found, similar names, and the way out."""
 
 import re
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What a plan alone says of the streams that share its batches: their shares, and whether its windows are large enough."""
+"""What a plan alone says of streams that share batches: their shares, and whether its windows are large enough."""
 
 from fractions import Fraction
 from typing import Final

@@ -1,6 +1,6 @@
-"""Complete verbs after ``sample`` with what they leave open: the catalog's tokenizer, a default formation.
+"""Complete the verbs after ``sample``: the catalog's tokenizer, a default formation; and warn where a mixture cannot hold.
 
-What the streams of a mixture cannot keep to in their batches, said before the first one is formed.
+The warning says which streams cannot have their share in every batch. It comes before the first batch is formed.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Plan -> stage list: open the relations, settle the selections, compile the fields.
+"""Lower a plan to stages: open the relations, select the rows, compile the fields.
 
 Preparing reads only small columns. What is costly (selections, identity indexes) is
 kept under its fingerprint and the data versions, next to the caches, and memory-mapped

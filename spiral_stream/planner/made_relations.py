@@ -1,10 +1,8 @@
-"""Derived relations: what `union`, `aggregate` and SQL text make, as relations that a stream reads (docs/decisions/0042).
+"""Relations that a plan makes: the results of `union`, `aggregate` and SQL text, which a stream reads (docs/decisions/0042).
 
-A derived relation lies in a folder of its own, under (what makes it, the identity of its rows, the data versions of the
-relations that it reads). One process makes it while others wait; it appears whole, or not at all. A union keeps its shard
-table only, since its rows stay where they lie; the others keep their rows as a Lance table.
-
-The rows that `aggregate` and SQL text make, as a table in the order in which they are kept.
+A made relation lies in a folder of its own, under (what makes it, the identity of its rows, the data versions of the
+relations that it reads). One process makes it while others wait; it appears whole, or not at all. A union stores its shard
+table only, since its rows stay where they lie; the others store their rows as a Lance table.
 
 An aggregate reads the columns that it looks at and no others, some rows at a time; the engine spills what does not fit its
 memory limit. SQL text is given whole relations, inside the memory limit of its process.

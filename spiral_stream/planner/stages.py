@@ -1,4 +1,4 @@
-"""The stage list that lowering makes of a plan. Relations are open; no payload is read and nothing runs.
+"""The stages of a lowered plan, as values. Relations are open; no payload is read and nothing runs.
 
 A field that is decoded, and a column that is tokenized, hold one value per stream of the plan, in the order of
 `Stages.streams`: what that stream reads, in which form it is cached, and where.

@@ -1,13 +1,11 @@
-"""The rows of a union, as a source: those of its sides, one side after the other. Nothing is copied.
+"""The rows of a union as a source: the rows of its sides, one side after the other. Nothing is copied.
 
 A row of the union is a row of a side, found by its number. Columns are scanned in the sides and fetched from them, so
 payload is read where it lies. The units are the storage shards of the sides: a changed or added shard of one side changes
 that unit and no other.
 
-The rows of one relational plan, read as those of a relation: one side of a union, or what an aggregate groups.
-
-Rows are counted in the order of `to_arrow`: that of the base relation, or of the last sort. Nothing is copied; columns
-are scanned and fetched where they lie.
+A side is the rows of one relational plan, read as those of a relation; `aggregate` groups the rows of one, too. They are
+counted in the order of `to_arrow`: that of the base relation, or of the last sort.
 """
 
 from collections.abc import Iterator, Sequence

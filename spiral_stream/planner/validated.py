@@ -1,4 +1,4 @@
-"""Whether the keys of a join are what ``validate=`` says: each side that is to have every key once is read for its keys."""
+"""Check ``validate=`` of a join: on a side that must be unique, no key occurs twice."""
 
 from collections.abc import Callable
 from typing import Final

@@ -1,4 +1,4 @@
-"""What `shuffle_block_size` leaves of a column's skew: how far a block of the layout still is from the whole.
+"""What `shuffle_block_size` does to a column's skew: how far a block of the shuffle still is from the whole.
 
 Rows are uniform inside a block, so what a batch can hold is what its block holds. A block is the pieces of shards that lie
 in it. A piece is drawn from its shard's values, as if rows inside a shard lay in no order. Up to 64 blocks of each size are

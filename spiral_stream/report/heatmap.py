@@ -1,4 +1,4 @@
-"""Which values shards have more or less of than the whole: at most a hundred groups of shards by the frequent values."""
+"""Which values each shard has more or less of than the whole: at most a hundred groups of shards by the frequent values."""
 
 from dataclasses import dataclass
 from typing import Final, final

@@ -1,4 +1,4 @@
-"""What a relation or a plan shows of itself: its columns with histograms, what it does, and a few rows with their pictures.
+"""A relation or a plan in a notebook: its columns with histograms, what it does, and a few rows with their pictures.
 
 Showing reads little, and says what it did not read. A registered relation shows rows by their place. Of filters and
 computed columns over one, the first rows are looked for among its first 4,096. Anything else is run where the relations

@@ -1,4 +1,4 @@
-"""How one column of labels or sources is spread over storage shards: numbers, what pictures are drawn of, and advice."""
+"""The skew of one column of labels or sources over storage shards: numbers, input for charts, and advice."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

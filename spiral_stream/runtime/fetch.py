@@ -1,4 +1,4 @@
-"""Work in two parts: bytes are fetched over a network first, by threads that only wait; then they are decoded.
+"""Two pools of threads: some fetch bytes over a network and only wait, the others decode them.
 
 A thread that decodes never waits for a socket: its part begins when the bytes are there. All pieces of the batches that
 are built ahead (``prefetch``) are asked for as soon as their batch is begun, so the requests of several batches are under

@@ -1,4 +1,4 @@
-"""What a running stream counts: whole numbers, and seconds by stage."""
+"""The metrics of a running stream: counts, and seconds by stage."""
 
 import threading
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What lies around the bytes that a batch reads from stores, fetched into the node cache behind a stream that will read it.
+"""Prefetch neighbouring byte ranges into the node cache: rows next to those of a batch, which this node reads later in the epoch.
 
 A batch that is drawn from many tars reads a few members of each, and waits for these alone. The members next to them are
 needed later in the epoch. Which of them, the plan says: of the rows around a row that was read, those that this node has not

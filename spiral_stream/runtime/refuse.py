@@ -1,4 +1,4 @@
-"""Refuse samples that cannot be read: `plan.bad_samples` says what the plan wants, this room does it, batch by batch.
+"""Refuse samples that cannot be read, batch by batch, as `plan.bad_samples` says.
 
 While a batch is built, work on its rows goes through `BatchRefusals.attempt`. Work that fails is done again without the
 row that failed. A run with k bad rows costs at most 2 k more calls and its work once more; a batch without bad rows

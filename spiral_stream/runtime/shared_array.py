@@ -1,4 +1,4 @@
-"""A few numbers that a process shares with those that it forks or spawns.
+"""A small array of numbers that a process shares with its children, forked or spawned.
 
 `multiprocessing` keeps them in ``/dev/shm``, many arrays in one file. Where that is missing, full or read-only, as in some
 containers, each array lies in a file that has no name and no folder.

@@ -1,4 +1,4 @@
-"""Which row of which stream stands at each position of an epoch, and how often it has stood there.
+"""Which row of which stream stands at each position of an epoch, and how often it was used before.
 
 Without a mixture, epoch e is pass e of the order; the epoch in which a run was rebased has only the positions of the pass
 that were left over (docs/decisions/0039). With one, `Mixture` says how many samples of the stream came before

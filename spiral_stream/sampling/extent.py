@@ -1,4 +1,4 @@
-"""How much of its passes an epoch takes: `limit`, `skip` and `repeat` after `sample`.
+"""How much of its order an epoch takes: `limit`, `skip` and `repeat` after `sample`.
 
 Without them, epoch e is pass e of the order. Each part of an extent maps the epochs and positions that come after it to
 those before it, by arithmetic, so nothing is read of what is left out. An epoch may be the start of a pass, what comes

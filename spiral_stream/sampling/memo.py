@@ -1,4 +1,4 @@
-"""The last results of a method, kept by the object that it belongs to.
+"""Remember the last results of a method, in the object that it belongs to.
 
 `functools.lru_cache` over a bound method keeps the object, and the object keeps the cache: a circle, in which files stay
 open until the garbage collector comes by.

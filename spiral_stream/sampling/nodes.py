@@ -1,4 +1,4 @@
-"""Which place of a step a rank takes, so that the ranks of a node read the same lanes.
+"""Which batch of a step a rank takes, so that the ranks of a node read the same lanes.
 
 A step takes one batch per rank, and batch g is of lane ``g % lanes`` until a lane ends. The ranks of a node are
 neighbours, so by themselves they take neighbouring lanes. With places dealt to the nodes in turn, node n of N gets the

@@ -1,7 +1,4 @@
-"""Which source a path is, by the names of its files.
-
-The options of a source as texts, as a command line gives them: ``delimiter=;``, ``hive=false``.
-"""
+"""Which source reads a path, by the names of its files; and a source's options as texts of a command line (``delimiter=;``)."""
 
 import dataclasses
 import glob

@@ -1,4 +1,4 @@
-"""Whether the files that a source of lines names are shards of Mosaic's writers, which their index.json describes.
+"""Whether the files that a source of lines names are shards of Mosaic's writers, as their index.json says.
 
 Such a folder holds more than lines: the index, meta files, both forms of a compressed shard; and its values are not quoted.
 So its shards are read by the index, as `Mds` reads them, and a shard that is named alone is refused with that way out.

@@ -1,18 +1,16 @@
-"""What the files of a relation were like when it was registered: size, time of change, inode.
+"""Pins: what each file of a relation was like when it was registered, by size, time of change and inode.
 
 A reference names a file whose bytes nobody holds. Its pin tells, at the cost of one look-up (3 us) and one ``fstat``,
-whether they may have changed since. Pins lie in one file next to the manifest (`numbers`), 32 bytes for each distinct
-reference. A file that was not there when the relation was registered is not pinned: it may still come. Damage to the
-file of pins can only make a file look changed.
+whether they may have changed since. Pins lie in one file next to the manifest, 32 bytes for each distinct reference. A file
+that was not there when the relation was registered is not pinned: it may still come. Damage to the file of pins can only
+make a file look changed.
 
 Size and time are part of the shard's content key. The inode is not, since a copy of the same files has others; it is
 compared on the host that registered it, for file systems that keep inodes.
 
-Three numbers for each of any number of names, in one memory-mapped file sorted by a hash of the name.
-
-Looking a name up costs 3 us and touches some pages of the file, so that memory grows with the names in use. `Collected`
-makes such a file in bounded memory: sorted runs go to disk and are merged by ranges of the hash. Two names of one hash
-(once in 5 million relations of a million names) keep both their entries.
+The file is memory-mapped and sorted by a hash of the name, with three numbers per name. A look-up touches some pages of
+it, so that memory grows with the names in use. `Collected` makes it in bounded memory: sorted runs go to disk and are merged
+by ranges of the hash. Two names of one hash (once in 5 million relations of a million names) both have their entries.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Which rows of a batch in memory pass a predicate, for storage that cannot decide it itself."""
+"""Filter record batches in memory by a predicate, for storage that cannot do so itself."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The columns that a user declares for files which say no types, in a form that can be written down as JSON.
+"""A schema that a user declares for files without types, and its form as JSON.
 
 A type is its Arrow name (``"int64"``, ``"timestamp[us]"``), or a tuple: ``("list", type)``, ``("large_list", type)``,
 ``("fixed_size_list", type, size)``, ``("struct", (name, type), ...)``, ``("timestamp", unit, zone)``,

@@ -1,9 +1,7 @@
-"""How a source is written down: a JSON object with its kind and its fields.
+"""How a source is saved: a JSON object with its kind and its fields; and which class a saved kind stands for.
 
-Which class a saved source of a user's own is: an entry point of an installed package, or a class of this process.
-
-A catalog's text only says a kind. It never says which module to import: an entry point was chosen by whoever installed
-the package, and other classes count only once the process has imported them by itself.
+A catalog's text only says a kind. It never says which module to import. The class of a user's own source comes from an entry
+point, which was chosen by whoever installed the package, or from a module that the process has already imported by itself.
 """
 
 import dataclasses

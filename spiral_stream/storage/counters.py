@@ -1,4 +1,4 @@
-"""What is asked of stores, counted: for the process, and for the stream whose thread asks."""
+"""Count requests and bytes of stores: for the process, and for the stream whose thread asks."""
 
 import threading
 from collections.abc import Callable

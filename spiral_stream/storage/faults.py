@@ -1,6 +1,7 @@
-"""What a store's client says, in our words. Its own words are not passed on: they quote requests, and with them secrets.
+"""Errors of a store's client as Spiral's errors, in words that hold no secret: the client's own words quote requests.
 
-Pages that a web server sends with status 200 in place of a file: that of a login, or one that says what is missing.
+Some web servers send a page with status 200 in place of a file: a login, or a text that says what is missing. That is
+refused here, too.
 """
 
 import re

@@ -1,8 +1,6 @@
-"""An object as a file that libraries read by ``seek`` and ``read``: parts are fetched together before they are asked for.
+"""An object as a file that libraries read by ``seek`` and ``read``: its bytes are fetched together, before they are asked for.
 
 Every answer is compared with the object that was opened, so no reader ever joins bytes of two.
-
-All bytes of an object: its parts are asked for together.
 """
 
 import io

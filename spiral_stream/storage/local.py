@@ -1,4 +1,4 @@
-"""Files of this machine, and whole stores in memory, behind the face of a store.
+"""Stores on this machine: files of a folder, and whole stores in memory.
 
 A file is read by ``pread``: 3 us, where the client of object stores takes 70. A condition is kept by a lock of the kernel
 on the folder, which is held for as long as one small file takes to write.

@@ -1,4 +1,4 @@
-"""Options of stores: from the environment, from named profiles in a file, and from the program.
+"""Options of stores, such as region and credentials: from the program, from named profiles in a file, and from the environment.
 
 One set of options serves Spiral and Lance; the names are those that Lance takes as ``storage_options``, such as
 ``region``, ``endpoint`` and ``secret_access_key``. A profile says by its prefix which URIs it is for, so a catalog or a plan
@@ -9,10 +9,8 @@ program gives stands before the file's, and both before the environment, which t
 No value of an option is ever shown: a profile prints its name and the names of its options, and `redacted` takes the
 values of secrets out of messages of other libraries.
 
-Options that a store's client would pass over, take apart late, or refuse in words that name no option.
-
-Lance passes over every option whose name it does not know. So a name that is nearly one of those that stores have is taken
-for a slip; other names are passed on.
+Lance ignores options whose name it does not know. So a name that is nearly one of those that stores have is refused as a
+slip, and so are values that the client would take apart late; other names are passed on.
 """
 
 import difflib

@@ -1,4 +1,4 @@
-"""Asking again: which failures pass, and how long they are waited for.
+"""Retries: which failures of a store are transient, and how long they are waited for.
 
 Requests that read are repeated here and not by the client: a body that ends early or a connection that breaks inside of one
 counts as any other failure, and every repetition is counted. The pause doubles, and is drawn (full jitter), so that many

@@ -1,4 +1,4 @@
-"""The face of a store: look at objects, read ranges of them, list, put under a condition, delete.
+"""The interface of stores: look at objects, read ranges of them, list, put under a condition, delete.
 
 Conditions make stores safe for several writers without a lock: `put` with ``absent`` lets one of them make an object, with
 ``unchanged`` the one who read what is there last. Both say by their value who won; nothing relies on a rename.

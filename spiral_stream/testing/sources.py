@@ -1,7 +1,4 @@
-"""The laws of sources: what every reader, and every source that is imported, owes. `spiral_stream.testing` is their door.
-
-The laws of sources, for tests of a source of your own; users find it in `spiral_stream.testing`.
-"""
+"""The laws of sources: what every reader, and every source that is imported, must do. Import from `spiral_stream.testing`."""
 
 import json
 import os

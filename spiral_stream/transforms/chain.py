@@ -1,4 +1,4 @@
-"""Chains of image transforms that one fused pass cannot do, and chains of masks.
+"""Chains of image transforms that need more than one pass, and chains of masks.
 
 A chain is cut where a step changes pixels. What stands between two such steps only moves boxes, and is one pass of the
 fused kernel (`transforms.image.image`). The first pass reads the decoded image, or only its crop, and the last one writes the

@@ -1,4 +1,4 @@
-"""Where a chain of image transforms takes boxes and points of an image.
+"""Move boxes and points with an image through a chain of transforms.
 
 A box is moved by every part of the chain, and cut at the border after each, as torchvision's BoundingBoxes are. A part
 that rotates or shears makes it the upright box around its four corners. A box that is cut away stays away.

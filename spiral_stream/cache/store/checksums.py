@@ -1,4 +1,4 @@
-"""The sums of one part of a cache: what its files have to be, so that no reader takes damage for data.
+"""The checksums of one part of a cache, by which a reader tells damage from data.
 
     sums/<stem>      little-endian uint64 words, sealed: form, size and digest (2 words) of the data file, digest of the
                      shard's content key (2 words), size of the payload, and the sum of each of its 64 KiB blocks

@@ -1,4 +1,4 @@
-"""The ledger of a cache: one file per finished part, which appears whole or not at all and tells if it is damaged."""
+"""The ledger of a cache: one file per finished part, which appears whole or not at all and shows damage."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The rows of one part of a cache as Arrow batches: offsets, the columns next to the payload, payload as blobs."""
+"""The rows of one part of a cache as Arrow batches: offsets, narrow columns, and payload as blobs."""
 
 from collections.abc import Iterable, Iterator
 from typing import final

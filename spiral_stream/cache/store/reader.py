@@ -1,4 +1,4 @@
-"""What a cache holds at a pinned version: where each stored row lies in mapped memory.
+"""Read a cache at a pinned version: where each stored row lies in mapped memory.
 
 Readers memory-map the packed ``.blob`` files and gather by (address, size) with no
 Lance call per batch (docs/decisions/0026). A shard costs 12 bytes per row in memory, 4 more if

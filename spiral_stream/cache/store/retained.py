@@ -1,4 +1,4 @@
-"""A payload cache as it lies on disk: whose it is, which parts are of shards that are still there, and their removal."""
+"""Which parts of a cache on disk belong to shards that still exist, who uses the cache, and the removal of the rest."""
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a cache shares with other machines through a store: its finished parts, and the ledger's entries for them.
+"""A cache that machines share through a store: its finished parts, and the ledger's entries for them.
 
 The files of a part lie on the store under their names in the folder. The entry of the ledger is put last, so every entry
 that is listed has its files. Entries of others are written into the ledger here, and committed here: no version of

@@ -1,4 +1,4 @@
-"""Remove what a cache no longer needs, once no reader or writer can need it.
+"""Remove files of a cache that no reader or writer can need any more.
 
 Every writer shares the lock file ``writers`` while it writes a part or commits, and every reader shares ``readers``
 as long as it may open parts of the version that it pinned. Whoever is alone among the writers removes what no ledger

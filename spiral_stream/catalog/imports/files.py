@@ -1,4 +1,4 @@
-"""Which files an import reads: those that are there, under the content keys that they had when their bytes are the same.
+"""Which files an import reads, and which files have the bytes that were read before.
 
 A content key covers the size and the time of a file. Where bytes are compared, a record next to the import holds for each file
 the key that listing gave, the key that its rows are kept under, and a digest (XXH3-128) of the file. A file whose listed key

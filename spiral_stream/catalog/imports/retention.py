@@ -1,4 +1,4 @@
-"""What of an import's rows is in use, and the removal of the rest: rows of files that changed or went."""
+"""Which imported rows are in use, and the removal of the rest: rows of files that changed or went."""
 
 from collections.abc import Iterable
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Import a source's files into a catalog: each unit is read once, by anybody, and its rows become Lance fragments.
+"""Import a source's files into a catalog: each unit is read once, by any process, and its rows become Lance fragments.
 
 One folder per (source without its place, columns) holds the rows of all units ever imported, a file per unit that is done,
 the rows that were refused, and the snapshots. Builders share the units by lease (`derived.work.make`). What is made of a unit

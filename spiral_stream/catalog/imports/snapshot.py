@@ -1,4 +1,4 @@
-"""Make what is kept of a source's units one version of a dataset, and note which units it has: a snapshot."""
+"""Make the imported units of a source one version of a dataset, and record which units it has: a snapshot."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Whether a registration would say again what the catalog has already, without reading rows."""
+"""Compare a registration with the registered relation, without reading rows."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a user declares when a relation is registered, and whether the source's columns allow it."""
+"""What a user declares at registration (identity, shards, columns), checked against the source's columns."""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What registration finds out from the rows of a source: its shards, and whether every identity occurs once.
+"""What registration learns from the rows of a source: its shards, and whether every identity occurs once.
 
 What an earlier registration of the name knows is not read again: units and shards with the same content keys.
 """

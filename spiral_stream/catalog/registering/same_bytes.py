@@ -1,4 +1,4 @@
-"""Which shards have the bytes that they had, although the times of their files differ.
+"""Which shards still have the bytes that were registered, although the times of their files changed.
 
 A content key covers size and time of files, so that looking is cheap. `keep_same` compares bytes where these differ: a shard
 whose files were only touched, or copied, keeps its content key, and with it everything that is derived from it. Units and

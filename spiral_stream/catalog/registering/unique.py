@@ -1,4 +1,4 @@
-"""Whether every row of a relation has an identity of its own.
+"""Check that no two rows of a relation have the same identity.
 
 The identities of each shard are kept as sorted hashes (`derived.kinds.identities`), so a shard that is known is not read again.
 Whether two rows share one is found by merging those runs, and settled on the values.

@@ -1,4 +1,4 @@
-"""What the catalog knows of one relation: a frozen value. `opened.OpenRelation` reads its rows."""
+"""The entry of one relation in the catalog: what is known of it, as a frozen value. `reader.OpenRelation` reads its rows."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Which logical storage shards a relation has, and where their rows lie.
+"""Which storage shards a relation has, and where their rows lie.
 
 Logical ordinals lay the shards end to end in the order of their names; physical
 ordinals are the source's own. A run table maps one to the other: run r holds the
@@ -8,10 +8,8 @@ written as an Arrow IPC file. The file is called by its own digest, and is read 
 and checked each time, since a file that is mapped may change under its reader: 100,000
 shards are 32 MB, which are read, digested and checked in 0.04 CPU seconds.
 
-Where the values of a relation's shard column lie: runs of equal values, in physical order.
-
-The column is read once, batch by batch; what is kept grows with the runs, never with the rows. Units that an earlier
-registration read are not read again.
+Where shards come from a column, its values are read once, batch by batch, as runs of equal values in physical order.
+Memory grows with the runs, never with the rows. Units that an earlier registration read are not read again.
 """
 
 import re

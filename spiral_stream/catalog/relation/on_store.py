@@ -1,4 +1,4 @@
-"""What lies next to the row of a relation in a shared catalog: written before the row, and fetched when it is first used.
+"""The files of a shared relation on a store: written before its record, fetched when they are first used.
 
 An entry needs its shard table, the pins, and of imported rows the snapshot; they come when the entry is looked up. The rows
 themselves, where the catalog keeps them, come when they are first opened.

@@ -1,16 +1,14 @@
-"""Pin the files of a relation at registration: one look at each, and what they are like becomes part of its data version.
+"""Pin the files of a relation at registration: record each file's size and time, or an object's etag, in the data version.
 
-Reference columns are scanned once, in the order the source stores them; each file is looked at once in some batches, by
-`THREADS` threads, since a look may cost a round trip; objects of a store are looked at as `object_looks` says. Memory holds
-these batches, a bounded number of pins (`numbers`), and some bytes for each shard. Cost: about 11 us of CPU for a file, 1 us
-for a row that names a file of many rows.
+Reference columns are scanned once, in the order the source stores them. Each file is looked at once in some batches, by
+`THREADS` threads, since a look may cost a round trip. Memory holds these batches, a bounded number of pins (`sources.pins`)
+and some bytes per shard. Cost: about 11 us of CPU per file, 1 us per row that names a file of many rows.
 
-What objects are like that references name: of many in one folder by a list of it, of others by a look at each.
-
-A page of a list brings size and etag of 1,000 objects, and costs about what three looks cost. So a folder that `WORTH`
-references of one batch lie in is listed, once, with all that lies below it; at most four times the rows of the relation, so
-that a folder with many other objects costs little. 24 bytes per listed object are kept. What no list has is looked at, many
-together. A store whose lists say another etag than its looks is not listed: the first object tells.
+Objects on a store are looked at one by one, or by a list of their folder. A page of a list brings size and etag of 1,000
+objects, and costs about as much as three looks. So a folder that holds `WORTH` references of one batch is listed, once, with
+all that lies below it; at most four times the rows of the relation, so that a folder with many other objects costs little.
+24 bytes per listed object are held. What no list has is looked at, many together. A store whose lists say another etag
+than its looks is not listed: the first object tells.
 """
 
 import os

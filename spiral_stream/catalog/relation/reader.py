@@ -1,4 +1,4 @@
-"""Reading a registered relation by logical ordinals, whatever its source.
+"""Read a registered relation by logical ordinals, whatever its source.
 
 This is the one data plane: `to_arrow`, the relational part and the prepared
 stream all read columns through `OpenRelation.scan` and `OpenRelation.fetch`, as

@@ -1,4 +1,4 @@
-"""The rows that an import left out: written in the same pass, a file per unit, under the unit's content key.
+"""The rows that an import refused: one file per unit, under the unit's content key, written while the unit is read.
 
 A file holds the first `REFUSED_ROWS` of a unit, and `REFUSED_BYTES` of what they hold. It goes when its unit goes.
 """

@@ -1,4 +1,4 @@
-"""Identities for rows that have none: 128 bits of (content key of the storage unit, row in that unit).
+"""Identities for rows without one: 128 bits of (content key of the unit, row in that unit).
 
 Rows that a catalog imported have the content key of their file and their place in it instead, whatever files are kept together.
 

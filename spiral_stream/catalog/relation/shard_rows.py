@@ -1,4 +1,4 @@
-"""Rows of a source by storage shard: what pieces are made from before and after a relation is registered."""
+"""Read a source shard by shard: the input of derived pieces, before and after registration."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

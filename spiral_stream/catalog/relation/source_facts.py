@@ -1,4 +1,4 @@
-"""What a relation's source is, for people: its kind, where it lies, and what was copied of it."""
+"""A relation's source as people read it: its kind, where it lies, and what was copied of it."""
 
 from dataclasses import dataclass
 from typing import final

@@ -1,4 +1,4 @@
-"""Files of a shared catalog as objects: parts that are called by their own digest, so that they never change.
+"""Files of a shared catalog as objects: parts that are named by their digest, so that they never change.
 
 Whoever writes a part that is there already writes the same bytes. Every part is compared with its name when it is read, and a
 file appears in the mirror only when it is whole.

@@ -1,4 +1,4 @@
-"""Where a catalog on an object store is mirrored on this machine, so that whatever takes a folder works on it.
+"""Where a catalog on an object store is mirrored on this machine, so that code that takes a folder works on it.
 
 The mirror is a folder that says which catalog it mirrors. It may be deleted at any time when no process uses it: what is
 needed is fetched again, except data derived on this machine where `$SPIRAL_CACHE` is not set, which is made again.

@@ -1,4 +1,4 @@
-"""A catalog that lies on an object store: small records by name, and the files that they name.
+"""The records of a catalog on an object store: small objects by name, and the files that they name.
 
 A record is one JSON object under its own seal. It is put whole, after the files that it names, so whoever reads sees all of it
 or none. A name that shall be new is put on the condition that it is not there: of two who register it, one wins. A

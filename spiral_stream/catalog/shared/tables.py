@@ -1,4 +1,4 @@
-"""The catalog's rows on an object store: a record each, with the same face as `database.Database`.
+"""The catalog's rows on an object store, one record each, with the interface of `database.Database`.
 
 Values are kept as JSON, with the digest that a row of a table has. Rows from memory are a Lance dataset of the mirror: the
 first who keeps them on the store wins, and others take that dataset, because its file names are part of its content keys.

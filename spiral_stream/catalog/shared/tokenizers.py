@@ -1,4 +1,4 @@
-"""The tokenizers of a shared catalog in its mirror: the files of names, and the contents that they stand for."""
+"""The tokenizers of a shared catalog in its mirror: files by name, and the contents that they stand for."""
 
 from collections.abc import Mapping
 from pathlib import Path

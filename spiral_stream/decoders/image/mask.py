@@ -1,4 +1,4 @@
-"""Masks: images whose values are labels, read without changing one.
+"""Decode masks: images whose values are labels, which no step may change.
 
 | the file has | mode | values |
 |---|---|---|

@@ -1,4 +1,4 @@
-"""Images turned upright: the EXIF tag Orientation says how a camera was held.
+"""Turn images upright: the EXIF tag Orientation says how a camera was held.
 
 Reading the tag of a JPEG looks at the heads of its segments: 2 to 4 us, where decoding takes 800. Other formats are asked
 through Pillow; it turns TIFF by itself, with or without this room. A tag that is damaged or out of range turns nothing.

@@ -1,4 +1,4 @@
-"""Codec contexts that are used again, and give the same bits as new ones.
+"""A pool of codec contexts: a context that is used again gives the same bits as a new one.
 
 Opening an H.264 decoder costs 0.35 ms more than reusing one, as much as decoding two frames of 320 x 240. A context is
 flushed and waits for its thread's next clip with the same parameter sets. It is dropped if it may have learned something

@@ -1,4 +1,4 @@
-"""The file that a demuxer of libavformat reads: bytes by offset, with the errors that its callbacks would lose.
+"""The file that libavformat's demuxer reads: bytes by offset, and errors that its callbacks would lose.
 
 PyAV prints exceptions of a callback and does not raise them. Here the file just ends at an error, and the error waits
 in `DemuxedFile.failed` until the call is over.

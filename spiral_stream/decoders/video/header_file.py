@@ -1,4 +1,4 @@
-"""An MP4 of which only the boxes that are no media are read, for a demuxer that tables packets and decodes nothing.
+"""An MP4 without its media: only the other boxes are read, for a demuxer that lists packets and decodes nothing.
 
 Where the file lies on an object store, reading it whole to index it would cost what a training run over it costs. The
 index box (``moov``) says where each packet lies and when it is shown; of the media one key frame is needed. So the first

@@ -1,4 +1,4 @@
-"""What the headers of an H.264 packet say: does it hold a frame, do others need it, can decoding start at it.
+"""Read the headers of an H.264 packet: does it hold a frame, do others need it, can decoding start at it.
 
 Read from the headers of its NAL units (ITU-T H.264, 7.3.1): one byte per unit, and for the few key packets the recovery
 point message (D.1.8). There is no entropy decoding. Cost: 1 us per packet.

@@ -1,4 +1,4 @@
-"""The values of one narrow column for all rows of a shard: mapped, and gathered by row without decoding.
+"""The layout of one narrow column of a shard, mapped from disk and gathered by row without decoding.
 
     fixed width    values
     text           ends [rows + 1], data
@@ -6,11 +6,10 @@
     any            valid [rows], where a row is null
 
 Fixed width covers numbers, booleans, moments, and fixed-size lists and tensors of numbers. Null items inside of lists
-are counted, not kept: such a column is read from its source.
+are counted, not stored: such a column is read from its source.
 
-How many items each list of a column has: one uint32 per row of a shard, laid out as a column of numbers.
-
-For lists that are too large to be kept: who shares a batch is then decided without reading them again.
+Of lists that are too large to be stored, `ListLengths` stores how many items each has: one uint32 per row. They decide who
+shares a batch without reading the lists again.
 """
 
 from collections.abc import Callable, Mapping

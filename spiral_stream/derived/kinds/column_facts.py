@@ -1,20 +1,18 @@
-"""What is known of one column of a shard: counts, extremes, values and sketches of it.
+"""Statistics of one column of a shard: counts, extremes, frequent values and sketches, in a form that shards can merge.
 
     values, counts     the different values and their rows; of a column with many values those with most rows
     text, lengths      of texts and decimals: the least, the greatest, and then the values, as UTF-8
-    points             quantiles (`sketches`); nothing of texts
-    hashes, registers  how many different values there are (`sketches`)
+    points             quantiles; nothing of texts
+    hashes, registers  how many different values there are
     sum                of numbers and moments, as the bits of a float
 
 Numbers, moments and booleans are words of 64 bits, whose type the column says. Nulls and NaN are counted and left out.
 Texts are told apart by hashes of 64 bits: two of 10,000 values share one with a probability of 10^-12.
 
-How many different values there are, and where their quantiles lie: summaries of shards that merge.
-
 Different values: HyperLogLog (Flajolet et al. 2007) with 2,048 registers of a 64-bit hash, standard error 2.3 %, and
-linear counting where few registers are used. A shard with few values keeps their hashes instead.
+linear counting where few registers are used. A shard with few values stores their hashes instead.
 
-Quantiles: each shard keeps 65 of its sorted values at equal steps. They are merged once, weighted by the rows they stand
+Quantiles: each shard has 65 of its sorted values at equal steps. They are merged once, weighted by the rows they stand
 for, so a rank is wrong by at most 1/64 of the rows, however they are spread over shards.
 """
 

@@ -1,4 +1,4 @@
-"""Rows of kept columns, gathered from mapped pieces: as Arrow arrays, or as addresses where rows are lists.
+"""Gather rows of narrow columns from mapped pieces: as Arrow arrays, or as addresses where rows are lists.
 
 A row of fixed width costs one copy (0.1 us in a shuffled batch, a cache miss included), a text two.
 """

@@ -1,4 +1,4 @@
-"""Whether two rows of a relation have one identity: the sorted runs of all shards, merged in bounded memory.
+"""Whether two rows of a relation have the same identity: the sorted runs of all shards are merged in bounded memory.
 
 The space of hashes is cut into ranges that hold about a million rows each, whatever lies in them. The runs pass
 through the bits of a range, one after another; who meets a bit that is set may have an equal hash, and only those are

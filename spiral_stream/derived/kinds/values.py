@@ -1,4 +1,4 @@
-"""What functions give for the rows of a shard, in the order of its rows: values that are kept as columns are.
+"""Values that cached functions return for the rows of a shard, stored in row order like narrow columns.
 
     numbers, texts, lists of integers    as `derived.kinds.column` lays them out
     anything else                        an Arrow stream of one record batch

@@ -1,4 +1,4 @@
-"""Who makes what of which shard: leases, so that builders that start together share the work.
+"""Leases of shards on one machine: who builds what, so that builders that start together divide the work.
 
 A lease is a lock on one byte of the ``claims`` file of what is made, at the place that the shard's key gives. The kernel
 takes it back when its owner ends, however it ends, so a dead owner's lease is free at once. Where a file system has no

@@ -1,4 +1,4 @@
-"""Prepared data that machines share through an object store: a working folder on each, and objects that never change.
+"""Prepared data shared through an object store: a working folder per machine, and objects that never change.
 
 ``$SPIRAL_CACHE=s3://team/prepared`` names the store. Everything works on the working folder; names below it are the keys
 of the store. What is finished is put: its data first, and then its record, which nobody overwrites. Records of others are

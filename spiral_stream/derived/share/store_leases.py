@@ -1,4 +1,4 @@
-"""Leases between machines that share a store: who makes what, in one object per derivation or cache.
+"""Leases of shards between machines that share a store: one object per derivation or cache says who builds what.
 
 The object says of each builder which shards it has, and how often it has written: its beat. Whoever changes it replaces
 the version that it read, so of two builders one gets a lease. Nobody compares clocks: a builder whose beat stays the same

@@ -1,12 +1,11 @@
-"""Make what is missing shard by shard, together with whoever else makes the same.
+"""Build missing shards cooperatively: lease some, build them, commit them, and wait for those that others have leased.
 
-A unit is some shards that one builder makes at a time. Each builder begins at a place of its own, takes the leases of a
-unit's shards, looks once more whether they are still missing, lets its executor make them, and enters what is done now and
-then. Then it waits for what others hold. Leases are named by shard, so builders whose units have other borders, since they
-want other things besides, never make one thing twice. What a killed builder had leased is free at once, and what it had
-not entered is made again by the next one.
+A unit is some shards that one builder makes at a time. Each builder begins at a different unit. It takes the leases of the
+unit's shards, checks again that they are missing, lets its executor make them, and commits finished work now and then. At
+the end it waits for what others hold. Leases are named by shard, so builders whose units have different borders never make
+one shard twice. What a killed builder had leased is free at once; what it had not committed is made again by the next one.
 
-One process makes what cannot be shared out, while others wait for it with a deadline.
+Work that cannot be divided is made by one process, while others wait for it with a deadline.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What clips cost a batch: frames and bytes against the budget, and how similar the clips of a batch are to decode.
+"""Cost of clips in a batch: frames and bytes against the budget, and how evenly decoding is spread over its clips.
 
 The cost of a sample is the product of its bucket keys, such as ``frame_count`` times ``width * height``, the pixels of its
 segment. Decoding time follows it as long as the keys are sizes. Buckets make the samples of a batch similar, so variance

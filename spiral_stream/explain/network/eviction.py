@@ -1,4 +1,4 @@
-"""What a node cache fetches, and what again, when ranges of files are asked for one after the other.
+"""Simulate a node cache: which ranges it fetches, and which again, when files are read in a given order.
 
 Blocks are kept by file, as `storage.node_cache.cache` keeps them: what is missing is fetched block by block, and when
 there is no room, the files used longest ago go whole, until a 32nd of the limit is free. While the cache is nearly

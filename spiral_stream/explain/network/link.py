@@ -1,4 +1,4 @@
-"""A network as somebody states it: ``"10 Gbit/s, 50 ms"``, what comes in a second and how long an answer takes to begin."""
+"""A network as a user states it, ``"10 Gbit/s, 50 ms"``: bandwidth and latency."""
 
 import re
 from dataclasses import dataclass

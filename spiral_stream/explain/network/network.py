@@ -1,4 +1,4 @@
-"""NETWORK in EXPLAIN DATA: what a stream asks of its stores, and how fast it can be over a network that somebody states.
+"""NETWORK in EXPLAIN DATA: what a stream asks of its stores, and how fast it can be over a given network.
 
 The model has two bounds. Bandwidth: the bytes of a node's batches come one after the other. Latency: a task puts all of its
 requests under way at once, up to 32 of them, and waits one latency for each such round; eight tasks of a process wait at a

@@ -1,4 +1,4 @@
-"""What one node reads of its stores in an epoch: which files, how many at a time, and how often again from a node cache.
+"""What one node reads from its stores in an epoch: which files, how many at a time, and how often again with a node cache.
 
 Positions are laid out as batches take them (`planner.binding.node_batches`), so this needs no batch to be formed. Cost:
 1 us per sample, and for the node cache 5 us per sample and file. Of more than 262,144 asks, a sample of the files is

@@ -1,4 +1,4 @@
-"""How many requests the batches of an epoch make, and how many bytes come: counted as the run puts requests together.
+"""How many requests and bytes the batches of an epoch need, counted with the run's own rules for joining ranges.
 
 Batches are drawn as the run draws them, and what each task reads is joined by the rule of `storage.store`. Up to 131,072
 samples are counted, in batches evenly spaced over the epoch (of a formation, its first ones). Cost: 3 us per sample.

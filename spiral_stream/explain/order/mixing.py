@@ -1,4 +1,4 @@
-"""How well an order mixes: which shards and labels meet in a batch, counted in batches of the epoch.
+"""How well an order mixes: how many shards and labels meet in a batch, counted in batches of the epoch.
 
 This holds for every order. Up to 65,536 rows are looked at: all batches, or some that are evenly spaced over the epoch.
 Where a formation decides who shares a batch, its windows stand for batches. In a mixture, samples of one stream are compared.

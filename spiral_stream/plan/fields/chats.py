@@ -1,4 +1,4 @@
-"""What a `ChatTemplate` asks of the columns that it is given."""
+"""Check the columns that a `ChatTemplate` reads: their types, and what is missing."""
 
 import pyarrow as pa
 

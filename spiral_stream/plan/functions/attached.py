@@ -1,4 +1,4 @@
-"""What reading the source of a function or class does not tell: what was set on it afterwards, what finds its names at run time.
+"""What the source text of a function or class does not show: attributes set later, and names resolved at run time.
 
 Two questions for `plan.functions.code`. `set_on` lists the attributes that a value holds and that its definition does
 not explain: a method put in place of another one, an attribute of a function, a field of a frozen value that its class

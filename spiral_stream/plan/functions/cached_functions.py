@@ -1,4 +1,4 @@
-"""Keep what functions give: `SampleKept`, and why a function is not one of the row.
+"""`SampleKept` caches the results of functions after `sample`; and why a function's results cannot be cached.
 
 A function of the row gives the same value in every epoch, whoever calls it. Its values can be kept by storage shard, next
 to the columns that the relation stores. What draws random numbers, sees parts of a row, or sees several samples is none.

@@ -1,4 +1,4 @@
-"""Which code a plan names, and what it does, as a content hash.
+"""A content hash of the code that a plan names: what it is and what it does.
 
 A walk starts at a function or class and collects *definitions*: the syntax tree
 without docstrings, annotations and positions, with defaults, closure values and

@@ -1,4 +1,4 @@
-"""What a constant is made of: values without code, as JSON values that tell them apart.
+"""Constants as JSON values: values without code, told apart by type and content.
 
 Types are exact, so 1, 1.0, True and "1" differ. Dicts keep their order, because
 code that iterates them sees it; sets are sorted by what their items become.

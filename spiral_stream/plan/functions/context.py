@@ -1,4 +1,4 @@
-"""Where an assembler stands: what a factory given to `assemble` is called with.
+"""The context of an assembler: epoch, lane and chapter, which a factory given to `assemble` is called with.
 
 Samples may not depend on which rank or worker makes them, or another number of ranks would deliver others
 (docs/decisions/0023). So a context knows the place in the epoch. A *slot* is a lane: what ``slot`` and ``total_slots``

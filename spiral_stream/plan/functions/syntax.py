@@ -1,4 +1,4 @@
-"""What the source of a function or class says: its normal form and the names it uses.
+"""The source text of a function or class: its normal form, and the names that it uses.
 
 The normal form is the syntax tree of the source file without docstrings,
 annotations, ``pass`` and positions, written with the fields that every CPython

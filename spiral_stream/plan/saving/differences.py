@@ -1,4 +1,4 @@
-"""Where two canonical plans differ, as values; `plan.saving.fingerprint.canonical` makes what is compared."""
+"""Where two saved plans differ: the path in the plan, and the value on each side."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Seeds that a process drew, because the plan was given none: found in a plan, and taken over from a saved state."""
+"""Seeds that a process drew for a plan without one: found in a plan, and taken over from a saved state."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The content hash of a plan: equal when and only when the batches are meant equal.
+"""The fingerprint of a plan: a content hash, equal exactly when two plans mean the same batches.
 
 It covers the verbs, their values, the versions of our policies and the code of
 the user's. It leaves out data, bindings (epoch, rank, world size), delivery and

@@ -1,4 +1,4 @@
-"""Parts and folds of the rows of a relation, by the hash of a column: conditions, so they are planned like any filter.
+"""Splits and folds of a relation by the hash of a column, as conditions that are planned like any filter.
 
 The part of a row depends on its value, the seed and the fractions alone. A row never changes its part when other rows are
 added or removed, and rows with one value (the clips of one video, the turns of one chat) stay together. A part has about

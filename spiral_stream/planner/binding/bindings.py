@@ -1,4 +1,4 @@
-"""What a run binds (epoch, epochs, rank, world size, run seed, device, merge, steps), and the defaults of what it leaves open."""
+"""What a run binds (epoch, rank, world size, run seed, device, merge, steps), and the defaults of what it leaves open."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Which batches a process of a `DeviceMesh` gets: its place along the data-parallel dimensions decides.
+"""Which batches a process of a `DeviceMesh` gets: its coordinate along the data-parallel dimensions decides.
 
 Ranks that differ only along other dimensions (tensor, pipeline, context parallel) need equal batches. A dimension counts
 as data-parallel by its name only if everybody who uses the name means that. A dimension with an unknown name, or one that

@@ -1,4 +1,4 @@
-"""Columns of a mixture that every stream's relation keeps: one gather for a whole batch, however many streams it draws from.
+"""Narrow columns that all streams of a mixture have: one gather for a whole batch, however many streams it draws from.
 
 The shards of all relations are laid end to end, so a sample is found by one look-up, and its value by one copy. A stream
 costs a call of its own only where a filter or a join selects its rows. A batch of 50 samples of 1,000 streams and 3 columns

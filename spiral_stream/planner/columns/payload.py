@@ -1,4 +1,4 @@
-"""Where a payload column of a stream lies: in the relation that owns the samples, or in one joined to it."""
+"""Which relation holds a payload column of a stream: the base relation, or one joined to it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Values of functions that are kept: what a `.cache()` after `sample` covers, and reading it by sample.
+"""Cached values of functions: which maps a `.cache()` after `sample` covers, and how values are read by sample.
 
 A boundary keeps what the functions since the boundary before it give. Its fingerprint covers the code of those functions
 and of all that they rest on, what their inputs are made of, and which rows of the relation the plan keeps. So a changed

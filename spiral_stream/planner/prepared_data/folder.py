@@ -1,4 +1,4 @@
-"""Where derived data of a catalog lies, and the canonical plans that are kept there under their fingerprints."""
+"""Where a catalog's prepared data lies, and the saved plans in it by fingerprint."""
 
 import re
 from contextlib import suppress

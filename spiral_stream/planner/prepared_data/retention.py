@@ -1,10 +1,10 @@
-"""What lies in the prepared folder, who uses it, and the removal of what is dead.
+"""What lies in the prepared folder, who uses it, and the removal of what nobody uses.
 
-Dead is what no saved stream names, and pieces of shards that no registered relation has any more. Nothing goes that
+Dead is what no saved stream names, and pieces of shards that no registered relation has any more. Nothing is removed that
 somebody reads or makes (locks say so), and nothing that was used or written within a grace: programs that save no
 stream use selections and caches too.
 
-What removal does where prepared data lies on a store: copies of this machine go, and the store keeps what it has.
+Where prepared data lies on a store, copies on this machine are removed, and the store keeps its objects.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What saved streams name in the prepared folder: selections, pieces, caches, and what is kept under a plan's fingerprint.
+"""What saved streams use in the prepared folder: selections, pieces, caches, and data under a plan's fingerprint.
 
 A plan that cannot be read here, for example since its code is not trusted, counts as one that names everything of its
 relations. So what may be in use is never taken for dead.

@@ -1,11 +1,11 @@
 """Joins probed shard by shard: which rows of each shard of the base relation find a match, and which one.
 
 The right side of a join is settled once: its keys, the columns that later conditions look at and the numbers of its
-rows lie in one Arrow file, which whoever makes pieces maps. Each chunk of the base's shards is then scanned with its own
-conditions, probed by its keys (a hash join whose build side is the right one) and kept as survivors, with the matching
-right row of each for joins whose columns are used.
+rows lie in one Arrow file, which every process that makes pieces maps. Each chunk of the base's shards is then scanned with
+its own conditions, probed by its keys (a hash join whose build side is the right one) and stored as surviving rows, with the
+matching right row of each for joins whose columns are used.
 
-What verbs that look at all rows have chosen (distinct, sort, limit), in the stored form of survivors.
+Verbs that look at all rows (distinct, sort, limit) store the rows that they choose in the same form.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Find the surviving rows of a plan: as pieces by shard where that is possible, made once by whoever comes.
+"""Find the selected rows of a plan: as pieces by shard where that is possible, built once by any process.
 
 Filters, computed columns and joins are decided shard by shard (`derived.kinds.selected_rows`,
 `planner.selection.by_shard`), so a shard that did not change is never read again and processes that start together

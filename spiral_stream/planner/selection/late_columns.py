@@ -1,4 +1,4 @@
-"""Values of a plan's columns for surviving rows: which leaf each comes from, fetched late.
+"""Fetch columns of selected rows late: which relation each comes from, and its values.
 
 Every column that a relational spine leaves is an expression over *leaves*: columns
 of the base relation by name, and columns of the k-th joined relation by `right_leaf`.

@@ -1,11 +1,11 @@
-"""Which columns of a relation batches read from mapped pieces, and reading them there.
+"""Which columns batches read from mapped files instead of their source, and how they are read there.
 
-A narrow column is kept for all rows of the relation, one piece per storage shard (`derived.kinds.column`): numbers, fixed-size
-lists of them, short texts, and lists of integers. It is made at the first use by one pass over the column and shared by
-every plan, whatever its filter. A gather of 1,500 texts takes 0.2 ms here and 3 ms through Lance. What would take much
-disk or time (`derived.unasked`) waits for `materialize`; columns of bytes and of long texts stay where they are.
+A narrow column is stored for all rows of the relation, one piece per storage shard (`derived.kinds.column`): numbers,
+fixed-size lists of them, short texts, and lists of integers. It is made at the first use by one pass over the column and
+shared by every plan, whatever its filter. A gather of 1,500 texts takes 0.2 ms here and 3 ms through Lance. What would take
+much disk or time (`derived.unasked`) waits for `materialize`; columns of bytes and of long texts stay where they are.
 
-A column of lists that lies in the source's own mapped files: batches read it as a kept column, and nothing is kept.
+A column of lists that lies in the source's own mapped files is read in the same way, and nothing is stored for it.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Rows so far: the scanned columns that relational steps look at, and the matching row of each joined relation."""
+"""The rows between two relational steps: the scanned columns, and the matching row of each joined relation."""
 
 from collections.abc import Sequence
 from typing import Any, final

@@ -1,15 +1,13 @@
-"""The rows that a sampled plan keeps: built once, kept on disk, mapped by every rank.
+"""The rows that a sampled plan reads: computed once, stored on disk, mapped by every rank.
 
 A selection lies under the digest of the relational part and the data versions. It
 stores the surviving row addresses (`relational.selection`), the matching row of each
 joined relation that contributes columns, and a small JSON file mapping each column to
 its origin.
 
-Which surviving rows are equal in the columns of a shard key: runs of neighbours, and the group that each is of.
-
-The columns are read once, some rows at a time; what is kept grows with the runs, never
-with the rows. Columns whose values do not lie together are refused, as registration does
-with a ``shard=`` column: units that are scattered over storage have no locality to keep.
+A shard key groups surviving rows that are equal in its columns: runs of neighbours, and the group of each run. The columns
+are read once, some rows at a time; memory grows with the runs, never with the rows. Columns whose values do not lie
+together are refused, as registration does with a ``shard=`` column: groups that are scattered over storage have no locality.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The rows of a relational plan, some at a time and in their order: how many there are, a few of them, or all in batches.
+"""Rows of a relational plan in their order: how many there are, a few of them, or all in batches.
 
 Nothing is kept on disk. Filters, computed columns, joins and limits are decided for each batch of the scan, and columns are
 fetched by address for the rows that are left, so memory holds a batch, and the keys of joined relations. `distinct` and

@@ -1,4 +1,4 @@
-"""Surviving rows in the order of the last sort before `sample`: a permutation on disk, made once.
+"""Selected rows in the order of the last sort before `sample`: a permutation on disk, made once.
 
 Sorting looks at all rows, so one process does it, in memory: the columns of the sort and 16 bytes per row. What is kept
 are two arrays, 8 bytes per row together (16 beyond 2^32 rows), which every rank maps.

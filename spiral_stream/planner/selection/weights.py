@@ -1,4 +1,4 @@
-"""The weights of surviving rows: read from kept columns, and cumulated by blocks of rows in a file that every rank maps.
+"""The weights of selected rows: read from narrow columns, summed by blocks of rows in a file that every rank maps.
 
 The file is made once per selection and weight, by reading every weight; bad ones are found then. It has 8 bytes per 64
 rows. The weights themselves are read when rows are drawn.

@@ -1,4 +1,4 @@
-"""Which rows of the base relation survive a plan's relational part, and which rows of joined relations match them.
+"""Run the relational steps of a plan over all rows at once: the selected rows, and their matches in joined relations.
 
 `rewrites` says which conditions the scans apply and what is left to do; this room
 scans the few base columns that the rest looks at, and does it: joins, distinct, sort

@@ -1,4 +1,4 @@
-"""The record of a run that went on with another plan; the state keeps it (docs/decisions/0013)."""
+"""The record of a rebase in a saved state: the run went on with another plan (docs/decisions/0013)."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping

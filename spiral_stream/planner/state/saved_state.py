@@ -1,4 +1,4 @@
-"""What is written in a saved state (`SavedState`; the place is `cursor`), and what happens to a state of another plan.
+"""What a saved state says (`SavedState`), and whether the state of another plan may be loaded.
 
 A state that is damaged, or of another plan or data, is refused; the error says where they differ.
 

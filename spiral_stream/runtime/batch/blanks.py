@@ -1,4 +1,4 @@
-"""Rows of a batch that hold a value and no sample: what `PadPartial` with a value makes of the rows that fill a batch."""
+"""Padding rows of a batch: `PadPartial` with a value fills them with that value, and with no sample."""
 
 from collections.abc import Mapping
 from typing import Any

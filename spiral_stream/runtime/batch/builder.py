@@ -1,4 +1,4 @@
-"""Build one batch: membership -> columns -> tokens and pixels -> fields.
+"""Build one batch: samples -> columns -> tokens and pixels -> fields.
 
 Membership and small columns are settled at once. Fields that are costly to decode or to copy are cut into pieces of
 consecutive rows. The pieces run in parallel, and each writes straight into its part of the batch's slot.

@@ -1,4 +1,4 @@
-"""Columns of a batch that the stream's threads make or read, a few samples at a time: users' functions, asked-for reads.
+"""Columns of a batch that the stream's threads compute, a few samples at a time: users' functions, and reads on request.
 
 The feeder goes on with the next batch meanwhile. The piece that is done last fills the fields.
 """

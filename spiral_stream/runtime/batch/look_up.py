@@ -1,10 +1,10 @@
 """Which samples the next batches hold, and where their rows lie: drawn and looked up for several batches at a time.
 
 A batch of narrow rows or of token lists costs more calls than bytes, and a call for sixteen batches costs about what it
-costs for one. So the batches of the next steps are looked up with the one that is begun: if they are formed already, and if
-no map makes anything but tokens. What is held of them ahead is addresses, about 100 bytes per
-sample, for 16,384 samples if batches have about the same number. Of each token column, at most 16 MiB are brought into
-memory with them. The memory of a batch is taken when it is begun, so the queue bounds it as ever.
+costs for one. So the batches of the next steps are looked up with the one that is begun, if they are formed already, and if
+no map makes anything but tokens. Held ahead are addresses, about 100 bytes per sample, for 16,384 samples if batches have
+about the same number. Of each token column, at most 16 MiB are brought into memory with them. The memory of a batch is taken
+when it is begun, so the queue bounds it as ever.
 
 Rows that come from a disk take long, and a loop should not wait for those of sixteen batches. So twice as many batches are
 looked up together each time, and half as many after a time that was not quick. Neither changes a batch.
@@ -15,11 +15,10 @@ for twice as many rows, as far as 4 MiB go by the size of those that were read l
 
 An error belongs to its batch: where looking up together fails, each batch is looked up alone when its turn comes.
 
-Which fields of a batch are gathered from kept columns: no Arrow array lies between the mapped rows and the batch.
-
-A field is, where it copies a column as it is (`Field.copies`) and the base relation of the only stream keeps that column
-without nulls. So is a token column that nothing but fields of sequences reads: it is gathered as addresses. For 1,024 rows
-of an integer, 32 floats and a text this takes 0.15 ms; through Arrow it takes 0.45 ms.
+Some fields are gathered from narrow columns, with no Arrow array between the mapped rows and the batch: a field that copies
+a column as it is (`Field.copies`), where the base relation of the only stream has that narrow column without nulls; and a
+token column that only fields of sequences read, which is gathered as addresses. For 1,024 rows of an integer, 32 floats and
+a text this takes 0.15 ms; through Arrow it takes 0.45 ms.
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""One batch, and the work that is left until it is whole."""
+"""A batch that is being built, and the work that is left of it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future

@@ -1,10 +1,10 @@
-"""Calling users' functions: a few samples at a time, on threads, or in processes of the stream.
+"""Call users' functions: a few samples at a time, on threads, or in processes of the stream.
 
 A call gets at most 256 samples, however many threads there are, so that a function sees the same calls on any machine.
 The calls for one window of samples run side by side; a batch's calls run side by side with those of other batches
 (`runtime.batch.builder`). Functions with ``workers`` run in `FunctionProcesses`, one pool for the whole stream.
 
-How a user's assembler is created and called, and how a user's function is named while it runs.
+A user's assembler is created and called here, too. A function is named in every error that it raises.
 """
 
 import inspect

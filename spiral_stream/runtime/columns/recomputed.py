@@ -1,4 +1,4 @@
-"""Compute a few kept values again when they are opened, and compare: a guard that does not rest on fingerprints.
+"""Recompute a few cached values when a stream opens, and compare them: a check that does not rely on fingerprints.
 
 A fingerprint covers what a reading of the code shows. A file that a function reads, an environment variable, or a setting
 of a library it does not see. So the first pass of a stream calls the functions for a few rows, drawn by the fingerprint,

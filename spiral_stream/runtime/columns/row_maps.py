@@ -1,4 +1,4 @@
-"""The maps that change which samples there are: filters, flat_map and assemble, window by window.
+"""The maps that change which samples there are: filter, flat_map and assemble, window by window.
 
 `through` runs them for the samples of a window. `rows_through` runs them for rows of the relation, whatever the epoch, to
 keep what their functions give.

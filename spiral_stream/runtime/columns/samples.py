@@ -4,9 +4,8 @@ A column of a sample comes from the relational part, fetched late and by address
 `SampleReader.need` asks `planner.columns.lineage` what the wanted columns are computed from, fetches the stored ones in one
 call per stream, and runs the maps in order. Token columns are `Ragged` addresses here, never Arrow columns.
 
-Compare tokens with the lengths that the plan takes from a column (``length=`` of a formation).
-
-Such a plan decides who shares a batch without its tokens, so a wrong length is found only when a batch reads them.
+Where a plan takes the lengths of its samples from a column (``length=`` of a formation), that column decides who shares a
+batch. A wrong length is found when a batch reads the tokens; then the two are compared.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,12 +1,8 @@
-"""Tokens of a text column, or of conversations, by row address: from the cache where it has them, else on the fly.
+"""Tokens of a text column, or of conversations, by row address: from the cache where it has them, else encoded now.
 
 Both ways give addresses in memory, so a batch does not depend on which caches are built. Lengths come from the
 cache's descriptors, so no token is read to know them. Rows are looked up shard by shard, after one sort of the shard
-numbers; a call costs about 3 us per shard and 0.1 us per row.
-
-The token columns of a plan's samples, whichever stream each sample is of: the tokens, or only how many there are.
-
-Columns of samples of which some have texts that cannot be read.
+numbers; a call costs about 3 us per shard and 0.1 us per row. A mixture's token columns are read stream by stream.
 
 Unreadable samples get no tokens and null values; the reason is recorded in a separate column (`lineage.Refusal`). A
 user's function is called with the readable samples only (`runtime.columns.functions`), so it does not have to handle the others.

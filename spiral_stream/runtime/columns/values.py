@@ -1,4 +1,4 @@
-"""Making the values that a plan keeps: the functions run shard by shard, wherever the executor likes.
+"""Compute the values of cached functions, shard by shard, on the executor that the caller chose.
 
 `ValueSource` gives the one builder of derived data (`derived.build`) a relation whose columns are what the functions give
 for the rows that the plan keeps. Another process opens the plan again.

@@ -1,4 +1,4 @@
-"""Encoded payload of samples as it is stored: the bytes that references name, for fields that decode nothing."""
+"""Fields of encoded payload: the bytes that references name, as they are stored."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,11 +1,8 @@
-"""Lists of images by row address: as `runtime.fields.images`, with several images per row.
+"""Fill a field of lists of images, and the masks that tell its images from padding.
 
-References are found first, which says how long the lists are. What they name on a store is fetched next, and decoded last.
-
-Fill a field of lists of images, and the masks that tell its images from padding.
-
-Rows are found first, a piece at a time. What they name on a store is fetched by threads that only wait. Decoding begins
-when the width of the batch is known: at once where the plan fixes it, else with the last piece that is found.
+Rows are found first, some at a time, which says how long their lists are. What they name on a store is fetched by threads
+that only wait. Decoding begins when the width of the batch is known: at once where the plan fixes it, else after the last
+rows are found. Images are read as in `runtime.fields.images`, several per row.
 """
 
 import threading

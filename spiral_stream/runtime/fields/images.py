@@ -1,10 +1,9 @@
 """Images of a payload column by row address: from the cache where it has them, else from the source.
 
 Both ways give the bytes that the cache profile stores, as addresses in memory, so a batch does not depend on which
-caches are built. Stored JPEGs are decoded a few at a time into the thread's scratch memory, and only as far as the crop
-needs (`decoders.image.region`). Raw pixels are resized straight from the mapped file.
-
-Look up rows of a relation in a cache, shard by shard.
+caches are built. Rows are looked up in the cache shard by shard. Stored JPEGs are decoded a few at a time into the thread's
+scratch memory, and only as far as the crop needs (`decoders.image.region`). Raw pixels are resized straight from the mapped
+file.
 """
 
 import ctypes

@@ -6,10 +6,8 @@ numbers; chapters in between are formed, from the nearest known beginning on. Th
 its others could not fill. The batches of what the lanes could not fill come last (docs/decisions/0057). Where counted
 samples pass no filter, all of this is arithmetic.
 
-The first batches of an epoch that a formation will make, for whoever fetches what they need before the epoch begins.
-
-They are formed apart from those that are delivered, as far as they are asked for. So states, counts and metrics are the same
-whether somebody looked or not. Only the first chapter of each lane is looked at.
+Payload of the next epoch is fetched before that epoch begins. For it, `FormedAhead` forms the first batches of each lane
+apart from those that are delivered, so states, counts and metrics are the same whether it ran or not.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

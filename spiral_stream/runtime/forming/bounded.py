@@ -1,4 +1,4 @@
-"""The batches of a run that says how many steps it takes of each epoch: ``bind(steps_per_epoch=...)``.
+"""The batches of a run with a fixed number of steps per epoch: ``bind(steps_per_epoch=...)``.
 
 Every rank knows then where an epoch ends without knowing how many batches there are. With as many lanes as readers, or a
 multiple, each rank forms the chapters of its own lanes alone (docs/decisions/0023, 0024): up to that step no lane has

@@ -1,4 +1,4 @@
-"""Which samples share a batch, where a formation decides: chapter by chapter, window by window.
+"""Form a chapter: which samples share a batch, window by window.
 
 A chapter is about 64 windows of a lane, and a pure function of the plan, the data version, the epoch, the lane and its
 own number (docs/decisions/0007). What it cannot fill waits (docs/decisions/0057): one more chapter at the lane's end is

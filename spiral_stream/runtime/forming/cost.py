@@ -1,18 +1,16 @@
-"""What it costs to count chapters, as measured in this process, and when that is too much to start unasked.
+"""What it costs to form and count chapters, as measured in this process: when to refuse, when to warn, how far it is.
 
 Forming reads lengths and small columns: 0.4 us per sample and 0.5 ms per window, so four million samples in 64 chapters
-take two to three seconds and are counted at once. Of more, the CPU time that windows took decides, so that a busy machine
-refuses no more than an idle one. Where a function of the user's is called, the time that passed decides: it may wait
+take two to three seconds and are counted at once. Beyond that, the CPU time that windows took decides, so that a busy machine
+refuses no more than an idle one. Where a user's function is called, the time that passed decides: the function may wait
 for something.
-
-What it costs to form the chapters before a batch: a warning, and a progress bar.
 
 Which batch a chapter begins with is known once the chapters before it are formed. That takes milliseconds or hours. The
 first windows show which: their CPU time is measured, and a chapter has 64 windows. If much work is left, a warning says
 how much. On a terminal, a bar shows the progress once a second has passed.
 
 The CPU time is that of the whole process, and a single window may pay for something that happens once, such as opening a
-file. Two measurements must therefore agree before anybody is warned, each over at least 4 windows and 0.25 CPU s. The
+file. Two measurements must therefore agree before a warning is given, each over at least 4 windows and 0.25 CPU s. The
 smaller of the two counts.
 """
 

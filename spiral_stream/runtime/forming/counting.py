@@ -1,4 +1,4 @@
-"""Count the chapters of an epoch, together with whoever else counts them.
+"""Count the chapters of an epoch, in cooperation with other processes.
 
 A chapter is counted by forming it, from lengths and small columns, and costs about 0.2 s. A process takes the lease of a
 chapter (`derived.share.leases`), looks once more whether somebody has counted it, lets its executor form it, and appends the

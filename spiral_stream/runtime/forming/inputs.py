@@ -1,4 +1,4 @@
-"""What the chapters of a stream share: the formation, what it looks at, and which positions a chapter has.
+"""What forming needs of a stream: the formation, the columns it looks at, and the positions of each chapter.
 
 Where batches have a fixed number of samples, what a chapter cannot fill waits for the lane's end (docs/decisions/0057).
 Chapters then begin at whole batches, as far as arithmetic knows how many samples there are, so nothing waits.

@@ -1,4 +1,4 @@
-"""What a stream refuses to start unasked: counting chapters that takes long.
+"""Refuse implicit counts that would take long.
 
 The number of batches before a place is known once the chapters before it are counted. Counting 4 M samples whose
 lengths are stored takes two to three seconds and happens at once. For more, or where lengths are computed, a few windows

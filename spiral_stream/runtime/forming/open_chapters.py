@@ -1,4 +1,4 @@
-"""The chapters of a stream that are open: formed as far as somebody asked, and counted once they are complete.
+"""The chapters that a stream is forming: each as far as somebody asked, counted once it is complete.
 
 All of it happens under one lock, by one request at a time, which reports what it costs.
 """

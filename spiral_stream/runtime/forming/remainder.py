@@ -1,4 +1,4 @@
-"""What chapters could not fill, put together at the end of their lane, and what the lanes could not fill at the epoch's.
+"""Batches of left-over samples: what chapters could not fill at the end of a lane, and lanes at the end of an epoch.
 
 A *rest* is what a chapter leaves: samples, or parts of samples, in the order in which they joined. It is kept as numbers, a
 row of `Forming.rest_columns` for each: the position of the epoch, so that the sample is found again from metadata; the part

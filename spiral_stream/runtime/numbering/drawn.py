@@ -1,4 +1,4 @@
-"""The samples of one batch, before anything of them is fetched: how several join to one, and what is left without some."""
+"""The samples of one batch before anything of them is fetched: how several draws join, and what remains without some."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What is known of an epoch's chapters: how many batches each has, and with which batch of its lane it begins.
+"""What is known of an epoch's chapters: the number of batches of each, and the first batch of it in its lane.
 
 Counts come from the chapters formed here, and from the formation index, which knows those that other processes formed.
 Beginnings follow from counts; a loaded state adds some, its *anchors*. A batch is found by binary search for the nearest

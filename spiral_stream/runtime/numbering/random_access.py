@@ -1,7 +1,4 @@
-"""The order of an epoch, looked at: which rows stand at which positions, and one sample built by itself.
-
-Which rows an identity stands for.
-"""
+"""Look up samples of an epoch: by position, by identity, or one sample built by itself."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, final

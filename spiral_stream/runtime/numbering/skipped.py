@@ -1,4 +1,4 @@
-"""The batches of a stream that skips some of them, or some samples (docs/decisions/0040).
+"""The batches of a stream that skips some batches or samples: formed whole, then thinned (docs/decisions/0040).
 
 The run counts the batches that it delivers, so places, steps and tail rules need not know what is skipped. Here such a
 count becomes the number of a batch. A batch is formed with all of its samples. Those that are skipped leave it then.

@@ -1,4 +1,4 @@
-"""Count a whole epoch: at once where that is quick, else with an executor, and together with other processes."""
+"""Count a whole epoch: at once where that is quick, else with an executor, in cooperation with other processes."""
 
 import pickle
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Reading a stream pass by pass: the pipeline under way, the memory of batches, and how a loop ends.
+"""Iterate a stream, pass by pass: the running pipeline, the memory of batches, and how a loop ends.
 
 One loop at a time moves the place. A loop that ends, is left or fails stops its pipeline; batches that were built ahead
 are dropped, and the place stays after the last batch that the loop had.

@@ -1,17 +1,14 @@
-"""What the next epoch needs first, fetched before the present one ends.
+"""Fetch what the next epoch reads first, before the present epoch ends.
 
-When the feeder has begun the last batch of an epoch, its store is idle until the loop asks for the next one. Meanwhile what
-the first batches of the next epoch read, as many as are built ahead, goes to the node cache, up to a number of bytes. The
-batches themselves are built by the next pass, which waits for what is still on its way.
+When the feeder has begun the last batch of an epoch, its store is idle until the loop asks for the next one. Meanwhile the
+bytes of the next epoch's first batches, as many as are built ahead, go to the node cache, up to a limit. The batches
+themselves are built by the next pass, which waits for what is still on its way.
 
-Only where it is known without much work which samples share a batch, and where there is a node cache: nothing is kept here.
-A run that says how many epochs it takes (`bind(epochs=)`) fetches nothing after its last one.
+This runs only where it is known without much work which samples share a batch, and where there is a node cache: nothing is
+stored here. A run that says how many epochs it takes (`bind(epochs=)`) fetches nothing after its last one.
 
-What a batch reads over a network, for whoever fetches it before the batch is built.
-
-Each field is asked as it is when its batch is built, so that the same bytes come. What would not be kept is left out:
-rows of a table whose reader passes the node cache by, and files of this machine. A column that a map makes is left out too,
-for no function is called before its time.
+Each field is asked as it is when its batch is built, so that the same bytes come. Left out are rows of a table whose reader
+passes the node cache by, files of this machine, and columns that a map makes: no function is called before its time.
 """
 
 import threading

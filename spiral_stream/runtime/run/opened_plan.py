@@ -1,4 +1,4 @@
-"""What a stream has open: the lowered plan, the reader of its samples, and the numbering of its batches."""
+"""The open plan of a stream: its stages, the reader of its samples, and the numbering of its batches."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The moving parts of a stream: a feeder thread, worker threads, one bounded queue.
+"""The pipeline of a stream: a feeder thread, worker threads, one bounded queue.
 
 The feeder walks the plan's batch numbers, reserves room, decides which samples form each batch, and starts the batch's
 pieces on the workers. The consumer takes batches in the plan's order. One object owns the threads and ends them.

@@ -1,13 +1,9 @@
 """Where a stream stands: in this process, in the middle of a pass, and in the workers of a DataLoader.
 
-The place after an epoch's last batch is the start of the next epoch (docs/decisions/0018). A pass learns that it ends
+After an epoch's last batch a stream stands at the start of the next epoch (docs/decisions/0018). A pass learns that it ends
 from `Steps`, which the feeder walks one step ahead of the loop. Workers share an array with the main process, from which
-they learn where it moved.
-
-Where one worker of a DataLoader stands.
-
-A worker reads every n-th batch. Its passes begin where the main process stands, which it learns from the memory that
-`Place` shares. torchdata's StatefulDataLoader also asks each worker for a state of its own.
+they learn where it moved. Worker k of n reads every n-th batch, and has a state of its own for torchdata's
+StatefulDataLoader.
 """
 
 from collections.abc import Callable, Iterator, Mapping

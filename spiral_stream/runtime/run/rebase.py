@@ -1,11 +1,8 @@
-"""What a run has left to deliver, when it goes on with another plan: the streams of a mixture, or rows of the running epoch.
+"""What is left of a run when another plan takes over: the rest of the running epoch, or what each stream of a mixture has left.
 
-What a plan has left to deliver, as rows that another plan finds again, maybe over other data (docs/decisions/0039).
-
-Without a mixture that is the rest of the running epoch. With one, it is what each stream has left of its passes.
-
-The rows of a storage shard whose content key is known keep their place. Those of other shards are told by the hash of
-their identity. Memory: a byte per row of the two plans, and 8 bytes per row of the shards that changed.
+It is expressed as rows, which the other plan finds again, maybe over other data (docs/decisions/0039). The rows of a storage
+shard whose content key is known are found by their number in it. Those of other shards are found by the hash of their
+identity. Memory: a byte per row of the two plans, and 8 bytes per row of the shards that changed.
 """
 
 from collections.abc import Callable

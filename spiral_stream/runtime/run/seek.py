@@ -1,4 +1,4 @@
-"""Where `seek` goes: a place of which only numbers are known (docs/decisions/0067).
+"""Where `seek` goes: a position given as numbers, such as steps or samples (docs/decisions/0067).
 
 A place is an epoch and a number of global batches, so a step is arithmetic: it is that many times the batches of a step.
 Only whether the epoch has the place, and how many steps the epochs before it have, is asked of the numbering. Of counted

@@ -1,4 +1,4 @@
-"""Where each stream continues when another plan takes over in mid-epoch.
+"""Where each stream of a mixture continues when another plan takes over in the middle of an epoch.
 
 The earlier plan left some uses of a stream undelivered: ranges, ascending. The plan that takes over numbers its own uses
 from 0. Its first uses are those left over; the rest continue after the earlier plan's epoch. So no sample is repeated or

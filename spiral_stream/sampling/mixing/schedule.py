@@ -1,4 +1,4 @@
-"""Which share of a mixture each stream has at which sample, when shares move during a run.
+"""The proportions of a mixture as they change during a run: the share of each stream at each sample.
 
 A `Schedule` gives weights at sample numbers of the run. Between two of these each stream's share moves on a straight
 line; before the first and after the last it is constant. `Course` lays a schedule over epochs and integrates it in exact

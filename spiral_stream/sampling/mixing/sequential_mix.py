@@ -1,4 +1,4 @@
-"""Where the samples of each stream stand in one epoch of streams that follow each other: all of the first, then the second.
+"""Streams one after the other: where the samples of each stand in an epoch, all of the first, then the second.
 
 An epoch has the same quotas as a mixture's. Everything is a search in the sums of the quotas; memory is O(streams).
 """

@@ -1,4 +1,4 @@
-"""Pieces of rows, laid end to end in a keyed order: where each piece begins, and which piece lies at a place."""
+"""Runs of rows, laid end to end in a keyed order: where each begins, and which one holds a position."""
 
 from typing import final
 

@@ -1,4 +1,4 @@
-"""Keyed permutation of ``range(size)``: what stands at which place, without a table.
+"""Keyed permutation of ``range(size)``: which number stands at which position, without a table.
 
 Above `EXACT` values this is an additive Feistel network of eight rounds over ``Z_a x Z_b`` with cycle walking (Black and
 Rogaway 2002). Up to there it is the order of hashed values, which is uniform over all ``size!`` permutations. Both are

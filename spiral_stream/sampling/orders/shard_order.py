@@ -1,4 +1,4 @@
-"""Shuffles that go from shard to shard: rows permuted within each, or spread over a range around it.
+"""Shuffles that go shard by shard: rows permuted within each, or spread over a range around it.
 
 Both lay the shards end to end in a new order in every pass. They are those of Mosaic's StreamingDataset: `WithinShards` is
 its ``py1s`` (and ``py2s``), `ExpandedRange` its ``py1e``. Its ``py1b`` and ``py1br``, blocks of rows permuted by themselves, are

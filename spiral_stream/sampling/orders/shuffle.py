@@ -1,4 +1,4 @@
-"""One permutation of all rows: the best mixing, and no locality except inside clumps."""
+"""One permutation of all rows: the best mixing, and no locality except inside clumps of rows."""
 
 from dataclasses import dataclass
 from typing import Final, final

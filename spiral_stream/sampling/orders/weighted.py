@@ -1,4 +1,4 @@
-"""Which rows are drawn how often: the weights of rows decide.
+"""`Weighted`: how often each row is drawn, by the weights of rows.
 
 With replacement, each position draws by itself: a block of 64 rows by the cumulated sums of all blocks, then a row of it
 by the weights of these rows. Cost: a binary search in the sums, 8 bytes per 64 rows and mapped, and 64 weights per draw.

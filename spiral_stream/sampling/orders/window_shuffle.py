@@ -1,4 +1,4 @@
-"""Shuffling near by: rows change places with rows around them, as in the shuffle buffer of a streaming reader."""
+"""`WindowShuffle`: rows change positions with rows near them, as in the shuffle buffer of a streaming reader."""
 
 from dataclasses import dataclass
 from typing import Final, final

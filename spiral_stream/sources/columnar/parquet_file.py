@@ -1,4 +1,4 @@
-"""One Parquet file, here or on an object store: its footer, and what Arrow reads its pages by."""
+"""One Parquet file, local or on an object store: its footer, and how Arrow reads its pages."""
 
 import os
 from collections.abc import Iterator, Sequence

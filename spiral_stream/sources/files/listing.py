@@ -1,17 +1,13 @@
-"""Which files a source's paths name: one path, or several; each a file, a folder, a glob or a brace pattern.
+"""Which files or objects a source's paths name: one path, or several; each a file, a folder, a glob or a brace pattern.
 
 What exists is taken as it is written, whatever letters it has. Names are relative to the folder that all of them lie
 below, so that data that is moved keeps its names, and sorted, so that no file system and no order of a list matters.
+Objects come from one list of each prefix, with sizes and etags, so that no object is looked at alone.
 
-Which objects a source's URIs name: as `listing` for files, from one list of what lies below each prefix.
-
-What lies below a URI, from one list: names, sizes and etags, so that no object is looked at alone.
-
-What a brace pattern stands for, as a shell writes it out: ``part-{000..007}.tar``, ``{train,val}/*.jsonl``.
-
-Patterns may have several groups, and groups inside groups. The leftmost group varies slowest. Zeros in front set the
-width of a range. What is no group (``{x}``, an open brace) stays as it is written. Nothing is held: a range of 10^12
-numbers costs nothing until they are asked for.
+Brace patterns mean what a shell makes of them: ``part-{000..007}.tar``, ``{train,val}/*.jsonl``. Patterns may have several
+groups, and groups inside groups. The leftmost group varies slowest. Zeros in front set the width of a range. What is no
+group (``{x}``, an open brace) stays as it is written. Numbers of a range are made one by one: 10^12 of them cost nothing
+until they are asked for.
 """
 
 import glob

@@ -1,7 +1,4 @@
-"""The files of a source that were used last, open or walked: read when they are first needed, and compared with what is known.
-
-Decoded columns that were used last, bounded in bytes.
-"""
+"""Least-recently-used memory of a source: its open files, compared with what was registered, and decoded columns in bytes."""
 
 import threading
 from collections import OrderedDict

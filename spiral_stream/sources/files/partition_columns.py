@@ -1,12 +1,9 @@
-"""Columns that folders called ``key=value`` give the files below them, as Hive, Spark, DuckDB and Arrow lay tables out.
+"""Columns that files do not store: ``key=value`` in folder names, as Hive, Spark and DuckDB write them, and a row's file.
 
 A key is int64 if its values in all files are whole numbers, else utf8; utf8 too if two of them, such as ``1`` and ``01``, are
-one number. ``__HIVE_DEFAULT_PARTITION__`` is null. Values are
-percent-decoded, as Spark and Arrow encode them.
+one number. ``__HIVE_DEFAULT_PARTITION__`` is null. Values are percent-decoded, as Spark and Arrow encode them.
 
-Columns that no file stores: what the name of a row's unit says, and the row's place in the unit.
-
-`AddedReader` puts them after the columns of another reader. Units that a condition on them rules out are not read.
+`AddedReader` puts these columns after those of another reader. Units that a condition on them rules out are not read.
 Values cost some ns per row: the unit of a row is looked up in the table of units.
 """
 

@@ -1,4 +1,4 @@
-"""Which place a path or URI means, how a file is opened, and what to say when nothing is there."""
+"""What a path or URI names, how a file is opened, and what to say when nothing is there."""
 
 import difflib
 import os

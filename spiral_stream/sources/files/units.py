@@ -1,10 +1,10 @@
-"""What of a source's files is read at once: one file, several small ones, or a range of the bytes of a big one.
+"""Which of a source's files are read as one unit: one file, several small ones, or a range of a big one.
 
 Each unit becomes a fragment of a Lance dataset, and is read by one worker. So a million small files must be few units, and a
 file of 100 GB many. Which files belong together depends on their names alone, except that few small files stay alone: a file
 that is added changes one unit. A range holds the lines that begin in it; where it begins depends on the size of the file.
 
-Find the few records of a block that cannot be read: by halves, so that the others are still read together.
+Unreadable records of a block are found by bisection, so that the others are still read together.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

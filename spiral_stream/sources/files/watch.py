@@ -1,4 +1,4 @@
-"""Whether the files of an open source are still those that were opened.
+"""Whether the open files of a source are still those that were opened.
 
 A reader holds what it learned of its files when it opened them. Bytes that were exchanged or edited since would be read
 as if they belonged to it; so after a read the files it came from are looked at: one ``stat`` each (2 us), at most once

@@ -1,4 +1,4 @@
-"""Rows that were computed once and written down: a Lance dataset whose units are named by their content.
+"""Rows that were computed once and stored: a Lance dataset whose units are named by their content.
 
 Lance names a fragment by its file, which has another name wherever the same rows are written again. Here the key of a
 unit is the digest of its rows, so that a table that is made again is the same data, and a run goes on with it.

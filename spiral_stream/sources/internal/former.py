@@ -1,4 +1,4 @@
-"""Rows that a source had at an earlier data version: their shards are known, the rows themselves can no longer be read."""
+"""Rows of an earlier data version: their shards are known, but the rows can no longer be read."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Rows that a catalog read from an `ImportedSource` and keeps: one Lance dataset per source, a snapshot per state of its files.
+"""Rows that a catalog imported: one Lance dataset per source, with a snapshot for each state of its files.
 
 A snapshot is a table of the units that the source had, and of the fragments that hold their rows. The storage units of
 the relation are those fragments. They are named by the file that they come from and keyed by the file's content key, so

@@ -1,4 +1,4 @@
-"""Calls of Lance: its failures become our errors, and what its own client asks of a store is counted."""
+"""Calls of Lance: its failures become Spiral's errors, and the requests of its client are counted."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,4 @@
-"""Write rows as Lance: a whole dataset, or fragments that become part of one when they are committed.
-
-Append fragments to a Lance dataset, which is made if it is missing. Others may append at the same time.
-"""
+"""Write rows as Lance: a whole dataset, or fragments that are committed to one, also while other processes append to it."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,10 +1,8 @@
 """Rows of a Lance dataset: one unit per fragment, addressed by live row number.
 
-Physical ordinals are Lance's own row offsets: rows of all fragments in manifest order, deleted rows not counted. Payload in
-blob columns (v1 and v2) comes back as ``large_binary`` through `read_blobs`, which coalesces requests: 80 to 110 us of CPU per
-row of 100 KB, as `take` of ``large_binary``.
-
-Blob columns of Lance: payload that lies apart from the other columns, in the older form (v1) or the newer (v2).
+Physical ordinals are Lance's own row offsets: rows of all fragments in manifest order, deleted rows not counted. Blob columns
+hold payload apart from the other columns, in the older form (v1) or the newer (v2). They are read as ``large_binary`` through
+`read_blobs`, which coalesces requests: 80 to 110 us of CPU per row of 100 KB, as `take` of ``large_binary``.
 """
 
 import os

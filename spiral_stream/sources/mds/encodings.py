@@ -1,4 +1,4 @@
-"""The encodings of MDS columns: what each is as a column, by its name in the index."""
+"""The encodings of MDS columns by their name in the index, and the column type of each."""
 
 from dataclasses import dataclass
 from enum import Enum

@@ -1,12 +1,11 @@
-"""What the index.json of a folder of Mosaic's shards says: the shards, their files, and the columns of their samples.
+"""Read the index.json of a folder of Mosaic's shards: the shards, their files, and the columns of their samples.
 
 Version 2, as Mosaic's writers write it: MDS, or lines of JSON or of separated texts with a meta file that says where each
 sample begins. Everything that is used is checked here, and compared with the files when they are read: an index is only a
 claim.
 
-Folders of Mosaic's shards on an object store: found by one list, and read whole, shard by shard, while rows are imported.
-
-Payload of shards that are not compressed is not copied: streams read it by range, as of local shards.
+Shards on an object store are found by one list, and read whole, shard by shard, while rows are imported. Payload of shards
+that are not compressed is not copied: streams read it by range, as of local shards.
 """
 
 import hashlib

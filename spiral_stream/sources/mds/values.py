@@ -1,4 +1,4 @@
-"""Columns from the values of an MDS shard: in one piece where Arrow can copy them, value by value where Python must look."""
+"""Columns from the values of an MDS shard: as one copy where Arrow can, value by value where Python must look."""
 
 import json
 from collections.abc import Callable, Sequence

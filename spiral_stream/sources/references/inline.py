@@ -1,4 +1,4 @@
-"""The bytes that references name, in their place: rows that can be taken anywhere."""
+"""Replace references by the bytes that they name, so that rows can be taken anywhere."""
 
 from collections.abc import Iterator
 

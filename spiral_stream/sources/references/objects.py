@@ -1,12 +1,10 @@
-"""Bytes of objects that references name: all that one call asks for is read together.
+"""Read the bytes of objects that references name: all that one call asks for is read together, or an object part by part.
 
 Each answer carries the size and the etag of its object, which are compared with what was registered, so that a changed
 object is named and costs no request of its own. Bytes with another digest than their reference says are read once more.
 
-A part of an object that a reference names, read by range: a video of which a clip needs some packets.
-
-What the catalog registered says how large the object is and what it is like, so no request is made only to learn that.
-Every answer is compared with it. An object that nothing pins is looked at once, and then pinned by what was seen.
+An `ObjectPart` is read by range: a clip needs some packets of a video. Its size is known from registration, so no request is
+made only to learn it. An object that nothing pins is looked at once, and then pinned by what was seen.
 """
 
 from collections.abc import Iterator, Sequence

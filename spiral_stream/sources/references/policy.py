@@ -1,4 +1,4 @@
-"""Which files the references of a relation may name, and whether those are still what was registered.
+"""Which files the references of a relation may name, and whether those are still the registered ones.
 
 Every read of referenced bytes goes through here: what a reference says becomes a path, a file is opened only if it is
 a regular one, only below the base where references are confined to it, and only as it was when it was registered.

@@ -1,4 +1,4 @@
-"""Where the bytes of a reference lie: a part of them at a time, without reading the rest.
+"""Read a part of the bytes that a reference names, without reading the rest.
 
 A video of a gigabyte is named by one reference, and a clip of it needs a few hundred
 kilobytes. `locate` finds the file and the size of each reference (one ``stat`` a

@@ -3,9 +3,7 @@
 Works on a column of references at a time: each distinct file is opened once a
 call, adjacent byte ranges are read together, inline bytes are views on the Arrow
 buffers without a copy. The loops are over references, at about 1 us each inline
-and one ``open`` a distinct file otherwise.
-
-The bytes of payload columns as Python values: one per row, or a list of them per row.
+and one ``open`` per distinct file otherwise. Payload comes back as Python values: one per row, or a list per row.
 """
 
 import os

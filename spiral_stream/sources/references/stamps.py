@@ -1,4 +1,4 @@
-"""What a reference says of the bytes that it names, beyond where they lie: the file's size and time, and a digest.
+"""What a reference states about its bytes beyond where they lie: the file's size and time, and a digest.
 
 Further fields of struct<uri, offset, length>. Each is optional, and a null says nothing:
 

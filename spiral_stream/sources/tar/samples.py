@@ -4,10 +4,9 @@
 ``dir/0001.seg`` and the field ``png`` (at the last). Fields are lower case. Passed over are folders, names without a dot or
 that begin with one, and ``__...__``, as the webdataset library passes over them.
 
-What a member of a tar becomes: by its extension a reference, a text, a number or JSON, in which column.
-
-A field ``seg.png`` is column ``seg_png``, since names of columns have no dots; key ``url`` of a ``json`` member is column
-``json_url``. A user may choose among them and name them anew.
+The extension of a member decides its column: a reference, a text, a number or JSON. A field ``seg.png`` is column
+``seg_png``, since names of columns have no dots; key ``url`` of a ``json`` member is column ``json_url``. A user may choose
+among them and rename them.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The bytes of a tar: of one that lies open, at any offset; of one that is compressed, in one pass."""
+"""The bytes of a tar: at any offset of a plain one, in one pass of a compressed one."""
 
 import lzma
 import os

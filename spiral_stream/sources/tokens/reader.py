@@ -1,12 +1,11 @@
-"""The ids of documents, read from mapped files where they lie.
+"""Read the token ids of documents: mapped from local files, or by range from objects on a store.
 
-What is kept of a document is the file, the first id's place and the count. The first read of a unit turns these into
+Held of a document are the file, the first id's offset and the count. The first read of a unit turns these into
 addresses, 16 bytes per document; from then on a batch is a few NumPy look-ups, and fields copy each id once, from the
 mapped file to the batch.
 
-The ids of documents in files on an object store, read by range: those of a batch are asked for together.
-
-A file is looked at when it is first read, and compared with what was registered; each answer is compared with that look.
+On a store, the ids of a batch are asked for together. An object is looked at when it is first read, and compared with what
+was registered; each answer is compared with that look.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Where parts are published: in a dataset on this machine, or on an object store.
+"""Where the parts of a written dataset are published: on this machine, or on an object store.
 
 Drafts lie on a disk of this machine either way. Into a local dataset their files are moved, one process at a time. To a store
 they are put, and Lance's commit makes them visible: it is refused if anybody added rows since the dataset was looked at.

@@ -1,4 +1,4 @@
-"""What a part looks like on a disk: its folder of drafts, its note, and the names of its shards' files.
+"""The files of one part of a written dataset: its draft folder, its note, and its shards.
 
 A shard's file is called (part, number, digest of its bytes), so a name stands for its bytes.
 """

@@ -1,4 +1,4 @@
-"""Whether rows given as dictionaries fit a schema, and their columns as Arrow arrays.
+"""Check rows given as dictionaries against a schema, and turn them into Arrow arrays.
 
 A row is checked when it is given. Plain values are held as they are, and become arrays many at a time; others, such as lists
 and structs, become arrays one by one, so that the caller may change them afterwards.

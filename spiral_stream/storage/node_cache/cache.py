@@ -1,9 +1,7 @@
 """The node cache: remote files on a disk of this node, each byte fetched once for all of its processes.
 
-A file that somebody holds (`NodeCache.file_of`) stays where it is. What is held by nobody goes when room is needed, what was
-used longest ago first. Nothing here knows an object store: `node_store` fetches.
-
-The node cache of this process, as its environment says; None where there is none.
+`node_cache` opens the one that the environment names. A file that a process holds (`NodeCache.file_of`) stays. Other files
+are evicted when room is needed, least recently used first. Nothing here knows an object store: `node_cache.store` fetches.
 """
 
 import fcntl

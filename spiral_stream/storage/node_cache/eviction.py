@@ -1,19 +1,16 @@
-"""How much a node cache holds: room is reserved before a byte is fetched, and what was used longest ago goes.
+"""How much a node cache holds, which files it evicts, and when an evicted file may enter it again.
 
 The bytes of all files are what the disk says they take. Room is reserved by allocating it on the disk, under one lock for
-all processes, so that nobody counts what another one has just taken. A number in the file ``room`` says how much is taken;
-it is never too small, and counted anew when it says that the cache is full.
+all processes, before a byte is fetched, so that nobody counts what another one has just taken. A number in the file ``room``
+says how much is taken; it is never too small, and counted anew when it says that the cache is full. The least recently used
+files go first. A file that a process holds is never removed. When nothing more can go, bytes are fetched without being stored.
 
-A file that somebody holds is never removed. Where all that could go has gone, there is no room: what is fetched then is not
-kept.
-
-When a file that was removed from a node cache for others is kept again: after its bytes came often enough for nothing.
-
-A cache that is smaller than what is read over and over would hold nothing long enough to be of use, and blocks would bring
-more bytes than were asked for. So a nearly full cache does not keep a file that it removed before. What comes of it all the
-same is its debt, counted in its own size; when the debt reaches `TIMES`, the file is kept until it is removed once more. Debts
-begin at a place that is drawn from the URI, so that files come back one after the other. It is the rate of bimodal insertion
-(Qureshi et al. 2007, 1 in 32) without its chance: what is kept follows from what is asked for, which EXPLAIN knows.
+Readmission: a cache that is smaller than what is read over and over would hold nothing long enough to be of use, and blocks
+would bring more bytes than were asked for. So a nearly full cache does not store a file that it evicted before. The bytes
+that this file brings all the same are its debt, counted in its own size; when the debt reaches `TIMES`, the file is stored
+until it is evicted once more. Debts begin at a value drawn from the URI, so that files come back one after the other. It is
+the rate of bimodal insertion (Qureshi et al. 2007, 1 in 32) without its chance: what is stored follows from what is asked
+for, so EXPLAIN can compute it.
 """
 
 import errno

@@ -1,17 +1,15 @@
-"""A file of the node cache, as one process has it open: locked, and verified block by block where it is asked for.
-
-What a process has verified once it trusts until it ends, as long as the file is the one that it verified: its sums carry
-the moment of their birth. A block that is not what its sum says is taken out and fetched again, once per process.
-
-One remote file as it lies on this node: its bytes, and a checksum of every block that is there.
+"""One file of the node cache: its bytes, a checksum of every block that is there, and the lock of a process that has it open.
 
 Two files per remote file: ``<digest>.data`` has its size and may have holes; ``<digest>.sums`` has a head and one 64-bit
 XXH3 sum per block of 64 KiB, 0 where the block is missing. A block is written first and its sum after it, so a process
-may be killed at any byte: a block without its sum is not there, and one that is not what its sum says is fetched again.
+may be killed at any byte: a block without its sum is not there, and one that differs from its sum is fetched again.
 Both files can be made, cut to size and given their heads by several processes at once, since all write the same.
 
 Who reads or fills a file shares a lock on its data; who removes it takes that lock alone. The kernel takes it back from a
 process that ends, however it ends.
+
+Blocks are verified when they are read. What a process has verified it trusts until it ends, as long as the file is the same:
+its sums carry the moment of their birth. A block that differs from its sum is taken out and fetched again, once per process.
 """
 
 import fcntl

@@ -1,18 +1,17 @@
-"""A store whose bytes are kept on the node: what was read once is read from the local disk.
+"""A store in front of an object store: what was read once is read from the node cache's disk afterwards.
 
 A file of the cache is one object at one time: its URI, the mark of its etag, and its size. A pinned object (`Get.pinned`)
 that is here costs no request; of another one the store is asked what it is like, once per read. All that one read misses is
-asked for together, in blocks, under leases (`node_leases`); what others fetch meanwhile is waited for afterwards. Where the
-cache fails, bytes come from the store as if there were none.
+asked for together, in blocks, under leases; what others fetch meanwhile is waited for afterwards. Where the cache fails,
+bytes come from the store as if there were none.
 
-A file that was removed for others is kept again rarely (`kept_again`): the other reads of it bring exactly the bytes that
-were asked for, and what lies here stays. Who asks ahead of use (`behind`) gets none of those.
+An evicted file is stored again rarely (`eviction`): its other reads bring exactly the bytes that were asked for, and what
+lies here stays. Reads ahead of use (`behind`) of such a file bring nothing.
 
-Who fetches which blocks: one byte of one file is locked per block, so that all processes of a node share the work.
-
-The lock belongs to an open descriptor (`Leases`), which serves many files at a time; the kernel takes it back from a
-process that ends, however it ends. The place of a block is drawn from the name of its file: two that meet there wait for
-each other once, and nothing else happens. Whoever waits holds no lease, so nobody waits in a circle.
+Leases: one byte of one file is locked per block, so that all processes of a node share the work. The lock belongs to an open
+descriptor (`Leases`), which serves many files at a time; the kernel takes it back from a process that ends, however it ends.
+The byte of a block is drawn from the name of its file: two blocks that meet there wait for each other once, and nothing else
+happens. Whoever waits holds no lease, so there is no circle of waiting.
 """
 
 import fcntl

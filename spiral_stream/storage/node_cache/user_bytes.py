@@ -1,4 +1,4 @@
-"""Bytes of a user's own, kept on the node: read by the user's function once, then from the local disk.
+"""A user's own bytes in the node cache: read by the user's function once, then from the local disk.
 
 They come through `NodeStore`, as those of streams do. So processes share them, the limit holds, and what was altered on the
 disk is read again.

@@ -1,4 +1,4 @@
-"""Pipelines of albumentations in a chain: its transforms as it writes them down, seeded with each sample's key.
+"""Pipelines of albumentations as a step of a chain, seeded with each sample's key.
 
 A pipeline holds its own random state, so one that is at work is lent to nobody else: as many are made from the same text as
 work at a time. It is seeded for every image, which costs about 60 us.

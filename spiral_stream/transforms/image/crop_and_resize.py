@@ -1,4 +1,4 @@
-"""The image transforms. Each moves boxes; none touches pixels.
+"""The image transforms that crop, resize, flip and normalize. Each moves boxes; none touches pixels.
 
 `RandomResizedCrop`, `CenterCrop` and `RandomCrop` choose a box of the source. `Resize` and `RandomResizedCrop` set the
 size that the box is resized to. A crop after a resize cuts a window of the result. `RandomHorizontalFlip` marks images

@@ -1,4 +1,4 @@
-"""Masks cut, resized and mirrored without making values up: each pixel of the result is a pixel of the source.
+"""Crop, resize and mirror masks without inventing values: each pixel of the result is a pixel of the source.
 
 The boxes are those of `transforms.image.placement`, so a mask follows its image. The nearest pixel is torchvision's
 (``InterpolationMode.NEAREST``): row ``floor(y * in / out)``, in float32.

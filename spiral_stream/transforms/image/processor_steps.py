@@ -1,4 +1,4 @@
-"""Image processors of Hugging Face's transformers, as steps of a chain: their configuration is read, their code is not called.
+"""Image processors of transformers as steps of a chain: their configuration is read, their code is not called.
 
 A processor resizes, cuts the centre, scales to [0, 1] and normalizes, each as its configuration says. Where its class does
 these as transformers' base classes do, the steps here give the same pixels (the base class on torchvision; the one on

@@ -1,4 +1,4 @@
-"""Whether a byte-level BPE tokenizer has an exact twin in tiktoken, and that twin's table.
+"""Whether a byte-level BPE tokenizer has an exact equivalent in tiktoken, and the table of it.
 
 The tokenizers library merges *listed pairs*, lowest place in the list first; tiktoken merges *any neighbours whose
 concatenation is a token*, lowest rank first, and is about four times as fast. The twin below gives equal results on

@@ -1,4 +1,4 @@
-"""The chat template that a plan means: its text, and the special tokens that it may name.
+"""The chat template of a plan: its text, and the special tokens that it may name.
 
 The text is given in the plan, lies in a file, or was registered with the tokenizer. `ChatFormat.digest` identifies it in
 plans and caches, together with the special tokens, since a template writes ``bos_token`` and ``eos_token`` by name.

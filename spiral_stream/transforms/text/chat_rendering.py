@@ -1,4 +1,4 @@
-"""Conversations as text, and where in it the text to train on is: a template run by transformers' own code.
+"""Render conversations as text with transformers' own code, and mark the parts to train on.
 
 A template with ``{% generation %}`` marks the assistant's text itself. For any other, turn i is what the text of
 ``messages[:i + 1]`` has after the text of ``messages[:i]`` with the generation prompt; both have to be beginnings of the

@@ -1,4 +1,4 @@
-"""Chat templates as transformers compiles and runs them: the names that one reads, and the text of one conversation."""
+"""Compile and run chat templates as transformers does: the names that one reads, and the text of one conversation."""
 
 import threading
 from collections.abc import Mapping, Sequence

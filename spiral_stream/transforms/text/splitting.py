@@ -1,4 +1,4 @@
-r"""Whether two regex engines cut text into the same pre-tokens, and at which code points they may not.
+r"""Whether two regex engines split text into the same pre-tokens, and at which code points they differ.
 
 The tokenizers library splits with Oniguruma, tiktoken with Rust's fancy-regex. Both search leftmost-first with
 backtracking, so on a pattern of plain constructs they can differ only in what single characters belong to: the

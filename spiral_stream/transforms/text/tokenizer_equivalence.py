@@ -1,4 +1,4 @@
-"""Which engine may encode a tokenizer's documents, and which documents it must not see.
+"""Which engine may encode a tokenizer's documents, and which documents it must not be given.
 
 The proof has three parts: `spiral_stream.transforms.text.byte_pairs` (merges), `spiral_stream.transforms.text.splitting`
 (pre-tokens), and a test of both engines on every covered code point, placed among letters, digits, spaces, signs and
