@@ -112,14 +112,14 @@ def prepared(root: str, threshold: float) -> dict[str, float]:
     import spiral_stream as sp
     from spiral_stream.catalog.relation.reader import OpenRelation
     from spiral_stream.planner.selection.find import Workplace
-    from spiral_stream.planner.selection.narrow_columns import KeptRelation
+    from spiral_stream.planner.selection.narrow_columns import NarrowSource
     from spiral_stream.planner.selection.selected import select
 
     catalog, folder = sp.Catalog(root), Path(root).parent / "prepared"
     entry = catalog.entry("rows")
     base = OpenRelation(entry)
     plan = catalog.table("rows").filter(sp.col("quality") >= threshold)
-    kept = KeptRelation(base, folder)
+    kept = NarrowSource(base, folder)
     place = Workplace(folder, lambda _: base, {"rows": entry.data_version}, lambda _: kept)
     next(base.scan([], sp.col("label") == -1, [0]), None)  # imports what a scan imports
     start, wall = time.process_time(), time.perf_counter()

@@ -72,9 +72,9 @@ def tags(catalog: "spiral.Catalog", name: str, seen: str | None) -> dict[str, st
     return {} if seen is None else {LOOK_TAG: seen, MANIFEST_TAG: catalog.entry(name).manifest_name}
 
 
-def _files(place: str) -> Iterator[tuple[str, int, int]]:
+def _files(start: str) -> Iterator[tuple[str, int, int]]:
     """Yield path, bytes and time of each file below a path, sorted; the path may be a pattern."""
-    path = os.path.expanduser(place)  # noqa: PTH111  a pattern is no path
+    path = os.path.expanduser(start)  # noqa: PTH111  a pattern is no path
     roots = sorted(glob(path)) if any(sign in path for sign in "*?[") else [path]  # noqa: PTH207
     for root in roots:
         if Path(root).is_file():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import spiral_stream as spiral
 
 Context = dg.AssetExecutionContext
-_PLACES: Final = ("uri", "path", "url", "repo")  # fields of a source that say where its rows lie
+_LOCATION_FIELDS: Final = ("uri", "path", "url", "repo")  # fields of a source that say where its rows lie
 _WORST: Final = 10  # shards in a table
 _MEANS: Final = 8  # columns whose mean is plotted over time
 _INLINE: Final = 1 << 14  # bytes of a picture that is kept as metadata, where no file is served
@@ -41,7 +41,7 @@ def definition_metadata(name: str, source: Mapping[str, Any]) -> dict[str, str]:
         'photos.parquet'
     """
     source = source["of"] if isinstance(source.get("of"), Mapping) else source
-    place = next((source[each] for each in _PLACES if source.get(each)), None)
+    place = next((source[each] for each in _LOCATION_FIELDS if source.get(each)), None)
     metadata = {
         "dagster/table_name": name,
         "dagster/storage_kind": source.get("kind"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Declared = Mapping[str, Any] | Named | Callable[["spiral.Catalog"], "spiral.Source"]
 
 _VARIABLE: Final = re.compile(r"\$(\w+|\{\w+\})")
-_PLACES: Final = ("path", "uri", "url", "repo")  # fields that say where rows lie, the first that is there
+_LOCATION_FIELDS: Final = ("path", "uri", "url", "repo")  # fields that say where rows lie, the first that is there
 _FUNCTION: Final = "function"
 
 
@@ -55,7 +55,7 @@ def place_of(source: Declared) -> str | None:
     """Return where a declared source lies, as it is written; None for a function."""
     if not isinstance(source, Mapping):
         return None
-    return next((str(source[name]) for name in _PLACES if name in source), None)
+    return next((str(source[name]) for name in _LOCATION_FIELDS if name in source), None)
 
 
 def made(source: Declared, catalog: "spiral.Catalog") -> "spiral.Source":

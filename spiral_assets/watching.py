@@ -70,7 +70,7 @@ def watch_sensor(name: str, relations: Sequence[Watched], *, every_s: int, runni
         description="Register what changed in its source, all of it in one run.",
     )
     def watch(context: dg.SensorEvaluationContext, catalog: CatalogResource) -> dg.SensorResult:
-        opened, before = catalog.open(), _Asked.of(context.cursor)
+        opened, before = catalog.open(), _Requested.of(context.cursor)
         now, away = _looks(relations, opened)
         for relation, why in away.items():
             context.log.warning("%s could not be looked at: %s", relation, why)
@@ -117,7 +117,7 @@ def _registered(instance: dg.DagsterInstance, catalog: "spiral.Catalog", names: 
 
 @final
 @dataclass(frozen=True)
-class _Asked:
+class _Requested:
     """What was asked for and is not registered yet: the sensor's cursor.
 
     Attributes:
@@ -129,7 +129,7 @@ class _Asked:
     of_relation: Mapping[str, Mapping[str, Any]]
 
     @classmethod
-    def of(cls, cursor: str | None) -> "_Asked":
+    def of(cls, cursor: str | None) -> "_Requested":
         """Read a cursor; one that is reset, or of an earlier version, begins at numbers that were never used."""
         saved = json.loads(cursor or "{}")
         if "serial" not in saved:
@@ -140,9 +140,9 @@ class _Asked:
         """Return the saved form."""
         return json.dumps({"serial": self.serial, "asked": self.of_relation})
 
-    def without(self, names: set[str]) -> "_Asked":
+    def without(self, names: set[str]) -> "_Requested":
         """Forget what is registered by now."""
-        return _Asked(self.serial, {name: each for name, each in self.of_relation.items() if name not in names})
+        return _Requested(self.serial, {name: each for name, each in self.of_relation.items() if name not in names})
 
     def is_due(self, instance: dg.DagsterInstance, name: str, now: str, every_s: int) -> bool:
         """Whether to ask for a state: it was not asked for, or its run has ended and enough time has passed."""
@@ -154,7 +154,7 @@ class _Asked:
         runs = instance.get_runs(dg.RunsFilter(tags={RUN_KEY: last["key"]}), limit=1)
         return not runs or runs[0].is_finished
 
-    def asking(self, looks: Mapping[str, str]) -> "tuple[str, _Asked]":
+    def asking(self, looks: Mapping[str, str]) -> "tuple[str, _Requested]":
         """Return the run key of a request for these relations, and what has then been asked for."""
         key = hashlib.sha256(json.dumps([self.serial, looks]).encode()).hexdigest()[:_DIGITS]
         requests = {}
@@ -162,4 +162,4 @@ class _Asked:
             last = self.of_relation.get(name)
             times = last["times"] + 1 if last is not None and last["look"] == now else 1
             requests[name] = {"look": now, "key": key, "at": time.time(), "times": times}
-        return key, _Asked(self.serial + 1, {**self.of_relation, **requests})
+        return key, _Requested(self.serial + 1, {**self.of_relation, **requests})

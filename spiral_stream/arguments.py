@@ -38,7 +38,7 @@ _RAW: Final = (
 _RAISE: Final = opcode.opmap["RAISE_VARARGS"]  # what a `raise` statement runs
 _MAKING: Final = ("__new__", "__init__", "__post_init__")
 _OPEN: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-_PLACED: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _NUMBERS: Final = (int, float, bool)
 _LARGEST: Final = 2**63 - 1
 _NAME: Final = 255  # characters of a file's name
@@ -56,14 +56,14 @@ _MANY: Final[dict[Any, str]] = {int: "whole numbers", float: "numbers", str: "te
 
 
 def door(
-    error: type[SpiralError], where: str | None = None, *, kept: Collection[str] = ()
+    error: type[SpiralError], where: str | None = None, *, excepted: Collection[str] = ()
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Name the argument that breaks a function.
 
     Args:
         error: what to raise.
         where: how messages begin; None takes the function's name.
-        kept: arguments that are only kept here and used later, so that they are looked at in any case.
+        excepted: arguments that are only kept here and used later, so that they are looked at in any case.
     """
 
     def guarded(function: Callable[P, R]) -> Callable[P, R]:
@@ -82,7 +82,7 @@ def door(
                 if wrong is None:
                     raise
                 raise error(wrong) from found
-            wrong = _wrong(function, begin, args, kwargs, kept) if kept else None
+            wrong = _wrong(function, begin, args, kwargs, excepted) if excepted else None
             if wrong is not None:
                 raise error(wrong)
             return out
@@ -92,11 +92,11 @@ def door(
     return guarded
 
 
-def class_door(error: type[SpiralError], *, kept: Collection[str] = ()) -> Callable[[C], C]:
+def class_door(error: type[SpiralError], *, excepted: Collection[str] = ()) -> Callable[[C], C]:
     """Name the argument that breaks the making of an object; as `door`, for a class."""
 
     def guarded(cls: C) -> C:
-        cls.__init__ = door(error, cls.__name__, kept=kept)(cls.__init__)
+        cls.__init__ = door(error, cls.__name__, excepted=excepted)(cls.__init__)
         return cls
 
     return guarded
@@ -169,7 +169,7 @@ def _misfit(function: Callable[..., Any], where: str, args: Sequence[Any], kwarg
         known.bind(*args, **kwargs)
     except TypeError:
         taken = [each for each in known.parameters.values() if each.name != "self" and each.kind not in _OPEN]
-        positional = [each for each in known.parameters.values() if each.kind in _PLACED]
+        positional = [each for each in known.parameters.values() if each.kind in _POSITIONAL]
         begun = {each.name for each in positional[: len(args)]}
         must = {each.name: each.default is Parameter.empty for each in taken}
         rest = {each.kind: each.name for each in known.parameters.values() if each.kind in _OPEN}

@@ -271,7 +271,7 @@ class Catalog(registry.Registry):
 
             made = CatalogPage(self, self, asked, tell)
             return write_page(
-                f"page of {made.place}", self.root / "page.html" if path is None else Path(path), made.html()
+                f"page of {made.location}", self.root / "page.html" if path is None else Path(path), made.html()
             )
 
     @door(CatalogError)
@@ -452,7 +452,7 @@ class Catalog(registry.Registry):
 
         records = StateRecords(self.root)
         saved = SavedState.from_json(state, records)
-        records.export(saved.to_json(), dict(saved.kept).values(), Path(path))
+        records.export(saved.to_json(), dict(saved.list_digests).values(), Path(path))
 
     @door(CatalogError)
     def import_state(self, path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from spiral_stream.row_verbs import need_relations
 
 
 @final
-@class_door(PlanError, kept=("name",))
+@class_door(PlanError, excepted=("name",))
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
     """One stream of a mixture, for `mix`.

@@ -38,9 +38,9 @@ from spiral_stream.planner.state.skips import NOTHING, Skips
 from spiral_stream.runtime.columns.error_sample import identities
 from spiral_stream.runtime.delivery import BITS, HOST, Delivery, tell_of_host
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.numbering.numbering import batch_number, need_kept
+from spiral_stream.runtime.numbering.numbering import batch_number, need_not_skipped
 from spiral_stream.runtime.numbering.random_access import OneSample, alone, found_rows, position_in
-from spiral_stream.runtime.numbering.skipped import Asked, need_epochs
+from spiral_stream.runtime.numbering.skipped import SkipRequest, need_epochs
 from spiral_stream.runtime.numbering.steps import first_delivery
 from spiral_stream.runtime.run.count import as_rows, count_epoch
 from spiral_stream.runtime.run.forked_worker import SubprocessReader
@@ -257,7 +257,7 @@ class PreparedStream(Looking):
             ['p38', 'p16']
         """
         drawn, delivered = self._place_of(number, epoch, "batch")
-        built = self._passes.build(self._now, self._delivery, drawn, need_kept(delivered, drawn, number))
+        built = self._passes.build(self._now, self._delivery, drawn, need_not_skipped(delivered, drawn, number))
         if (formatter := batch_formatter()) is not None:
             formatter.remember(built, self._batch_html())
         return built
@@ -519,7 +519,7 @@ class PreparedStream(Looking):
         need_epochs(self.plan)
         bound, at = self._bound(), self._place.here("skip")
         at = at.enter(bound.world_size, bound.merge)
-        asked = Asked(steps, batches, identities)
+        asked = SkipRequest(steps, batches, identities)
         opening, of = self._open(), at.epoch if epoch is None else epoch_number(epoch, "skip")
         skips = asked.added(opening.skips, opening.stages, self.numbering, at, of)
         if skips != opening.skips:
@@ -601,7 +601,7 @@ class PreparedStream(Looking):
         """
         plan = evaluation(self.plan, self._place.drawn(), KeepPartial())
         out = type(self).__new__(type(self))
-        sizes = self._threads.asked, self._budget_bytes, self._delivery, self._threads.read_batch_size
+        sizes = self._threads.stated, self._budget_bytes, self._delivery, self._threads.read_batch_size
         PreparedStream.__init__(out, plan, self.catalog, *sizes)
         out._bindings = self._bindings  # noqa: SLF001  a stream of our own
         return out

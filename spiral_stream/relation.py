@@ -110,7 +110,7 @@ class Relation(RowVerbs):
         warn_of_unheeded_sort(self.node, order)
         return sampled
 
-    @door(PlanError, kept=("batched", "random", "version", "with_index"))
+    @door(PlanError, excepted=("batched", "random", "version", "with_index"))
     def map(
         self,
         what: Named | NamedFunction | Callable[..., Any],
@@ -175,7 +175,7 @@ class Relation(RowVerbs):
         function = Function(what, column_list("map", columns), returns, batched, random, version, **options)  # type: ignore[arg-type]  # mixed
         return self._with(maps.SampleMap(self.node, function, name))
 
-    @door(PlanError, kept=("batched", "random", "version"))
+    @door(PlanError, excepted=("batched", "random", "version"))
     def flat_map(
         self,
         function: Callable[..., Any],
@@ -219,7 +219,7 @@ class Relation(RowVerbs):
         )
         return self._with(maps.SampleFlatMap(self.node, made, name, fan_out))
 
-    @door(PlanError, kept=("batched", "drop_last", "version"))
+    @door(PlanError, excepted=("batched", "drop_last", "version"))
     def assemble(
         self,
         factory: Callable[..., Any],
@@ -393,7 +393,7 @@ class Relation(RowVerbs):
 
     # ---- parts
 
-    @door(PlanError, kept=("exact",))
+    @door(PlanError, excepted=("exact",))
     def split(
         self,
         *,

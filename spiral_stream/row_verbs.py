@@ -108,7 +108,7 @@ class RowVerbs:
 
     # ---- relational verbs
 
-    @door(PlanError, kept=("batched", "version"))
+    @door(PlanError, excepted=("batched", "version"))
     def filter(
         self,
         *predicates: Expr | str | Callable[..., Any],
@@ -280,7 +280,7 @@ class RowVerbs:
         verb = maps.SampleColumns if isinstance(self.node, nodes.Sampled) else nodes.WithColumns
         return self._with(verb(self.node, tuple(computed), exprs))
 
-    @door(PlanError, kept=("suffix",))
+    @door(PlanError, excepted=("suffix",))
     def join(
         self,
         other: "RowVerbs",
@@ -330,7 +330,7 @@ class RowVerbs:
                 need_rule(validate, ((self.node, left), (other.node, right)), opened)
         return joined
 
-    @door(PlanError, kept=("*keys",))
+    @door(PlanError, excepted=("*keys",))
     def group_by(self, *keys: str) -> "Grouped[Self]":
         """Group the rows by these columns; `Grouped.aggregate` follows.
 
@@ -364,7 +364,7 @@ class RowVerbs:
         """
         return self._with(nodes.Distinct(self.node, columns or tuple(self.schema.names)))
 
-    @door(PlanError, kept=("descending",))
+    @door(PlanError, excepted=("descending",))
     def sort(self, *columns: str, descending: bool = False) -> Self:
         """Order the rows for a `limit` or `distinct` that follows, for `to_arrow`, or for ``sample(order=Sequential())``.
 

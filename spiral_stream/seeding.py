@@ -199,10 +199,10 @@ def transform_keys(keys: UInt64, name: str, nth: int) -> UInt64:
     return combine(np.asarray(keys, dtype=np.uint64), np.uint64(key("transform", name, nth)))
 
 
-def numbers(own: UInt64, count: int) -> NDArray[np.float64]:
+def numbers(keys: UInt64, count: int) -> NDArray[np.float64]:
     """Draw ``count`` numbers in [0, 1) from each key of `transform_keys`; shape [N, count], float64."""
     counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
-    words = mix64(own[:, None] + counters[None, :])
+    words = mix64(keys[:, None] + counters[None, :])
     return fractions(words)
 
 

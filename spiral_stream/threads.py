@@ -33,7 +33,7 @@ from spiral_stream.errors import StreamError, warn, without_values
 
 CLOSE_TIMEOUT_S: Final = 5.0  # how long closing waits for threads whose calls do not return
 TELL_AFTER_S: Final = 60.0  # of waiting, then a warning says for what
-PLACE_TIMEOUT_S: Final = 600.0  # how long asking for a stream's place waits for the thread that forms batches
+POSITION_TIMEOUT_S: Final = 600.0  # how long asking for a stream's place waits for the thread that forms batches
 _SHOWN: Final = 3  # threads that a message names
 _OWNERS: "Final[weakref.WeakSet[Owner]]" = weakref.WeakSet()  # those to close when the interpreter exits
 _HOOKED: Final[set[int]] = set()  # process ids that registered the exit hook
@@ -54,22 +54,22 @@ class ThreadShare:
     """How many threads each pool of this process may have.
 
     Args:
-        asked: the number the user gave; None divides the cores that this process may use.
+        stated: the number the user gave; None divides the cores that this process may use.
         processes: how many processes read one stream together and divide the cores.
         read_batch_size: rows of payload that a task of a pool reads; None leaves it to the pool's owner.
     """
 
-    def __init__(self, asked: int | None = None, processes: int = 1, read_batch_size: int | None = None) -> None:
-        self.asked, self.processes, self.read_batch_size = asked, processes, read_batch_size
+    def __init__(self, stated: int | None = None, processes: int = 1, read_batch_size: int | None = None) -> None:
+        self.stated, self.processes, self.read_batch_size = stated, processes, read_batch_size
         self.in_worker = False  # whether this process is one of several that read, and starts none of its own
 
     def working(self) -> int:
         """Return the size of a pool whose threads decode, encode or build."""
-        return self.asked or max(1, available_cores() // self.processes)
+        return self.stated or max(1, available_cores() // self.processes)
 
     def waiting(self, most: int) -> int:
         """Return the size of a pool whose threads mostly wait for storage: ``most``, or less where that was asked for."""
-        return min(most, self.asked or max(1, most // self.processes))
+        return min(most, self.stated or max(1, most // self.processes))
 
 
 _SHARE: Final = ContextVar("thread_share", default=ThreadShare())  # noqa: B039  never changed
@@ -134,12 +134,12 @@ class Stopped(BaseException):
 
 
 @final
-class OwnThread(threading.Thread):
+class StreamThread(threading.Thread):
     """A daemon thread that records what it is doing, and whether it was told to stop."""
 
     def __init__(self, target: Callable[..., None], name: str, args: tuple[Any, ...] = ()) -> None:
         super().__init__(target=target, name=name, args=args, daemon=True)
-        self.told_to_stop = False
+        self.stop_requested = False
         self.left_alone = False  # its owner waited until the deadline; nobody waits again
         self.calls: list[tuple[str, float]] = []  # what it is doing and since when, outermost call first
 
@@ -170,26 +170,26 @@ class doing:  # noqa: N801  read as a word: ``with doing("reading x"):``
 
     def __enter__(self) -> None:
         thread = threading.current_thread()
-        self._thread = thread if isinstance(thread, OwnThread) else None
+        self._thread = thread if isinstance(thread, StreamThread) else None
         if self._thread is not None:
-            if self._thread.told_to_stop:
+            if self._thread.stop_requested:
                 raise Stopped
             self._thread.calls.append((self._words, monotonic()))
 
     def __exit__(self, kind: object, *_: object) -> None:
         if self._thread is not None:
             self._thread.calls.pop()
-            if kind is None and self._thread.told_to_stop:
+            if kind is None and self._thread.stop_requested:
                 raise Stopped
 
 
-def told_to_stop() -> bool:
+def stop_requested() -> bool:
     """Return whether the calling thread is one of ours that was told to stop."""
-    return getattr(threading.current_thread(), "told_to_stop", False)
+    return getattr(threading.current_thread(), "stop_requested", False)
 
 
 @final
-class ToldLock:
+class WatchedLock:
     """A re-entrant lock that warns whoever waits for long, with what its holder is doing. A forked process holds no lock.
 
     Args:
@@ -235,7 +235,7 @@ class ToldLock:
 
     def _waited(self, waited_s: float) -> str:
         holder = self._holder
-        doing_what = holder.activity() if isinstance(holder, OwnThread) else getattr(holder, "name", "nobody known")
+        doing_what = holder.activity() if isinstance(holder, StreamThread) else getattr(holder, "name", "nobody known")
         return f"{self._name}: has been waited for {waited_s:,.0f} s. It is held by {doing_what}. "
 
 
@@ -257,14 +257,14 @@ class Owner(ABC):
 
     @property
     @abstractmethod
-    def threads(self) -> Sequence[OwnThread]:
+    def threads(self) -> Sequence[StreamThread]:
         """The threads that were started."""
 
     @abstractmethod
     def stop(self) -> None:
         """Wake the threads that wait for this owner, so that they end. Returns at once; may be called again."""
 
-    def end(self, timeout_s: float) -> list[OwnThread]:
+    def end(self, timeout_s: float) -> list[StreamThread]:
         """Stop the threads and wait for them.
 
         Args:
@@ -287,11 +287,11 @@ class Owner(ABC):
 def tell(owner: Owner) -> None:
     """Tell an owner's threads to stop."""
     for thread in owner.threads:
-        thread.told_to_stop = True
+        thread.stop_requested = True
     owner.stop()
 
 
-def joined(threads: Iterable[OwnThread], timeout_s: float) -> list[OwnThread]:
+def joined(threads: Iterable[StreamThread], timeout_s: float) -> list[StreamThread]:
     """Wait for threads. Those that do not end in time are left alone and returned."""
     deadline, here, left = monotonic() + timeout_s, threading.current_thread(), []
     for thread in threads:
@@ -304,13 +304,13 @@ def joined(threads: Iterable[OwnThread], timeout_s: float) -> list[OwnThread]:
     return left
 
 
-def named(threads: Sequence[OwnThread]) -> str:
+def named(threads: Sequence[StreamThread]) -> str:
     """Describe what some threads are doing, in one line."""
     shown = "; ".join(thread.activity() for thread in threads[:_SHOWN])
     return shown + (f"; and {len(threads) - _SHOWN} more" if len(threads) > _SHOWN else "")
 
 
-def warn_left_alone(where: str, threads: Sequence[OwnThread], timeout_s: float) -> None:
+def warn_left_alone(where: str, threads: Sequence[StreamThread], timeout_s: float) -> None:
     """Warn of threads that did not end within the deadline, if there are any."""
     if threads:
         warn(
@@ -359,14 +359,14 @@ class Workers(Owner, Executor):
 
     def __init__(self, threads: int, name: str) -> None:
         self._count, self._name = threads, name
-        self._threads: list[OwnThread] = []  # one is started with each of the first tasks
+        self._threads: list[StreamThread] = []  # one is started with each of the first tasks
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._lock = threading.RLock()  # the collector may close a pool from inside `submit`
         self._stopped = False
         super().__init__()
 
     @property
-    def threads(self) -> Sequence[OwnThread]:
+    def threads(self) -> Sequence[StreamThread]:
         """The threads that were started."""
         return tuple(self._threads)
 
@@ -374,14 +374,14 @@ class Workers(Owner, Executor):
         """Let one of the threads do the work. Once the pool is closed, the future returned is cancelled."""
         future: Future[T] = Future()
         here = threading.current_thread()
-        words = list(here.calls) if isinstance(here, OwnThread) else []
+        words = list(here.calls) if isinstance(here, StreamThread) else []
         with self._lock:
             if self._stopped:
                 future.cancel()
                 return future
             self._tasks.put((future, work, args, options, words))
             if len(self._threads) < self._count:
-                thread = OwnThread(_work, f"{self._name}_{len(self._threads)}", (self._tasks,))
+                thread = StreamThread(_work, f"{self._name}_{len(self._threads)}", (self._tasks,))
                 self._threads.append(thread)
                 thread.start()
         return future
@@ -430,7 +430,7 @@ def settle(future: "Future[T]", work: Callable[[], T]) -> bool:
 
 def _work(tasks: "SimpleQueue[_Task | None]") -> None:
     thread = threading.current_thread()
-    assert isinstance(thread, OwnThread)
+    assert isinstance(thread, StreamThread)
     while (task := tasks.get()) is not None:
         future, work, args, options, words = task
         if future.set_running_or_notify_cancel():

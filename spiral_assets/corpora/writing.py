@@ -51,10 +51,10 @@ class Record:
         draft.replace(self._file)
 
 
-def worker_count(asked: int | None) -> int:
+def worker_count(stated: int | None) -> int:
     """Processes that draw: as many as asked, or one per core that this process may use."""
-    if asked is not None:
-        return asked
+    if stated is not None:
+        return stated
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

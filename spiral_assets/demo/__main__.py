@@ -40,7 +40,7 @@ def main(
     from spiral_assets.demo.job import CONSOLE
 
     begun = time.monotonic()
-    root = _place()
+    root = _folders()
     if data:
         write_data(root, count, characters, videos)
         return
@@ -56,7 +56,7 @@ def main(
         raise typer.Exit(1)
 
 
-def _place() -> Path:
+def _folders() -> Path:
     """Create the folders of this run: from the environment that `make` sets, or under the working directory."""
     root = Path(os.environ.setdefault("SPIRAL_DATA_ROOT", str(Path("demo").resolve())))
     os.environ.setdefault("SPIRAL_CATALOG", str(root / "catalog"))

@@ -49,7 +49,7 @@ def prove(catalog: str, ledger: Path, stream: str, steps: int | None = None) -> 
     with spiral.connect(catalog).open_stream(stream, device="cpu", epoch=0) as opened:
         planned = [_listed(opened.ledger(line["batch"], line["epoch"])) for line in run]
         whole = list(islice(_uninterrupted(opened), run[0]["steps"] if steps is None else steps))
-    pairs = [(line, other) for line, other in zip(run, whole, strict=False) if _place(line) == _place(other)]
+    pairs = [(line, other) for line, other in zip(run, whole, strict=False) if _position(line) == _position(other)]
     return Proof(
         expected=len(whole),
         run=len(run),
@@ -59,7 +59,7 @@ def prove(catalog: str, ledger: Path, stream: str, steps: int | None = None) -> 
         repeated=len(repeated),
         repeated_alike=sum(one["ids"] == two["ids"] and one["tensors"] == two["tensors"] for one, two in repeated),
         processes=len({line["pid"] for line in run}),
-        resumed_at=_place(second),
+        resumed_at=_position(second),
     )
 
 
@@ -84,11 +84,11 @@ def _effective(lines: list[Line]) -> tuple[list[Line], list[tuple[Line, Line]]]:
     discarded: dict[tuple[int, int], Line] = {}
     repeated = []
     for line in lines:
-        while counted and _place(counted[-1]) >= _place(line):
+        while counted and _position(counted[-1]) >= _position(line):
             old = counted.pop()
-            discarded[_place(old)] = old
-        if _place(line) in discarded:
-            repeated.append((discarded.pop(_place(line)), line))
+            discarded[_position(old)] = old
+        if _position(line) in discarded:
+            repeated.append((discarded.pop(_position(line)), line))
         counted.append(line)
     return counted, repeated
 
@@ -98,7 +98,7 @@ def _listed(planned: list[Any]) -> list[list[str]]:
     return [list(each) if isinstance(each, tuple) else [each] for each in planned]
 
 
-def _place(line: Line) -> tuple[int, int]:
+def _position(line: Line) -> tuple[int, int]:
     return line["epoch"], line["batch"]
 
 

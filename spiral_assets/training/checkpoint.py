@@ -120,11 +120,11 @@ class Checkpoint:
         torch.save({**states, "stream": json.dumps(stream), "step": step}, draft)
         draft.replace(self._file)
 
-    def enter(self, place: tuple[int, int], batch: Mapping[str, Any], step: int, steps: int | None) -> None:
+    def enter(self, position: tuple[int, int], batch: Mapping[str, Any], step: int, steps: int | None) -> None:
         """Record a delivered batch in the ledger.
 
         Args:
-            place: its epoch, and its number in the epoch.
+            position: its epoch, and its number in the epoch.
             batch: as delivered.
             step: its number in the run.
             steps: of the whole run, if that is known.
@@ -133,8 +133,8 @@ class Checkpoint:
             "pid": os.getpid(),
             "step": step,
             "steps": steps,
-            "epoch": place[0],
-            "batch": place[1],
+            "epoch": position[0],
+            "batch": position[1],
             "ids": identities(batch),
             "tensors": digest(batch),
         }

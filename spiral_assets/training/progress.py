@@ -53,12 +53,12 @@ class ProgressFile:
         self._loss, self._steps, self._units = self._loss + loss, self._steps + 1, self._units + units
         return time.monotonic() - self._last >= self._every_s
 
-    def flush(self, step: int, place: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
+    def flush(self, step: int, position: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
         """Write a line of the steps since the last one, if there are any.
 
         Args:
             step: steps done so far.
-            place: epoch and batch after them.
+            position: epoch and batch after them.
             metrics: of the stream; its totals, of which the line has what was added.
         """
         if not self._steps:
@@ -67,8 +67,8 @@ class ProgressFile:
         spent = {name: float(metrics[name]) for name in SPENT}
         line = {
             "step": step,
-            "epoch": place["epoch"],
-            "batch": place["batch"],
+            "epoch": position["epoch"],
+            "batch": position["batch"],
             "steps": self._steps,
             "loss": self._loss / self._steps,
             "units": self._units,

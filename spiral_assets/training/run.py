@@ -67,22 +67,22 @@ class TrainingRun:
     ) -> None:
         self.stream, self.name, self.steps, self.unit = stream, name, steps, unit
         self.rank, self.world = (int(os.environ.get(each, given)) for each, given in (("RANK", 0), ("WORLD_SIZE", 1)))
-        self.kept = Checkpoint(Path(folder), self.rank)
+        self.checkpoint = Checkpoint(Path(folder), self.rank)
         self.step = 0
         self.resumed = False
         self._report: Reporter = ToNobody()
         self._stack = ExitStack()
         self._progress: progress.ProgressFile
-        self._place: dict[str, Any] = {}
+        self._position: dict[str, Any] = {}
         self._losses, self._counted = 0.0, 0  # since the last save
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             if self.rank == 0:
                 self._report = stack.enter_context(reporter())
-                stack.enter_context(self.kept.exclusively(self.log))
+                stack.enter_context(self.checkpoint.exclusively(self.log))
             self._together()
-            self._progress = stack.enter_context(closing(progress.ProgressFile(self.kept.folder, self.rank)))
+            self._progress = stack.enter_context(closing(progress.ProgressFile(self.checkpoint.folder, self.rank)))
             self._stack = stack.pop_all()
         return self
 
@@ -101,9 +101,9 @@ class TrainingRun:
         Raises:
             ResumeError: the stream's plan or data changed since, or a part was not saved.
         """
-        done = self.kept.load(self.stream, parts)
+        done = self.checkpoint.load(self.stream, parts)
         self.resumed, self.step = done is not None, done or 0
-        state = self._place = self.stream.state_dict()
+        state = self._position = self.stream.state_dict()
         verb = "resumes" if self.resumed else "begins"
         self.log(f"process {os.getpid()} {verb} at epoch {state['epoch']}, batch {state['batch']}")
         metadata = {
@@ -135,9 +135,9 @@ class TrainingRun:
             the steps done so far.
         """
         if batch is not None:
-            position = self._place["epoch"], self._place["batch"] + self.rank
-            self.kept.enter(position, batch, self.step, self.steps)
-            self._place = self.stream.state_dict()
+            position = self._position["epoch"], self._position["batch"] + self.rank
+            self.checkpoint.enter(position, batch, self.step, self.steps)
+            self._position = self.stream.state_dict()
         self.step += 1
         self._losses, self._counted = self._losses + loss, self._counted + 1
         if self._progress.add(loss, units):
@@ -152,7 +152,7 @@ class TrainingRun:
         """
         position = self._flush()
         if self.rank == 0:
-            self.kept.save(position, self.step, parts)
+            self.checkpoint.save(position, self.step, parts)
         if self._counted:
             of = "" if self.steps is None else f"/{self.steps}"
             loss = self._losses / self._counted
@@ -181,14 +181,14 @@ class TrainingRun:
         """
         position = self._flush()
         if self.rank == 0:
-            whole, seen = self.facts(), progress.read(self.kept.folder).seen()
-            self.kept.keep_result({**whole, **facts, "samples_seen": seen, "final_cursor": position})
+            whole, seen = self.facts(), progress.read(self.checkpoint.folder).seen()
+            self.checkpoint.keep_result({**whole, **facts, "samples_seen": seen, "final_cursor": position})
             cursor = {"raw_value": position, "type": "json"}
             self._report.done({"cache_hit_rate": whole["cache_hit_rate"], **facts, "final_cursor": cursor})
 
     def facts(self) -> dict[str, Any]:
         """Return figures of the whole run, over all its processes: steps, speed, waiting, and cache hits of this one."""
-        found = progress.read(self.kept.folder)
+        found = progress.read(self.checkpoint.folder)
         share, bound_by = found.waiting()
         hits = self.stream.metrics()["cache_hit_rate"]
         return {
@@ -198,7 +198,7 @@ class TrainingRun:
             "bound_by": bound_by,
             "processes": len(found.begins),
             "cache_hit_rate": 0.0 if hits is None else round(hits, 4),
-            "checkpoint": str(self.kept.folder.resolve()),
+            "checkpoint": str(self.checkpoint.folder.resolve()),
         }
 
     def _flush(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from transformers.loss.loss_utils import ForCausalLMLoss  # noqa: E402
 from transformers.trainer import TRAINER_STATE_NAME  # noqa: E402
 from transformers.trainer_utils import get_last_checkpoint  # noqa: E402
 
-PLACE_FILE: Final = "spiral_stream.json"
+POSITION_FILE: Final = "spiral_stream.json"
 
 
 class TrainerFeed(StreamLoader):
@@ -242,7 +242,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
         """Save the model; in a checkpoint also the stream's state, before ``trainer_state.json`` completes the checkpoint."""
         super().save_model(output_dir, _internal_call)
         if _internal_call and output_dir and self.is_in_train and self._feed is not None and self.args.should_save:
-            target = Path(output_dir, PLACE_FILE)
+            target = Path(output_dir, POSITION_FILE)
             position = {"stream": self._feed.state_dict(), "first_epoch": self._first_epoch}
             written = target.with_suffix(f".{os.getpid()}.part")
             written.write_text(json.dumps(position))
@@ -250,13 +250,13 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
 
     def _go_to(self, folder: Path) -> None:
         try:
-            position = json.loads((folder / PLACE_FILE).read_text())
+            position = json.loads((folder / POSITION_FILE).read_text())
             trained = json.loads((folder / TRAINER_STATE_NAME).read_text())
             state, self._first_epoch = position["stream"], position["first_epoch"]
             self._updates = int(trained["global_step"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             msg = (
-                f"resume: {folder} has no {PLACE_FILE} that can be read ({error!r}); StreamTrainer writes it into each "
+                f"resume: {folder} has no {POSITION_FILE} that can be read ({error!r}); StreamTrainer writes it into each "
                 "checkpoint. Resume from a checkpoint that it wrote, or load the weights into the model and call train()"
             )
             raise ResumeError(msg) from error

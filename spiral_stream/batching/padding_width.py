@@ -12,9 +12,9 @@ import numpy as np
 from spiral_stream.batching.formation import Int64
 
 
-def common_multiple(asked: Iterable[int]) -> int:
+def common_multiple(multiples: Iterable[int]) -> int:
     """Return what the width has to be a multiple of, given what each field asks for (``pad_to_multiple_of``)."""
-    return lcm(*asked)
+    return lcm(*multiples)
 
 
 def padded(longest: Int64, multiple: int) -> Int64:

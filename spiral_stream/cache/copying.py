@@ -20,7 +20,7 @@ from spiral_stream.derived.folder import SHARED
 from spiral_stream.errors import CacheError, DamageError, cut, warn
 from spiral_stream.integrity import seal
 from spiral_stream.sources.files.paths import local_folder
-from spiral_stream.storage.uri import place_of, printable, scheme_of
+from spiral_stream.storage.uri import parse_uri, printable, scheme_of
 
 TOGETHER: Final = 8  # parts
 _SHORTEST: Final = 6  # digits of a fingerprint that is asked for
@@ -180,11 +180,11 @@ def _wanted(have: set[str], only: Sequence[str], source: str) -> set[str]:
     return out
 
 
-def _side(place: str, which: str, stack: ExitStack) -> CopySide:
-    if scheme_of(place) in SHARED:
-        place_of(place)
-        return StoreSide(place, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spiral-copy-"))))
-    root = local_folder(place)
+def _side(location: str, which: str, stack: ExitStack) -> CopySide:
+    if scheme_of(location) in SHARED:
+        parse_uri(location)
+        return StoreSide(location, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spiral-copy-"))))
+    root = local_folder(location)
     if which == "from" and not root.is_dir():
         msg = f"copy: {cut(str(root))} is no folder. Give a prepared folder, or the URI of one on an object store"
         raise CacheError(msg)

@@ -27,7 +27,7 @@ from spiral_stream.cache.store.store import REST, CacheStore
 from spiral_stream.derived.index import keys_of
 from spiral_stream.derived.work.executors import Builders, Executor, Shared, Threads, builders_in_force
 from spiral_stream.derived.work.make import Job, Maker, Shards, Target, make, refusals
-from spiral_stream.display.progress import told_rows, working
+from spiral_stream.display.progress import shown_rows_report, working
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.publish import drafts, new_draft
 
@@ -95,7 +95,7 @@ def build(
     if target.total:
         what = f"building the cache of {kind.relation}.{kind.column}"
         with refusals(store.folder, REST, "cache: cannot write under", store.folder), working(what, "rows") as shown:
-            _make(relation, kind, target, threads, told_rows(report, shown), executor or Executor())
+            _make(relation, kind, target, threads, shown_rows_report(report, shown), executor or Executor())
     store.commit()
     store.sweep()
     return target.progress(())
@@ -123,15 +123,15 @@ class _Writers(Builders):
     """Threads that write shards; they stop with those that make rows."""
 
     def __init__(self, hands: Hands) -> None:
-        self._hands, self._own = hands, Threads(WRITERS)
-        self.width = self._own.width
+        self._hands, self._threads = hands, Threads(WRITERS)
+        self.width = self._threads.width
 
     def submit(self, work: Callable[..., Any], *args: Any) -> "Future[Any]":
-        return self._own.submit(work, *args)
+        return self._threads.submit(work, *args)
 
     def close(self) -> None:
         self._hands.close()
-        self._own.close()
+        self._threads.close()
 
 
 @final
@@ -225,7 +225,7 @@ class _Parts(Maker[None]):
         self.keys = keys_of(pa.array([work.key for work in target.works], pa.utf8()))
         self._target, self._report = target, report
         self._shared = Shared((hands, target.store))
-        self._told: Progress | None = None
+        self._shown: Progress | None = None
 
     def job(self, wanted: dict[int, Shards]) -> _Job:
         works = [self._target.works[shard] for shard in wanted[0].tolist()]
@@ -241,8 +241,8 @@ class _Parts(Maker[None]):
     def tell(self, running: Sequence[Job]) -> None:
         self._target.look()
         now = self._target.progress([job for job in running if isinstance(job, _Job)])
-        if self._told is None or (now != self._told and now.rows >= self._told.rows):
-            self._told = now
+        if self._shown is None or (now != self._shown and now.rows >= self._shown.rows):
+            self._shown = now
             self._report(now)
 
 

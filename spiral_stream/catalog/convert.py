@@ -26,7 +26,7 @@ from spiral_stream.derived.share.leases import Claims, ShardLeases
 from spiral_stream.derived.share.share import Share
 from spiral_stream.derived.share.store_leases import StoreLeases
 from spiral_stream.derived.work.executors import Executor, Shared, builders_in_force, building_with
-from spiral_stream.display.progress import told, working
+from spiral_stream.display.progress import shown_report, working
 from spiral_stream.errors import SourceError, cut, warn
 from spiral_stream.integrity.locks import enter, leave
 from spiral_stream.integrity.publish import take_out
@@ -105,7 +105,7 @@ def convert(
         _turn(target, about),
         building_with(executor),
     ):
-        report = told(report, seen)
+        report = shown_report(report, seen)
         if not isinstance(source, ImportedSource):
             return _Conversion(source.pinned(), about, target, shard_bytes, report).run()
         with _entered(catalog):
@@ -219,7 +219,7 @@ class _Conversion:
                     each = waiting.pop()
                     running[builders.submit(copy_unit, shared, each.unit, each.part)] = each
                 for each in ready:
-                    self._target.place(staged(self._target.folder, each.part))
+                    self._target.deliver(staged(self._target.folder, each.part))
                     done += each.rows
                     self._report(done, total)
                 finished = wait(running, return_when=FIRST_COMPLETED).done if running else ()

@@ -34,13 +34,13 @@ from spiral_stream.sources.source import content_key
 
 T = TypeVar("T")
 
-KEPT_FOR: Final = timedelta(hours=1)  # a version that may be read still
+READABLE_FOR: Final = timedelta(hours=1)  # a version that may be read still
 TIDY_EVERY: Final = 64  # versions; tidying up takes as long as two changes
 _STEPS: Final = 2  # versions that one change makes at most
 _LAST_VERSION: Final = 2**64 - 1  # Lance names manifests by what is left to it, or by the version
 _DIGEST: Final = "digest"
 _TRIES: Final = 6  # of a commit that another writer's overtook; 3 s together
-_PLACE: Final = re.compile(r",? ?/\S+\.rs:\d+:\d+")  # where in its own code a library failed
+_RUST_LOCATION: Final = re.compile(r",? ?/\S+\.rs:\d+:\d+")  # where in its own code a library failed
 _NO_ROWS: Final = (
     "Invalid user input",
     "LanceError(Schema)",
@@ -161,7 +161,7 @@ class Database:
             self._retried(lambda: self._opened(kind.name).delete(_named(name)))
 
     def tidy(self, name: str) -> bool:
-        """Bring the rows of a table together, and remove versions that are older than `KEPT_FOR`; whether there is one.
+        """Bring the rows of a table together, and remove versions that are older than `READABLE_FOR`; whether there is one.
 
         Safe at any time: writers wait, and readers have the version that they began with.
 
@@ -183,7 +183,7 @@ class Database:
         if not self._is_complete(name):
             return 0
         with trying(self._root, f"read its {name}"):
-            newest, before = self._opened(name), time.time() - KEPT_FOR.total_seconds()
+            newest, before = self._opened(name), time.time() - READABLE_FOR.total_seconds()
             readable = [each["version"] for each in newest.versions() if each["timestamp"].timestamp() >= before]
             needed, first = {"latest_version_hint.json"}, min([*readable, newest.version])
             for version in (*readable, newest.version):
@@ -194,7 +194,7 @@ class Database:
                     needed.update(Path(path).name for path in [fragment.deletion_file()] if path)
             return sum(
                 facts.st_size
-                for file in self.place(name).rglob("*.*")
+                for file in self.table_folder(name).rglob("*.*")
                 if (facts := file.stat()).st_mtime < before and not _is_needed(file, needed, first)
             )
 
@@ -213,7 +213,7 @@ class Database:
         with self._writing("keep rows from memory"):
             if self._is_complete(name):
                 return
-            shutil.rmtree(self.place(name), ignore_errors=True)
+            shutil.rmtree(self.table_folder(name), ignore_errors=True)
             try:
                 self._create(name, rows)
             except (ValueError, RuntimeError, OSError) as error:
@@ -224,9 +224,9 @@ class Database:
 
     def forget(self, name: str) -> None:
         """Delete a table of copied rows."""
-        shutil.rmtree(self.place(name), ignore_errors=True)
+        shutil.rmtree(self.table_folder(name), ignore_errors=True)
 
-    def place(self, name: str) -> Path:
+    def table_folder(self, name: str) -> Path:
         """Return the folder of a table."""
         return self._root / f"{name}.lance"
 
@@ -244,7 +244,7 @@ class Database:
         """The newest version of a table, as a Lance data set."""
         import lance
 
-        return lance.dataset(str(self.place(name)))
+        return lance.dataset(str(self.table_folder(name)))
 
     def _read(self, name: str) -> pa.Table:
         """The rows of the newest version; of one after it where a reader slept until its version was removed."""
@@ -262,13 +262,13 @@ class Database:
         """Tidy up; the caller is the only writer."""
         opened = self._opened(name)
         self._retried(opened.optimize.compact_files)
-        self._opened(name).cleanup_old_versions(KEPT_FOR)
+        self._opened(name).cleanup_old_versions(READABLE_FOR)
 
     def _create(self, name: str, rows: pa.Table, mode: str = "create") -> Any:
         """Write a table's first version, or one that takes the place of all its rows."""
         import lance
 
-        return lance.write_dataset(rows, str(self.place(name)), mode=mode)
+        return lance.write_dataset(rows, str(self.table_folder(name)), mode=mode)
 
     def _is_complete(self, name: str) -> bool:
         """Whether a table's creation was committed; a process that was killed leaves one without a version."""
@@ -276,7 +276,7 @@ class Database:
 
     def _versions(self, name: str) -> _Versions:
         """Which versions of a table are there, and in which state of their folder."""
-        folder = self.place(name) / "_versions"
+        folder = self.table_folder(name) / "_versions"
         try:
             facts = folder.stat()
             names = frozenset(os.listdir(folder))  # noqa: PTH208  3 times as fast
@@ -288,7 +288,7 @@ class Database:
         """The table, made or brought to its present columns."""
         schema = _with_digest(kind)
         if not self._is_complete(kind.name):
-            shutil.rmtree(self.place(kind.name), ignore_errors=True)
+            shutil.rmtree(self.table_folder(kind.name), ignore_errors=True)
             return self._create(kind.name, schema.empty_table())
         opened = self._opened(kind.name)
         if _DIGEST in opened.schema.names:
@@ -363,4 +363,4 @@ def _plain(value: Any) -> Any:
 def _reason(error: BaseException) -> str:
     """A library's error text without the place in its code."""
     text = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-    return cut(_PLACE.sub("", text)) or type(error).__name__
+    return cut(_RUST_LOCATION.sub("", text)) or type(error).__name__

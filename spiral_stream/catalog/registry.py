@@ -87,7 +87,7 @@ class Registry:
 
     # ---- relations
 
-    @door(CatalogError, kept=("descriptions", "semantic"))
+    @door(CatalogError, excepted=("descriptions", "semantic"))
     def register(
         self,
         name: str,

@@ -36,7 +36,7 @@ from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.relation.row_identity import is_made, with_row_id
 from spiral_stream.catalog.shared.mirror import place_of
 from spiral_stream.catalog.shared.tables import SharedRows
-from spiral_stream.display.progress import told, working
+from spiral_stream.display.progress import shown_report, working
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, shown, warn
 from spiral_stream.sources.arrow.table import Arrow
 from spiral_stream.sources.import_source import ImportedSource
@@ -83,7 +83,7 @@ class Relations:
             SourceError: the source cannot be read.
         """
         with working(f"register {name}", "rows", hidden=report is not silent) as shown:
-            return self._registered(name, source, declared, told(report, shown), replace=replace)
+            return self._registered(name, source, declared, shown_report(report, shown), replace=replace)
 
     def _registered(self, name: str, source: Source, declared: Declaration, report: Report, *, replace: bool) -> Entry:
         old = self._former(name) if replace else self._found(name)
@@ -109,7 +109,7 @@ class Relations:
             SourceError: the source cannot be read, or lost a column.
         """
         with working(f"refresh {name}", "rows", hidden=report is not silent) as shown, holding(self._root) as hold:
-            return self._refreshed(name, told(report, shown), hold, same_bytes=same_bytes)
+            return self._refreshed(name, shown_report(report, shown), hold, same_bytes=same_bytes)
 
     def _refreshed(self, name: str, report: Report, hold: Hold, *, same_bytes: bool) -> Entry:
         old = self.entry(name)
@@ -212,19 +212,19 @@ class Relations:
             ):
                 self.remove_unnamed(Path(source.uri))
 
-    def remove_unnamed(self, place: Path) -> bool:
+    def remove_unnamed(self, folder: Path) -> bool:
         """Remove rows that the catalog keeps, unless a relation has them or is about to; whether they are gone.
 
         Args:
-            place: a folder of imported rows, or of rows from memory, which several relations with other bases may have.
+            folder: a folder of imported rows, or of rows from memory, which several relations with other bases may have.
         """
-        with locked(self._root / ".lock", f"catalog {self._root}"), unheld(self._root, place.name) as is_free:
-            if not is_free or any(place.name in str(row["source"]) for row in self._rows().values()):
+        with locked(self._root / ".lock", f"catalog {self._root}"), unheld(self._root, folder.name) as is_free:
+            if not is_free or any(folder.name in str(row["source"]) for row in self._rows().values()):
                 return False
-            if place.parent == self._root:
-                self._database.forget(place.stem)
+            if folder.parent == self._root:
+                self._database.forget(folder.stem)
             else:
-                forget(place, self._root)
+                forget(folder, self._root)
         return True
 
     @property
@@ -336,7 +336,7 @@ class Relations:
 
     def _copy_of(self, source: Arrow) -> Lance:
         """Name the place of rows from memory; copies nothing."""
-        folder = self._database.place(f"rows-{source.digest()}")
+        folder = self._database.table_folder(f"rows-{source.digest()}")
         return Lance(str(folder), base=source.base, allow_outside=source.allow_outside)
 
     def _found(self, name: str) -> Entry | None:

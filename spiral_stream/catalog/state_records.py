@@ -37,7 +37,7 @@ class StateRecords:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._kept: dict[str, bool] = {}
+        self._stored: dict[str, bool] = {}
 
     def keep(self, value: Any) -> str | None:
         """Keep a JSON value.
@@ -47,9 +47,9 @@ class StateRecords:
         """
         with suppress(PlanError):  # a text without a form in UTF-8
             name = digest(value)
-            if name not in self._kept:
-                self._kept[name] = self._write(name, value)
-            return name if self._kept[name] else None
+            if name not in self._stored:
+                self._stored[name] = self._write(name, value)
+            return name if self._stored[name] else None
         return None
 
     def find(self, name: str) -> Any | None:

@@ -27,9 +27,9 @@ from spiral_stream.display.progress import working
 from spiral_stream.errors import CatalogError, SourceError, cut, shown
 from spiral_stream.extras import need
 from spiral_stream.sources.source import content_key
-from spiral_stream.transforms.text.chat_format import chat_facts, chat_facts_beside
+from spiral_stream.transforms.text.chat_format import chat_facts, chat_facts_next_to
 from spiral_stream.transforms.text.encoder import largest_id, open_tokenizer, read_tokenizer
-from spiral_stream.transforms.text.tokenizer_equivalence import PROOF, STEPS, proof_beside, prove, save
+from spiral_stream.transforms.text.tokenizer_equivalence import PROOF, STEPS, proof_next_to, prove, save
 from spiral_stream.transforms.text.tokenizer_identity import content_digest
 
 FILE: Final = "tokenizer.json"
@@ -204,7 +204,7 @@ class Tokenizers:
         """Publish a content with its proof; what a name keeps of it."""
         tokenizer = open_tokenizer(data, origin)
         folder = self._folder / "contents" / digest
-        if _kept(folder / FILE) != digest:
+        if _stored_digest(folder / FILE) != digest:
             what = f"tokenizer {Path(origin).name}: comparing engines"
             with working(what, "steps", STEPS) as shown:
 
@@ -219,7 +219,7 @@ class Tokenizers:
                 save(proof, data, draft / PROOF)
                 draft.chmod(0o755)
                 _publish(draft, folder)
-        proof = proof_beside(folder / FILE, data)
+        proof = proof_next_to(folder / FILE, data)
         found = {role: tokenizer.token_to_id(text) for role, text in roles.items()}
         return {
             "digest": digest,
@@ -256,9 +256,9 @@ def _content(name: str, source: Any) -> _Content:
         path = Path(source).expanduser()
         if path.is_file():
             return (
-                *_with_unknown(read_tokenizer(path), _roles_beside(path)),
+                *_with_unknown(read_tokenizer(path), _roles_next_to(path)),
                 str(path.absolute()),
-                chat_facts_beside(path),
+                chat_facts_next_to(path),
             )
         if path.is_dir():
             return _by_transformers(name, str(path), str(path.absolute()))
@@ -282,14 +282,14 @@ def _content(name: str, source: Any) -> _Content:
     raise CatalogError(msg)
 
 
-def _by_transformers(name: str, place: str, origin: str) -> _Content:
+def _by_transformers(name: str, location: str, origin: str) -> _Content:
     """Load a tokenizer from a folder or the Hub by transformers."""
     need("transformers", "register_tokenizer", "give the path of a tokenizer.json")
     from transformers import AutoTokenizer
 
     local = not origin.startswith("hub: ")
     try:
-        loaded = AutoTokenizer.from_pretrained(place, local_files_only=local, trust_remote_code=False)
+        loaded = AutoTokenizer.from_pretrained(location, local_files_only=local, trust_remote_code=False)
     except (
         Exception
     ) as error:  # it raises OSError, ValueError, KeyError and ImportError for what is wrong with a folder
@@ -300,7 +300,7 @@ def _by_transformers(name: str, place: str, origin: str) -> _Content:
             else "It is no path here, and the hub did not give it: with a network try again; without one, give the path "
             "of its tokenizer.json or of a folder that save_pretrained wrote"
         )
-        msg = f"register_tokenizer {name!r}: transformers cannot load {place!r} ({first}). {way}"
+        msg = f"register_tokenizer {name!r}: transformers cannot load {location!r} ({first}). {way}"
         raise CatalogError(msg) from error
     fast = getattr(loaded, "backend_tokenizer", None)
     if fast is None:
@@ -314,7 +314,7 @@ def _roles_of(loaded: Any) -> dict[str, str]:
     return {role: str(text) for role, text in found.items() if text is not None}
 
 
-def _roles_beside(path: Path) -> dict[str, str]:
+def _roles_next_to(path: Path) -> dict[str, str]:
     """The special tokens that transformers' files next to a tokenizer.json name."""
     found: dict[str, str] = {}
     for file in (path.with_name(config) for config in _CONFIGS):
@@ -344,7 +344,7 @@ def _with_unknown(data: bytes, roles: dict[str, str]) -> tuple[bytes, dict[str, 
 
 def _publish(draft: Path, folder: Path) -> None:
     """Name a folder at once; if another process was faster, its equal content stays."""
-    if folder.exists() and _kept(folder / FILE) != folder.name:
+    if folder.exists() and _stored_digest(folder / FILE) != folder.name:
         shutil.rmtree(folder)  # damaged
     try:
         draft.rename(folder)
@@ -354,7 +354,7 @@ def _publish(draft: Path, folder: Path) -> None:
             raise
 
 
-def _kept(file: Path) -> str | None:
+def _stored_digest(file: Path) -> str | None:
     """The digest of a content as it is now, if it is there."""
     return content_digest(file.read_bytes()) if file.is_file() else None
 

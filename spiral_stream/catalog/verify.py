@@ -19,7 +19,7 @@ import xxhash
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.on_store import bring_file_of, publish_file_of
-from spiral_stream.catalog.relation.pin import own_name, reference_columns, references_of
+from spiral_stream.catalog.relation.pin import reference_columns, references_of, source_file_name
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.display.progress import working
 from spiral_stream.errors import CatalogError, SourceError, cut
@@ -88,7 +88,7 @@ def verify(entry: Entry) -> Verified:
         reading = _Reading(entry, relation, _recorded(path), collected)
         with Workers(thread_share().waiting(THREADS), "spiral-verify") as pool:
             with working("reading the source's files"):
-                reading.own_files(pool)
+                reading.source_files(pool)
             reading.all_rows(pool, shown.advance)
         new = reading.recorded is None and not reading.different
         if new:
@@ -118,10 +118,12 @@ class _Reading:
         self.rows = self.files = self.bytes = self.different = 0
         self.differences: list[Difference] = []
 
-    def own_files(self, pool: Workers) -> None:
+    def source_files(self, pool: Workers) -> None:
         """Read the source's own files."""
         paths = self._relation.files()
-        self._read(pool, [own_name(name) for name in paths], lambda name: digest_of_file(*open_file(paths[name[1:]])))
+        self._read(
+            pool, [source_file_name(name) for name in paths], lambda name: digest_of_file(*open_file(paths[name[1:]]))
+        )
 
     def all_rows(self, pool: Workers, advance: Callable[[int], None]) -> None:
         """Scan every column, and read the files that references name."""
@@ -190,7 +192,7 @@ class _Reading:
     def _differs(self, name: str, found: str) -> None:
         self.different += 1
         if len(self.differences) < SHOWN:
-            self.differences.append(Difference(cut(name.removeprefix(own_name(""))), found))
+            self.differences.append(Difference(cut(name.removeprefix(source_file_name(""))), found))
 
 
 def digest_of_file(handle: int, facts: os.stat_result) -> Digest:

@@ -66,8 +66,8 @@ class ExecutorName(StrEnum):
     ray = "ray"
 
 
-def _tell_version(asked: bool) -> None:
-    if asked:
+def _tell_version(is_wanted: bool) -> None:
+    if is_wanted:
         typer.echo(f"spiral {__version__}")
         raise typer.Exit
 

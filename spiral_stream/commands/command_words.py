@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.sources.serialize import library_kinds, own_source
+from spiral_stream.sources.serialize import library_kinds, plugin_class
 
 _NAME: Final = r"""\(["']?([^"'()]*?)["']?(?:, [^()]*)?\)"""  # of what a call in a message is about
 _OF_RELATIONS: Final = rf"catalog\.(refresh|measure){_NAME}"
@@ -63,9 +63,9 @@ def typed(message: str, command: TyperCommand | None = None) -> str:
         message = re.sub(python, words, message)
     if command is None or _OF_PLANS.match(message):
         return message
-    options, positionals = own_names(command)
-    message = _named(options).sub(lambda found: _own(options[found[1]], found[2]), message)
-    message = _named(positionals, ": ").sub(lambda found: _own(positionals[found[1]], found[2]), message)
+    options, positionals = typed_names(command)
+    message = _named(options).sub(lambda found: _typed_name(options[found[1]], found[2]), message)
+    message = _named(positionals, ": ").sub(lambda found: _typed_name(positionals[found[1]], found[2]), message)
     if command.name not in _OF_SOURCES:
         return message
     of = " of spiral register" if command.name in ("refresh", "init") else ""
@@ -83,8 +83,8 @@ def need_kind(name: str, kind: str, path: str) -> None:
     Raises:
         SourceError: says to quote a pattern, or to give the folder.
     """
-    if kind not in kinds() and own_source(kind) is None and Path(kind).exists():
-        msg = f"register: {cut(kind)} is a path, and has the place of the kind. {_one_place(name, [kind, path])}"
+    if kind not in kinds() and plugin_class(kind) is None and Path(kind).exists():
+        msg = f"register: {cut(kind)} is a path, and has the place of the kind. {_one_file(name, [kind, path])}"
         raise SourceError(msg)
 
 
@@ -93,7 +93,7 @@ def kinds() -> list[str]:
     return ["auto", "folder", "videos", *sorted(library_kinds())]
 
 
-def _one_place(name: str, paths: list[str]) -> str:
+def _one_file(name: str, paths: list[str]) -> str:
     """Say how several files are registered: a shell has expanded a pattern, or none was typed."""
     endings = {Path(each).suffix for each in paths}
     folder = Path(paths[0]).parent
@@ -136,11 +136,11 @@ class RegisterCommand(TyperCommand):
             words = [ctx.params["kind"], ctx.params["path"], *ctx.args]
             paths = words[1:] if words[0] in kinds() else words
             given = f"{len(paths):,} paths are given, and there is place for one"
-            ctx.fail(f"{given}. {_one_place(ctx.params['name'], paths)}")
+            ctx.fail(f"{given}. {_one_file(ctx.params['name'], paths)}")
         return rest
 
 
-def own_names(command: TyperCommand) -> tuple[dict[str, str], dict[str, str]]:
+def typed_names(command: TyperCommand) -> tuple[dict[str, str], dict[str, str]]:
     """Return what to type for each argument of the library that a command hands on: of options, and of what has a place."""
     options, positionals = dict[str, str](), dict[str, str]()
     for each in command.params:
@@ -166,7 +166,7 @@ def _named(names: Iterable[str], after: str = "") -> re.Pattern[str]:
     return re.compile(rf"{before}(?<!option )({'|'.join(sorted(names)) or '(?!)'})={_VALUE}")
 
 
-def _own(words: str, value: str | None) -> str:
+def _typed_name(words: str, value: str | None) -> str:
     return words if value in (None, "True", "...") else f"{words} {value}"
 
 

@@ -38,7 +38,15 @@ KNOWN: Final = (
 _IDENTITIES: Final = ("sample_id", "__key__", "id", "uid", "uuid", "row_id")  # columns that usually tell rows apart
 _LABELS: Final = ("label", "label_id", "labels", "class_id", "cls", "target", "y")
 _TEXTS: Final = ("text", "content", "document", "body", "prompt", "txt")
-_OWN: Final = (FILE, INDEX, ROW_ID, "storage_shard", "size_bytes", "start", "length")  # that Spiral adds: no fields
+_MADE_COLUMNS: Final = (
+    FILE,
+    INDEX,
+    ROW_ID,
+    "storage_shard",
+    "size_bytes",
+    "start",
+    "length",
+)  # that Spiral adds: no fields
 _MAGIC: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"RIFF")  # how images begin
 _HEAD: Final = 100  # rows that are looked at
 _BATCH: Final = 32
@@ -291,7 +299,7 @@ def fields_of(found: DataFound) -> tuple[dict[str, str], list[str], str | None]:
     tokenized = None
     for column in sorted(found.schema, key=_rank):
         name, kind = column.name, column.type
-        if name in _OWN or name in found.identity:
+        if name in _MADE_COLUMNS or name in found.identity:
             continue
         said = _stacked(column)
         if said is not None:

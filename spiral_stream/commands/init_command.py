@@ -31,7 +31,7 @@ def init(
 ) -> None:
     """Look at data, register it, and write train.py, a program that trains on it. Comments say what was guessed."""
     catalog = where or _CATALOG
-    _need_place(path)
+    _need_free_folder(path)
     _need_free([_PROGRAM, *(["dg.toml", "defs"] if dagster else [])], force=force)
     with working("init"):
         found = look(path, connect(catalog), force=force, made=not dagster)
@@ -45,7 +45,7 @@ def init(
         )
 
 
-def _need_place(path: str) -> None:
+def _need_free_folder(path: str) -> None:
     """Refuse data around the place of the program: the catalog would lie inside the data.
 
     Raises:

@@ -33,7 +33,7 @@ class SampleLimits:
 IMAGES: Final = SampleLimits(pixels=1 << 26, frames=1, bytes=1 << 30)
 # The largest frame of any H.264 level (139,264 macroblocks, 8,704 x 4,096), and 2.4 hours at 30 frames per second.
 CLIPS: Final = SampleLimits(pixels=139_264 * 256, frames=1 << 18, bytes=1 << 30)
-KEPT_BYTES: Final = 1 << 32  # bytes of one clip in a cache
+CACHED_CLIP_BYTES: Final = 1 << 32  # bytes of one clip in a cache
 
 
 def need_pixels(name: str, height: int, width: int, most: int) -> None:

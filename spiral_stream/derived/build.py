@@ -22,9 +22,9 @@ from spiral_stream.derived.exchange import meet, pull, push
 from spiral_stream.derived.index import Keys, Roster, RosterFile, keys_of
 from spiral_stream.derived.part import PartWriter, Written
 from spiral_stream.derived.unasked import cost_of, tell
-from spiral_stream.derived.work.executors import Builders, Shared, is_asked
+from spiral_stream.derived.work.executors import Builders, Shared, is_explicit
 from spiral_stream.derived.work.make import Job, Maker, Shards, Target, make, refusals
-from spiral_stream.display.progress import told_rows, working
+from spiral_stream.display.progress import shown_rows_report, working
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import to_json
 from spiral_stream.integrity.locks import Held
@@ -117,13 +117,13 @@ def build(
     keys = keys_of(source.manifest.content_keys)
     targets = [_Target(each, RosterFile(root, each), keys) for each in derivations]
     if (todo := _missing(targets, keys)).any():
-        if unasked and not is_asked():
+        if unasked and not is_explicit():
             tell(derivations, cost_of(source, derivations, int(np.diff(source.manifest.starts)[todo].sum())))
         with refusals(root, "Give a folder that can be written, or set $SPIRAL_CACHE", root, "cannot be written"):
             rows = int(np.diff(source.manifest.starts)[todo].sum())
             kinds = ", ".join(dict.fromkeys(each.KIND for each in derivations))
             with working(f"reading {rows:,} rows ({kinds})", "rows", rows) as shown:
-                make(_Pieces(source, targets, keys, told_rows(report, shown)), builders)
+                make(_Pieces(source, targets, keys, shown_rows_report(report, shown)), builders)
     return [target.roster for target in targets]
 
 
@@ -144,7 +144,7 @@ class _Pieces(Maker[list[Written]]):
         width = None if None in widths else sum(w for w in widths if w is not None)
         self.units = chunks(source.manifest, width, min(few))
         self._rows = np.diff(source.manifest.starts).astype(np.int64)
-        self._total, self._told = self._missing_rows(), [target.roster for target in targets]
+        self._total, self._shown = self._missing_rows(), [target.roster for target in targets]
 
     def job(self, wanted: dict[int, Shards]) -> _Job:
         drafts = [new_draft(self._derived[k].file.parts / uuid.uuid4().hex, Path.touch) for k in wanted]
@@ -168,8 +168,8 @@ class _Pieces(Maker[list[Written]]):
 
     def tell(self, running: Sequence[Job]) -> None:  # noqa: ARG002  a chunk takes a second
         now = [target.roster for target in self._derived]
-        if any(a is not b for a, b in zip(now, self._told, strict=True)):
-            self._told = now
+        if any(a is not b for a, b in zip(now, self._shown, strict=True)):
+            self._shown = now
             self._report(BuildProgress(self._total - self._missing_rows(), self._total))
 
     def _missing_rows(self) -> int:
@@ -224,28 +224,28 @@ def make_chunk(
         return [writer.done() for writer in writers]
 
 
-_Asked = tuple[Derivation, Shards, PartWriter]  # what is made, of which shards, and where it is written
+_Build = tuple[Derivation, Shards, PartWriter]  # what is made, of which shards, and where it is written
 
 
-def _together(source: ShardSource, asked: Sequence[_Asked], wanted: Shards) -> None:
+def _together(source: ShardSource, builds: Sequence[_Build], wanted: Shards) -> None:
     """Make the pieces of some shards whose rows are held together, and write them."""
-    columns = list(dict.fromkeys(name for each, *_ in asked for name in each.columns))
-    given: list[list[ShardRows]] = [[] for _ in asked]
-    wants = [set(shards.tolist()) for _, shards, _ in asked]
-    for shard, rows in shard_rows(source, columns, asked[0][0].predicate, wanted):
-        for (each, *_), want, shards_of in zip(asked, wants, given, strict=True):
+    columns = list(dict.fromkeys(name for each, *_ in builds for name in each.columns))
+    given: list[list[ShardRows]] = [[] for _ in builds]
+    wants = [set(shards.tolist()) for _, shards, _ in builds]
+    for shard, rows in shard_rows(source, columns, builds[0][0].predicate, wanted):
+        for (each, *_), want, shards_of in zip(builds, wants, given, strict=True):
             if shard in want:
                 shards_of.append(ShardRows(rows.rows, rows.offsets, rows.table.select(list(each.columns))))
-    for (each, _, writer), shards_of in zip(asked, given, strict=True):
+    for (each, _, writer), shards_of in zip(builds, given, strict=True):
         for piece in each.pieces(shards_of):
             writer.add(piece)
 
 
-def _by_range(source: ShardSource, asked: Sequence[_Asked]) -> list[_Asked]:
+def _by_range(source: ShardSource, builds: Sequence[_Build]) -> list[_Build]:
     """Make the pieces of one large shard a range at a time, and write them; returns what has no such way."""
-    shard = int(asked[0][1][0])
+    shard = int(builds[0][1][0])
     rows = int(source.manifest.starts[shard + 1] - source.manifest.starts[shard])
-    made = [(each.by_range(rows, writer.spool), each, writer) for each, _, writer in asked]
+    made = [(each.by_range(rows, writer.spool), each, writer) for each, _, writer in builds]
     able = [(by_range, each, writer) for by_range, each, writer in made if by_range is not None]
     columns = list(dict.fromkeys(name for _, each, _ in able for name in each.columns))
     for some in ranges(source, columns, able[0][1].predicate, shard) if able else ():
@@ -253,7 +253,7 @@ def _by_range(source: ShardSource, asked: Sequence[_Asked]) -> list[_Asked]:
             by_range.add(ShardRows(rows, some.offsets, some.table.select(list(each.columns))))
     for by_range, _, writer in able:
         writer.add(by_range.end())
-    return [build for build, (by_range, *_) in zip(asked, made, strict=True) if by_range is None]
+    return [build for build, (by_range, *_) in zip(builds, made, strict=True) if by_range is None]
 
 
 def _runs(source: ShardSource, derivations: Sequence[Derivation], shards: Sequence[Shards]) -> Iterator[Shards]:

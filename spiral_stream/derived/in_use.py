@@ -23,7 +23,7 @@ from spiral_stream.errors import CacheError
 from spiral_stream.integrity.locks import DEADLINE_S, lock_bytes
 
 FILE: Final = "readers"
-_PLACES: Final = 1 << 48
+_OFFSETS: Final = 1 << 48
 _PAUSE_S: Final = 0.01
 _USED_EVERY_S: Final = 3600.0  # how exactly the last use is known
 
@@ -57,8 +57,8 @@ os.register_at_fork(after_in_child=_forget)
 class Reading:
     """A share in something, until `release` or until nothing refers to it."""
 
-    def __init__(self, shared: _Shared | None, place: int) -> None:
-        self._shared, self._place = shared, place
+    def __init__(self, shared: _Shared | None, offset: int) -> None:
+        self._shared, self._offset = shared, offset
 
     def release(self) -> None:
         """Give it back; again does nothing."""
@@ -66,11 +66,11 @@ class Reading:
         if shared is None or shared.pid != os.getpid():
             return
         with _LOCK:
-            shared.times[self._place] -= 1
-            if not shared.times[self._place]:
-                del shared.times[self._place]
+            shared.times[self._offset] -= 1
+            if not shared.times[self._offset]:
+                del shared.times[self._offset]
                 with suppress(OSError):
-                    _set(shared.handle, self._place, fcntl.F_UNLCK)
+                    _set(shared.handle, self._offset, fcntl.F_UNLCK)
             if not shared.times:
                 os.close(shared.handle)
                 _SHARED.pop(shared.file, None)
@@ -100,7 +100,7 @@ def reading(root: Path, name: str, deadline_s: float = DEADLINE_S) -> Reading:
     Raises:
         CacheError: somebody is alone with it for longer than the deadline.
     """
-    file, offset = root / FILE, _place(name)
+    file, offset = root / FILE, _offset_of(name)
     with _LOCK, suppress(OSError, AttributeError):  # read-only, or no such locks
         shared = _SHARED.get(file) or _Shared(file)
         _SHARED[file] = shared
@@ -122,7 +122,7 @@ def unread(root: Path, name: str) -> Iterator[bool]:
     handle, is_alone = -1, False
     with suppress(OSError, AttributeError):
         handle = _opened(root / FILE)
-        _set(handle, _place(name), fcntl.F_WRLCK)
+        _set(handle, _offset_of(name), fcntl.F_WRLCK)
         is_alone = True
     try:
         yield is_alone
@@ -130,7 +130,7 @@ def unread(root: Path, name: str) -> Iterator[bool]:
         if handle >= 0:
             if is_alone:
                 with suppress(OSError):
-                    _set(handle, _place(name), fcntl.F_UNLCK)  # a child that was forked meanwhile has a copy
+                    _set(handle, _offset_of(name), fcntl.F_UNLCK)  # a child that was forked meanwhile has a copy
             os.close(handle)
 
 
@@ -141,8 +141,8 @@ def used(folder: Path) -> None:
             os.utime(folder)
 
 
-def _place(name: str) -> int:
-    return int(xxhash.xxh3_64_intdigest(name.encode())) % _PLACES
+def _offset_of(name: str) -> int:
+    return int(xxhash.xxh3_64_intdigest(name.encode())) % _OFFSETS
 
 
 def _opened(file: Path) -> int:
@@ -151,15 +151,15 @@ def _opened(file: Path) -> int:
     return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
 
-def _set(handle: int, place: int, kind: int) -> None:
-    lock_bytes(handle, kind, place, 1)
+def _set(handle: int, offset: int, kind: int) -> None:
+    lock_bytes(handle, kind, offset, 1)
 
 
-def _wait(handle: int, place: int, file: Path, deadline_s: float) -> None:
+def _wait(handle: int, offset: int, file: Path, deadline_s: float) -> None:
     until = time.monotonic() + deadline_s
     while True:
         try:
-            _set(handle, place, fcntl.F_RDLCK)
+            _set(handle, offset, fcntl.F_RDLCK)
         except (BlockingIOError, PermissionError) as error:
             if time.monotonic() > until:
                 msg = f"{file} is locked by a process that removes files, for {deadline_s:g} s. End it (`fuser {file}`)"

@@ -109,7 +109,7 @@ class PartWriter:
 
     def _write(self, array: NDArray[Any] | Spool | None, dtype: np.dtype[Any], name: str) -> int:
         """Write one array, and what fills it up to the next multiple of 64; returns its items."""
-        if isinstance(array, _Spool) and array.in_place:
+        if isinstance(array, _Spool) and array.in_memory:
             size = array.size
             self._straight(_PADDING[: -size % ALIGN])
             return size // dtype.itemsize
@@ -164,7 +164,7 @@ class _Spool(Spool):
     """
 
     def __init__(self, folder: Path | None, straight: Callable[[memoryview], None]) -> None:
-        self.in_place, self.size = folder is None, 0
+        self.in_memory, self.size = folder is None, 0
         self._folder, self._straight = folder, straight
         self._file: IO[bytes] | None = None
         self._ends: list[tuple[int, np.dtype[Any]]] = []

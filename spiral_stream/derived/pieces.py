@@ -102,7 +102,7 @@ class Pieces:
         found: UInt64 = bases + self._begins[slot][shards]
         return found
 
-    def places(self, slot: str, shards: Int64, offsets: UInt64, width: int) -> UInt64:
+    def item_addresses(self, slot: str, shards: Int64, offsets: UInt64, width: int) -> UInt64:
         """Shape [P] -> [P], uint64: where the items of an array lie whose items have ``width`` bytes; see `addresses`."""
         whole = self._absolute.get(slot)
         if whole is None:
@@ -248,7 +248,7 @@ class PiecesTogether:
         """Where the array of each of these shards begins; see `Pieces`."""
         return self._table(slot)[shards]
 
-    def places(self, slot: str, shards: Int64, offsets: UInt64, width: int) -> UInt64:
+    def item_addresses(self, slot: str, shards: Int64, offsets: UInt64, width: int) -> UInt64:
         """Where items lie; see `Pieces`."""
         out = np.empty(len(shards), np.uint64)
         _gather.addresses(self._table(slot), shards, offsets, width, out)

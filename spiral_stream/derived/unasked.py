@@ -15,8 +15,8 @@ from spiral_stream.derived.derivation import Derivation, ShardRows, ShardSource
 from spiral_stream.errors import warn
 
 LOOKED_AT_ROWS: Final = 1 << 24  # fewer are made without a look
-TOLD_BYTES: Final = 1 << 30
-TOLD_CPU_S: Final = 10.0
+WARN_BYTES: Final = 1 << 30
+WARN_CPU_S: Final = 10.0
 MOST_BYTES: Final = 16 << 30  # of what a stream can be read without
 MOST_CPU_S: Final = 300.0  # of the same
 _PROBED_ROWS: Final = 1 << 18
@@ -36,7 +36,7 @@ class Cost(NamedTuple):
     @property
     def worth_telling(self) -> bool:
         """Whether somebody who waits wants to know."""
-        return self.bytes >= TOLD_BYTES or self.cpu_s >= TOLD_CPU_S
+        return self.bytes >= WARN_BYTES or self.cpu_s >= WARN_CPU_S
 
     @property
     def too_much(self) -> bool:

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar, final
 
-from spiral_stream.threads import OwnThread
+from spiral_stream.threads import StreamThread
 
 SHOWN_AFTER_S: Final = 1.0
 _EVERY_S: Final = 0.25  # between two drawings
-_ASKED: Final = ("TTY_COMPATIBLE", "FORCE_COLOR")  # by which rich's users ask for a terminal where there is none
+_FORCING: Final = ("TTY_COMPATIBLE", "FORCE_COLOR")  # by which rich's users ask for a terminal where there is none
 _STOPPED_AFTER_S: Final = 5.0  # the longest that the end of a work waits for a drawing
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class _Shown:
         self.works: list[_Work] = []
         self.owner: int | None = None  # the thread whose works they are
         self._ended = threading.Event()
-        self._drawing: OwnThread | None = None
+        self._drawing: StreamThread | None = None
 
     def begin(self, work: _Work) -> None:
         self.works.append(work)
@@ -86,7 +86,7 @@ class _Shown:
             # A notebook shows what is drawn below the cell whose context draws it.
             run = contextvars.copy_context().run
             ended = self._ended
-            self._drawing = OwnThread(lambda: run(self._draw, ended, work.after_s), "spiral-progress")
+            self._drawing = StreamThread(lambda: run(self._draw, ended, work.after_s), "spiral-progress")
             self._drawing.start()
 
     def end(self, work: _Work) -> None:
@@ -177,7 +177,7 @@ class Teller:
         self._work.words = words
 
 
-def told(report: Callable[[int, int], None], shown: Teller) -> Callable[[int, int], None]:
+def shown_report(report: Callable[[int, int], None], shown: Teller) -> Callable[[int, int], None]:
     """Return a report that tells the caller's, and shows it."""
 
     def tell(done: int, total: int) -> None:
@@ -187,7 +187,7 @@ def told(report: Callable[[int, int], None], shown: Teller) -> Callable[[int, in
     return tell
 
 
-def told_rows(report: Callable[[R], object], shown: Teller) -> Callable[[R], None]:
+def shown_rows_report(report: Callable[[R], object], shown: Teller) -> Callable[[R], None]:
     """As `told`, of what a build has done."""
 
     def tell(done: R) -> None:
@@ -199,7 +199,7 @@ def told_rows(report: Callable[[R], object], shown: Teller) -> Callable[[R], Non
 
 def _begun(work: _Work) -> bool:
     """Whether the work belongs on the line, and was put there."""
-    if isinstance(threading.current_thread(), OwnThread) or not _wanted():
+    if isinstance(threading.current_thread(), StreamThread) or not _wanted():
         return False
     with _SHOWN.lock:
         here = threading.get_ident()
@@ -214,7 +214,7 @@ def _wanted() -> bool:
     """Whether somebody looks; rich decides when the line is drawn."""
     if os.environ.get("RANK", "0") != "0" or multiprocessing.parent_process() is not None:
         return False
-    if any(os.environ.get(name) for name in _ASKED) or _notebook():
+    if any(os.environ.get(name) for name in _FORCING) or _notebook():
         return True
     try:
         return sys.stderr.isatty()

@@ -159,7 +159,7 @@ class FirstBatches:
         return np.array([_total(batch) for batch in self.batches], dtype=np.int64)
 
     @property
-    def places(self) -> int:
+    def cells(self) -> int:
         """Tokens of all batches with padding."""
         return int((self.rows * self.widths).sum())
 
@@ -284,7 +284,7 @@ def _drawn(
         while held < _DRAWN and every.exists(epoch, len(batches)):
             drawn = every.draw(epoch, len(batches))
             batches.append(drawn.membership)
-            streams.append(drawn.samples.places.streams)
+            streams.append(drawn.samples.stream_rows.streams)
             held += len(drawn.samples)
             if forming.stages.clips and forming.formation.key_texts:
                 forming.reader.need(epoch, drawn.samples, forming.wanted)

@@ -13,7 +13,7 @@ from spiral_stream.explain.subject import Subject
 from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.plan.verbs.maps import SampleMap, SampleRecords, SampleTokens
 from spiral_stream.planner.columns.lineage import Made
-from spiral_stream.planner.columns.values import KeptValues
+from spiral_stream.planner.columns.values import CachedValues
 from spiral_stream.planner.stages import ClipStage, ImageStage, TokenStage
 
 _CACHES: Final = 8  # caches of one field that get a line of their own
@@ -48,7 +48,7 @@ def _too_large(subject: Subject) -> dict[str, str]:
     found = {
         (relation, column): cost
         for s in subject.stages.streams
-        for relation, column, cost in s.selected.kept.too_large()
+        for relation, column, cost in s.selected.narrow.too_large()
     }
     return {
         f"column {relation}.{column}": f"read from its source; keeping it takes {cost}, more than is done unasked: "
@@ -68,14 +68,14 @@ def _image(subject: Subject, image: ImageStage) -> dict[str, Any]:
         size = Figure(int(np.prod(shape)) * host_dtype(image.program.dtype).itemsize, "bytes")
         size = size if image.listed is None else phrase("{bytes} an image", bytes=size)
     turned = "turned by EXIF, " if isinstance(image.caches[0].kind.decoder, Oriented) else ""
-    where = f"after membership; {turned}normalized on {_place(subject.devices.get(image.name))}"
+    where = f"after membership; {turned}normalized on {_device_text(subject.devices.get(image.name))}"
     caches = _image_caches(image)
     built = _built(*subject.coverage(each.fingerprint for each in caches))
     return _row(image.name, where, size, _cell(caches), built, _hit(subject.metrics))
 
 
 def _clip(subject: Subject, clip: ClipStage) -> dict[str, Any]:
-    where = f"{where_made(subject)}; {_place(subject.devices.get(clip.name))}"
+    where = f"{where_made(subject)}; {_device_text(subject.devices.get(clip.name))}"
     built = _built(*coverage(subject, clip))
     return _row(clip.name, where, frame_bytes(clip), _cell(_clip_caches(clip)), built, hit(subject, clip))
 
@@ -86,7 +86,7 @@ def _plains(subject: Subject) -> list[dict[str, Any]]:
         dtype = plain.spec.dtype
         items = int(np.prod([n or 1 for n in plain.spec.shape], dtype=np.int64))
         size: Any = Figure(items * host_dtype(dtype).itemsize, "bytes") if dtype else "Python values"
-        rows.append(_row(plain.name, f"with membership; {_place(subject.devices.get(plain.name))}", size))
+        rows.append(_row(plain.name, f"with membership; {_device_text(subject.devices.get(plain.name))}", size))
     return rows
 
 
@@ -94,7 +94,7 @@ def _sequences(subject: Subject) -> list[dict[str, Any]]:
     rows = []
     for stage in subject.stages.sequences:
         size = _a_token(np.dtype(stage.spec.dtype).itemsize) if stage.spec.dtype else "Python values"
-        device = _place(subject.devices.get(stage.name))
+        device = _device_text(subject.devices.get(stage.name))
         rows.append(_row(stage.name, f"in Collate, one pass over {stage.field.column}; {device}", size))
     return rows
 
@@ -140,26 +140,26 @@ def _token_caches(stage: TokenStage) -> list[_Cache]:
     return [_Cache(f"tokens {kind.fingerprint[:8]}", kind.fingerprint) for kind in kinds]
 
 
-def _cell(kept: list[_Cache]) -> str:
+def _cell(caches: list[_Cache]) -> str:
     """Name the cache that all streams share, or say how many there are."""
-    different = len(set(kept))
-    return kept[0].text if different == 1 else f"{different} caches, named above"
+    different = len(set(caches))
+    return caches[0].text if different == 1 else f"{different} caches, named above"
 
 
-def _by_stream(subject: Subject, name: str, kept: list[_Cache]) -> dict[str, Phrase]:
+def _by_stream(subject: Subject, name: str, caches: list[_Cache]) -> dict[str, Phrase]:
     """Return one line per cache if the streams of a mixture have different ones: its streams, and how far it is built."""
     shared: dict[_Cache, list[int]] = {}
-    for number, cache in enumerate(kept):
+    for number, cache in enumerate(caches):
         shared.setdefault(cache, []).append(number)
     if len(shared) == 1:
         return {}
     lines = {}
     for cache, numbers in list(shared.items())[:_CACHES]:
-        part = _part(subject, kept, numbers)
+        part = _part(subject, caches, numbers)
         lines[f"{name} of {_streams(subject, numbers)}"] = Phrase(f"{cache.text}, {part}", part.figures)
     if rest := list(shared.values())[_CACHES:]:
         numbers = [number for each in rest for number in each]
-        part, others = _part(subject, kept, numbers), f"{len(rest):,} other cache{'s' if len(rest) > 1 else ''}"
+        part, others = _part(subject, caches, numbers), f"{len(rest):,} other cache{'s' if len(rest) > 1 else ''}"
         lines[f"{name} of {len(numbers):,} more"] = Phrase(f"{others}, {part}", part.figures)
     return lines
 
@@ -170,9 +170,9 @@ def _streams(subject: Subject, numbers: list[int]) -> str:
     return ", ".join(names[:_STREAMS]) + more
 
 
-def _part(subject: Subject, kept: list[_Cache], numbers: list[int]) -> Phrase:
+def _part(subject: Subject, caches: list[_Cache], numbers: list[int]) -> Phrase:
     """Say how far the caches of some streams are built."""
-    keys = [(kept[number].fingerprint, number) for number in numbers]
+    keys = [(caches[number].fingerprint, number) for number in numbers]
     return _built(sum(subject.rows_built[key] for key in keys), sum(subject.rows_read[key] for key in keys))
 
 
@@ -192,12 +192,12 @@ def _mapped(subject: Subject) -> list[dict[str, Any]]:
     return rows
 
 
-def _values(kept: KeptValues | None) -> tuple[str, Phrase | str]:
+def _values(cached_values: CachedValues | None) -> tuple[str, Phrase | str]:
     """Where a column's values are kept, and how far they are made."""
-    if kept is None:
+    if cached_values is None:
         return "-", "-"
-    each = [kept.built(at) for at in range(len(kept.values))]
-    names = list(dict.fromkeys(values.fingerprint[:8] for values in kept.values))
+    each = [cached_values.built(at) for at in range(len(cached_values.values))]
+    names = list(dict.fromkeys(values.fingerprint[:8] for values in cached_values.values))
     cell = f"values {names[0]}" if len(names) == 1 else f"{len(names)} sets of values"
     return cell, _built(sum(have for have, _, _ in each), sum(need for _, need, _ in each))
 
@@ -235,5 +235,5 @@ def _hit(metrics: Mapping[str, Any] | None) -> Figure | str:
     return "-" if rate is None else Figure(rate, RATIO, "measured", source=METRICS, form=".1%")
 
 
-def _place(device: str | None) -> str:
+def _device_text(device: str | None) -> str:
     return "the host (chosen)" if device is None else f"{device} (requested)"

@@ -105,7 +105,7 @@ def look_at(subject: Subject, stream: StreamStage, held: list[Holder], most: int
     columns: dict[str, pa.ChunkedArray] = {}
     time, axis = None, None
     for each in held:
-        texts, moment = own_texts(each), time_column(each.relation.schema)
+        texts, moment = text_columns(each), time_column(each.relation.schema)
         named = [*texts, *([moment] if moment is not None and time is None else [])]
         table = each.relation.fetch(each.ordinals(rows), named) if named else pa.table({})
         columns |= {name: table[name] for name in texts if name not in columns}
@@ -135,7 +135,7 @@ def spaced(total: int, most: int) -> tuple[UInt64, bool]:
     return rows, False
 
 
-def own_texts(held: Holder) -> list[str]:
+def text_columns(held: Holder) -> list[str]:
     """Return the relation's text columns that have a histogram, such as sources, creators and languages."""
     hidden = {STORAGE_SHARD, *held.relation.entry.identity}
     known = {name for name, mark in held.statistics.marks.items() if mark == KNOWN and name not in hidden}
@@ -183,7 +183,7 @@ def _shares(
     name: str,
     column: pa.ChunkedArray,
     axis: pa.Array | None,
-    places: Int64 | None,
+    positions: Int64 | None,
     shards: NDArray[np.intp] | None,
 ) -> Shares | None:
     flat = column.combine_chunks()
@@ -197,7 +197,7 @@ def _shares(
         dated = axis.is_valid().to_numpy(zero_copy_only=False)
         if np.count_nonzero(dated) >= _LEAST_ROWS:
             by_time = drift(np.unique(codes[dated], return_inverse=True)[1], pc.drop_null(axis).to_numpy())
-    in_order = None if places is None else tenths(codes, places)
+    in_order = None if positions is None else tenths(codes, positions)
     largest = encoded.dictionary[spread.largest].as_py()
     skew = None if shards is None else _by_shard(stream, codes, shards)
     return Shares(name, "null" if largest is None else str(largest), spread, by_time, in_order, skew)

@@ -17,7 +17,7 @@ from spiral_stream.explain.shares import (
     holders,
     joined_or_delivered,
     look_at,
-    own_texts,
+    text_columns,
 )
 from spiral_stream.explain.subject import Subject
 from spiral_stream.planner.columns.streams import StreamStage
@@ -112,7 +112,7 @@ def _columns(subject: Subject, stream: StreamStage, held: list[Holder], looked: 
     """Skew per column: from the relations' histograms, or for joined columns from the rows that the plan keeps."""
     skews = {} if looked is None else {each.column: each.skew for each in looked.columns}
     constant = frozenset[str]() if looked is None else looked.constant
-    texts = [name for each in held for name in own_texts(each) if name not in constant]
+    texts = [name for each in held for name in text_columns(each) if name not in constant]
     rows = []
     for name in dict.fromkeys([*joined_or_delivered(subject, stream), *texts]):
         counted = [each.statistics for each in held if each.statistics.marks.get(name) == KNOWN]

@@ -397,7 +397,7 @@ class Expr:
         """
         return Call("hash", (self, lit(seed)))
 
-    @door(PlanError, kept=("to",))
+    @door(PlanError, excepted=("to",))
     def cast(self, to: pa.DataType | Text) -> "Expr":
         """Return the value in another type: widening of numbers, and numbers to floats.
 
@@ -411,7 +411,7 @@ class Expr:
             msg = f"cast: {shown(to)} is no Arrow type. Give a type, such as pa.int64(), or its name"
             raise PlanError(msg) from error
 
-    @door(PlanError, kept=("name",))
+    @door(PlanError, excepted=("name",))
     def alias(self, name: Text) -> "Expr":
         """Return the same value under a column name of its own.
 

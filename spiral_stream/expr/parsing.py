@@ -56,7 +56,7 @@ class _Reading:
 
     def read(self, node: ast.expr) -> Expr:  # noqa: RET503  `refuse` never returns
         if isinstance(node, ast.Name):
-            quoted = _QUOTED.match(self.text, self._place(node))
+            quoted = _QUOTED.match(self.text, self._marked_offset(node))
             return col(
                 quoted[1] if quoted else self._of(node)
             )  # `ast` has other letters for some, such as the micro sign
@@ -69,14 +69,14 @@ class _Reading:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len":
             if len(node.args) == 1 and not node.keywords:
                 return self.read(node.args[0]).len()
-            self.refuse(self._place(node), "len takes one argument")
-        self.refuse(self._place(node), f"{self._of(node)!r} is not allowed here")
+            self.refuse(self._marked_offset(node), "len takes one argument")
+        self.refuse(self._marked_offset(node), f"{self._of(node)!r} is not allowed here")
 
     def _of(self, node: ast.expr) -> str:
-        start = self._place(node)
+        start = self._marked_offset(node)
         return self.text[start : start + len(ast.get_source_segment(self.plain, node) or "")]
 
-    def _place(self, node: ast.expr) -> int:
+    def _marked_offset(self, node: ast.expr) -> int:
         return len(self.plain.encode()[: node.col_offset].decode(errors="ignore"))
 
     def refuse(self, offset: int, why: str) -> NoReturn:

@@ -88,7 +88,7 @@ class Following(Field):
 
 
 @final
-@class_door(PlanError, kept=("column", "of"))
+@class_door(PlanError, excepted=("column", "of"))
 @dataclass(frozen=True, slots=True)
 class Boxes(Following):
     """Boxes that move with an image: float32 ``[B, N, 4]``, N of the sample with most boxes; the rest is 0.
@@ -190,7 +190,7 @@ class Boxes(Following):
 
 
 @final
-@class_door(PlanError, kept=("column", "of"))
+@class_door(PlanError, excepted=("column", "of"))
 @dataclass(frozen=True, slots=True)
 class BoxLabels(Following):
     """A number for each box that is left: int64 ``[B, N]``, or float32 for a column of floats. Padding is -1.
@@ -224,7 +224,7 @@ class BoxLabels(Following):
 
 
 @final
-@class_door(PlanError, kept=("column", "of"))
+@class_door(PlanError, excepted=("column", "of"))
 @dataclass(frozen=True, slots=True)
 class KeyPoints(Following):
     """Points that move with an image: float32 ``[B, N, 2]``, N of the sample with most points; the rest is NaN.

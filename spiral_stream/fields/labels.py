@@ -19,7 +19,15 @@ from spiral_stream.arguments import class_door
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.fields import _tokens
 from spiral_stream.fields.ragged import Ragged
-from spiral_stream.fields.sequence import WIDE, Placed, TokenField, TokenFill, check_dtype, check_value, is_tokens
+from spiral_stream.fields.sequence import (
+    WIDE,
+    SequenceLayout,
+    TokenField,
+    TokenFill,
+    check_dtype,
+    check_value,
+    is_tokens,
+)
 
 
 class LabelField(TokenField):
@@ -46,13 +54,13 @@ class LabelField(TokenField):
     def padding(self) -> int:
         return self.ignore_index
 
-    def ignore(self, mask: Ragged, tokens: Ragged, placed: Placed, out_BT: NDArray[Any]) -> None:
+    def ignore(self, mask: Ragged, tokens: Ragged, layout: SequenceLayout, out_BT: NDArray[Any]) -> None:
         """Put ``ignore_index`` where the mask of the token that is a label is 0.
 
         Args:
             mask: S sequences of 0 and 1, as long as those of the tokens.
             tokens: S sequences.
-            placed: where their pieces lie.
+            layout: where their pieces lie.
             out_BT: shape [B, T], as `fill_tokens` left it.
 
         Raises:
@@ -68,12 +76,12 @@ class LabelField(TokenField):
             raise DataError(msg, row=row)
         counts_BT = np.empty(out_BT.shape, np.int32)
         refused = _tokens.fill(
-            *(self.KIND, mask.signed, 0, placed.B, placed.T, 4, counts_BT),
+            *(self.KIND, mask.signed, 0, layout.B, layout.T, 4, counts_BT),
             *(mask.addresses, np.where(tokens.lengths > 0, mask.lengths, 0), mask.item_bytes),
-            *(placed.rows, placed.starts, placed.offsets, placed.lengths),
+            *(layout.rows, layout.starts, layout.offsets, layout.lengths),
         )
         if refused < 0 and counts_BT.view(np.uint32).max(initial=0) > 1:
-            refused = _piece_at(placed, *(int(each[0]) for each in np.nonzero(counts_BT.view(np.uint32) > 1)))
+            refused = _piece_at(layout, *(int(each[0]) for each in np.nonzero(counts_BT.view(np.uint32) > 1)))
         if refused >= 0:
             msg = (
                 f"{type(self).__name__}({self.column!r}): mask={self.mask!r} has a value that is neither 0 nor 1. It says which "
@@ -84,7 +92,7 @@ class LabelField(TokenField):
 
 
 @final
-@class_door(PlanError, kept=("column", "mask"))
+@class_door(PlanError, excepted=("column", "mask"))
 @dataclass(frozen=True, slots=True)
 class ShiftedLabels(LabelField):
     """The next token, shape ``[B, T]``: ``labels[t] = tokens[t + 1]``, for a loss between ``logits[t]`` and ``labels[t]``.
@@ -120,7 +128,7 @@ class ShiftedLabels(LabelField):
 
 
 @final
-@class_door(PlanError, kept=("column", "mask"))
+@class_door(PlanError, excepted=("column", "mask"))
 @dataclass(frozen=True, slots=True)
 class Labels(LabelField):
     """The tokens themselves, shape ``[B, T]``, ``ignore_index`` at padding, **for models that shift by themselves**.
@@ -155,9 +163,9 @@ class Labels(LabelField):
     mask: str | None = None
 
 
-def _piece_at(placed: Placed, row: int, place: int) -> int:
+def _piece_at(layout: SequenceLayout, row: int, cell: int) -> int:
     """Which piece covers a place of a batch."""
-    return int(np.flatnonzero((placed.rows == row) & (placed.starts <= place))[-1])
+    return int(np.flatnonzero((layout.rows == row) & (layout.starts <= cell))[-1])
 
 
 def need_mask(where: str, column: pa.Field) -> None:

@@ -14,7 +14,7 @@ from spiral_stream.host_dtypes import unknown_zone
 
 
 @final
-@class_door(PlanError, kept=("column",))
+@class_door(PlanError, excepted=("column",))
 @dataclass(frozen=True, slots=True)
 class List(Field):
     """A Python list of B values, for strings and whatever does not stack.

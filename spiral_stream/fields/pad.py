@@ -29,7 +29,7 @@ FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
 
 
 @final
-@class_door(PlanError, kept=("column", "also"))
+@class_door(PlanError, excepted=("column", "also"))
 @dataclass(frozen=True, slots=True)
 class Pad(TokenField):
     """Rows of unequal length as one array, with ``pad_value`` after the last value of each row.
@@ -105,7 +105,7 @@ class Pad(TokenField):
 
 
 @final
-@class_door(PlanError, kept=("column",))
+@class_door(PlanError, excepted=("column",))
 @dataclass(frozen=True, slots=True)
 class PadMask(TokenField):
     """1 where ``[B, T]`` holds a value, 0 at padding: the ``attention_mask`` of transformers.

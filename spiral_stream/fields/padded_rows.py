@@ -17,7 +17,7 @@ from spiral_stream.errors import DataError, PlanError
 from spiral_stream.fields import _tokens
 from spiral_stream.fields.field import Field, FieldSpec, fixed_items, fixed_numpy, fixed_parts, write
 from spiral_stream.fields.ragged import Ragged
-from spiral_stream.fields.sequence import Placed
+from spiral_stream.fields.sequence import SequenceLayout
 
 Int64 = NDArray[np.int64]
 
@@ -95,7 +95,7 @@ class PaddedRows(Field):
         wide = int(np.prod(out.shape[2:], dtype=np.int64))
         ends = np.concatenate([[0], np.cumsum(lengths * wide)])
         rows = Ragged.of_flat(items.reshape(-1).view(bits), ends)
-        layout = Placed.whole(rows.lengths, out.shape[1] * wide)
+        layout = SequenceLayout.whole(rows.lengths, out.shape[1] * wide)
         padding = int(np.array(self.padding, dtype=out.dtype).view(bits))
         _tokens.fill(
             *(0, True, padding, layout.B, layout.T, out.itemsize, out),

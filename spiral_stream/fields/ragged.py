@@ -43,9 +43,11 @@ class Ragged:
         """Bytes of all items."""
         return int(self.lengths @ self.item_bytes.astype(np.int64))
 
-    def take(self, places: Int64) -> "Ragged":
+    def take(self, indices: Int64) -> "Ragged":
         """Return the sequences at these places, in this order."""
-        return Ragged(self.addresses[places], self.lengths[places], self.item_bytes[places], self.signed, self.owners)
+        return Ragged(
+            self.addresses[indices], self.lengths[indices], self.item_bytes[indices], self.signed, self.owners
+        )
 
     def run(self, first: int, last: int) -> "Ragged":
         """Return sequences [first, last), as views."""

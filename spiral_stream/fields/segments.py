@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError
-from spiral_stream.fields.sequence import WIDE, Placed, SequenceField, TokenField, TokenFill, check_dtype
+from spiral_stream.fields.sequence import WIDE, SequenceField, SequenceLayout, TokenField, TokenFill, check_dtype
 
 
 @final
-@class_door(PlanError, kept=("column",))
+@class_door(PlanError, excepted=("column",))
 @dataclass(frozen=True, slots=True)
 class Segments(TokenField):
     """Segment numbers, shape ``[B, T]``: 1 on a row's first piece, 2 on its second and so on, 0 at padding.
@@ -54,7 +54,7 @@ class Segments(TokenField):
 
 
 @final
-@class_door(PlanError, kept=("column",))
+@class_door(PlanError, excepted=("column",))
 @dataclass(frozen=True, slots=True)
 class Positions(TokenField):
     """Positions, shape ``[B, T]``: 0, 1, 2, ... in each piece, 0 at padding: the ``position_ids`` of transformers.
@@ -87,7 +87,7 @@ class Positions(TokenField):
 
 
 @final
-@class_door(PlanError, kept=("column",))
+@class_door(PlanError, excepted=("column",))
 @dataclass(frozen=True, slots=True)
 class CuSeqlens(SequenceField):
     """Cumulated lengths, shape ``[N + 1]``, int32: where the N segments of the flattened batch begin, and ``B * T``.
@@ -120,11 +120,11 @@ class CuSeqlens(SequenceField):
     def dtype_name(self) -> str:
         return "int32"
 
-    def cu_seqlens(self, placed: Placed) -> NDArray[np.int32]:
+    def cu_seqlens(self, layout: SequenceLayout) -> NDArray[np.int32]:
         """Compute the field for one batch.
 
         Args:
-            placed: where the pieces of the whole batch lie.
+            layout: where the pieces of the whole batch lie.
 
         Returns:
             shape [N + 1], int32, strictly ascending from 0 to B * T.
@@ -132,14 +132,14 @@ class CuSeqlens(SequenceField):
         Raises:
             PlanError: B * T does not fit int32.
         """
-        total = placed.B * placed.T
+        total = layout.B * layout.T
         if total > np.iinfo(np.int32).max:
             msg = (
-                f"CuSeqlens({self.column!r}): the batch has {placed.B} x {placed.T} places; "
+                f"CuSeqlens({self.column!r}): the batch has {layout.B} x {layout.T} places; "
                 "FlashAttention addresses less than 2**31. Lower max_tokens"
             )
             raise PlanError(msg)
-        real = placed.lengths > 0
-        begins = (placed.rows * placed.T + placed.starts)[real]
-        borders = (np.arange(placed.B + 1) * placed.T, begins, begins + placed.lengths[real])
+        real = layout.lengths > 0
+        begins = (layout.rows * layout.T + layout.starts)[real]
+        borders = (np.arange(layout.B + 1) * layout.T, begins, begins + layout.lengths[real])
         return np.unique(np.concatenate(borders)).astype(np.int32)

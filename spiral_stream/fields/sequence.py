@@ -48,7 +48,7 @@ class TokenFill(IntEnum):
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Placed:
+class SequenceLayout:
     """Where S pieces lie in a batch: piece i is ``tokens[offsets[i] : offsets[i] + lengths[i]]`` of sequence i.
 
     It lies at ``[rows[i], starts[i] : starts[i] + lengths[i]]``. Pieces do not overlap; places that no piece covers are
@@ -76,7 +76,7 @@ class Placed:
                 raise ValueError(msg)
 
     @classmethod
-    def whole(cls, lengths: Int64, width: int) -> "Placed":
+    def whole(cls, lengths: Int64, width: int) -> "SequenceLayout":
         """Place the first ``lengths[i]`` tokens of sequence i at the start of row i.
 
         Args:
@@ -86,7 +86,7 @@ class Placed:
         rows, nothing = _rows(len(lengths))
         return cls(rows, nothing, nothing, lengths, len(lengths), width)
 
-    def part(self, first: int, last: int) -> tuple["Placed", slice]:
+    def part(self, first: int, last: int) -> tuple["SequenceLayout", slice]:
         """Return rows ``[first, last)`` as a batch of their own, and the slice of pieces that lie in them.
 
         ``fill_tokens(tokens.take(np.arange(pieces.start, pieces.stop)), part, out_BT[first:last])`` writes the same
@@ -96,7 +96,7 @@ class Placed:
             return self, slice(0, len(self.rows))
         low, high = (int(bound) for bound in np.searchsorted(self.rows, (first, last)))
         pieces = slice(low, high)
-        part = Placed(
+        part = SequenceLayout(
             self.rows[pieces] - first,
             self.starts[pieces],
             self.offsets[pieces],
@@ -192,12 +192,12 @@ class TokenField(SequenceField):
         """The value at places that no piece covers."""
         return 0
 
-    def fill_tokens(self, tokens: Ragged, placed: Placed, out_BT: NDArray[Any]) -> NDArray[Any]:
+    def fill_tokens(self, tokens: Ragged, layout: SequenceLayout, out_BT: NDArray[Any]) -> NDArray[Any]:
         """Write the field, padding included.
 
         Args:
             tokens: S sequences.
-            placed: where their pieces lie.
+            layout: where their pieces lie.
             out_BT: shape [B, T] of the field's dtype, C-contiguous; overwritten.
 
         Returns:
@@ -207,14 +207,14 @@ class TokenField(SequenceField):
             DataError: a token does not fit the dtype; ``row`` is its place in ``tokens``.
             ValueError: a piece is outside the batch or its sequence, or overlaps another; nothing was written.
         """
-        assert out_BT.shape == (placed.B, placed.T), (out_BT.shape, placed.B, placed.T)
+        assert out_BT.shape == (layout.B, layout.T), (out_BT.shape, layout.B, layout.T)
         assert out_BT.dtype == self.dtype, (out_BT.dtype, self.dtype)
         refused = _tokens.fill(
-            *(self.KIND, tokens.signed, self.padding, placed.B, placed.T, out_BT.itemsize, out_BT),
+            *(self.KIND, tokens.signed, self.padding, layout.B, layout.T, out_BT.itemsize, out_BT),
             *(tokens.addresses, tokens.lengths, tokens.item_bytes),
-            *(placed.rows, placed.starts, placed.offsets, placed.lengths),
+            *(layout.rows, layout.starts, layout.offsets, layout.lengths),
             tokens.is_near,
-            placed.numbers,
+            layout.numbers,
         )
         if refused >= 0:
             msg = (

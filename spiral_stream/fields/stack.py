@@ -24,7 +24,7 @@ MODES: Final = ("RGB", "L", "I;16")
 
 
 @final
-@class_door(PlanError, kept=("column", "layout", "short", "crop", "view", "mode", "interpolation"))
+@class_door(PlanError, excepted=("column", "layout", "short", "crop", "view", "mode", "interpolation"))
 @dataclass(frozen=True, slots=True)
 class Stack(Field):
     """One array with a batch dimension: numbers, images or clips.

@@ -37,7 +37,7 @@ class Waiting:
     """
 
     def __init__(self, path: Path, deadline_s: float) -> None:
-        self._path, self._begun, self._deadline_s, self._told = path, time.monotonic(), deadline_s, False
+        self._path, self._begun, self._deadline_s, self._warned = path, time.monotonic(), deadline_s, False
 
     def after(self, error: OSError) -> bool:
         """Wait a moment after a lock was not given; False where the file system has no locks.
@@ -54,8 +54,8 @@ class Waiting:
         waited = time.monotonic() - self._begun
         if waited > self._deadline_s:
             raise TimeoutError(error.errno, f"locked by others for {self._deadline_s:g} s", str(self._path)) from error
-        if waited > TELL_AFTER_S and not self._told:
-            self._told = True
+        if waited > TELL_AFTER_S and not self._warned:
+            self._warned = True
             said = f"{self._path} is locked by another process for {waited:.0f} s; waiting up to {self._deadline_s:g} s"
             warn(f"{said}. `fuser {self._path}` names it")
         time.sleep(_PAUSE_S * (0.5 + random.random()))  # noqa: S311  so that those who wait do not ask in step

@@ -281,7 +281,7 @@ def _drawn(tile: Tile) -> "Image.Image":
     images = [fitted(frames[0], SIDE) for _, frames, _ in tile.strips if len(frames) == 1]
     parts: list[Image.Image] = []
     if images:
-        parts.append(_beside(images))
+        parts.append(_side_by_side(images))
     parts += [_strip(frames) for _, frames, _ in tile.strips if len(frames) > 1]
     parts += [_wave(wave) for _, wave, _ in tile.sounds]
     wide = _WIDE if tile.texts or tile.sounds else max([each.width for each in parts], default=SIDE)
@@ -299,7 +299,7 @@ def _drawn(tile: Tile) -> "Image.Image":
     return paper
 
 
-def _beside(images: "list[Image.Image]") -> "Image.Image":
+def _side_by_side(images: "list[Image.Image]") -> "Image.Image":
     from PIL import Image
 
     paper = Image.new("RGB", (sum(each.width + 2 for each in images) - 2, max(each.height for each in images)), "white")
@@ -311,7 +311,7 @@ def _beside(images: "list[Image.Image]") -> "Image.Image":
 
 
 def _strip(frames: list[Pixels]) -> "Image.Image":
-    return _beside(
+    return _side_by_side(
         [fitted(each, max(24, _WIDE // len(frames) - 2) if len(frames) > _ACROSS else SIDE) for each in frames]
     )
 

@@ -34,7 +34,7 @@ from spiral_stream.runtime.columns.values import value_statuses
 from spiral_stream.runtime.delivery import HOST, Delivery, Devices
 from spiral_stream.runtime.forming.bounded import promised
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.numbering.numbering import Numbering, batch_number, need_kept
+from spiral_stream.runtime.numbering.numbering import Numbering, batch_number, need_not_skipped
 from spiral_stream.runtime.numbering.random_access import OrderedRows
 from spiral_stream.runtime.numbering.steps import length_of, need_delivered, steps_of
 from spiral_stream.runtime.run.loop import Pass, Passes
@@ -329,7 +329,7 @@ class Looking:
         finally:
             passes.close()
 
-    @door(PlanError, kept=("title",))
+    @door(PlanError, excepted=("title",))
     def progress(self, title: str | None = None, *, console: Any = None) -> Iterator[Any]:
         """Iterate with a progress bar on standard error: on rank 0 alone, and from the stream's place on.
 
@@ -401,10 +401,10 @@ class Looking:
         bound = self._bound()
         at, begin = self._place.drawn(epoch), 0
         if batch is not None:
-            begin = need_kept(self._place_of(batch, epoch, "show")[1], at, batch)
+            begin = need_not_skipped(self._place_of(batch, epoch, "show")[1], at, batch)
         else:
             known = self._place.known()
-            begin = known.batch + bound.place * bound.merge if epoch in (None, known.epoch) else 0
+            begin = known.batch + bound.turn * bound.merge if epoch in (None, known.epoch) else 0
 
         def build(drawn: int, delivered: int) -> dict[str, Any]:
             self._need_delivered(delivered, epoch)

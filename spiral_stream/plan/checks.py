@@ -163,7 +163,7 @@ def warn_of_unheeded_sort(node: Verb, order: Order) -> None:
         warn(msg)
 
 
-def need_order_kept(node: Verb, order: Order) -> None:
+def need_steady_order(node: Verb, order: Order) -> None:
     """Refuse an order that a mixture cannot keep: it draws the samples of each stream in random order inside its slices.
 
     `concat` keeps each stream's order, and so each stream's sort.

@@ -28,8 +28,8 @@ from spiral_stream.plan.checks import (
     need_compared,
     need_identity,
     need_new_names,
-    need_order_kept,
     need_steady,
+    need_steady_order,
     need_weights,
     need_whole,
 )
@@ -42,7 +42,7 @@ from spiral_stream.sampling.orders.shard_aware import ShardAwareShuffle
 from spiral_stream.semantic import BYTES_REF, JPEG_REF, holds_reference, is_list, semantic_of
 
 _SHARD: Final = "storage_shard"
-_PLACES: Final = {_SHARD, "stream_id"}  # which shard and stream a row is of is known without a column
+_FREE_KEYS: Final = {_SHARD, "stream_id"}  # which shard and stream a row is of is known without a column
 
 
 class Node(ABC):
@@ -290,10 +290,10 @@ class Sample(Simple, Sampled):
                 "GlobalShuffle(...), WindowShuffle(...), Weighted(...) or Sequential()"
             )
             raise PlanError(msg)
-        need_order_kept(self.source, self.order)
+        need_steady_order(self.source, self.order)
         for text in _texts(self.source):
             need_steady(self.VERB, text.unsteady)
-        if isinstance(self.order, ShardAwareShuffle) and (key := tuple(sorted(set(self.order.shard_key) - _PLACES))):
+        if isinstance(self.order, ShardAwareShuffle) and (key := tuple(sorted(set(self.order.shard_key) - _FREE_KEYS))):
             need_compared("sample (shard_key)", key, self.source.schema())
         if self.order.weighted_by is not None:
             need_weights(self.order.weighted_by, self.source.schema())

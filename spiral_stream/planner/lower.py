@@ -50,14 +50,14 @@ from spiral_stream.plan.verbs.extents import Extends, extent_of
 from spiral_stream.plan.verbs.fan_out_join import owned_by_right_side
 from spiral_stream.plan.verbs.maps import SampleTokens
 from spiral_stream.plan.verbs.mix import STREAM_ID, Mix, per_stream
-from spiral_stream.planner.columns.payload import Payload, own_payload, payload_of
+from spiral_stream.planner.columns.payload import Payload, base_payload, payload_of
 from spiral_stream.planner.columns.streams import StreamStage
-from spiral_stream.planner.columns.values import kept_values
+from spiral_stream.planner.columns.values import open_cached_values
 from spiral_stream.planner.defaults import chat_encoder, doubts
 from spiral_stream.planner.made_relations import DerivedRelations
 from spiral_stream.planner.prepared_data.folder import cache_root, keep_plan
 from spiral_stream.planner.selection.find import Workplace, make_together
-from spiral_stream.planner.selection.narrow_columns import KeptColumns, KeptRelation, Rosters
+from spiral_stream.planner.selection.narrow_columns import NarrowColumns, NarrowSource, Rosters
 from spiral_stream.planner.selection.selected import Selected, select
 from spiral_stream.planner.selection.sorted import sorted_rows
 from spiral_stream.planner.selection.weights import SelectedWeights
@@ -116,7 +116,7 @@ def lower(
         lambda name: OpenRelation(entries[name])
     )  # streams of a mixture share relations; derived ones come later
     rosters: Rosters = {}
-    place = Workplace(root, opened, versions, cache(lambda name: KeptRelation(opened(name), root, rosters)))
+    place = Workplace(root, opened, versions, cache(lambda name: NarrowSource(opened(name), root, rosters)))
     derived = DerivedRelations(place, entries, versions)
     plans = [(name, derived.resolved(node, sample.identity)) for name, node in per_stream(sample.source)]
     streams = _streams(plans, sample, place)
@@ -132,7 +132,7 @@ def lower(
     )
     read = 0 if former else sum(each.selected.total for each in streams)  # nothing of former rows can be kept anew
     names = _read_by_batches(collate, sample)
-    KeptColumns.keep_together([(stream.selected.kept, names) for stream in streams], read)
+    NarrowColumns.keep_together([(stream.selected.narrow, names) for stream in streams], read)
     form = canonical(plan)
     whole = digest(form)
     keep_plan(place.root, whole, form)
@@ -155,7 +155,7 @@ def lower(
         fields=tuple(fields),
         tokens=tuple(tokens),
         derived=tuple(derived.found.values()),
-        values=kept_values(collate, streams, place),
+        values=open_cached_values(collate, streams, place),
         warnings=tuple(s.base.manifest.shard_note for s in streams if s.base.manifest.shard_note),
     )
     for doubt in doubts(stages, rebase.epoch if rebase else 0):
@@ -217,31 +217,31 @@ def _read_by_batches(collate: nodes.Collate, sample: nodes.Sample) -> list[str]:
 
 
 def _streams(
-    plans: Sequence[tuple[str, nodes.Node]], sample: nodes.Sample, place: Workplace
+    plans: Sequence[tuple[str, nodes.Node]], sample: nodes.Sample, workplace: Workplace
 ) -> tuple[StreamStage, ...]:
     """Find the rows of every stream; what is made for several of them is made once."""
-    make_together([(node, place.open_relation(base_scan(node).relation)) for _, node in plans], place)
-    found = [_selected(name, node, sample, place) for name, node in plans]
+    make_together([(node, workplace.open_relation(base_scan(node).relation)) for _, node in plans], workplace)
+    found = [_selected(name, node, sample, workplace) for name, node in plans]
     text = sample.order.weighted_by
     if text is not None:
         names = sorted(parse(text).columns() - {STREAM_ID})
-        narrow = [(selected.kept, names) for *_, selected in found]
-        KeptColumns.keep_together(narrow, sum(selected.total for *_, selected in found))
-    return tuple(_stream(*each, sample, place) for each in found)
+        narrow = [(selected.narrow, names) for *_, selected in found]
+        NarrowColumns.keep_together(narrow, sum(selected.total for *_, selected in found))
+    return tuple(_stream(*each, sample, workplace) for each in found)
 
 
 def _selected(
-    name: str, node: nodes.Node, sample: nodes.Sample, place: Workplace
+    name: str, node: nodes.Node, sample: nodes.Sample, workplace: Workplace
 ) -> tuple[str, nodes.Node, OpenRelation, Selected]:
-    base = place.open_relation(base_scan(node).relation)
+    base = workplace.open_relation(base_scan(node).relation)
     try:
-        selected = select(node, base, place)
+        selected = select(node, base, workplace)
     except FanOutError:
         pairs = owned_by_right_side(node, sample.identity)
         if pairs is None:
             raise
-        node, base = pairs, place.open_relation(base_scan(pairs).relation)
-        selected = select(node, base, place)
+        node, base = pairs, workplace.open_relation(base_scan(pairs).relation)
+        selected = select(node, base, workplace)
     if selected.total == 0:
         steps = "; ".join(f"{what}: {left:,} rows left" for what, left in selected.counts)
         where = f"mix: stream {name!r}: " if name else "sample: "
@@ -254,7 +254,7 @@ def _selected(
 
 
 def _stream(
-    name: str, node: nodes.Node, base: OpenRelation, selected: Selected, sample: nodes.Sample, place: Workplace
+    name: str, node: nodes.Node, base: OpenRelation, selected: Selected, sample: nodes.Sample, workplace: Workplace
 ) -> StreamStage:
     if not set(base.entry.identity) <= set(sample.identity) or not base.entry.identity_unique:
         selected.require_unique(sample.identity)
@@ -263,7 +263,7 @@ def _stream(
     grouped_by = sample.order.grouped_by
     runs = selected.runs(grouped_by) if grouped_by else None
     in_order = sample.order.follows_sort and unheeded_sort(node) is not None
-    arranged = sorted_rows(selected, node, place.open_relation) if in_order else None
+    arranged = sorted_rows(selected, node, workplace.open_relation) if in_order else None
     text = sample.order.weighted_by
     weights = None if text is None else SelectedWeights(selected, text, sample.identity, name)
     population = Population(unit_rows, unit_shards, name, index, runs, arranged, weights)
@@ -382,11 +382,11 @@ def _tokens(node: SampleTokens, streams: Sequence[StreamStage], catalog: Registr
         raise PlanError(msg)
     caches: list[PayloadCache[TokenKind] | PayloadCache[ChatKind]] = []
     for stream in streams:
-        texts = [_own_text(node.source, stream, each) for each in tokenize.columns]
+        texts = [_base_text(node.source, stream, each) for each in tokenize.columns]
         column, *others = (each for each in texts if each is not None) if all(texts) else ("",)
         if not column:
             return TokenStage(node.name, tokenize.column, encoder, ())
-        payload, relation = own_payload(stream.selected, stream.base, column), stream.base.entry.name
+        payload, relation = base_payload(stream.selected, stream.base, column), stream.base.entry.name
         if isinstance(encoder, ChatEncoder):
             caches.append(_cached(payload, ChatKind(relation, column, tuple(others), encoder), root))
         else:
@@ -394,7 +394,7 @@ def _tokens(node: SampleTokens, streams: Sequence[StreamStage], catalog: Registr
     return TokenStage(node.name, tokenize.column, encoder, tuple(caches))
 
 
-def _own_text(node: nodes.Node, stream: StreamStage, column: str) -> str | None:
+def _base_text(node: nodes.Node, stream: StreamStage, column: str) -> str | None:
     """The column of the stream's own relation that a column is, unchanged since; None for any other."""
     for each in spine(node):
         if isinstance(each, nodes.Sample):

@@ -38,7 +38,7 @@ from spiral_stream.plan.combining import Aggregate, Union
 from spiral_stream.plan.fields.profiles import Profile
 from spiral_stream.plan.saving.fingerprint import canonical, digest
 from spiral_stream.plan.tree import profiles, replaced
-from spiral_stream.plan.verbs.row_makers import Maker, natural_identity, own_identity, rows_of
+from spiral_stream.plan.verbs.row_makers import Maker, identity_of_rows, natural_identity, rows_of
 from spiral_stream.planner.selection.find import Workplace, read_by
 from spiral_stream.planner.selection.whole import Base, collect
 from spiral_stream.planner.union import Side, UnionRows
@@ -49,13 +49,13 @@ from spiral_stream.sources.internal.former import FormerRows
 from spiral_stream.sources.source import Source, Unit, content_key
 
 
-def aggregated(maker: Aggregate, node: nodes.Node, place: Workplace) -> pa.Table:
+def aggregated(maker: Aggregate, node: nodes.Node, workplace: Workplace) -> pa.Table:
     """Return the groups of an aggregate, sorted by their keys.
 
     Args:
         maker: the aggregate.
-        node: what it groups, over a relation that ``place`` knows.
-        place: where relations are opened and derived files lie.
+        node: what it groups, over a relation that ``workplace`` knows.
+        workplace: where relations are opened and derived files lie.
 
     Raises:
         PlanError: the engine cannot measure a column, or a limit is passed.
@@ -63,7 +63,7 @@ def aggregated(maker: Aggregate, node: nodes.Node, place: Workplace) -> pa.Table
     read = list(dict.fromkeys([*maker.keys, *(column for column, _, _ in maker.measures)]))
     have = node.schema()
     schema = pa.schema([have.field(name) for name in read])
-    side = Side(node, place)
+    side = Side(node, workplace)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in side.in_order(read):
@@ -134,7 +134,7 @@ class DerivedRelations:
 
     def __init__(
         self,
-        place: Workplace,
+        workplace: Workplace,
         entries: MutableMapping[str, Entry],
         versions: MutableMapping[str, str],
         *,
@@ -143,12 +143,12 @@ class DerivedRelations:
         """Begin with the registered relations.
 
         Args:
-            place: where relations are opened, those of ``entries`` among them.
+            workplace: where relations are opened, those of ``entries`` among them.
             entries: the relations by name; derived ones are added.
             versions: their data versions; those of derived ones are added.
             make: whether missing relations are made.
         """
-        self._place, self._entries, self._versions, self._make = place, entries, versions, make
+        self._workplace, self._entries, self._versions, self._make = workplace, entries, versions, make
         self.found: dict[str, DerivedRelation] = {}
         self.folders: set[str] = set()  # names of those that plans need, made or not
         self.sides: list[nodes.Node] = []  # plans that they are made of, over relations
@@ -169,7 +169,7 @@ class DerivedRelations:
         if isinstance(maker, nodes.Scan):
             return node
         declared = _declared(maker)
-        entry = self._entry(maker, own_identity(node, tuple(identity)))
+        entry = self._entry(maker, identity_of_rows(node, tuple(identity)))
         rows: nodes.Node = nodes.Scan(entry.name, maker.schema(), entry.identity)
         return replaced(node, maker, nodes.Cache(rows, tuple(declared.items())) if declared else rows)
 
@@ -191,12 +191,12 @@ class DerivedRelations:
         sides = tuple(self.resolved(side, self._side_identity(maker, side, identity)) for side in _sides(maker))
         names = sorted({name for side in sides for name in read_by(side)} | read_by(maker))
         entries = {name: self._entries[name] for name in names}
-        return _Work(maker, identity, sides, entries, self._place, self._is_former(maker))
+        return _Work(maker, identity, sides, entries, self._workplace, self._is_former(maker))
 
     @staticmethod
     def _side_identity(maker: Maker, side: nodes.Node, identity: tuple[str, ...]) -> tuple[str, ...]:
         """What tells the rows of a side apart: those of a union as the union's; groups have identities of their own."""
-        return own_identity(side, identity) if isinstance(maker, Union) else natural_identity(side)
+        return identity_of_rows(side, identity) if isinstance(maker, Union) else natural_identity(side)
 
     def _is_former(self, maker: Maker) -> bool:
         """Whether rows of a relation that it reads can no longer be read."""
@@ -212,7 +212,7 @@ class _Work:
     identity: tuple[str, ...]
     sides: tuple[nodes.Node, ...]  # what it is made of, over relations
     entries: Mapping[str, Entry]  # the relations that it reads
-    place: Workplace
+    workplace: Workplace
     former: bool
 
     @property
@@ -224,12 +224,12 @@ class _Work:
     @property
     def folder(self) -> Path:
         """Where it lies."""
-        return derived_folder(self.place.root, self.maker, self.identity, self.place.versions)
+        return derived_folder(self.workplace.root, self.maker, self.identity, self.workplace.versions)
 
     def made(self) -> DerivedRelation:
         """Open the relation; it is made where it is missing, by one process."""
         folder = self.folder
-        held = reading(self.place.root, folder.name)
+        held = reading(self.workplace.root, folder.name)
 
         def make() -> None:
             with one_at_a_time(folder.with_name(f".making-{folder.name}"), folder.exists):
@@ -253,7 +253,7 @@ class _Work:
         """
         if not self.folder.exists():
             raise self._lost("is not kept", self.folder)
-        held = reading(self.place.root, self.folder.name)
+        held = reading(self.workplace.root, self.folder.name)
         try:
             with held.or_released():
                 return self._read(held, verified=verified)
@@ -301,16 +301,16 @@ class _Work:
         if isinstance(self.maker, Union):
             return self._union()
         if isinstance(self.maker, Aggregate):
-            rows = aggregated(self.maker, self.sides[0], self.place)
+            rows = aggregated(self.maker, self.sides[0], self.workplace)
         else:
-            rows = queried(self.maker, self.identity, self.place.open_relation)
+            rows = queried(self.maker, self.identity, self.workplace.open_relation)
         if not len(rows):
             msg = f"sample: {self.maker.VERB} of {', '.join(sorted(self.entries))} has no rows. Loosen what it reads"
             raise PlanError(msg)
         return write_rows(draft / ROWS, rows)
 
     def _union(self) -> UnionRows:
-        return UnionRows(self.sides, tuple(self.entries.values()), self.maker.schema(), self.place.root)
+        return UnionRows(self.sides, tuple(self.entries.values()), self.maker.schema(), self.workplace.root)
 
     def _is_unique(self, source: Source, manifest: Manifest, reader: Any) -> bool:
         """Whether the identity tells all rows apart. Groups have keys of their own; others are compared by hash."""
@@ -320,7 +320,7 @@ class _Work:
             check_columns(self.name, reader.schema, self.identity)
             kinds = tuple(reader.schema.field(name).type for name in self.identity)
             identities, rows = Identities(self.identity, kinds), SourceRows(source, manifest, reader)
-            pieces = identity_pieces(rows, identities, self.place.root)
+            pieces = identity_pieces(rows, identities, self.workplace.root)
             return duplicate(self.name, rows.manifest, reader.fetch, identities, pieces) is None
         return False
 
@@ -331,7 +331,7 @@ class _Work:
             DamageError: it is not as it was written.
         """
         folder = self.folder
-        facts, manifest = _kept(folder)
+        facts, manifest = _made(folder)
         if verified and not isinstance(self.maker, Union):
             _need_rows(folder, facts, manifest)
         source = self._source_of(folder, manifest)
@@ -372,11 +372,11 @@ def need_sound_rows(folder: Path) -> bool:
     Raises:
         DamageError: some are not as they were written, or cannot be read.
     """
-    _need_rows(folder, *_kept(folder), again=True)
+    _need_rows(folder, *_made(folder), again=True)
     return True
 
 
-def _kept(folder: Path) -> tuple[dict[str, Any], Manifest]:
+def _made(folder: Path) -> tuple[dict[str, Any], Manifest]:
     """The facts and the shard table of a derived relation."""
     facts = seal.read_json(folder / FACTS, frozenset())
     with seal.reading(folder / FACTS):

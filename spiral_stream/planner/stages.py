@@ -31,7 +31,7 @@ from spiral_stream.plan.tree import need
 from spiral_stream.planner.columns.lineage import Made
 from spiral_stream.planner.columns.payload import Payload
 from spiral_stream.planner.columns.streams import StreamStage
-from spiral_stream.planner.columns.values import KeptValues
+from spiral_stream.planner.columns.values import CachedValues
 from spiral_stream.planner.made_relations import DerivedRelation
 from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.sampling.order import Order
@@ -215,10 +215,10 @@ class Stages:
     tokens: tuple[TokenStage, ...]
     warnings: tuple[str, ...]
     derived: tuple[DerivedRelation, ...] = ()  # relations that the plan makes itself
-    values: tuple[KeptValues, ...] = ()  # of functions, one for each `.cache()` after sample
+    values: tuple[CachedValues, ...] = ()  # of functions, one for each `.cache()` after sample
 
     @property
-    def kept(self) -> frozenset[Made]:
+    def cached(self) -> frozenset[Made]:
         """The columns of maps whose values are kept, for every row."""
         return frozenset(key for each in self.values for key in each.keys)
 

@@ -28,8 +28,8 @@ from spiral_stream.plan import nodes
 from spiral_stream.plan.saving.fingerprint import canonical, digest
 from spiral_stream.plan.tree import base_scan, spine
 from spiral_stream.planner.selection.find import Workplace, make_together, read_by
-from spiral_stream.planner.selection.late_columns import UInt64, place_of
-from spiral_stream.planner.selection.narrow_columns import KeptRelation
+from spiral_stream.planner.selection.late_columns import UInt64, leaf_of
+from spiral_stream.planner.selection.narrow_columns import NarrowSource
 from spiral_stream.planner.selection.selected import select
 from spiral_stream.planner.selection.sorted import sorted_rows
 from spiral_stream.sources.arrow.table import no_rows
@@ -48,26 +48,26 @@ _SORTED_ROWS: Final = 1 << 20  # of one unit
 class Side:
     """The surviving rows of a plan over one relation. Thread-safe."""
 
-    def __init__(self, node: nodes.Node, place: Workplace) -> None:
+    def __init__(self, node: nodes.Node, workplace: Workplace) -> None:
         """Find the rows.
 
         Args:
-            node: a relational plan over a relation that ``place`` knows.
-            place: where relations are opened and derived files lie.
+            node: a relational plan over a relation that ``workplace`` knows.
+            workplace: where relations are opened and derived files lie.
 
         Raises:
             PlanError: a join finds several right rows for one left row.
             CacheError: the prepared folder cannot be written.
         """
-        self.base = place.open_relation(base_scan(node).relation)
-        self._selected = select(node, self.base, place)
+        self.base = workplace.open_relation(base_scan(node).relation)
+        self._selected = select(node, self.base, workplace)
         self.schema, self.total = node.schema(), self._selected.total
         chosen = any(isinstance(each, nodes.Distinct | nodes.Limit | nodes.Sort) for each in spine(node))
         own = () if chosen else (self.base.entry.name,)  # verbs that look at all rows depend on all shards
-        others = {name: place.versions[name] for name in sorted(read_by(node) - set(own))}
+        others = {name: workplace.versions[name] for name in sorted(read_by(node) - set(own))}
         self._about = digest([_VERSION, canonical(node), others])
         is_sorted = any(isinstance(each, nodes.Sort) for each in spine(node))
-        self._sorted = sorted_rows(self._selected, node, place.open_relation) if is_sorted and self.total else None
+        self._sorted = sorted_rows(self._selected, node, workplace.open_relation) if is_sorted and self.total else None
 
     def units(self) -> list[Unit]:
         """Return the pieces in which the rows lie: the storage shards of the relation, or parts of the sorted rows."""
@@ -114,7 +114,7 @@ class Side:
         """Read columns of all surviving rows of some storage shards, in the order in which the relation is stored."""
         columns, survivors = self._selected.columns, self._selected.rows
         leaves = sorted({leaf for name in names for leaf in columns.env[name].columns()})
-        base_leaves = [leaf for leaf in leaves if place_of(leaf)[0] is None]
+        base_leaves = [leaf for leaf in leaves if leaf_of(leaf)[0] is None]
         for batch in self.base.scan(base_leaves, None, shards):
             rows, survives = survivors.rows(batch.column(ROW).to_numpy())
             table = pa.table({name: batch.column(name) for name in base_leaves})
@@ -175,11 +175,11 @@ class UnionReader(Reader):
         entries = {entry.name: entry for entry in source.entries}
         opened = cache(lambda name: OpenRelation(entries[name]))
         versions = {name: entry.data_version for name, entry in entries.items()}
-        place = Workplace(source.root, opened, versions, cache(lambda name: KeptRelation(opened(name), source.root)))
+        place = Workplace(source.root, opened, versions, cache(lambda name: NarrowSource(opened(name), source.root)))
         make_together([(node, opened(base_scan(node).relation)) for node in source.sides], place)
         self._sides = [Side(node, place) for node in source.sides]
         self.remote = any(side.base.remote for side in self._sides)
-        self.node_kept = all(side.base.node_kept for side in self._sides)
+        self.node_cached = all(side.base.node_cached for side in self._sides)
         self._firsts = np.cumsum([0, *(side.total for side in self._sides)]).astype(np.uint64)
         self._units = [side.units() for side in self._sides]
         reaches = [side.base.base for side in self._sides]

@@ -142,7 +142,7 @@ def _numbered(reader: pa.RecordBatchReader, read: Sequence[str]) -> pa.RecordBat
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def _answered(text: str, rows: pa.RecordBatchReader, what: str, place: dict[str, str]) -> pa.Table:
+def _answered(text: str, rows: pa.RecordBatchReader, what: str, short: dict[str, str]) -> pa.Table:
     """Run our own text over ``rows``; it spills to a folder that goes with the call."""
     import duckdb
 
@@ -173,7 +173,7 @@ def _answered(text: str, rows: pa.RecordBatchReader, what: str, place: dict[str,
             except duckdb.Error as error:
                 reason = str(error).strip().splitlines()[0]
                 named = ", ".join(
-                    f"{place[name]} is {name!r} ({rows.schema.field(place[name]).type})" for name in place
+                    f"{short[name]} is {name!r} ({rows.schema.field(short[name]).type})" for name in short
                 )
                 msg = f"aggregate {what}: {reason} ({named}). Measure another column, or cast it first"
                 raise PlanError(msg) from error

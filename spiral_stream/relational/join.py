@@ -111,10 +111,10 @@ def _joined(ours: Int64, theirs: Int64, left: Int64, right: Int64) -> tuple[Int6
     if not ours.any() and not theirs.any():
         return pairs[0], pairs[1]
     distinct = np.unique(pairs[1][pairs[1] >= 0])
-    return _place(pairs[0], distinct), _place(pairs[1], distinct)
+    return _positions_of(pairs[0], distinct), _positions_of(pairs[1], distinct)
 
 
-def _place(values: Int64, distinct: Int64) -> Int64:
+def _positions_of(values: Int64, distinct: Int64) -> Int64:
     at = np.minimum(np.searchsorted(distinct, values), max(len(distinct) - 1, 0))
     hit = distinct[at] == values if len(distinct) else np.zeros(len(values), np.bool_)
     return np.where(hit, at, _NONE)

@@ -61,7 +61,7 @@ def run_sql(text: str, tables: Tables) -> pa.Table:
     Raises:
         PlanError: the engine refuses the text, fails on the rows, or passes a limit; says where.
     """
-    return _asked("run", _text(text), tables, _limits())[1].read_all()
+    return _answer_of("run", _text(text), tables, _limits())[1].read_all()
 
 
 class TextFacts(NamedTuple):
@@ -89,7 +89,7 @@ def describe_sql(text: str, schemas: Mapping[str, pa.Schema]) -> TextFacts:
 @lru_cache(_DESCRIBED)
 def _described(text: str, schemas: tuple[tuple[str, pa.Schema], ...], held: QueryLimits) -> TextFacts:
     """Keep the facts: a process that opens streams again asks for the same."""
-    answer, found = _asked("describe", text, {name: no_rows(schema) for name, schema in schemas}, held)
+    answer, found = _answer_of("describe", text, {name: no_rows(schema) for name, schema in schemas}, held)
     twice = [name for name in found.schema.names if found.schema.names.count(name) > 1]
     if twice:
         msg = f"sql: two columns of the result are called {twice[0]!r}. Give one another name with AS"
@@ -105,7 +105,7 @@ def _text(given: object) -> str:
     return given
 
 
-def _asked(task: str, text: str, tables: Tables, held: QueryLimits) -> tuple[dict[str, Any], pa.RecordBatchReader]:
+def _answer_of(task: str, text: str, tables: Tables, held: QueryLimits) -> tuple[dict[str, Any], pa.RecordBatchReader]:
     """The answer of the process, and the stream after it."""
     asked = {"task": task, "text": text, "relations": list(tables), **held._asdict()}
     sink = pa.BufferOutputStream()

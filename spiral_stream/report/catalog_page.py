@@ -79,20 +79,20 @@ class CatalogPage:
         tell: is called before each part.
     """
 
-    def __init__(self, catalog: Registry, opener: Streams, asked: PageRequest, tell: Tell) -> None:
-        self._catalog, self._opener, self._asked, self._tell = catalog, opener, asked, tell
-        self._room = asked.most - markup.PAPER_BYTES
+    def __init__(self, catalog: Registry, opener: Streams, request: PageRequest, tell: Tell) -> None:
+        self._catalog, self._opener, self._request, self._tell = catalog, opener, request, tell
+        self._room = request.most - markup.PAPER_BYTES
         most = max(1, self._room // 2 // _LEAST_BYTES)
-        self._relations, self._streams = list(asked.relations)[:most], list(asked.streams)[:most]
-        self.place = one_line(str(getattr(catalog, "uri", catalog.root)), _NAME)
+        self._relations, self._streams = list(request.relations)[:most], list(request.streams)[:most]
+        self.location = one_line(str(getattr(catalog, "uri", catalog.root)), _NAME)
 
     def html(self) -> str:
         """Return the page."""
         self._done, self._total = 0, len(self._relations) + len(self._streams) + 1
-        parts = [self._placed(self._head(), self._room // 4)]
+        parts = [self._fitting(self._head(), self._room // 4)]
         parts.append(self._listed("Relations", self._catalog.tables(), self._relation_list))
-        if len(self._relations) < len(self._asked.relations):
-            left = len(self._asked.relations) - len(self._relations)
+        if len(self._relations) < len(self._request.relations):
+            left = len(self._request.relations) - len(self._relations)
             parts.append(
                 markup.note(f"{left:,} relations stand in the list alone. Name those to look at: spiral page NAME")
             )
@@ -100,8 +100,8 @@ class CatalogPage:
         parts.append(self._listed("Streams", self._catalog.streams(), self._stream_list))
         parts += [self._section("stream", name, self._stream) for name in self._streams]
         self._say("what is prepared")
-        parts.append(self._placed(self._caches(), self._room))
-        return markup.page(f"Catalog {self.place}", *parts)
+        parts.append(self._fitting(self._caches(), self._room))
+        return markup.page(f"Catalog {self.location}", *parts)
 
     def _say(self, what: str) -> int:
         """Tell what comes next, and return its share of the bytes that are left."""
@@ -109,7 +109,7 @@ class CatalogPage:
         self._done += 1
         return self._room // (self._total - self._done + 1)
 
-    def _placed(self, parts: Iterable[Html], most: int) -> Html:
+    def _fitting(self, parts: Iterable[Html], most: int) -> Html:
         """Join parts of the page that fit into a number of bytes, and count what they take."""
         found = markup.bounded(parts, most, _MORE)
         self._room -= len(found.encode())
@@ -122,7 +122,7 @@ class CatalogPage:
             found = listed(names)
         except SpiralError as error:
             found = markup.note(one_line(f"not shown: {error}", _SAID))
-        return self._placed([heading, found], self._room // 4)
+        return self._fitting([heading, found], self._room // 4)
 
     def _section(self, kind: str, name: str, parts_of: Callable[[str, int], Iterator[Html]]) -> Html:
         """A relation or a stream; what cannot be read of it is a note."""
@@ -154,7 +154,7 @@ class CatalogPage:
         links = [element("a", words, href=f"#{words.lower()}") for words in ("Relations", "Streams", "Caches")]
         links += [self._link("relation", name) for name in self._relations]
         links += [self._link("stream", name) for name in self._streams]
-        yield element("h1", "Catalog", element("span", self.place, class_="sp-kind"))
+        yield element("h1", "Catalog", element("span", self.location, class_="sp-kind"))
         now = moment(str(datetime.now(UTC).replace(microsecond=0, tzinfo=None)))
         yield markup.quiet(f"written {now} UTC by Spiral {__version__}; it needs no network and no other file")
         yield element("nav", *links, class_="sp-nav")
@@ -185,11 +185,11 @@ class CatalogPage:
         return markup.joined([element("div", *(self._link("stream", n) for n in names[:_LISTED]), class_="sp-l"), left])
 
     def _relation(self, name: str, sheet_bytes: int) -> Iterator[Html]:
-        made = report_relation(self._catalog, name, samples=self._asked.samples, pictures=self._asked.pictures)
+        made = report_relation(self._catalog, name, samples=self._request.samples, pictures=self._request.pictures)
         yield from relation_parts(made, sheet_bytes, skew_is_open=False)
 
     def _stream(self, name: str, sheet_bytes: int) -> Iterator[Html]:
-        with self._opener.open_stream(name, trust=self._asked.trust) as stream:
+        with self._opener.open_stream(name, trust=self._request.trust) as stream:
             explained = stream.explain()
             facts = [
                 ("plan", stream.fingerprint),
@@ -207,20 +207,20 @@ class CatalogPage:
             if built := stream.caches():
                 yield element("h4", "Caches")
                 yield _built(built)
-            if self._asked.batches:
+            if self._request.batches:
                 yield element("h4", "Next batches")
-            for number in range(self._asked.batches):
+            for number in range(self._request.batches):
                 try:
                     sheet = stream.show(_SHOWN, batch=number)
                 except IndexError:  # the epoch has no more
                     break
                 tiles = [tile for tile in sheet.tiles if tile.batch == number]
-                yield Sheet(tiles, "").markup(sheet_bytes // self._asked.batches)
+                yield Sheet(tiles, "").markup(sheet_bytes // self._request.batches)
 
     def _caches(self) -> Iterator[Html]:
         yield element("h2", "Caches", id="caches")
         try:
-            found = self._opener.caches(trust=self._asked.trust)
+            found = self._opener.caches(trust=self._request.trust)
         except SpiralError as error:
             yield markup.note(one_line(f"not shown: {error}", _SAID))
             return

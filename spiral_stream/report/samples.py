@@ -84,7 +84,7 @@ def sheet_of(table: pa.Table, schema: pa.Schema, base: Reach, identity: Sequence
         base: what the references mean.
         identity: columns that name a row, as far as the table has them.
     """
-    found = _Found(table, base)
+    found = _Payload(table, base)
     named = [name for name in identity if name in table.column_names]
     rows = table.select(named).to_pylist() if named else [{"row": k} for k in range(len(table))]
     names = [one_line(" ".join(map(str, row.values()))) for row in rows]
@@ -107,7 +107,7 @@ def sheet_of(table: pa.Table, schema: pa.Schema, base: Reach, identity: Sequence
 
 @final
 @dataclass
-class _Found:
+class _Payload:
     """What the references of rows name."""
 
     table: pa.Table

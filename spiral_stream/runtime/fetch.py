@@ -22,7 +22,7 @@ from spiral_stream.runtime.neighbours import Around
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.sources.references.resolve import resolve
 from spiral_stream.storage.counters import Traffic, counted
-from spiral_stream.threads import OwnThread, Stopped, Workers, doing, settle, told_to_stop
+from spiral_stream.threads import Stopped, StreamThread, Workers, doing, settle, stop_requested
 
 FETCHERS: Final = 8  # threads, each with up to 32 requests under way
 LOOK_S: Final = 0.02  # how often whoever waits for its turn looks
@@ -48,14 +48,14 @@ class StreamThreads(Executor):
         self._traffic, self._around = Traffic() if traffic is None else traffic, around
         self._work = Workers(threads, "spiral-work")
         self._fetch = Workers(FETCHERS, "spiral-fetch")
-        self._asked, self._ready = 0, PriorityQueue[_Ready]()
+        self._submitted, self._ready = 0, PriorityQueue[_Ready]()
         self._firsts, self._owed, self._first_due = deque[int](), 0, 0  # the first task of each batch, by number
         self._moved = threading.Condition()
 
     def begin(self) -> None:
         """Note that what is submitted from now on belongs to the next batch."""
         with self._moved:
-            self._firsts.append(self._asked)
+            self._firsts.append(self._submitted)
             self._move()
 
     def want(self) -> None:
@@ -71,7 +71,7 @@ class StreamThreads(Executor):
             self._moved.notify_all()
 
     @property
-    def threads(self) -> Sequence[OwnThread]:
+    def threads(self) -> Sequence[StreamThread]:
         """The threads that were started."""
         around = () if self._around is None else self._around.threads
         return *self._work.threads, *self._fetch.threads, *around
@@ -83,7 +83,7 @@ class StreamThreads(Executor):
     def submit_after(self, fetch: Callable[[], T], work: Callable[[T], None]) -> "Future[None]":
         """Let one of the threads that wait fetch something, and then one of those that work do the rest."""
         done: Future[None] = Future()
-        number, self._asked = self._asked, self._asked + 1  # one thread feeds
+        number, self._submitted = self._submitted, self._submitted + 1  # one thread feeds
 
         def ready(found: "Future[T]") -> None:
             if done.cancelled() or found.cancelled() or found.exception() is not None:
@@ -99,7 +99,7 @@ class StreamThreads(Executor):
     def _in_turn(self, around: Around, number: int, fetch: Callable[[], T]) -> T:
         """Fetch something, when it is time."""
         with self._moved, doing("waiting for what lies around"):
-            while number >= self._first_due + FETCHERS and around.busy and not told_to_stop():
+            while number >= self._first_due + FETCHERS and around.busy and not stop_requested():
                 self._moved.wait(LOOK_S)
         return around.run(fetch)
 

@@ -31,7 +31,7 @@ from spiral_stream.sources.references.resolve import byte_ranges
 from spiral_stream.storage.counters import Traffic, counted_behind
 from spiral_stream.storage.node_cache.store import MANY, NodeStore
 from spiral_stream.storage.open import payload_store_of
-from spiral_stream.threads import OwnThread, Workers
+from spiral_stream.threads import StreamThread, Workers
 
 ROWS: Final = 4096  # looked at together: 10 ms
 THREADS: Final = 4  # each with a request of 8 MiB under way
@@ -66,7 +66,7 @@ class Around:
         self._workers = Workers(THREADS, "spiral-around")
 
     @property
-    def threads(self) -> Sequence[OwnThread]:
+    def threads(self) -> Sequence[StreamThread]:
         """The threads that were started."""
         return self._workers.threads
 

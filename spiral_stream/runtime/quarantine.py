@@ -37,7 +37,7 @@ _FACTS: Final = struct.Struct("<QQ")  # length in bytes, digest
 _AGAIN: Final = "Read those batches again, and it is written again"
 _MARK: Final = b"\x93RFS"
 PART: Final = "part"
-_PLACE: Final = (("epoch", pa.int64()), ("batch", pa.int64()), ("row", pa.int32()))
+_POSITION_FIELDS: Final = (("epoch", pa.int64()), ("batch", pa.int64()), ("row", pa.int32()))
 _WHY: Final = (
     *(("field", pa.utf8()), ("reason", pa.utf8()), ("relation", pa.utf8())),
     *(("shard", pa.utf8()), ("reference", pa.utf8())),
@@ -55,7 +55,7 @@ def schema_of(stages: Stages) -> pa.Schema:
     have = stages.streams[0].node.schema()
     identity = [pa.field(name, have.field(name).type) for name in stages.identity]
     parts = [(PART, pa.int64())] if any(isinstance(step, SampleFlatMap) for step in stages.maps) else []
-    more = [*parts, ("stream", pa.utf8()), *_PLACE, *_WHY]
+    more = [*parts, ("stream", pa.utf8()), *_POSITION_FIELDS, *_WHY]
     return pa.schema([*identity, *(pa.field(renamed(stages, name), kind) for name, kind in more)])
 
 
@@ -74,7 +74,7 @@ class Quarantine:
         data = digest([dict(stages.data_versions), None if rebase is None else rebase.to_json()])
         self.folder = root / "quarantine" / f"{stages.fingerprint}-{data[:16]}"
         self.schema = schema_of(stages)
-        self._keys = [renamed(stages, name) for name, _ in _PLACE]
+        self._keys = [renamed(stages, name) for name, _ in _POSITION_FIELDS]
         self._name = ""
 
     def append(self, rows: pa.Table) -> None:

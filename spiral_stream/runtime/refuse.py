@@ -24,7 +24,7 @@ from spiral_stream.plan.nodes import Collate, Sampled
 from spiral_stream.plan.tree import need
 from spiral_stream.plan.verbs.maps import SampleAssembly, SampleFilter, SampleRecords
 from spiral_stream.planner.columns.lineage import Refusal
-from spiral_stream.planner.columns.payload import own_payload
+from spiral_stream.planner.columns.payload import base_payload
 from spiral_stream.planner.stages import ClipStage, ImageStage, Stages, TokenStage
 from spiral_stream.runtime.columns.error_sample import blaming, identities, identity_table, read_identity
 from spiral_stream.runtime.columns.samples import Lost, Samples
@@ -131,7 +131,7 @@ class BatchRefusals:
         self._samples = samples
         self._tolerant = policy.policy != "raise" and not strict
         self._lost = lost if any(lost) else ()
-        self._beside: set[int] = set()  # further pieces of refused samples, which leave with the first
+        self._leaving: set[int] = set()  # further pieces of refused samples, which leave with the first
         self._found: dict[int, _Refusal] = {}
         self._unread: list[int] = []  # rows known to be refused before any work began, ascending
         self._lock = threading.Lock()
@@ -206,7 +206,7 @@ class BatchRefusals:
     def refuse_piece(self, row: int, pieces: Iterable[int], error: DataError) -> None:
         """Refuse a sample of packed rows, with its other pieces in the batch."""
         self._refuse(row, "", str(error.__cause__ or error))
-        self._beside |= set(pieces) - {row}
+        self._leaving |= set(pieces) - {row}
 
     def _refuse(self, row: int, field: str, reason: str) -> None:
         made = _Refusal(self._policy.order.get(field, -1), field, reason)
@@ -216,7 +216,7 @@ class BatchRefusals:
     def good(self) -> Int64:
         """Return the rows that are not refused so far, ascending."""
         with self._lock:
-            return np.delete(np.arange(int(self._bounds[-1])), sorted(self._found.keys() | self._beside))
+            return np.delete(np.arange(int(self._bounds[-1])), sorted(self._found.keys() | self._leaving))
 
     # ---- the batch is delivered
 
@@ -329,7 +329,7 @@ class BatchRefusals:
         identity = identity_table(stages, refused)
         ours = {
             PART: refused.parts,
-            "stream": streams.take(pa.array(refused.places.streams)),
+            "stream": streams.take(pa.array(refused.stream_rows.streams)),
             "epoch": np.full(len(rows), self._epoch),
             "batch": numbers,
             "row": rows.astype(np.int32),
@@ -352,9 +352,9 @@ class BatchRefusals:
         relations, shards = list[str](), list[str]()
         references: list[str | None] = []
         for at, field in enumerate(fields):  # of refused samples only
-            k, row = int(refused.places.streams[at]), refused.places.rows[at : at + 1]
+            k, row = int(refused.stream_rows.streams[at]), refused.stream_rows.rows[at : at + 1]
             stream, found = stages.streams[k], payloads.get(field)
-            payload = found[k] if found else own_payload(stream.selected, stream.base, "")
+            payload = found[k] if found else base_payload(stream.selected, stream.base, "")
             relation, ordinals = payload.relation, payload.ordinals(row)
             relations.append(relation.entry.name)
             shards.append(relation.manifest.shard_names[int(relation.manifest.shard_of(ordinals)[0])].as_py())

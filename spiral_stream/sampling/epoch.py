@@ -32,7 +32,7 @@ _CHUNKS: Final = 16  # kept: 20 bytes per position
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class StreamRows:
     """P samples: the row of each, and in which pass over its stream it is read."""
 
     streams: NDArray[np.int32]  # [P] number of the stream in the mixture, 0 without one
@@ -43,20 +43,20 @@ class Places:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def take(self, at: NDArray[np.int64]) -> "Places":
+    def take(self, at: NDArray[np.int64]) -> "StreamRows":
         """Return the samples at these indices, in this order."""
-        return Places(
+        return StreamRows(
             self.streams[at], self.rows[at], self.passes[at], None if self.positions is None else self.positions[at]
         )
 
-    def run(self, first: int, last: int) -> "Places":
+    def run(self, first: int, last: int) -> "StreamRows":
         """Return samples [first, last), as views."""
         part = slice(first, last)
         where = None if self.positions is None else self.positions[part]
-        return Places(self.streams[part], self.rows[part], self.passes[part], where)
+        return StreamRows(self.streams[part], self.rows[part], self.passes[part], where)
 
     @classmethod
-    def concat(cls, parts: "Sequence[Places]") -> "Places":
+    def concat(cls, parts: "Sequence[StreamRows]") -> "StreamRows":
         """Return several, end to end."""
         where = [part.positions for part in parts if part.positions is not None]
         return cls(
@@ -101,13 +101,13 @@ class EpochOrder:
         held = 2 * len(populations) if order.large_passes else max(_ARRANGEMENTS, 2 * len(populations))
         self._arrangement = memo(self._arranged, held)
         self._chunk_size = min(max(_LEAST_CHUNK, _PER_STREAM * len(populations)), _MOST_CHUNK)
-        self._chunk = memo(self._placed, _CHUNKS)
+        self._chunk = memo(self._mixed_rows, _CHUNKS)
 
     def length(self, epoch: int) -> int:
         """Return how many positions an epoch has."""
         return self.left(0) if epoch == self._rebased else self.total
 
-    def places(self, epoch: int, positions: UInt64) -> Places:
+    def stream_rows(self, epoch: int, positions: UInt64) -> StreamRows:
         """Return the samples at positions of an epoch.
 
         Args:
@@ -117,12 +117,12 @@ class EpochOrder:
         found = self._of_one(epoch, positions) if self.mixture is None else self._of_several(epoch, positions)
         return replace(found, positions=positions)
 
-    def _of_several(self, epoch: int, positions: UInt64) -> Places:
+    def _of_several(self, epoch: int, positions: UInt64) -> StreamRows:
         """The samples of positions of a mixture."""
         numbers = positions // np.uint64(self._chunk_size)
         chunks = np.unique(numbers)
         if len(chunks) > _CHUNKS and len(chunks) * self._chunk_size > _SPARSE * len(positions):  # no chunk is worth it
-            return self._placed_at(epoch, positions)
+            return self._mixed_rows_at(epoch, positions)
         found = []
         for number in chunks.tolist():
             at = np.flatnonzero(numbers == number)
@@ -131,16 +131,16 @@ class EpochOrder:
         if len(found) == 1:
             return found[0][1]
         if not found:
-            return self._placed(epoch, 0).take(np.empty(0, dtype=np.int64))
+            return self._mixed_rows(epoch, 0).take(np.empty(0, dtype=np.int64))
         back = np.argsort(np.concatenate([at for at, _ in found]), kind="stable")
-        return Places.concat([part for _, part in found]).take(back)
+        return StreamRows.concat([part for _, part in found]).take(back)
 
-    def _of_one(self, epoch: int, positions: UInt64) -> Places:
+    def _of_one(self, epoch: int, positions: UInt64) -> StreamRows:
         """The samples of positions, where one stream alone is read."""
         size = self._sizes[0]
         if not self.extent.parts and not self.order.repeats_rows:
             rows = self._arrangement(0, epoch).rows(self._of_pass(epoch, positions))
-            return Places(np.zeros(len(rows), dtype=np.int32), rows, np.full(len(rows), epoch, dtype=np.uint64))
+            return StreamRows(np.zeros(len(rows), dtype=np.int32), rows, np.full(len(rows), epoch, dtype=np.uint64))
         passes, offsets = self.extent.back(epoch, self._of_pass(epoch, positions), size)
         rows = np.empty(len(offsets), dtype=np.uint64)
         for number in np.unique(passes).tolist():
@@ -148,7 +148,7 @@ class EpochOrder:
             rows[at] = self._arrangement(0, number).rows(offsets[at])
         if self.order.repeats_rows:
             passes = self._draws(passes, offsets, np.uint64(size))
-        return Places(np.zeros(len(rows), dtype=np.int32), rows, passes)
+        return StreamRows(np.zeros(len(rows), dtype=np.int32), rows, passes)
 
     @staticmethod
     def _draws(passes: UInt64, offsets: UInt64, sizes: UInt64 | np.uint64) -> UInt64:
@@ -156,12 +156,12 @@ class EpochOrder:
         with np.errstate(over="ignore"):
             return passes * sizes + offsets
 
-    def _placed(self, epoch: int, chunk: int) -> Places:
+    def _mixed_rows(self, epoch: int, chunk: int) -> StreamRows:
         """The samples of a chunk of positions of a mixture: each stream is asked once for many of them."""
         end = min(self.total, (chunk + 1) * self._chunk_size)
-        return self._placed_at(epoch, np.arange(chunk * self._chunk_size, end, dtype=np.uint64))
+        return self._mixed_rows_at(epoch, np.arange(chunk * self._chunk_size, end, dtype=np.uint64))
 
-    def _placed_at(self, epoch: int, positions: UInt64) -> Places:
+    def _mixed_rows_at(self, epoch: int, positions: UInt64) -> StreamRows:
         """The samples of some positions of a mixture."""
         streams, uses = self.uses(epoch, positions)
         sizes = np.array(self._sizes, dtype=np.uint64)[streams]
@@ -172,7 +172,7 @@ class EpochOrder:
         for at in np.split(by, turns) if len(by) else ():  # one turn per stream and pass
             arranged = self._arrangement(int(streams[at[0]]), int(passes[at[0]]))
             rows[at] = arranged.rows(offsets[at])
-        return Places(streams, rows, self._draws(passes, offsets, sizes) if self.order.repeats_rows else passes)
+        return StreamRows(streams, rows, self._draws(passes, offsets, sizes) if self.order.repeats_rows else passes)
 
     def uses(self, epoch: int, positions: UInt64) -> tuple[NDArray[np.int32], UInt64]:
         """Return stream and use of each position of a mixture.
@@ -210,10 +210,10 @@ class EpochOrder:
         A row that an earlier plan delivered has none in the epoch in which the run was rebased.
         """
         if self.mixture is None:
-            found = self.extent.on(epoch, lambda number: self._arrangement(0, number).places_of(row), self._sizes[0])
+            found = self.extent.on(epoch, lambda number: self._arrangement(0, number).positions_of(row), self._sizes[0])
             if epoch == self._rebased:
                 begun = np.array(found, dtype=np.uint64) + np.uint64(epoch * self.total)
-                bounds = self._left_overs[0].own(begun)  # type: ignore[union-attr]  # rebased
+                bounds = self._left_overs[0].plan_uses(begun)  # type: ignore[union-attr]  # rebased
                 return [int(each) for each in bounds if 0 <= each < self.length(epoch)]
             return found
         total = self._sizes[stream]
@@ -223,12 +223,12 @@ class EpochOrder:
         for first, end in self.next_uses(stream, *bounds):
             for number in passes_of(first, end, total):
                 each = [
-                    use_of(number, position, total) for position in self._arrangement(stream, number).places_of(row)
+                    use_of(number, position, total) for position in self._arrangement(stream, number).positions_of(row)
                 ]
                 uses += [use for use in each if first <= use < end]
         used = np.array(uses, dtype=np.uint64)
         left_over = self._left_overs.get(stream)
-        numbers = used if left_over is None else left_over.own(used).astype(np.uint64)
+        numbers = used if left_over is None else left_over.plan_uses(used).astype(np.uint64)
         return sorted(self.mixture.join(epoch, np.full(len(used), stream, dtype=np.int32), numbers).tolist())
 
     def _of_pass(self, epoch: int, positions: UInt64) -> UInt64:

@@ -28,12 +28,12 @@ class Nodes:
         """How many nodes there are."""
         return self.world_size // self.ranks_per_node
 
-    def place_of(self, rank: int) -> int:
+    def turn_of(self, rank: int) -> int:
         """Return the place of a rank in each step."""
         node, local = divmod(rank, self.ranks_per_node)
         return local * self.count + node
 
-    def rank_at(self, place: int) -> int:
+    def rank_at(self, turn: int) -> int:
         """Return the rank that has a place: the inverse of `place_of`."""
-        local, node = divmod(place, self.count)
+        local, node = divmod(turn, self.count)
         return node * self.ranks_per_node + local

@@ -121,7 +121,7 @@ class Arrangement(ABC):
     def positions(self, rows: UInt64) -> UInt64:
         """Return the position at which each row is read; shape [P] -> [P], uint64."""
 
-    def places_of(self, row: int) -> list[int]:
+    def positions_of(self, row: int) -> list[int]:
         """Return every position at which a row is read, ascending: one, unless the order repeats or leaves out rows."""
         return [int(each) for each in self.positions(np.array([row], dtype=np.uint64))]
 

@@ -16,28 +16,28 @@ from spiral_stream.sources.files.listing import PACKED, listed_below, shown_file
 from spiral_stream.sources.image_folder import IMAGES, VIDEOS
 from spiral_stream.sources.mds.index import INDEX_FILE
 from spiral_stream.sources.mosaic import is_index_file, is_index_there
-from spiral_stream.sources.serialize import library_kinds, own_source
+from spiral_stream.sources.serialize import library_kinds, plugin_class
 from spiral_stream.sources.source import Source
 from spiral_stream.storage.uri import WEB, is_object
 
 _MISSING = object()
 
 
-def options_of(kind: type[Source], place: str, given: Sequence[str]) -> dict[str, Any]:
+def options_of(kind: type[Source], location: str, given: Sequence[str]) -> dict[str, Any]:
     """Return what a source's constructor takes.
 
     A value is JSON. For a field of text it may be the text itself, without quotes.
 
     Args:
         kind: the source's class.
-        place: the field that says where its rows lie, which is given otherwise.
+        location: the field that says where its rows lie, which is given otherwise.
         given: ``name=value`` each.
 
     Raises:
         SourceError: a name is no option of the source, or is given twice, or a value is of another type.
     """
     types_of = _types(kind)
-    names = [name for name in types_of if name != place]
+    names = [name for name in types_of if name != location]
     found: dict[str, Any] = {}
     for text in given:
         name, mark, value = text.partition("=")
@@ -144,8 +144,8 @@ def source_at(path: str, kind: str | None = None, options: Sequence[str] = ()) -
         SourceError: the kind is unknown or cannot be told, or it has no such option.
     """
     kinds = library_kinds()
-    name = kind or _told(path)
-    found: type[Source] | None = kinds.get(name) or own_source(name)
+    name = kind or _suggested(path)
+    found: type[Source] | None = kinds.get(name) or plugin_class(name)
     if found is None:
         msg = f"{shown(kind)} is no kind of source. Give one of {', '.join(sorted(kinds))}, or one of an installed package"
         raise SourceError(msg)
@@ -197,7 +197,7 @@ def guessed(path: str) -> tuple[str, Mapping[str, str]]:
     return kind, splits
 
 
-def _told(path: str) -> str:
+def _suggested(path: str) -> str:
     """The kind of source that the names of files suggest.
 
     Raises:

@@ -147,9 +147,9 @@ class Refused:
         Raises:
             SourceError: rows may not be left out.
         """
-        self.row(self.place_of(number), reason, data)
+        self.row(self.line_of(number), reason, data)
 
-    def place_of(self, number: int) -> str:
+    def line_of(self, number: int) -> str:
         """Say which line of its file a line of the unit is."""
         if not self.unit.begin:
             return f"line {number}"

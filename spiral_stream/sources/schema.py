@@ -51,11 +51,11 @@ def declared(schema: object, what: str, *, payload: pa.DataType | None = None) -
     return tuple(pairs)
 
 
-def columns(kept: Declared, what: str, *, payload: pa.DataType | None = None) -> pa.Schema:
+def columns(written: Declared, what: str, *, payload: pa.DataType | None = None) -> pa.Schema:
     """Return the schema that `declared` wrote down.
 
     Args:
-        kept: what it wrote.
+        written: what it wrote.
         what: the source, for messages.
         payload: the type of payload columns; None if the source has none.
 
@@ -63,17 +63,17 @@ def columns(kept: Declared, what: str, *, payload: pa.DataType | None = None) ->
         SourceError: a type is unknown.
     """
     try:
-        return pa.schema([_field(name, kind, payload) for name, kind in kept])
+        return pa.schema([_field(name, kind, payload) for name, kind in written])
     except (ValueError, TypeError, IndexError, KeyError, pa.ArrowException) as error:
         known = "" if payload is None else f"; of payload one of {', '.join(SEMANTIC_TYPES)}"
         msg = (
-            f"{what}: schema={shown(kept)} names an unknown type: {error}. Give pyarrow types, or names such as "
+            f"{what}: schema={shown(written)} names an unknown type: {error}. Give pyarrow types, or names such as "
             f'"int64"{known}'
         )
         raise SourceError(msg) from error
 
 
-def need_kept_names(names: Sequence[str], where: str, way_out: str) -> None:
+def need_column_names(names: Sequence[str], where: str, way_out: str) -> None:
     """Refuse names that Lance gives no column.
 
     Raises:

@@ -35,7 +35,7 @@ from spiral_stream.sources.tokens.source import Tokens
 GROUP: Final = "spiral.sources"  # of entry points; each is called as the KIND of the class that it leads to
 
 
-def own_source(kind: str) -> type[Source] | None:
+def plugin_class(kind: str) -> type[Source] | None:
     """Return the class of this kind; None if no installed package and no imported module has one.
 
     Raises:
@@ -54,7 +54,7 @@ def own_source(kind: str) -> type[Source] | None:
     return next(iter(found.values()), None)
 
 
-def need_own_source(source: Source, taken: Mapping[str, type[Source]]) -> None:
+def need_plugin_class(source: Source, taken: Mapping[str, type[Source]]) -> None:
     """Refuse a source of a user's own that could not be opened again after it is saved.
 
     Args:
@@ -77,7 +77,7 @@ def need_own_source(source: Source, taken: Mapping[str, type[Source]]) -> None:
         )
         msg = f'{name}: {said}. A catalog finds the class again by it: KIND: ClassVar[str] = "{name.lower()}"'
         raise SourceError(msg)
-    found = own_source(declared)
+    found = plugin_class(declared)
     if found is not kind:
         other = "no class that is imported" if found is None else _name_of(found)
         msg = f"{name}: its KIND {declared!r} leads to {other}, not to {_name_of(kind)}. Define the class at the top of a module"
@@ -97,7 +97,7 @@ def classes_of(saved: Iterable[str]) -> tuple[type[Source], ...]:
         return ()
     texts = list(saved)
     named = [each for each in plugins if any(f'"kind": {json.dumps(each.KIND)}' in text for text in texts)]
-    return tuple(each for each in named if own_source(each.KIND) is each)
+    return tuple(each for each in named if plugin_class(each.KIND) is each)
 
 
 def need_json(name: str, fields: Mapping[str, Any]) -> None:
@@ -211,7 +211,7 @@ def need_saved(source: Source) -> None:
         SourceError: says what its class lacks.
     """
     if type(source) not in _KINDS.values():
-        need_own_source(source, _KINDS | _MADE)
+        need_plugin_class(source, _KINDS | _MADE)
         again = source_from_json(json.loads(json.dumps(source_to_json(source))))
         if again != source:
             msg = (
@@ -246,7 +246,7 @@ def source_from_json(saved: Mapping[str, Any]) -> Source:
         SourceError: the kind is unknown, or its fields do not fit.
     """
     kind, known = saved.get("kind"), _KINDS | _MADE
-    found = (known.get(kind) or own_source(kind)) if isinstance(kind, str) else None
+    found = (known.get(kind) or plugin_class(kind)) if isinstance(kind, str) else None
     if found is None:
         raise unknown_kind(kind, ", ".join(_KINDS))
     fields = {name: _from_json(value) for name, value in saved.items() if name != "kind"}

@@ -185,9 +185,11 @@ class Reader(ABC):
     allow_outside: bool = True  # whether references may name files that are not below it
     trusting: bool = False  # whether units are compared with what is known of them when they are first read
     remote: bool = False  # whether reading rows waits for a network
-    node_kept: bool = True  # whether the node cache keeps what is read over a network
+    node_cached: bool = True  # whether the node cache keeps what is read over a network
     left_out: str | None = None  # files that lie there and are not read, said once at registration
-    in_place: frozenset[str] = frozenset()  # columns of lists of integers that lie in mapped files: `spans` finds them
+    mapped_lists: frozenset[str] = (
+        frozenset()
+    )  # columns of lists of integers that lie in mapped files: `spans` finds them
     pinned_by: Pinned | None = None  # what pins the files that references name, where the catalog does not
 
     @abstractmethod

@@ -92,14 +92,14 @@ def counted(traffic: Traffic, work: Callable[..., T], *args: Any, **options: Any
         _STREAM.reset(token)
 
 
-def counted_behind(traffic: Traffic, work: Callable[..., T], *args: Any, own: Traffic | None = None) -> T:
-    """Do work that nobody waits for: count what it asks of stores, and neither hits nor waiting; all of it in ``own``."""
-    own, token = Traffic() if own is None else own, _AHEAD.set(True)
+def counted_behind(traffic: Traffic, work: Callable[..., T], *args: Any, given: Traffic | None = None) -> T:
+    """Do work that nobody waits for: count what it asks of stores, and neither hits nor waiting; all of it in ``given``."""
+    given, token = Traffic() if given is None else given, _AHEAD.set(True)
     try:
-        return counted(own, work, *args)
+        return counted(given, work, *args)
     finally:
         _AHEAD.reset(token)
-        traffic.add(**{name: getattr(own, name) for name in _BEHIND})
+        traffic.add(**{name: getattr(given, name) for name in _BEHIND})
 
 
 def behind() -> bool:

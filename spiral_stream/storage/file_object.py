@@ -68,7 +68,7 @@ def read_parts(uri: str, opened: Facts, ranges: Iterable[tuple[int, int]]) -> li
     return [(start, data) for (start, _), data in zip(requests, found, strict=True)]
 
 
-def read_several(asked: Sequence[tuple[str, Facts, int, int]]) -> list[memoryview]:
+def read_several(requests: Sequence[tuple[str, Facts, int, int]]) -> list[memoryview]:
     """Read ranges of several objects together: the URI, what the object is like, the first byte, and the length of each.
 
     Raises:
@@ -76,14 +76,14 @@ def read_several(asked: Sequence[tuple[str, Facts, int, int]]) -> list[memoryvie
     """
     stores: dict[int, tuple[Store, list[int]]] = {}  # by the `id` of a store: places in ``asked``
     gets = []
-    for at, (uri, opened, start, length) in enumerate(asked):
+    for at, (uri, opened, start, length) in enumerate(requests):
         store, key = payload_store_of(uri)
         gets.append(Get(key, start, length, pinned=opened))
         stores.setdefault(id(store), (store, []))[1].append(at)
-    found = [memoryview(b"")] * len(asked)
+    found = [memoryview(b"")] * len(requests)
     for store, indices in stores.values():
         for at, got in zip(indices, store.read([gets[at] for at in indices]), strict=True):
-            uri, opened, _, _ = asked[at]
+            uri, opened, _, _ = requests[at]
             if isinstance(got, SourceError):
                 raise anew(got)
             if (got.facts.size, got.facts.mark) != (opened.size, opened.mark):

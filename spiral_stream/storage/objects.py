@@ -25,9 +25,9 @@ from spiral_stream.storage.faults import fault, not_the_store, warn_of_page
 from spiral_stream.storage.local import too_short
 from spiral_stream.storage.profiles import FLAGS, OF_LANCE, YES, bare, need_values
 from spiral_stream.storage.retry import Patience, ShortError
-from spiral_stream.storage.store import Buffer, Facts, Get, Got, Store, runs_of
+from spiral_stream.storage.store import Buffer, Facts, Get, Got, Store, coalesced
 from spiral_stream.storage.uri import WEB, printable, scheme_of
-from spiral_stream.threads import Stopped, told_to_stop
+from spiral_stream.threads import Stopped, stop_requested
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -83,14 +83,14 @@ class Objects(Store):
         self._reads = _opened(root, options, Patience(0, self._patience.timeout_s))
 
     def stat(self, key: str) -> Facts:
-        self._need_own_process()
+        self._need_same_process()
         [(facts, _)] = _together([self._patience.tried(partial(self._head, key), self._uri(key), "looked at")])
         return facts
 
     def read(self, wanted: Sequence[Get]) -> list[Got | SourceError]:
-        self._need_own_process()
+        self._need_same_process()
         found: list[Got | SourceError | None] = [None] * len(wanted)
-        runs = runs_of(wanted)
+        runs = coalesced(wanted)
         answers = [self._run(wanted, run) for run in runs]
         for run, answer in zip(runs, _together(answers), strict=True):
             for at, each in zip(run, answer, strict=True):
@@ -169,14 +169,14 @@ class Objects(Store):
     def list(self, prefix: str) -> Iterator[tuple[str, Facts]]:
         import obstore
 
-        self._need_own_process()
+        self._need_same_process()
         if scheme_of(self._root) in WEB:
             where = cut(printable(self._uri(prefix)))
             msg = (
                 f"{where}: a web server lists nothing. Name the files one by one, or by a pattern such as {{000..127}}"
             )
             raise SourceError(msg)
-        with _told(self._uri(prefix), "listed"):
+        with _StoreErrors(self._uri(prefix), "listed"):
             parts = iter(obstore.list(self._store, prefix=prefix.rstrip("/") or None))
         while True:
             with self._waiting(prefix, "listed"):
@@ -191,7 +191,7 @@ class Objects(Store):
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        self._need_own_process()
+        self._need_same_process()
         mode: Any = "create" if absent else "overwrite"
         if unchanged is not None:
             mode = {"e_tag": unchanged.etag} | ({"version": unchanged.version} if unchanged.version else {})
@@ -212,7 +212,7 @@ class Objects(Store):
     def put_file(self, key: str, path: Path) -> None:
         import obstore
 
-        self._need_own_process()
+        self._need_same_process()
         size = path.stat().st_size
         part = max(PART_BYTES, -(-size // MOST_PARTS))
         with self._waiting(key, "written") as answered, path.open("rb") as file:
@@ -222,7 +222,7 @@ class Objects(Store):
     def delete(self, key: str) -> None:
         import obstore
 
-        self._need_own_process()
+        self._need_same_process()
         with self._waiting(key, "deleted"):
             try:
                 obstore.delete(self._store, key)
@@ -233,13 +233,13 @@ class Objects(Store):
     def _waiting(self, key: str, doing: str) -> Iterator[Callable[[], None]]:
         """While the client is called: say so if it waits for long (`Patience.telling`), and turn its errors into ours."""
         uri = self._uri(key)
-        with _told(uri, doing), self._patience.telling(uri) as answered:
+        with _StoreErrors(uri, doing), self._patience.telling(uri) as answered:
             yield answered
 
     def _uri(self, key: str) -> str:
         return f"{self._root}/{key}"
 
-    def _need_own_process(self) -> None:
+    def _need_same_process(self) -> None:
         if os.getpid() != self._pid:  # the client's threads are not there, so a request would never end
             msg = (
                 f"{cut(printable(self._root))}: it was opened before this process was forked, and no connection outlives that. "
@@ -256,7 +256,7 @@ def _parts(file: IO[bytes], size: int, answered: Callable[[], None]) -> Iterator
 
 
 @final
-class _told:  # noqa: N801  read as a word
+class _StoreErrors:
     """Turn the client's errors into ours. Panics of Rust are no `Exception`, and count too."""
 
     def __init__(self, uri: str, doing: str) -> None:
@@ -293,7 +293,7 @@ def _opened(root: str, options: Mapping[str, str], patience: Patience) -> "Objec
             client[option] = value.lower() in YES if option in FLAGS else value
         else:
             config[name] = value
-    with _told(root, "opened"):
+    with _StoreErrors(root, "opened"):
         given: dict[str, Any] = {"client_options": client or None, "retry_config": retry}
         if scheme_of(root) in WEB:
             return from_url(root, **given)
@@ -313,7 +313,7 @@ def _together(answers: "Sequence[Coroutine[Any, Any, T]]") -> list[T]:
 
         all_of_them = asyncio.gather(*(one(each) for each in answers))
         while not (await asyncio.wait((all_of_them,), timeout=_LOOK_S))[0]:
-            if told_to_stop():
+            if stop_requested():
                 all_of_them.cancel()
                 with suppress(asyncio.CancelledError):
                     await all_of_them

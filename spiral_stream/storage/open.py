@@ -11,11 +11,11 @@ from spiral_stream.storage.node_cache.store import NodeStore
 from spiral_stream.storage.objects import Objects
 from spiral_stream.storage.profiles import options_of
 from spiral_stream.storage.store import Store
-from spiral_stream.storage.uri import MEMORY, place_of, scheme_of
+from spiral_stream.storage.uri import MEMORY, parse_uri, scheme_of
 
 _OPEN: Final[dict[tuple[str, frozenset[tuple[str, str]]], Store]] = {}
 _LOCK: Final = threading.Lock()
-_KEPT: Final[dict[int, NodeStore]] = {}  # by the `id` of a store, which is never closed
+_NODE_STORES: Final[dict[int, NodeStore]] = {}  # by the `id` of a store, which is never closed
 _FILES: Final = Files()
 
 
@@ -26,7 +26,7 @@ def store_of(uri: str) -> tuple[Store, str]:
         MissingExtraError: the package that reads it is not installed.
         SourceError: it names no place that is read here, or the options are wrong.
     """
-    root, key = place_of(uri)
+    root, key = parse_uri(uri)
     if not root:
         return _FILES, key
     options = {} if scheme_of(root) == MEMORY else options_of(uri)
@@ -48,7 +48,7 @@ def payload_store_of(uri: str) -> tuple[Store, str]:
     if not isinstance(store, Objects):
         return store, key
     with _LOCK:
-        return _KEPT.setdefault(id(store), NodeStore(store, place_of(uri)[0])), key
+        return _NODE_STORES.setdefault(id(store), NodeStore(store, parse_uri(uri)[0])), key
 
 
 def need_answer(uri: str) -> None:

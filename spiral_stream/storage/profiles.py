@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 from spiral_stream.arguments import door
 from spiral_stream.errors import SourceError, cut, shown
-from spiral_stream.storage.uri import is_object, place_of, printable
+from spiral_stream.storage.uri import is_object, parse_uri, printable
 
 PREFIXES: Final = ("aws_", "azure_", "google_")  # that an option may have
 YES: Final = frozenset(("true", "1", "yes", "y", "on"))
@@ -294,17 +294,17 @@ def _of_file() -> tuple[StorageProfile, ...]:
         facts = path.stat()
     except OSError:
         return _read(profile_file, path)
-    return _kept(profile_file, path, (facts.st_ino, facts.st_mtime_ns, facts.st_size))
+    return _checked_profiles(profile_file, path, (facts.st_ino, facts.st_mtime_ns, facts.st_size))
 
 
 @lru_cache(maxsize=4)
-def _kept(place: str, path: Path, facts: tuple[int, ...]) -> tuple[StorageProfile, ...]:
+def _checked_profiles(place: str, path: Path, facts: tuple[int, ...]) -> tuple[StorageProfile, ...]:
     del facts
     return _read(place, path)
 
 
-def _read(place: str, path: Path) -> tuple[StorageProfile, ...]:
-    where = f"${FILE_ENV}={cut(place)}"
+def _read(file_name: str, path: Path) -> tuple[StorageProfile, ...]:
+    where = f"${FILE_ENV}={cut(file_name)}"
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
@@ -338,7 +338,7 @@ def _profile(name: str, table: Mapping[str, Any], where: str) -> StorageProfile:
         msg = f'{where}: prefix is {found}. Say which URIs the profile is for, such as prefix = "s3://bucket/"'
         raise SourceError(msg)
     if prefix.partition("://")[2]:
-        place_of(prefix)
+        parse_uri(prefix)
     options = {each: _value(value, each, where) for each, value in table.items() if each != "prefix"}
     return StorageProfile(name, prefix, options)
 

@@ -20,13 +20,13 @@ from typing import Final, TypeVar, final
 from spiral_stream.errors import SourceError, warn
 from spiral_stream.storage.counters import count
 from spiral_stream.storage.faults import PLAIN_HTTP, fault
-from spiral_stream.storage.uri import place_of
+from spiral_stream.storage.uri import parse_uri
 
 FIRST_PAUSE_S: Final = 0.1
 MOST_PAUSE_S: Final = 15.0
 TELL_AFTER_S: Final = 10.0
 _TELL_EVERY_S: Final = 60.0
-_TOLD: Final[dict[str, float]] = {}  # root -> when
+_WARNED: Final[dict[str, float]] = {}  # root -> when
 _PASSING: Final = frozenset(("408", "429", "500", "502", "503", "504"))
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _ON_THE_WAY: Final = ("HTTP error", "error sending request", "timed out", "Timeout", "body error", "connection")
@@ -117,10 +117,10 @@ class Patience:
 
 def _tell(uri: str, timeout_s: float) -> None:
     """Warn that a store is slow, or away: once a minute for each store."""
-    root, now = place_of(uri).root, monotonic()
-    if now < _TOLD.get(root, -inf) + _TELL_EVERY_S:
+    root, now = parse_uri(uri).root, monotonic()
+    if now < _WARNED.get(root, -inf) + _TELL_EVERY_S:
         return
-    _TOLD[root] = now
+    _WARNED[root] = now
     warn(
         f"{root} has not answered a request for {TELL_AFTER_S:g} s. It is asked for up to {timeout_s:g} s "
         "(client_retry_timeout in its profile); Ctrl-C ends the wait"

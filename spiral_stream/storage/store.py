@@ -147,7 +147,7 @@ def what_differs(size: int, now: int, etag: str | None) -> str:
     return f"it has another etag ({etag})" if etag else "it has another time"
 
 
-def runs_of(wanted: Sequence[Get]) -> list[list[int]]:
+def coalesced(wanted: Sequence[Get]) -> list[list[int]]:
     """Return which of the asked bytes are read in one request, as places in ``wanted``."""
     runs: list[list[int]] = []
     end = 0

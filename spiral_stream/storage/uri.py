@@ -43,7 +43,7 @@ def printable(text: str) -> str:
     return _QUERY.sub("?...", _HIDDEN.sub("...@", text))
 
 
-def place_of(uri: str) -> Address:
+def parse_uri(uri: str) -> Address:
     """Take a URI apart.
 
     Raises:
@@ -90,7 +90,7 @@ def joined(base: str, name: str) -> str:
     Raises:
         SourceError: it leads out of the root, or has an empty part.
     """
-    root, key = place_of(base)
+    root, key = parse_uri(base)
     if "//" in name:
         raise SourceError(_no_key(name))
     parts: list[str] = []

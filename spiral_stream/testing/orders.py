@@ -38,7 +38,7 @@ def check_order(order: Order, population: Population, passes: Sequence[int] = (0
         if order.repeats_rows:
             some = np.unique(np.linspace(0, population.total - 1, 8).astype(np.int64)).tolist()
             read = [np.flatnonzero(rows == row).tolist() for row in some]
-            assert [arranged.places_of(row) for row in some] == read, f"pass {number}: places_of() misses rows"
+            assert [arranged.positions_of(row) for row in some] == read, f"pass {number}: places_of() misses rows"
         else:
             assert len(np.unique(rows)) == size, f"pass {number} does not read every row exactly once"
             back = arranged.positions(rows)

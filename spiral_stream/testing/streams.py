@@ -99,11 +99,11 @@ def check_resume(make: MakeStream, steps: Sequence[int] | None = None) -> None:
                 next(run)
             state = first.state_dict()
             run.close()  # type: ignore[attr-defined]  # a generator
-            assert _place(first.state_dict()) == _place(state), f"after step {stop}: leaving the loop moves the place"
+            assert _turn(first.state_dict()) == _turn(state), f"after step {stop}: leaving the loop moves the place"
         with make() as second, make() as third:
             second.load_state_dict(json.loads(json.dumps(state)))
             again = second.state_dict()
-            assert _place(again) == _place(state), f"after step {stop}: loading the state moves the place"
+            assert _turn(again) == _turn(state), f"after step {stop}: loading the state moves the place"
             third.load_state_dict(again)
             tail = [frozen(batch) for batch in third]
         rest = expected[stop:] if stop < len(expected) else following
@@ -112,7 +112,7 @@ def check_resume(make: MakeStream, steps: Sequence[int] | None = None) -> None:
             assert same(rest[at], batch), f"resumed after step {stop}: batch {at} of the rest differs"
 
 
-def _place(state: Mapping[str, Any]) -> tuple[Any, ...]:
+def _turn(state: Mapping[str, Any]) -> tuple[Any, ...]:
     return state["epoch"], state["batch"], state["step"]
 
 

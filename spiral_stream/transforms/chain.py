@@ -223,7 +223,7 @@ class MaskProgram:
             if isinstance(part, ImageProgram):
                 if part.steps:
                     sizes = np.array([each.shape[:2] for each in now], np.int32)
-                    geometry = part.placed(sizes[:, 0], sizes[:, 1], keys)
+                    geometry = part.geometries(sizes[:, 0], sizes[:, 1], keys)
                     now = [nearest.cut(each, geometry, i) for i, each in enumerate(now)]
                 continue
             part_keys = part.keys(keys)

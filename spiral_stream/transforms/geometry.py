@@ -105,11 +105,11 @@ def _matrix(part: ImageProgram | Link, size: Size, key: np.uint64) -> tuple[Matr
         return part.step.matrix(*size, part.keys(keys)[0]), size
     if not part.steps:
         return None, size
-    at = part.placed(np.array([size[0]], np.int32), np.array([size[1]], np.int32), keys)
-    return _placed(at), (int(at.window_h[0]), int(at.window_w[0]))
+    at = part.geometries(np.array([size[0]], np.int32), np.array([size[1]], np.int32), keys)
+    return _moved(at), (int(at.window_h[0]), int(at.window_w[0]))
 
 
-def _placed(at: Placement) -> Matrix:
+def _moved(at: Placement) -> Matrix:
     x, y = at.resized_w[0] / at.width[0], at.resized_h[0] / at.height[0]
     out = np.array(
         [[x, 0, -at.left[0] * x - at.window_left[0]], [0, y, -at.top[0] * y - at.window_top[0]]], dtype=np.float64

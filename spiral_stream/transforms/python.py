@@ -65,7 +65,7 @@ class Function:
     @property
     def name(self) -> str:
         """The function's own name, for messages."""
-        return own_name(self.function)
+        return spelt_name(self.function)
 
     def run(self, table: pa.Table, keys: NDArray[np.uint64]) -> pa.Array:
         """Call the function for some samples.
@@ -160,13 +160,13 @@ class UnnamedFunction:
     def __rshift__(self, name: str) -> NamedFunction:
         """Name the column that the function gives."""
         if not isinstance(name, str) or not name:
-            function_name = own_name(self.function)
+            function_name = spelt_name(self.function)
             msg = f'fn({function_name}) >> {shown(name)}: give the name of the new column, as in fn({function_name}) >> "score"'
             raise PlanError(msg)
         return NamedFunction(self.function, name)
 
 
-@door(PlanError, kept=("function",))
+@door(PlanError, excepted=("function",))
 def fn(function: Callable[..., Any]) -> UnnamedFunction:
     """Let ``>>`` name the column that a function gives, as it does for `Tokenize`. A bare function of Python has no ``>>``.
 
@@ -195,7 +195,7 @@ def named_function(what: Any, name: str | None) -> tuple[Any, str | None]:
         PlanError: it is named twice, or waits for its name.
     """
     if isinstance(what, UnnamedFunction):
-        spelt = own_name(what.function)
+        spelt = spelt_name(what.function)
         msg = f'map: fn({spelt}) has no name yet. Write fn({spelt}) >> "score", or give the function itself and name="score"'
         raise PlanError(msg)
     if isinstance(what, Transform):
@@ -206,7 +206,7 @@ def named_function(what: Any, name: str | None) -> tuple[Any, str | None]:
     if not isinstance(what, NamedFunction):
         return what, name
     if name is not None:
-        spelt = own_name(what.function)
+        spelt = spelt_name(what.function)
         msg = (
             f"map: fn({spelt}) >> {what.name!r} names the column, and so does name={shown(name)}. Leave one of them out"
         )
@@ -232,7 +232,7 @@ def need_no_function(what: Named, given: Mapping[str, Any]) -> None:
             raise PlanError(msg)
 
 
-def own_name(function: Callable[..., Any]) -> str:
+def spelt_name(function: Callable[..., Any]) -> str:
     """Return a function's own name, for messages."""
     return str(getattr(function, "__qualname__", None) or type(function).__name__)
 

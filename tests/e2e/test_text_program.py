@@ -113,7 +113,7 @@ def test_ten_billion_samples_are_prepared_at_once(root: Path, monkeypatch: pytes
     begun = time.process_time()
     with program(monkeypatch, root) as train:
         assert train.stages.epochs.mixture.quotas(0).tolist() == [7 * 10**9, 10**9, 2 * 10**9]
-        places = train.stages.epochs.places(3, np.arange(10**10 - 8192, 10**10, dtype=np.uint64))
+        places = train.stages.epochs.stream_rows(3, np.arange(10**10 - 8192, 10**10, dtype=np.uint64))
         used = time.process_time() - begun
         peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments  # noqa: E402  after the skip
 
-from spiral_stream.adapters.trainer import PLACE_FILE, StreamTrainer  # noqa: E402  after the skip
+from spiral_stream.adapters.trainer import POSITION_FILE, StreamTrainer  # noqa: E402  after the skip
 
 pytestmark = [
     pytest.mark.e2e,
@@ -124,7 +124,7 @@ def test_a_resumed_run_sees_the_rest_and_ends_with_the_same_weights(texts: Path,
     expected = bare(texts, formed, len(whole.saw))
     saved = options.get("save_steps", 10)
     checkpoint = tmp_path / f"checkpoint-{saved}"
-    place = json.loads((checkpoint / PLACE_FILE).read_text())["stream"]
+    place = json.loads((checkpoint / POSITION_FILE).read_text())["stream"]
     had = min(
         len(expected), {"epochs, accumulated": 19}.get(name, saved * options.get("gradient_accumulation_steps", 1))
     )

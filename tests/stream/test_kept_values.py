@@ -88,7 +88,7 @@ def test_values_that_differ_are_found_when_they_are_opened(
 
 def test_one_process_looks_for_all_and_once(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    monkeypatch.setattr("spiral_stream.runtime.run.opened_plan.check_kept", lambda stages, seed: looked.append(seed))
+    monkeypatch.setattr("spiral_stream.runtime.run.opened_plan.check_cached", lambda stages, seed: looked.append(seed))
     plan, _ = PLANS["map"]
     with collated(plan(sampled(catalog)).cache()) as stream:
         stream.materialize(lambda _: None)

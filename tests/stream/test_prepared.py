@@ -349,7 +349,7 @@ def test_resuming_costs_the_same_everywhere(catalog: sp.Catalog, monkeypatch: py
     make = maker(catalog, batch_size=2, prefetch=1)
     fetched: list[int] = []
     placed: list[int] = []
-    fetch, places = OpenRelation.fetch, EpochOrder.places
+    fetch, places = OpenRelation.fetch, EpochOrder.stream_rows
 
     def counting(self: OpenRelation, ordinals: Any, columns: Any) -> Any:
         fetched.append(len(ordinals))
@@ -362,7 +362,7 @@ def test_resuming_costs_the_same_everywhere(catalog: sp.Catalog, monkeypatch: py
     with make() as stream:
         states = [stream.state_dict() for _ in stream]
     monkeypatch.setattr(OpenRelation, "fetch", counting)
-    monkeypatch.setattr(EpochOrder, "places", placing)
+    monkeypatch.setattr(EpochOrder, "stream_rows", placing)
     costs = []
     for share in (0.01, 0.5, 0.98):
         fetched.clear()

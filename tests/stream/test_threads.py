@@ -18,7 +18,7 @@ import spiral_stream as sp
 from spiral_stream import threads
 from spiral_stream.errors import SpiralWarning
 from spiral_stream.runtime.columns import tokens
-from spiral_stream.threads import OwnThread, ThreadShare, ToldLock, Workers, doing, sharing, thread_share
+from spiral_stream.threads import StreamThread, ThreadShare, WatchedLock, Workers, doing, sharing, thread_share
 from tests.fixtures import texts
 from tests.fixtures.streams import maker, our_threads
 
@@ -96,11 +96,11 @@ def test_a_thread_that_was_told_to_stop_stops_at_the_end_of_its_call(gate: threa
             gate.wait(WAIT_S)
         came.append("after")
 
-    thread = OwnThread(work, "spiral-test")
+    thread = StreamThread(work, "spiral-test")
     thread.start()
     while not came:
         time.sleep(0.001)
-    thread.told_to_stop = True
+    thread.stop_requested = True
     gate.set()
     thread.join(WAIT_S)
 
@@ -113,12 +113,12 @@ def test_an_error_of_a_call_is_not_hidden_by_the_stop() -> None:
     def work() -> None:
         try:
             with doing("a call"):
-                thread.told_to_stop = True
+                thread.stop_requested = True
                 int("no number")
         except BaseException as error:  # noqa: BLE001
             heard.append(type(error))
 
-    thread = OwnThread(work, "spiral-test")
+    thread = StreamThread(work, "spiral-test")
     thread.start()
     thread.join(WAIT_S)
 
@@ -137,7 +137,7 @@ def test_a_task_is_in_the_words_of_who_submitted_it() -> None:
             pool.submit(inner).result()
 
     with Workers(1, "spiral-test") as pool:
-        thread = OwnThread(outer, "spiral-outer", (pool,))
+        thread = StreamThread(outer, "spiral-outer", (pool,))
         thread.start()
         thread.join(WAIT_S)
         pool.submit(inner).result()
@@ -152,14 +152,14 @@ def test_a_thread_of_somebody_else_does_without_words() -> None:
 
 def test_who_waits_for_a_lock_is_told_who_holds_it(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "TELL_AFTER_S", 0.05)
-    lock, held = ToldLock("the chapters"), threading.Event()
+    lock, held = WatchedLock("the chapters"), threading.Event()
 
     def holds() -> None:
         with lock, doing("a user's function, m:f"):
             held.set()
             gate.wait(WAIT_S)
 
-    thread = OwnThread(holds, "spiral-test")
+    thread = StreamThread(holds, "spiral-test")
     thread.start()
     assert held.wait(WAIT_S)
     opener = threading.Timer(0.2, gate.set)
@@ -171,14 +171,14 @@ def test_who_waits_for_a_lock_is_told_who_holds_it(gate: threading.Event, monkey
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # other libraries warn of forks
 def test_in_a_forked_process_a_lock_is_free_whoever_held_it(gate: threading.Event) -> None:
-    lock, held = ToldLock("the chapters"), threading.Event()
+    lock, held = WatchedLock("the chapters"), threading.Event()
 
     def holds() -> None:
         with lock:
             held.set()
             gate.wait(WAIT_S)
 
-    thread = OwnThread(holds, "spiral-test")
+    thread = StreamThread(holds, "spiral-test")
     thread.start()
     assert held.wait(WAIT_S)
     child = os.fork()
@@ -222,13 +222,13 @@ def test_a_forked_process_has_no_threads_to_end(monkeypatch: pytest.MonkeyPatch)
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the threads that were started, on a machine that has eight cores."""
     names: list[str] = []
-    start = OwnThread.start
+    start = StreamThread.start
 
-    def named(thread: OwnThread) -> None:
+    def named(thread: StreamThread) -> None:
         names.append(thread.name)
         start(thread)
 
-    monkeypatch.setattr(OwnThread, "start", named)
+    monkeypatch.setattr(StreamThread, "start", named)
     monkeypatch.setattr(threads, "available_cores", lambda: 8)
     return names
 

@@ -268,7 +268,7 @@ def test_a_loop_that_waits_long_is_told_for_what(
 def test_a_place_asked_for_while_batches_are_formed_comes_or_says_whom_it_waited_for(
     catalog: sp.Catalog, caches: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "PLACE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(threads, "POSITION_TIMEOUT_S", 0.2)
     with mapped(catalog, gate, formed=True, prefetch=16) as stream:
         gate.shut(
             after=2

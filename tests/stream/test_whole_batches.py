@@ -264,7 +264,7 @@ def test_every_sample_is_delivered_once(catalog: sp.Catalog, case: Case) -> None
     batches = read(case.make(catalog, sp.KeepPartial))
     wanted: Counter[Any] = Counter()
     with case.make(catalog, sp.KeepPartial) as stream:
-        places = stream.stages.epochs.places(0, np.arange(stream.stages.epochs.total, dtype=np.uint64))
+        places = stream.stages.epochs.stream_rows(0, np.arange(stream.stages.epochs.total, dtype=np.uint64))
         for k, each in enumerate(stream.stages.streams):
             name = each.name or "a"
             table = catalog.table(name).to_arrow().to_pylist()

@@ -26,7 +26,7 @@ Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
 UInt64 = NDArray[np.uint64]
 
-BESIDE: Final = ("height", "width", "frames", "short")  # of a picture; U; 1 where chosen of too short a segment
+NARROW: Final = ("height", "width", "frames", "short")  # of a picture; U; 1 where chosen of too short a segment
 _WORDS: Final = 3  # before the table
 _WORD: Final = 8  # bytes
 
@@ -64,40 +64,40 @@ class Clips:
     def __init__(self, count: int) -> None:
         self.addresses: UInt64 = np.zeros(count, dtype=np.uint64)
         self.sizes: Int64 = np.zeros(count, dtype=np.int64)
-        self.beside: Mapping[str, Int32] = {name: np.zeros(count, dtype=np.int32) for name in BESIDE}
+        self.narrow: Mapping[str, Int32] = {name: np.zeros(count, dtype=np.int32) for name in NARROW}
         self._owners: list[Any] = []  # keep the memory alive
 
     @property
     def heights(self) -> Int32:
         """Shape [P]: pixels of each clip's pictures."""
-        return self.beside["height"]
+        return self.narrow["height"]
 
     @property
     def widths(self) -> Int32:
         """Shape [P]: pixels of each clip's pictures."""
-        return self.beside["width"]
+        return self.narrow["width"]
 
-    def put(self, places: Int64, addresses: UInt64, sizes: Int64, beside: Mapping[str, Int32], owner: object) -> None:
+    def put(self, indices: Int64, addresses: UInt64, sizes: Int64, narrow: Mapping[str, Int32], owner: object) -> None:
         """Enter stored clips.
 
         Args:
-            places: shape [Q], int64: where in this object.
+            indices: shape [Q], int64: where in this object.
             addresses: shape [Q], uint64.
             sizes: shape [Q], int64: bytes.
-            beside: shape [Q], int32 each: the columns stored next to the payload.
+            narrow: shape [Q], int32 each: the columns stored next to the payload.
             owner: whatever keeps the addresses valid.
         """
-        self.addresses[places], self.sizes[places] = addresses, sizes
-        for name in BESIDE:
-            self.beside[name][places] = beside[name]
+        self.addresses[indices], self.sizes[indices] = addresses, sizes
+        for name in NARROW:
+            self.narrow[name][indices] = narrow[name]
         self._owners.append(owner)
 
-    def put_rows(self, places: Int64, rows: Rows) -> None:
+    def put_rows(self, indices: Int64, rows: Rows) -> None:
         """Enter Q clips that were made on the fly; none of them is refused."""
         payload = np.frombuffer(rows.payload, dtype=np.uint8)
         ends = np.cumsum(rows.sizes)
         addresses = np.uint64(payload.ctypes.data) + (ends - rows.sizes).astype(np.uint64)
-        self.put(places, addresses, rows.sizes, rows.beside, payload)
+        self.put(indices, addresses, rows.sizes, rows.narrow, payload)
 
     def pick(self, selection: FrameSelection, draws: NDArray[np.float64]) -> Picked:
         """Find the picture of each frame of each clip.
@@ -113,7 +113,7 @@ class Clips:
         count, frames = len(self.sizes), selection.sequence_length
         addresses_PT = np.empty((count, frames), dtype=np.uint64)
         lengths_PT = np.empty((count, frames), dtype=np.int64)
-        short_P = self.beside["short"] == 1
+        short_P = self.narrow["short"] == 1
         for at in range(count):  # 13 us per clip
             chosen, times, segment, offsets = self._head(at)
             if not len(chosen):
@@ -130,7 +130,7 @@ class Clips:
 
     def _head(self, at: int) -> tuple[Int64, Int64, ClipSegment, Int64]:
         """Pictures of the frames (none where the reader chooses), times, segment, and U + 1 offsets of the pictures."""
-        address, size, pictures = int(self.addresses[at]), int(self.sizes[at]), int(self.beside["frames"][at])
+        address, size, pictures = int(self.addresses[at]), int(self.sizes[at]), int(self.narrow["frames"][at])
         if pictures < 1 or size < _WORD * _WORDS:
             damaged(f"it has {pictures} pictures in {size:,} bytes")
         chosen, start, end = _words(address, _WORDS).tolist()

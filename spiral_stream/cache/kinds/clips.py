@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from spiral_stream.cache.fingerprint import clip_facts
 from spiral_stream.cache.kinds.clip_bytes import FetchedClip, clip_bytes
-from spiral_stream.cache.kinds.clip_layout import BESIDE, Bytes, Clips, Int32, Int64, UInt64, bytes_at, damaged, pack
+from spiral_stream.cache.kinds.clip_layout import NARROW, Bytes, Clips, Int32, Int64, UInt64, bytes_at, damaged, pack
 from spiral_stream.cache.kinds.kind import Kind, Rows
 from spiral_stream.cache.kinds.probes import index_of
 from spiral_stream.decoders.image import region
 from spiral_stream.decoders.image.image import decode_jpeg, encode_jpeg, shrink
-from spiral_stream.decoders.limits import CLIPS, KEPT_BYTES, SampleLimits, need_frames, need_pixels
+from spiral_stream.decoders.limits import CACHED_CLIP_BYTES, CLIPS, SampleLimits, need_frames, need_pixels
 from spiral_stream.decoders.video.frame_selection import ClipSegment, FrameSelection, segment_of
 from spiral_stream.decoders.video.video import decode, to_rgb
 from spiral_stream.decoders.video.video_index import VideoIndex
@@ -101,7 +101,7 @@ class ClipKind(Kind):
         count = len(table)
         pieces: list[Bytes] = []
         sizes = np.zeros(count, dtype=np.int64)
-        narrow = {name: np.zeros(count, dtype=np.int32) for name in BESIDE}
+        narrow = {name: np.zeros(count, dtype=np.int32) for name in NARROW}
         refused: dict[int, str] = {}
         source_bytes = 0
         for at in range(count):  # clips, each of 5 ms and more
@@ -118,7 +118,7 @@ class ClipKind(Kind):
             pieces += made
             sizes[at] = sum(map(len, made))
             source_bytes += read
-            for name, value in zip(BESIDE, facts, strict=True):
+            for name, value in zip(NARROW, facts, strict=True):
                 narrow[name][at] = value
         return Rows(b"".join(pieces), sizes, refused, narrow, source_bytes)
 
@@ -200,7 +200,7 @@ class ClipKind(Kind):
         assert opened.fetched is not None
         read = _CountedFile(opened.fetched)
         pictures, height, width = self._pictures(opened.fetched.index, read, opened.wanted_U)
-        payload = pack(pictures, opened.segment, opened.places, chosen=opened.chosen)
+        payload = pack(pictures, opened.segment, opened.frame_indices, chosen=opened.chosen)
         return payload, (height, width, len(pictures), int(opened.short)), read.bytes
 
     def _pictures(self, index: VideoIndex, read: "_CountedFile", wanted_U: Int64) -> tuple[list[Bytes], int, int]:
@@ -218,9 +218,9 @@ class ClipKind(Kind):
                 kept_h, kept_w = pixels.shape[:2]
                 pictures.append(self._picture(pixels))
                 held_frames += len(pictures[-1])
-                if held_frames > KEPT_BYTES:
+                if held_frames > CACHED_CLIP_BYTES:
                     msg = (
-                        f"video: {len(wanted_U):,} frames of one clip take more than {KEPT_BYTES:,} bytes in a cache. "
+                        f"video: {len(wanted_U):,} frames of one clip take more than {CACHED_CLIP_BYTES:,} bytes in a cache. "
                         "Shorten the segment, or keep smaller frames: Frames(shorter_side=..., quality=...)"
                     )
                     raise DataError(msg)
@@ -256,7 +256,7 @@ class OpenedClip:
 
     segment: ClipSegment
     wanted_U: Int64  # noqa: N815  frames of the file
-    places: Int64  # which of them each frame of the sample is; their times where nothing is chosen yet
+    frame_indices: Int64  # which of them each frame of the sample is; their times where nothing is chosen yet
     chosen: bool
     short: bool
     fetched: FetchedClip | None = None

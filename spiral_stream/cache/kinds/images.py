@@ -90,18 +90,18 @@ class ImageKind(Kind):
             return StoredImage(encode_jpeg(pixels, self.profile.quality), *pixels.shape[:2])
         return StoredImage(data, *self.decoder.size(data))
 
-    def read(self, kept: StoredImage) -> Pixels:
+    def read(self, stored: StoredImage) -> Pixels:
         """Return the pixels of a kept row; of raw pixels a view, not a copy.
 
         Raises:
             DataError: the bytes cannot be decoded.
         """
         if isinstance(self.profile, Raw):
-            shape = (kept.height, kept.width, self.decoder.channels)
-            return np.frombuffer(kept.payload, dtype=self.decoder.dtype).reshape(shape)
+            shape = (stored.height, stored.width, self.decoder.channels)
+            return np.frombuffer(stored.payload, dtype=self.decoder.dtype).reshape(shape)
         if isinstance(self.profile, Jpeg):
-            return decode_jpeg(kept.payload, self.decoder.limits.pixels)
-        return self.decoder.decode(kept.payload)
+            return decode_jpeg(stored.payload, self.decoder.limits.pixels)
+        return self.decoder.decode(stored.payload)
 
     @property
     def keeps_pixels(self) -> bool:

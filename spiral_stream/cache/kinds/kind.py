@@ -34,7 +34,7 @@ class Rows:
     payload: Any  # a buffer: the payload of every row, end to end
     sizes: NDArray[np.int64]  # [P] bytes of each; 0 where refused
     refused: Mapping[int, str]  # place -> why the row has no payload
-    beside: Mapping[str, NDArray[np.int32]]  # [P] each: columns stored next to the payload
+    narrow: Mapping[str, NDArray[np.int32]]  # [P] each: columns stored next to the payload
     source_bytes: int  # read to make them
 
 

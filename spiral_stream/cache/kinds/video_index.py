@@ -27,7 +27,7 @@ from spiral_stream.sources.references.ranged import locate
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.threads import Workers, thread_share
 
-BESIDE: Final = ("frames", "duration_ms", "height", "width", "milli_fps", "key_distance", "rotation", "segment_frames")
+NARROW: Final = ("frames", "duration_ms", "height", "width", "milli_fps", "key_distance", "rotation", "segment_frames")
 TOGETHER: Final = 16  # objects that are looked at
 _MOST: Final = np.iinfo(np.int32).max
 
@@ -53,7 +53,7 @@ class IndexKind(Kind):
         return "video index"
 
     def facts(self) -> dict[str, object]:
-        return index_facts(self.relation, self.column, len(BESIDE), timed=self.timed)
+        return index_facts(self.relation, self.column, len(NARROW), timed=self.timed)
 
     def keep_rows(self, table: pa.Table, base: Reach | str) -> Rows:
         """Make the indexes of P references, and the facts of their files; see `Kind.keep_rows`.
@@ -65,7 +65,7 @@ class IndexKind(Kind):
         """
         count = len(table)
         sizes = np.zeros(count, np.int64)
-        beside_KP = np.zeros((len(BESIDE), count), np.int32)
+        beside_KP = np.zeros((len(NARROW), count), np.int32)
         payloads: list[bytes] = []
         refused: dict[int, str] = {}
         source_bytes = 0
@@ -90,7 +90,7 @@ class IndexKind(Kind):
             payloads.append(payload)
             sizes[at] = len(payload)
             beside_KP[:, at] = [*_facts(index), segment.frames]
-        narrow = dict(zip(BESIDE, beside_KP, strict=True))
+        narrow = dict(zip(NARROW, beside_KP, strict=True))
         return Rows(b"".join(payloads), sizes, refused, narrow, source_bytes)
 
     def _look_together(self, table: pa.Table, base: Reach | str) -> None:

@@ -58,7 +58,7 @@ def _batch(schema: pa.Schema, offsets: NDArray[np.uint32], rows: Rows) -> pa.Rec
     )
     columns = [
         pa.array(offsets, pa.uint32()),
-        *(pa.array(values, pa.int32()) for values in rows.beside.values()),
+        *(pa.array(values, pa.int32()) for values in rows.narrow.values()),
         pa.array(reasons, pa.string()),
         pa.ExtensionArray.from_storage(kind, storage),
     ]

@@ -25,12 +25,12 @@ def _payload() -> pa.Field:
     )
 
 
-def schema_of(beside: Iterable[str]) -> pa.Schema:
+def schema_of(narrow: Iterable[str]) -> pa.Schema:
     """Return the columns of a part: the row's place in its shard, the kind's own columns, and the payload."""
     return pa.schema(
         [
             pa.field(ROW, pa.uint32(), nullable=False),
-            *(pa.field(name, pa.int32(), nullable=False) for name in beside),
+            *(pa.field(name, pa.int32(), nullable=False) for name in narrow),
             pa.field(REFUSED, pa.string()),
             _payload(),
         ]

@@ -58,7 +58,7 @@ class CachedShard:
             _descriptor(t, "position") + np.uint64(0 if m is None else m.address) for t, m in parts
         )  # [N]
         names = [name for name in tables[0].column_names if name not in (ROW, REFUSED, PAYLOAD)]
-        self.beside: Mapping[str, NDArray[np.int32]] = {name: column(_numpy(t[name]) for t in tables) for name in names}
+        self.narrow: Mapping[str, NDArray[np.int32]] = {name: column(_numpy(t[name]) for t in tables) for name in names}
         dense = len(offsets) == int(offsets[-1]) + 1
         self._offsets = None if dense else offsets
         self._reasons = _reasons(tables, first)
@@ -68,7 +68,7 @@ class CachedShard:
     @property
     def nbytes(self) -> int:
         """Resident bytes, mapped payload aside."""
-        arrays = [self.sizes, self.addresses, *self.beside.values()]
+        arrays = [self.sizes, self.addresses, *self.narrow.values()]
         offsets = 0 if self._offsets is None else self._offsets.nbytes
         return sum(each.nbytes for each in arrays) + offsets + sum(100 + len(text) for text in self._reasons.values())
 

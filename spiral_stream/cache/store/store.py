@@ -103,7 +103,7 @@ class CacheStore:
         from lance.fragment import write_fragments
 
         first = next(chunks)
-        schema = schema_of(first[1].beside)
+        schema = schema_of(first[1].narrow)
         part = PartRows(schema, shard_rows)
         try:
             self.ledger.folder.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ class CacheStore:
         msg = f"cache: {self._data} was committed by others {_COMMIT_TRIES} times in a row. Run the build again"
         raise CacheError(msg)
 
-    def _commit(self, asked: set[str]) -> int | None:
+    def _commit(self, first_try: set[str]) -> int | None:
         """One try: the version that has all parts, or those of the first try; None if it has to be looked at again."""
         import lance
         from lance.fragment import FragmentMetadata
@@ -170,10 +170,10 @@ class CacheStore:
         if dataset is None and not entries:
             return 0
         have = set(files_of(dataset))
-        if dataset is not None and ((asked and asked <= have) or sorted(parts_of(dataset)) == sorted(parts)):
+        if dataset is not None and ((first_try and first_try <= have) or sorted(parts_of(dataset)) == sorted(parts)):
             self._record(dataset)
             return int(dataset.version)
-        asked.update(() if asked else (entry.file for entry in entries))
+        first_try.update(() if first_try else (entry.file for entry in entries))
         sums = {entry.file: entry.sums for entry in entries if entry.sums is not None}
         schema = self._schema_of(entries[0]) if dataset is None else dataset.schema
         schema = schema.with_metadata({PARTS: json.dumps(parts).encode(), SUMS: json.dumps(sums).encode()})

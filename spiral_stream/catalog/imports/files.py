@@ -63,14 +63,16 @@ def listed(source: ImportedSource) -> list[ImportUnit]:
     return files
 
 
-def changed_files(source: ImportedSource, kept: ImportedRows, *, same_bytes: bool) -> list[str]:
+def changed_files(source: ImportedSource, imported: ImportedRows, *, same_bytes: bool) -> list[str]:
     """Return the names of files that were added, changed or removed since a snapshot; reads no rows.
 
     Raises:
         SourceError: nothing is there, or the snapshot cannot be read.
     """
-    then = Snapshot.load(kept.uri, kept.snapshot).files()
-    now = {file.name: file.content_key for file in known_files(Path(kept.uri), listed(source), same_bytes=same_bytes)}
+    then = Snapshot.load(imported.uri, imported.snapshot).files()
+    now = {
+        file.name: file.content_key for file in known_files(Path(imported.uri), listed(source), same_bytes=same_bytes)
+    }
     return sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
 
 

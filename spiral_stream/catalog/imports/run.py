@@ -24,21 +24,21 @@ from numpy.typing import NDArray
 from spiral_stream.catalog.holding import Hold
 from spiral_stream.catalog.imports.files import known_files, listed
 from spiral_stream.catalog.imports.snapshot import committed
-from spiral_stream.catalog.imports.unit import KeptUnit, import_units
+from spiral_stream.catalog.imports.unit import ImportedUnit, import_units
 from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.relation.on_store import bring_import
 from spiral_stream.catalog.relation.refused import REFUSED, refused_path, sweep_refused
 from spiral_stream.derived.index import keys_of
 from spiral_stream.derived.work.executors import Shared, builders_in_force
 from spiral_stream.derived.work.make import Job, Maker, Shards, Target, make, refusals
-from spiral_stream.display.progress import told, working
+from spiral_stream.display.progress import shown_report, working
 from spiral_stream.errors import SourceError, SpiralError, cut, warn
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.publish import drafts, new_draft, sweep_draft, take_out, write_file
 from spiral_stream.integrity.seal import read_json, sealed_json
 from spiral_stream.sources.import_source import FILE, INDEX, ImportedSource, ImportUnit
 from spiral_stream.sources.internal.imported import (
-    PLACED,
+    LINE_COLUMNS,
     ROWS,
     SNAPSHOTS,
     UNITS,
@@ -96,16 +96,16 @@ def imported(
         if missing.any():
             _sweep(folder, known)
             with working(f"reading {len(units):,} files", "rows") as shown:
-                make(_Units(source, schema, units, target, told(report, shown)), builders_in_force)
-        drafted = [target.kept(unit) for unit in units]
+                make(_Units(source, schema, units, target, shown_report(report, shown)), builders_in_force)
+        drafted = [target.drafted(unit) for unit in units]
         _warn(drafted)
         return ImportedRows(source, str(folder), committed(folder, schema, units, drafted))
 
 
-def _warn(kept: Sequence[KeptUnit]) -> None:
+def _warn(units: Sequence[ImportedUnit]) -> None:
     """Say that rows were left out."""
-    if refused := sum(each.refused for each in kept):
-        first = next(text for each in kept for text in each.examples)
+    if refused := sum(each.refused for each in units):
+        first = next(text for each in units for text in each.examples)
         msg = (
             f"{refused:,} rows could not be read and are left out, such as {first}. catalog.refused(name) returns them"
         )
@@ -126,7 +126,7 @@ def _columns(schema: pa.Schema) -> pa.Schema:
         raise SourceError(msg)
     for name, kind in ((FILE, pa.utf8()), (INDEX, pa.int64())):
         if name not in schema.names:
-            schema = schema.append(pa.field(name, kind, metadata={PLACED: b"import"}))
+            schema = schema.append(pa.field(name, kind, metadata={LINE_COLUMNS: b"import"}))
     return schema.remove_metadata()
 
 
@@ -135,13 +135,13 @@ def _folder_key(source: ImportedSource, schema: pa.Schema) -> str:
     return content_key("import", _VERSION, json.dumps(options, sort_keys=True), schema.serialize().to_pybytes())
 
 
-def _known(folder: Path, before: ImportedRows | None) -> dict[str, KeptUnit]:
+def _known(folder: Path, before: ImportedRows | None) -> dict[str, ImportedUnit]:
     """What the newest snapshot says of the units, by content key; notes of single units add to it."""
     paths = sorted((folder / SNAPSHOTS).glob("*.sealed.arrow"), key=lambda path: path.stat().st_mtime_ns)
     names = [path.name.split(".")[0] for path in paths[-1:]]
     if before is not None and Path(before.uri) == folder:
         names.append(before.snapshot)
-    found: dict[str, KeptUnit] = {}
+    found: dict[str, ImportedUnit] = {}
     for name in dict.fromkeys(names):
         with suppress(SpiralError):  # a damaged one: its units are read again
             bring_import(folder, name)
@@ -149,16 +149,16 @@ def _known(folder: Path, before: ImportedRows | None) -> dict[str, KeptUnit]:
     return found
 
 
-def _units_of(table: pa.Table) -> dict[str, KeptUnit]:
+def _units_of(table: pa.Table) -> dict[str, ImportedUnit]:
     found: dict[str, list[dict[str, Any]]] = {}
     for row in table.to_pylist():
         found.setdefault(row["key"], []).append(row)
-    return {key: _kept_unit(sorted(rows, key=lambda row: int(row["part"]))) for key, rows in found.items()}
+    return {key: _unit_of(sorted(rows, key=lambda row: int(row["part"]))) for key, rows in found.items()}
 
 
-def _kept_unit(rows: Sequence[dict[str, Any]]) -> KeptUnit:
+def _unit_of(rows: Sequence[dict[str, Any]]) -> ImportedUnit:
     live = [row for row in rows if row["rows"]]
-    return KeptUnit(
+    return ImportedUnit(
         rows=tuple(row["rows"] for row in live),
         kept_bytes=tuple(row["kept_bytes"] for row in live),
         fragments=tuple(row["fragment"] for row in live),
@@ -173,7 +173,7 @@ def _kept_unit(rows: Sequence[dict[str, Any]]) -> KeptUnit:
 class _Target(Target):
     """The units of one source under way."""
 
-    def __init__(self, folder: Path, keys: Sequence[str], known: dict[str, KeptUnit]) -> None:
+    def __init__(self, folder: Path, keys: Sequence[str], known: dict[str, ImportedUnit]) -> None:
         self.folder, self._keys, self._found = folder, keys, known
         self._read = self._snapshots()
         self._noted = self._names()
@@ -199,7 +199,7 @@ class _Target(Target):
         alive, self._seen = signs != self._seen, signs
         return len(self._noted) + len(self._found) != before or alive
 
-    def kept(self, unit: ImportUnit) -> KeptUnit:
+    def drafted(self, unit: ImportUnit) -> ImportedUnit:
         """Return what is kept of a unit that is not missing.
 
         Raises:
@@ -211,16 +211,16 @@ class _Target(Target):
         if unit.content_key in self._found:
             return self._found[unit.content_key]
         try:
-            return KeptUnit.parsed(read_json(path))
+            return ImportedUnit.parsed(read_json(path))
         except (SpiralError, TypeError) as error:
             path.unlink(missing_ok=True)
             msg = f"import of {cut(unit.path)}: what was noted of it is damaged, and was removed. Register it again"
             raise SourceError(msg) from error
 
-    def note(self, key: str, kept: KeptUnit) -> None:
+    def note(self, key: str, unit: ImportedUnit) -> None:
         """Say that a unit is done."""
-        write_file(self._note(key), sealed_json(dataclasses.asdict(kept)))
-        self._found[key] = kept
+        write_file(self._note(key), sealed_json(dataclasses.asdict(unit)))
+        self._found[key] = unit
 
     def _note(self, key: str) -> Path:
         return self.folder / UNITS / f"{key}.json"
@@ -243,7 +243,7 @@ class _Job(Job):
 
 
 @final
-class _Units(Maker[list[KeptUnit]]):
+class _Units(Maker[list[ImportedUnit]]):
     """The missing units of one source."""
 
     ahead = 1
@@ -272,7 +272,7 @@ class _Units(Maker[list[KeptUnit]]):
         args = (self._source, self._schema.serialize().to_pybytes(), [self._all[k] for k in shards], draft)
         return _Job(wanted, import_units, args, lambda: _drop(draft, held), draft, held)
 
-    def enter(self, done: Sequence[tuple[Job, list[KeptUnit]]]) -> None:
+    def enter(self, done: Sequence[tuple[Job, list[ImportedUnit]]]) -> None:
         for job, made in done:
             assert isinstance(job, _Job)
             [shards] = job.leases.values()
@@ -317,7 +317,7 @@ def _drop(draft: Path, held: Held) -> None:
     held.release()
 
 
-def _sweep(folder: Path, known: dict[str, KeptUnit]) -> None:
+def _sweep(folder: Path, known: dict[str, ImportedUnit]) -> None:
     """Remove what killed imports left: drafts, and files that no unit names."""
     for path in drafts(folder / _DRAFTS):
         sweep_draft(path)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spiral_stream.catalog.imports.unit import KeptUnit
+from spiral_stream.catalog.imports.unit import ImportedUnit
 from spiral_stream.catalog.lock import locked
 from spiral_stream.errors import SourceError
 from spiral_stream.integrity.publish import publish_file
@@ -17,7 +17,7 @@ from spiral_stream.sources.lance.fragments import commit_fragments
 from spiral_stream.sources.source import content_key
 
 
-def committed(folder: Path, schema: pa.Schema, units: Sequence[ImportUnit], kept: Sequence[KeptUnit]) -> str:
+def committed(folder: Path, schema: pa.Schema, units: Sequence[ImportUnit], imported: Sequence[ImportedUnit]) -> str:
     """Make the units' fragments a version of the dataset, and note it as a snapshot; returns its name.
 
     Raises:
@@ -28,14 +28,14 @@ def committed(folder: Path, schema: pa.Schema, units: Sequence[ImportUnit], kept
         with suppress(SourceError):  # a damaged one is written again
             Snapshot.load(str(folder), name)
             return name
-    fragments = [text for each in kept for text in each.fragments]
+    fragments = [text for each in imported for text in each.fragments]
     if not fragments:
-        skipped = sum(each.refused for each in kept)
-        msg = f"the files have no rows{f'; {skipped:,} were left out, such as {kept[0].examples[0]}' if skipped else ''}. "
+        skipped = sum(each.refused for each in imported)
+        msg = f"the files have no rows{f'; {skipped:,} were left out, such as {imported[0].examples[0]}' if skipped else ''}. "
         raise SourceError(msg + "Register the source when it has some")
     with locked(folder / "committing", str(folder)):
         version = commit_fragments(folder / ROWS, schema, fragments)
-        table = pa.Table.from_pylist(_lines(units, kept), SNAPSHOT)
+        table = pa.Table.from_pylist(_lines(units, imported), SNAPSHOT)
         with publish_file(snapshot_path(str(folder), name)) as draft, pa.OSFile(str(draft), "wb") as sink:
             marked = Snapshot(table, version, schema).marked()
             with pa.ipc.new_file(sink, marked.schema) as writer:
@@ -45,19 +45,19 @@ def committed(folder: Path, schema: pa.Schema, units: Sequence[ImportUnit], kept
     return name
 
 
-def _lines(units: Sequence[ImportUnit], kept: Sequence[KeptUnit]) -> list[dict[str, Any]]:
+def _lines(units: Sequence[ImportUnit], imported: Sequence[ImportedUnit]) -> list[dict[str, Any]]:
     """The rows of a snapshot. The parts of a file follow each other."""
     found: list[dict[str, Any]] = []
     file, base = "", 0
-    for unit, each in zip(units, kept, strict=True):
+    for unit, each in zip(units, imported, strict=True):
         base = base if unit.of is not None and unit.of.name == file else 0
         found += _parts(unit, each, base)
         file, base = unit.file.name, base + sum(each.rows)
     return found
 
 
-def _parts(unit: ImportUnit, kept: KeptUnit, base: int) -> Iterator[dict[str, Any]]:
-    count = max(1, len(kept.rows))
+def _parts(unit: ImportUnit, imported: ImportedUnit, base: int) -> Iterator[dict[str, Any]]:
+    count = max(1, len(imported.rows))
     files = [each.file for each in unit.files or (unit,)]
     for k in range(count):
         yield {
@@ -65,18 +65,18 @@ def _parts(unit: ImportUnit, kept: KeptUnit, base: int) -> Iterator[dict[str, An
             "key": unit.content_key,
             "part": k,
             "parts": count,
-            "rows": kept.rows[k] if kept.rows else 0,
-            "kept_bytes": kept.kept_bytes[k] if kept.rows else 0,
-            "fragment": kept.fragments[k] if kept.rows else "",
+            "rows": imported.rows[k] if imported.rows else 0,
+            "kept_bytes": imported.kept_bytes[k] if imported.rows else 0,
+            "fragment": imported.fragments[k] if imported.rows else "",
             "source_bytes": 0 if k else unit.size_bytes,
-            "refused": 0 if k else kept.refused,
-            "examples": [] if k else list(kept.examples),
-            "cpu_s": 0.0 if k else kept.cpu_s,
+            "refused": 0 if k else imported.refused,
+            "examples": [] if k else list(imported.examples),
+            "cpu_s": 0.0 if k else imported.cpu_s,
             "files": []
             if k
             else [
                 {"name": file.name, "key": file.content_key, "rows": rows}
-                for file, rows in zip(files, kept.files, strict=True)
+                for file, rows in zip(files, imported.files, strict=True)
             ],
             "base": base,
         }

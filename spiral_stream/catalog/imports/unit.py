@@ -13,7 +13,7 @@ from spiral_stream.catalog.relation.refused import REFUSED, write_refused
 from spiral_stream.derived.work.executors import Shared
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.import_source import FILE, INDEX, RAISE, ImportedSource, ImportUnit, Refused
-from spiral_stream.sources.internal.imported import PLACED
+from spiral_stream.sources.internal.imported import LINE_COLUMNS
 from spiral_stream.sources.lance.fragments import draft_fragments
 from spiral_stream.storage.uri import is_object
 from spiral_stream.threads import Workers, thread_share
@@ -28,7 +28,7 @@ _AHEAD: Final = 64  # small objects of one unit, whose rows are held together
 
 @final
 @dataclass(frozen=True, slots=True)
-class KeptUnit:
+class ImportedUnit:
     """What is kept of one unit; also the JSON file that says it is done."""
 
     rows: tuple[int, ...]  # of each fragment
@@ -40,7 +40,7 @@ class KeptUnit:
     cpu_s: float
 
     @classmethod
-    def parsed(cls, noted: dict[str, Any]) -> "KeptUnit":
+    def parsed(cls, noted: dict[str, Any]) -> "ImportedUnit":
         """Return what a JSON file says.
 
         Raises:
@@ -52,11 +52,11 @@ class KeptUnit:
 
 def import_units(
     source: Shared[ImportedSource], schema: bytes, units: Sequence[ImportUnit], draft: Path
-) -> list[KeptUnit]:
+) -> list[ImportedUnit]:
     """Read units and write their rows to a draft; units on a store together. Runs wherever the executor likes."""
     columns = pa.ipc.read_schema(pa.py_buffer(schema))
 
-    def work(k: int) -> KeptUnit:
+    def work(k: int) -> ImportedUnit:
         return _import_unit(source.value, columns, units[k], draft / str(k))
 
     if not is_object(units[0].path) or len(units) == 1:
@@ -65,7 +65,7 @@ def import_units(
         return list(pool.map(work, range(len(units))))
 
 
-def _import_unit(source: ImportedSource, schema: pa.Schema, unit: ImportUnit, draft: Path) -> KeptUnit:
+def _import_unit(source: ImportedSource, schema: pa.Schema, unit: ImportUnit, draft: Path) -> ImportedUnit:
     begun = time.thread_time()
     refused = Refused(unit, getattr(source, "on_error", RAISE))
     rows = _Rows(source, unit, schema, refused)
@@ -81,7 +81,7 @@ def _import_unit(source: ImportedSource, schema: pa.Schema, unit: ImportUnit, dr
         raise SourceError(msg) from error
     if refused.rows:
         write_refused(draft / REFUSED, refused.rows)
-    return KeptUnit(
+    return ImportedUnit(
         rows=tuple(each.rows for each in made),
         kept_bytes=tuple(each.size_bytes for each in made),
         fragments=tuple(each.described for each in made),
@@ -98,7 +98,7 @@ class _Rows:
 
     def __init__(self, source: ImportedSource, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> None:
         self._source, self._unit, self._schema, self._refused = source, unit, schema, refused
-        self._own = pa.schema([field for field in schema if PLACED not in (field.metadata or {})])
+        self._stored_schema = pa.schema([field for field in schema if LINE_COLUMNS not in (field.metadata or {})])
         self._files = unit.files or (unit,)
         self.counts = [0] * len(self._files)
         self._batches = self._joined() if unit.files and source.JOINED else self._one_by_one()
@@ -131,19 +131,19 @@ class _Rows:
                 if rows := len(batch):
                     numbers = np.arange(self.counts[at], self.counts[at] + rows, dtype=np.int64)
                     self.counts[at] += rows
-                    yield self._placed(batch, pa.repeat(name, rows), pa.array(numbers))
+                    yield self._with_lines(batch, pa.repeat(name, rows), pa.array(numbers))
 
     def _read(self) -> Iterator[tuple[ImportUnit, Iterable[pa.RecordBatch]]]:
         for file in self._files:
             self._refused.unit = file
-            yield file, self._source.import_rows(file, self._own, self._refused)
+            yield file, self._source.import_rows(file, self._stored_schema, self._refused)
 
     def _read_ahead(self) -> Iterator[tuple[ImportUnit, Iterable[pa.RecordBatch]]]:
         """As `_read`, of small objects: some are read together."""
 
         def whole(file: ImportUnit) -> tuple[list[pa.RecordBatch], Refused]:
             refused = Refused(file, self._refused.on_error)
-            return list(self._source.import_rows(file, self._own, refused)), refused
+            return list(self._source.import_rows(file, self._stored_schema, refused)), refused
 
         with Workers(thread_share().waiting(TOGETHER), "spiral-import") as pool:
             for begin in range(0, len(self._files), _AHEAD):
@@ -156,17 +156,17 @@ class _Rows:
     def _joined(self) -> Iterator[pa.RecordBatch]:
         """The rows of all files, which say themselves which one they are of, in the order of the files."""
         at_of = {file.name: at for at, file in enumerate(self._files)}
-        for batch in self._source.import_rows(self._unit, self._own, self._refused):
+        for batch in self._source.import_rows(self._unit, self._stored_schema, self._refused):
             parts_at = []
             for name in batch.column(FILE).to_pylist():  # 0.1 us per row
                 at = at_of[name]
                 parts_at.append(self.counts[at])
                 self.counts[at] += 1
             if parts_at:
-                yield self._placed(batch, batch.column(FILE), pa.array(parts_at, pa.int64()))
+                yield self._with_lines(batch, batch.column(FILE), pa.array(parts_at, pa.int64()))
 
-    def _placed(self, batch: pa.RecordBatch, files: pa.Array, places: pa.Array) -> pa.RecordBatch:
-        columns = {FILE: files, INDEX: places, **dict(zip(batch.schema.names, batch.columns, strict=True))}
+    def _with_lines(self, batch: pa.RecordBatch, files: pa.Array, lines: pa.Array) -> pa.RecordBatch:
+        columns = {FILE: files, INDEX: lines, **dict(zip(batch.schema.names, batch.columns, strict=True))}
         if missing := [name for name in self._schema.names if name not in columns]:
             path = cut(self._refused.unit.path)
             msg = f"{path} has no column {missing[0]!r}, which the source has. Register the file separately"

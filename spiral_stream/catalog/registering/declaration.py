@@ -90,18 +90,18 @@ def need_source(name: str, source: object) -> None:
             raise CatalogError(msg) from error
 
 
-def shard_column(schema: pa.Schema, asked: str | None) -> str | None:
+def shard_column(schema: pa.Schema, named: str | None) -> str | None:
     """Return the column that names the shards; None takes the source's physical units.
 
     Raises:
         CatalogError: the column that was asked for is missing.
     """
-    if asked == AUTO:
+    if named == AUTO:
         return STORAGE_SHARD if STORAGE_SHARD in schema.names else None
-    if asked is not None and asked not in schema.names:
-        msg = f"shard {asked!r} is not a column; {suggestions(asked, schema.names)}"
+    if named is not None and named not in schema.names:
+        msg = f"shard {named!r} is not a column; {suggestions(named, schema.names)}"
         raise CatalogError(msg)
-    return asked
+    return named
 
 
 def complete(schema: pa.Schema) -> pa.Schema:

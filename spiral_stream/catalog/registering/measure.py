@@ -75,7 +75,7 @@ def shards_of(
     rows = SourceRows(source, manifest, reader)
     unique = before is not None and before.identity_unique and before.identity == tuple(identity)
     known = _known(rows.manifest, old) if old is not None and unique else frozenset[str]()
-    with _place(root, source) as folder:
+    with _identity_folder(root, source) as folder:
         pieces = identity_pieces(rows, identities, folder, report)
         found = duplicate(name, rows.manifest, reader.fetch, identities, pieces, known)
     return manifest, found
@@ -118,9 +118,9 @@ def _known(now: Manifest, before: Manifest) -> frozenset[str]:
 
 
 @contextmanager
-def _place(root: Path, source: Source) -> Iterator[Path]:
+def _identity_folder(root: Path, source: Source) -> Iterator[Path]:
     """Where identities are kept; where nothing can be kept, or the rows are copied later, that is for this call only."""
-    root_folder = None if isinstance(source, Arrow) else writable_place(root)
+    root_folder = None if isinstance(source, Arrow) else writable_folder(root)
     if root_folder is not None:
         yield root_folder
         return
@@ -128,7 +128,7 @@ def _place(root: Path, source: Source) -> Iterator[Path]:
         yield Path(folder)
 
 
-def writable_place(root: Path) -> Path | None:
+def writable_folder(root: Path) -> Path | None:
     """Return the folder of derived data; None where nothing can be written there."""
     with suppress(CacheError, OSError):
         folder = derived_root(root)

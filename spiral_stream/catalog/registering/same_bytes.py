@@ -25,7 +25,7 @@ from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import Manifest
 from spiral_stream.catalog.relation.on_store import bring_file_of, publish_file_of
-from spiral_stream.catalog.relation.pin import own_name, reference_columns, references_of
+from spiral_stream.catalog.relation.pin import reference_columns, references_of, source_file_name
 from spiral_stream.catalog.relation.row_identity import is_made
 from spiral_stream.catalog.verify import Digest, digest_of_file
 from spiral_stream.errors import CatalogError, SourceError
@@ -73,15 +73,19 @@ def keep_same(
         then = _Then(before, _pins(folder, old))
         reading = _Reading(then, _pins_of(folder, manifest), collected, pool, manifest)
         if of_parquet:
-            reading.own_files(reader)
+            reading.source_files(reader)
         if columns:
             reading.references(reader, columns)
-        same = manifest if old is None or before is None else _kept(old.manifest(), manifest, source, reading.same)
+        same = (
+            manifest
+            if old is None or before is None
+            else _with_former_keys(old.manifest(), manifest, source, reading.same)
+        )
         _keep(collected, folder, name, same.data_version)
     return same
 
 
-def _kept(old: Manifest, new: Manifest, source: Source, same: NDArray[np.bool_]) -> Manifest:
+def _with_former_keys(old: Manifest, new: Manifest, source: Source, same: NDArray[np.bool_]) -> Manifest:
     """Give shards of the same rows and bytes the content keys that they had."""
     then = {
         name: (key, row_key, rows)
@@ -143,11 +147,11 @@ class _Reading:
         self._recent: dict[str, bool] = {}
         self.same = np.ones(len(manifest.shard_names), np.bool_)
 
-    def own_files(self, reader: Reader) -> None:
+    def source_files(self, reader: Reader) -> None:
         """Compare the source's own files; a shard whose rows lie in one that differs does."""
         starts = np.concatenate([[0], np.cumsum(self._manifest.unit_rows)]).astype(np.uint64)
         for unit in range(len(self._manifest.unit_rows)):
-            files = {own_name(name): path for name, path in reader.files([unit]).items()}
+            files = {source_file_name(name): path for name, path in reader.files([unit]).items()}
             alike = self._compare(list(files), lambda name, files=files: open_file(files[name]))  # type: ignore[misc]
             if not all(alike.values()):
                 rows = np.arange(starts[unit], starts[unit + 1], dtype=np.uint64)

@@ -103,14 +103,14 @@ def duplicate(
     looked = np.flatnonzero(~apart(pieces, fresh))  # known shards of other identities are not looked at
     runs = [_run(pieces, k, known=not fresh[k]) for k in looked.tolist()]
 
-    def place(shards: Int64, offsets: UInt64) -> UInt64:
+    def ordinals_of(shards: Int64, offsets: UInt64) -> UInt64:
         return manifest.physical(manifest.starts[looked[shards]] + offsets)
 
-    def values(places: UInt64) -> list[tuple[Any, ...]]:
-        found = fetch(places, identities.names)
+    def values(ordinals: UInt64) -> list[tuple[Any, ...]]:
+        found = fetch(ordinals, identities.names)
         return list(zip(*(found.column(each).to_pylist() for each in identities.names), strict=True))
 
-    found = repeats(runs, place, values, pieces.verify)
+    found = repeats(runs, ordinals_of, values, pieces.verify)
     need_sound()
     if found is None:
         return None

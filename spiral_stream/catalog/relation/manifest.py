@@ -43,15 +43,15 @@ class KnownRuns:
     """
 
     def __init__(self, keys: Sequence[str], rows: UInt64, starts: UInt64, names: pa.StringArray) -> None:
-        self._place = {key: k for k, key in enumerate(keys)}
+        self._number_of = {key: k for k, key in enumerate(keys)}
         self._ends = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)
         self._starts, self._names = starts, names
 
     def of(self, key: str) -> Runs | None:
         """Return the runs of a unit, counted from its first row; None if nobody read it."""
-        if key not in self._place:
+        if key not in self._number_of:
             return None
-        begin, end = self._ends[self._place[key]], self._ends[self._place[key] + 1]
+        begin, end = self._ends[self._number_of[key]], self._ends[self._number_of[key] + 1]
         low, high = int(np.searchsorted(self._starts, begin, side="right")) - 1, int(np.searchsorted(self._starts, end))
         if begin == end:
             return np.empty(0, np.uint64), self._names[:0]

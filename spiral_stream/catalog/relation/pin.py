@@ -194,12 +194,12 @@ _NAMES: Final = 1 << 12  # that these name
 _VERSION: Final = 1  # of what enters content keys
 _RECENT: Final = 1 << 16  # files of former batches that are remembered: tars that hold many rows
 _FIRST: Final = 16  # rows that tell whether a column of struct<bytes, path> holds bytes
-_OWN: Final = "\0"  # before the name of a source's own file; no reference holds one
+_SOURCE_FILE: Final = "\0"  # before the name of a source's own file; no reference holds one
 
 
-def own_name(name: str) -> str:
+def source_file_name(name: str) -> str:
     """Return the name of a source's own file among the pins."""
-    return _OWN + name
+    return _SOURCE_FILE + name
 
 
 def reference_columns(schema: pa.Schema) -> list[str]:
@@ -247,7 +247,9 @@ def pinned(manifest: Manifest, reader: Reader, schema: pa.Schema, folder: Path) 
     draft = folder / f".{os.getpid()}-{threading.get_ident()}{SUFFIX}"
     with trying(folder.parent, "keep pins"), Collected() as found:
         with working(f"looking at {len(source_files):,} files", "files", len(source_files)):
-            found.add([own_name(name) for name in source_files], [_look(path) for path in source_files.values()])
+            found.add(
+                [source_file_name(name) for name in source_files], [_look(path) for path in source_files.values()]
+            )
         keys = _keys(manifest, reader, columns, found) if columns else manifest.content_keys
         name = found.write(draft)
         draft.replace(folder / f"{name}{SUFFIX}")

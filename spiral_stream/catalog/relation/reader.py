@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from spiral_stream.catalog.names import suggestions
 from spiral_stream.catalog.relation.entry import STORAGE_SHARD, Entry
 from spiral_stream.catalog.relation.on_store import bring_rows
-from spiral_stream.catalog.relation.pin import own_name
+from spiral_stream.catalog.relation.pin import source_file_name
 from spiral_stream.catalog.relation.row_identity import ROW_ID, is_made, row_ids
 from spiral_stream.catalog.relation.shard_rows import SourceRows
 from spiral_stream.catalog.shared.mirror import unmirrored
@@ -83,9 +83,9 @@ class OpenRelation:
         return self._reader.remote
 
     @property
-    def node_kept(self) -> bool:
+    def node_cached(self) -> bool:
         """Whether the node cache keeps what is read of its rows over a network."""
-        return self._reader.node_kept
+        return self._reader.node_cached
 
     def files(self) -> Mapping[str, str]:
         """Return the source's own local files: name within the source -> path."""
@@ -148,9 +148,9 @@ class OpenRelation:
         return pa.table(arrays, schema=pa.schema([self.schema.field(name) for name in columns]))
 
     @property
-    def in_place(self) -> frozenset[str]:
+    def mapped_lists(self) -> frozenset[str]:
         """Columns of lists of integers that lie in mapped files, for `spans`."""
-        return self._reader.in_place
+        return self._reader.mapped_lists
 
     def spans(self, ordinals: UInt64, column: str) -> Spans:
         """Find the lists of rows by logical ordinal, without reading them; arguments and errors as `fetch`.
@@ -263,7 +263,7 @@ class OpenRelation:
         for name, path in source_files.items() if pins is not None else ():
             assert pins is not None
             try:
-                fault = pins.fault(own_name(name), os.stat(path))  # noqa: PTH116
+                fault = pins.fault(source_file_name(name), os.stat(path))  # noqa: PTH116
             except OSError as error:
                 fault = f"{error.strerror}. Restore the file, or take the data as it is now with catalog.refresh(...)"
             if fault is not None:

@@ -42,16 +42,16 @@ def write_refused(path: Path, rows: Sequence[RefusedRow]) -> None:
     seal(path, ".arrow")
 
 
-def refused_rows(kept: ImportedRows) -> tuple[pa.Table, int]:
+def refused_rows(imported: ImportedRows) -> tuple[pa.Table, int]:
     """Return the refused rows that are kept of an import, in the order of its units, and how many were refused.
 
     Raises:
         SourceError: the import's snapshot is missing or damaged.
         DamageError: a file of refused rows is damaged.
     """
-    units = Snapshot.load(kept.uri, kept.snapshot).table
+    units = Snapshot.load(imported.uri, imported.snapshot).table
     some = units.filter(np.greater(units.column("refused").to_numpy(), 0))
-    paths = [refused_path(Path(kept.uri), key) for key in some.column("key").to_pylist()]
+    paths = [refused_path(Path(imported.uri), key) for key in some.column("key").to_pylist()]
     found = [table(path, sealed=True).cast(SCHEMA) for path in paths if path.exists()]
     return pa.concat_tables([SCHEMA.empty_table(), *found]), int(some.column("refused").to_numpy().sum())
 

@@ -74,7 +74,7 @@ class SourceRows:
         stored = [name for name in columns if name in names]
         made = row_ids(self.manifest) if len(stored) < len(columns) else None
         only_made = not stored and predicate is None
-        for batch in self._places(units) if only_made else self._opened().scan(stored, predicate, units):
+        for batch in self._all_rows(units) if only_made else self._opened().scan(stored, predicate, units):
             physical = batch.column(ROW).to_numpy()
             arrays = {name: batch.column(name) for name in stored}
             if made is not None:
@@ -82,7 +82,7 @@ class SourceRows:
             rows = pa.array(self.manifest.logical(physical))
             yield from pa.table([*(arrays[name] for name in columns), rows], names=[*columns, ROW]).to_batches()
 
-    def _places(self, units: Sequence[int] | None) -> Iterator[pa.RecordBatch]:
+    def _all_rows(self, units: Sequence[int] | None) -> Iterator[pa.RecordBatch]:
         """The rows of units without a look at the source: rows that can no longer be read have places too."""
         ends = np.cumsum(self.manifest.unit_rows)
         for unit in range(len(ends)) if units is None else sorted(units):

@@ -88,7 +88,7 @@ def unmirrored(root: Path, files: Mapping[str, str]) -> Mapping[str, str]:
     return {} if first.startswith(f"{root}{os.sep}") and shared_of(root) is not None else files
 
 
-def _folder_of(place: str) -> Path:
+def _folder_of(location: str) -> Path:
     """The mirror of one place on one store: its options may name another store of equal buckets."""
     where = os.environ.get(MIRROR_ENV) or _FOLDER
     try:
@@ -96,7 +96,7 @@ def _folder_of(place: str) -> Path:
     except SourceError as error:
         msg = f"${MIRROR_ENV}={shown(where)}: a mirror lies in a folder of this machine; this {error}"
         raise CatalogError(msg) from error
-    ends = [value for name, value in options_of(place).items() if "endpoint" in name]
+    ends = [value for name, value in options_of(location).items() if "endpoint" in name]
     ends += [os.environ[name] for name in _ENDPOINTS if name in os.environ]
-    digest = xxhash.xxh3_64_hexdigest("\0".join([place, *ends]).encode())
-    return above / f"{re.sub('[^A-Za-z0-9.-]+', '-', place)[:_SHOWN]}-{digest}"
+    digest = xxhash.xxh3_64_hexdigest("\0".join([location, *ends]).encode())
+    return above / f"{re.sub('[^A-Za-z0-9.-]+', '-', location)[:_SHOWN]}-{digest}"

@@ -24,7 +24,9 @@ from spiral_stream.storage.store import Facts, Get, Store
 _VERSION: Final = 1  # of records
 _MOST_BYTES: Final = 256 << 20  # of a record; an import of 100,000 files has 15 MB
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_KEPT: Final = ".records"  # folder of the mirror: records as they were read last, each after a line that says its mark
+_RECORDS: Final = (
+    ".records"  # folder of the mirror: records as they were read last, each after a line that says its mark
+)
 _TRIES: Final = 4  # of a name that comes and goes while it is made
 
 
@@ -58,7 +60,7 @@ class SharedCatalog:
             CatalogError: the store failed.
         """
         with self._asking(f"read its {kind}"):
-            store, prefix = self._place(f"records/{kind}/")
+            store, prefix = self._record_file(f"records/{kind}/")
             listed = dict(_named(prefix, store.list(prefix)))
             new = [name for name, facts in listed.items() if not self._knows(kind, name, _mark(facts))]
             answers = store.read([Get(f"{prefix}{name}.json", most_bytes=_MOST_BYTES) for name in new])
@@ -102,12 +104,12 @@ class SharedCatalog:
             CatalogError: the store failed, or may not be written.
         """
         with self._asking(f"keep {name!r} of its {kind}"):
-            store, data = self._place("data/")
+            store, data = self._record_file("data/")
             sent = send(store, data, self.root, files)
             named = {path: [file.size, list(file.parts)] for path, file in sent.items()}
             body = {"version": _VERSION, "kind": kind, "name": name, "by": uuid.uuid4().hex}
             whole = sealed_json({**body, "row": dict(row), "files": named})
-            store, key = self._place(f"records/{kind}/{name}.json")
+            store, key = self._record_file(f"records/{kind}/{name}.json")
             for _ in range(_TRIES):
                 if store.put(key, whole, absent=absent) is not None:
                     return True
@@ -123,7 +125,7 @@ class SharedCatalog:
             CatalogError: the store failed, or may not be written.
         """
         with self._asking(f"drop {name!r} of its {kind}"):
-            store, key = self._place(f"records/{kind}/{name}.json")
+            store, key = self._record_file(f"records/{kind}/{name}.json")
             store.delete(key)
 
     def names_below(self, kind: str, name: str) -> list[str]:
@@ -133,7 +135,7 @@ class SharedCatalog:
             CatalogError: the store failed.
         """
         with self._asking(f"read its {kind}"):
-            store, prefix = self._place(f"records/{kind}/{name}/")
+            store, prefix = self._record_file(f"records/{kind}/{name}/")
             return sorted(f"{name}/{each}" for each, _ in _named(prefix, store.list(prefix)))
 
     def bring_all(self, kind: str, name: str) -> bool:
@@ -165,7 +167,7 @@ class SharedCatalog:
         paths = [path for path in record.files if path.startswith(below) and (only is None or only(path))]
         wanted = {folder / path: record.files[path] for path in paths}
         with self._asking(f"fetch files of {record.name!r}"):
-            store, data = self._place("data/")
+            store, data = self._record_file("data/")
             fetch(store, data, self.uri, {path: file for path, file in wanted.items() if not _is_here(path, file)})
 
     @contextmanager
@@ -182,11 +184,11 @@ class SharedCatalog:
             msg += "Make the mirror on this machine writable, or set $SPIRAL_CATALOG_MIRROR to another folder"
             raise CatalogError(msg) from error
 
-    def _place(self, below: str) -> tuple[Store, str]:
+    def _record_file(self, below: str) -> tuple[Store, str]:
         return store_of(f"{self.uri}/{below}")
 
     def _get(self, kind: str, name: str) -> bytes | None:
-        store, key = self._place(f"records/{kind}/{name}.json")
+        store, key = self._record_file(f"records/{kind}/{name}.json")
         [got] = store.read([Get(key, most_bytes=_MOST_BYTES)])
         if isinstance(got, NotThereError):
             if "bucket is not there" in str(got):
@@ -200,14 +202,14 @@ class SharedCatalog:
         """Whether the record that is listed was read before, by any process of this machine."""
         if (kind, name) not in self._known:
             with suppress(OSError):
-                first, _, data = (self.root / _KEPT / kind / name).read_bytes().partition(b"\n")
+                first, _, data = (self.root / _RECORDS / kind / name).read_bytes().partition(b"\n")
                 self._known[kind, name] = first.decode(errors="replace"), _parsed(kind, name, data)
         known = self._known.get((kind, name))
         return known is not None and known[0] == mark and known[1].row is not None
 
     def _learn(self, kind: str, name: str, mark: str, data: bytes) -> None:
         self._known[kind, name] = mark, _parsed(kind, name, data)
-        path = self.root / _KEPT / kind / name
+        path = self.root / _RECORDS / kind / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, mark.encode() + b"\n" + data)
 

@@ -72,7 +72,7 @@ class SharedRows:
         if self.bring(name):
             return
         self._local.copy(name, rows)
-        folder = self.place(name)
+        folder = self.table_folder(name)
         files = [str(path.relative_to(self._shared.root)) for path in sorted(folder.rglob("*")) if path.is_file()]
         if self._shared.keep(ROWS, name, {}, files, absent=True):
             (folder / _TAKEN).touch()
@@ -88,7 +88,7 @@ class SharedRows:
         Raises:
             CatalogError: the store failed, or a file is damaged.
         """
-        folder = self.place(name)
+        folder = self.table_folder(name)
         if (folder / _TAKEN).exists():
             return True
         record = self._shared.record(ROWS, name)
@@ -112,9 +112,9 @@ class SharedRows:
     def forget(self, name: str) -> None:
         """Delete nothing: another machine may be registering the same rows."""
 
-    def place(self, name: str) -> Path:
+    def table_folder(self, name: str) -> Path:
         """Return the folder of a table of copied rows."""
-        return self._local.place(name)
+        return self._local.table_folder(name)
 
     def tidy(self, name: str) -> bool:  # noqa: ARG002  the face of a database
         """Do nothing: there are no versions."""

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.names import suggestions
-from spiral_stream.catalog.registering.measure import writable_place
+from spiral_stream.catalog.registering.measure import writable_folder
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import UNKNOWN_BYTES
 from spiral_stream.catalog.relation.reader import OpenRelation
@@ -169,7 +169,7 @@ def _filled(facts: dict[str, object], schema: pa.Schema, count: int) -> pa.Table
 @contextmanager
 def _place(root: Path) -> Iterator[Path]:
     """Where facts are kept; where nothing can be written, that is for this call only."""
-    place = writable_place(root)
+    place = writable_folder(root)
     if place is not None:
         yield place
         return

@@ -31,7 +31,7 @@ from spiral_stream.derived.kinds.column_facts import (
     ColumnFacts,
     estimated_distinct,
     is_word,
-    quantile_places,
+    quantile_points,
     registers_of,
     restored,
 )
@@ -309,7 +309,7 @@ class _Column:
         if not is_word(self.facts.kind) or not len(self._points):
             return None
         valid = int((self._rows - self.summary("nulls") - self.summary("nans")).sum())
-        at = quantile_places(self._by_value, self._weights, valid)[1:4]
+        at = quantile_points(self._by_value, self._weights, valid)[1:4]
         found: list[str] = _text(restored(self._points[at], self.facts.kind)).to_pylist()
         return found
 

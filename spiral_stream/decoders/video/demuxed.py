@@ -20,7 +20,7 @@ class DemuxedFile(ABC):
     """A file for ``av.open``."""
 
     def __init__(self, size: int) -> None:
-        self._size, self._place = size, 0
+        self._size, self._offset = size, 0
         self.failed: SourceError | None = None
 
     @property
@@ -39,18 +39,18 @@ class DemuxedFile(ABC):
     def read(self, count: int) -> bytes:
         """The next bytes; none after a failure."""
         try:
-            data = b"" if self.failed else bytes(self.at(self._place, count))
+            data = b"" if self.failed else bytes(self.at(self._offset, count))
         except SourceError as error:
             self.failed = anew(error)
             return b""
-        self._place += len(data)
+        self._offset += len(data)
         return data
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Move to a place, never before the start."""
-        self._place = max(0, offset + (0, self._place, self._size)[whence])
-        return self._place
+        self._offset = max(0, offset + (0, self._offset, self._size)[whence])
+        return self._offset
 
     def tell(self) -> int:
         """Where the next read begins."""
-        return self._place
+        return self._offset

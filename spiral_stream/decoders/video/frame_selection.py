@@ -147,26 +147,26 @@ class FrameSelection:
         Raises:
             DataError: the segment is short and ``short`` is "drop".
         """
-        places_T = np.arange(self.sequence_length, dtype=np.int64)
+        frames_T = np.arange(self.sequence_length, dtype=np.int64)
         count = segment.frames
         if count < self.need:
-            return segment.first + self._short(places_T * (self.stride or 1), count), True
+            return segment.first + self._short(frames_T * (self.stride or 1), count), True
         if self.stride is not None:
             free = count - self.need
             offset = min(int(u * (free + 1)), free) if self.random_start else 0
-            return segment.first + offset + places_T * self.stride, False
-        middles_T = segment.start + (2 * places_T + 1) * (segment.end - segment.start) // (2 * self.sequence_length)
+            return segment.first + offset + frames_T * self.stride, False
+        middles_T = segment.start + (2 * frames_T + 1) * (segment.end - segment.start) // (2 * self.sequence_length)
         shown_T = np.searchsorted(times_F, middles_T, side="right").astype(np.int64) - 1
         return np.clip(shown_T, segment.first, segment.stop - 1), False
 
-    def _short(self, places_T: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    def _short(self, frames_T: NDArray[np.int64], count: int) -> NDArray[np.int64]:
         if self.short == "drop":
             msg = (
                 f"the segment has {count} frames where sequence_length={self.sequence_length} needs {self.need}. "
                 'Give short="pad" or "loop", or filter on frame_count'
             )
             raise DataError(msg)
-        return np.minimum(places_T, count - 1) if self.short == "pad" else places_T % count
+        return np.minimum(frames_T, count - 1) if self.short == "pad" else frames_T % count
 
 
 def _is_count(value: object) -> bool:

@@ -97,11 +97,11 @@ def _recovery_frames(unit: bytes) -> int:
     return 0
 
 
-def _coded(payload: bytes, place: int) -> tuple[int, int]:
+def _coded(payload: bytes, offset: int) -> tuple[int, int]:
     value = 0
-    while place < len(payload) and payload[place] == 255:  # noqa: PLR2004  a byte of ones goes on
-        value, place = value + 255, place + 1
-    return value + (payload[place] if place < len(payload) else 0), place + 1
+    while offset < len(payload) and payload[offset] == 255:  # noqa: PLR2004  a byte of ones goes on
+        value, offset = value + 255, offset + 1
+    return value + (payload[offset] if offset < len(payload) else 0), offset + 1
 
 
 def _exp_golomb(data: bytes) -> int:

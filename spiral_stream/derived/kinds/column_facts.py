@@ -61,14 +61,14 @@ def estimated_distinct(registers: UInt8) -> int:
     return round(found)
 
 
-def places_of_points(rows: int) -> NDArray[np.int64]:
+def points_at(rows: int) -> NDArray[np.int64]:
     """Return which of some sorted values are kept: the first and the last, and those at equal steps between."""
     if rows <= STEPS + 1:
         return np.arange(rows)
     return np.arange(STEPS + 1, dtype=np.int64) * (rows - 1) // STEPS
 
 
-def quantile_places(order: NDArray[np.int64], weights: NDArray[np.float64], rows: int) -> NDArray[np.int64]:
+def quantile_points(order: NDArray[np.int64], weights: NDArray[np.float64], rows: int) -> NDArray[np.int64]:
     """Return which points of all shards are nearest to the minimum, the quartiles and the maximum.
 
     Args:
@@ -159,15 +159,15 @@ class ColumnFacts(Derivation):
         values = np.sort(_words(array))
         nans = int(np.isnan(values).sum()) if values.dtype.kind == "f" and len(values) and np.isnan(values[-1]) else 0
         values = values[: len(values) - nans]
-        begins, counts = _runs_of(values)
+        begins, counts = _equal_runs(values)
         bits = _bits(values[begins])
         hashes = np.zeros(len(bits), np.uint64)
         _runs.hash_words(bits, hashes, 0)
-        at = self._kept(counts)
+        at = self._frequent_at(counts)
         arrays = {
             "values": bits[at],
             "counts": counts[at].astype("<u4"),
-            "points": _bits(values[places_of_points(len(values))]),
+            "points": _bits(values[points_at(len(values))]),
             **_sketch(hashes),
         }
         size, distinct = len(array) * self.kind.bit_width // 8, len(bits) + (nans > 0)
@@ -184,13 +184,13 @@ class ColumnFacts(Derivation):
         hashes, rows = np.zeros(len(array), np.uint64), np.empty(len(array), np.uint64)
         _runs.hash_spans(ends, array.buffers()[2] or b"", hashes, 0)
         _runs.sort(hashes, rows)
-        begins, counts = _runs_of(hashes)
+        begins, counts = _equal_runs(hashes)
         least = pc.min_max(array if _has_length(self.kind) else column)
         least = [
             b"" if value is None else str(value).encode() for value in (least["min"].as_py(), least["max"].as_py())
         ]
         firsts = rows[begins].astype(np.int64)
-        at = self._kept(counts, ends[firsts + 1] - ends[firsts])
+        at = self._frequent_at(counts, ends[firsts + 1] - ends[firsts])
         bounds = array.take(pa.array(rows[begins[at]]))
         offsets = np.frombuffer(bounds.buffers()[1] or bytes(8), np.int64)[: len(bounds) + 1]
         data = np.frombuffer(b"".join([*least, bounds.buffers()[2] or b""]), np.uint8)
@@ -205,7 +205,7 @@ class ColumnFacts(Derivation):
         total = pc.sum(column.cast(pa.float64())).as_py() if pa.types.is_decimal(self.kind) else None
         return Piece(arrays, self._summary(nulls, 0, len(begins), size, total or 0.0, whole=len(bounds) == len(begins)))
 
-    def _kept(self, counts: NDArray[np.int64], sizes: NDArray[np.int64] | None = None) -> Any:
+    def _frequent_at(self, counts: NDArray[np.int64], sizes: NDArray[np.int64] | None = None) -> Any:
         """Places of the values that are kept: all of them, or those with most rows that occur more than once.
 
         Of texts that are long together, whose bytes are ``sizes``, all would be a copy of the column.
@@ -261,7 +261,7 @@ def _has_length(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _runs_of(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _equal_runs(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Where the runs of equal values begin, and how long they are."""
     changes = np.flatnonzero(values[1:] != values[:-1]) + 1
     begins = np.empty(len(changes) + (len(values) > 0), np.int64)

@@ -56,7 +56,7 @@ class ColumnPieces(Protocol):
         """Shape [P] -> [P]: where the array of each shard begins."""
         ...
 
-    def places(self, slot: str, shards: Int64, offsets: UInt64, width: int) -> UInt64:
+    def item_addresses(self, slot: str, shards: Int64, offsets: UInt64, width: int) -> UInt64:
         """Shape [P] -> [P]: where items lie."""
         ...
 
@@ -83,9 +83,9 @@ class PiecesOf:
         """Where the array of each shard begins; see `Pieces`."""
         return self._pieces.addresses(self._prefix + slot, shards)
 
-    def places(self, slot: str, shards: Int64, offsets: UInt64, width: int) -> UInt64:
+    def item_addresses(self, slot: str, shards: Int64, offsets: UInt64, width: int) -> UInt64:
         """Where items lie; see `Pieces`."""
-        return self._pieces.places(self._prefix + slot, shards, offsets, width)
+        return self._pieces.item_addresses(self._prefix + slot, shards, offsets, width)
 
     def verify(self, addresses: UInt64, sizes: Int64) -> None:
         """Verify what is read; see `Pieces`."""
@@ -97,7 +97,7 @@ class PiecesOf:
 
 
 @final
-class KeptColumn:
+class NarrowColumn:
     """One kept column of a relation. Thread-safe."""
 
     def __init__(self, column: Column, pieces: ColumnPieces) -> None:
@@ -173,7 +173,7 @@ class KeptColumn:
         Raises:
             DamageError: a piece is not what was written.
         """
-        addresses = self.pieces.places("data", shards, offsets, self._width)
+        addresses = self.pieces.item_addresses("data", shards, offsets, self._width)
         self.pieces.verify(addresses, self._row_bytes)
         if self._width:
             _gather.copy(addresses, self._width, out)
@@ -200,7 +200,7 @@ class KeptColumn:
         return begins, sizes, item
 
     def _ends(self, shards: Int64, offsets: UInt64) -> tuple[UInt64, Int64, Int64]:
-        ends = self.pieces.places("ends", shards, offsets, _WORD)
+        ends = self.pieces.item_addresses("ends", shards, offsets, _WORD)
         self.pieces.verify(ends, _PAIR)
         begins, sizes = np.empty(len(shards), np.uint64), np.empty(len(shards), np.int64)
         item = self._item[shards]

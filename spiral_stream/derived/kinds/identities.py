@@ -211,12 +211,12 @@ def _near(
     return first + low, last + low, sure
 
 
-def _gathered(pieces: Pieces, shard: int, places: Int64) -> UInt64:
+def _gathered(pieces: Pieces, shard: int, order: Int64) -> UInt64:
     slot = "wide_rows" if pieces.counts["wide_rows"][shard] else "rows"
     kind = np.dtype(np.uint64 if slot == "wide_rows" else np.uint32)
-    begin = pieces.addresses(slot, np.full(len(places), shard))
-    addresses = begin + places.astype(np.uint64) * np.uint64(kind.itemsize)
-    pieces.verify(addresses, np.full(len(places), kind.itemsize, np.int64))
-    out = np.empty(len(places), kind)
+    begin = pieces.addresses(slot, np.full(len(order), shard))
+    addresses = begin + order.astype(np.uint64) * np.uint64(kind.itemsize)
+    pieces.verify(addresses, np.full(len(order), kind.itemsize, np.int64))
+    out = np.empty(len(order), kind)
     _gather.copy(addresses, kind.itemsize, out)
     return out.astype(np.uint64)

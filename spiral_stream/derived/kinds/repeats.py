@@ -53,7 +53,7 @@ def _sound(_addresses: UInt64, _sizes: Int64) -> None:
 
 def repeats(
     runs: Sequence[Run],
-    place: Callable[[Int64, UInt64], UInt64],
+    ordinals_of: Callable[[Int64, UInt64], UInt64],
     values: Callable[[UInt64], Values],
     verify: Callable[[UInt64, Int64], None] = _sound,
 ) -> Repeats | None:
@@ -61,7 +61,7 @@ def repeats(
 
     Args:
         runs: one per shard.
-        place: shards and offsets there -> the numbers of rows, by which they are compared and told.
+        ordinals_of: shards and offsets there -> the numbers of rows, by which they are compared and told.
         values: numbers of rows -> their identities.
         verify: addresses and sizes in bytes of hashes of known runs: verifies them, just before they are read. All are.
 
@@ -70,9 +70,9 @@ def repeats(
     """
     if all(run.known for run in runs):
         return None
-    found = _Found(values)
+    found = _Repeats(values)
     for low, high, begins, ends in _ranges(runs):
-        some = _Range(runs, begins, ends, place, verify)
+        some = _Range(runs, begins, ends, ordinals_of, verify)
         if some.fresh > 2 * RANGE_ROWS:  # all of one hash
             found.look(*some.sides(), some.members)
         else:
@@ -109,10 +109,10 @@ class _Range:
         runs: Sequence[Run],
         begins: Int64,
         ends: Int64,
-        place: Callable[[Int64, UInt64], UInt64],
+        ordinals_of: Callable[[Int64, UInt64], UInt64],
         verify: Callable[[UInt64, Int64], None],
     ) -> None:
-        self._runs, self._place, self._verify = runs, place, verify
+        self._runs, self._ordinals_of, self._verify = runs, ordinals_of, verify
         self._spans = [
             (k, at, min(at + RANGE_ROWS, end))  # a run that is known may be long
             for k, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True))
@@ -165,7 +165,7 @@ class _Range:
         shared = [(span, _in(met(span, fresh=False), every)) for span in known] if self._shares(known, every) else []
         wanted = np.sort(np.concatenate([*twice, *(hashes for _, hashes in shared)]))
         pairs = [*((span, wanted) for span in fresh), *((span, hashes) for span, hashes in shared if len(hashes))]
-        return [(span[0], span[1] + _places(self._hashes(span), hashes)) for span, hashes in pairs]
+        return [(span[0], span[1] + _hits(self._hashes(span), hashes)) for span, hashes in pairs]
 
     def _shares(self, known: Sequence[tuple[int, int, int]], every: UInt64) -> bool:
         """Whether a known row has one of some hashes: in parts that stay in the cache while they are verified and read."""
@@ -187,20 +187,20 @@ class _Range:
         k, begin, end = span
         return self._runs[k].hashes[begin:end]
 
-    def _rows(self, k: int, places: Int64) -> UInt64:
-        if not len(places):
+    def _rows(self, k: int, indices: Int64) -> UInt64:
+        if not len(indices):
             return np.empty(0, np.uint64)
-        return self._place(np.full(len(places), k, np.int64), self._runs[k].rows()[places].astype(np.uint64))
+        return self._ordinals_of(np.full(len(indices), k, np.int64), self._runs[k].rows()[indices].astype(np.uint64))
 
 
-def _places(run: UInt64, wanted: UInt64) -> Int64:
+def _hits(run: UInt64, wanted: UInt64) -> Int64:
     """Where a run has hashes of another run."""
     positions = np.empty(len(run), np.int64)
     return positions[: _runs.common(run, wanted, positions)].copy()
 
 
 def _in(run: UInt64, wanted: UInt64) -> UInt64:
-    found: UInt64 = run[_places(run, wanted)]
+    found: UInt64 = run[_hits(run, wanted)]
     return found
 
 
@@ -214,7 +214,7 @@ def _more_than_once(hashes: UInt64) -> NDArray[np.bool_]:
 
 
 @final
-class _Found:
+class _Repeats:
     """The repeats so far."""
 
     def __init__(self, values: Callable[[UInt64], Values]) -> None:
@@ -233,7 +233,7 @@ class _Found:
             self._left -= len(together)
             values = iter(self._values(together))
             for group in groups:
-                self._enter(_told(zip(group.tolist(), values, strict=False)))
+                self._enter(_identities_of(zip(group.tolist(), values, strict=False)))
         for at, k in enumerate(order[room:].tolist(), room):
             if self.first is not None and int(firsts[k]) > self.first:
                 self.extra += int((counts[order[at:]] - 1).sum())
@@ -250,7 +250,7 @@ class _Found:
                 return
         self._left = max(0, self._left - count)
         pairs = (zip(rows.tolist(), self._values(rows), strict=True) for rows in members())
-        self._enter(_told(pair for some in pairs for pair in some))
+        self._enter(_identities_of(pair for some in pairs for pair in some))
 
     def _enter(self, told: "dict[tuple[Any, ...], tuple[int, int, int]]") -> None:
         for first, last, count in told.values():
@@ -260,7 +260,7 @@ class _Found:
                     self.first, self.last = first, last
 
 
-def _told(rows: Any) -> dict[tuple[Any, ...], tuple[int, int, int]]:
+def _identities_of(rows: Any) -> dict[tuple[Any, ...], tuple[int, int, int]]:
     """First row, last row and number of rows of each identity."""
     out: dict[tuple[Any, ...], tuple[int, int, int]] = {}
     for row, value in rows:

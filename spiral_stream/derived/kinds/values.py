@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.derived.derivation import Derivation, Piece, ShardRows, Spool
 from spiral_stream.derived.kinds.column import LIST, Column, form_of
-from spiral_stream.derived.kinds.gather import KeptColumn, PiecesOf
+from spiral_stream.derived.kinds.gather import NarrowColumn, PiecesOf
 from spiral_stream.derived.pieces import Pieces
 
 CHUNK_ROWS: Final = 1 << 12  # of a function that takes a millisecond per row: four seconds
@@ -100,8 +100,8 @@ class ValueRows:
         self.pieces = pieces
         self.firsts: UInt64 = np.concatenate([[0], np.cumsum(pieces.summary[_ROWS])]).astype(np.uint64)
         columns = [PiecesOf(pieces, f"{k}.") for k in range(len(values.kinds))]
-        self._columns: list[KeptColumn | _Streams] = [
-            _Streams(kind, each) if form is None else KeptColumn(form, each)
+        self._columns: list[NarrowColumn | _Streams] = [
+            _Streams(kind, each) if form is None else NarrowColumn(form, each)
             for kind, form, each in zip(values.kinds, values.forms, columns, strict=True)
         ]
 
@@ -120,7 +120,7 @@ class ValueRows:
             ragged: whether a list of integers is wanted as addresses.
         """
         column = self._columns[k]
-        if ragged and isinstance(column, KeptColumn) and column.column.form == LIST:
+        if ragged and isinstance(column, NarrowColumn) and column.column.form == LIST:
             return column.ragged(shards, offsets)
         return column.arrow(shards, offsets)
 

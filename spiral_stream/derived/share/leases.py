@@ -15,7 +15,7 @@ from typing import Final, Protocol, final
 from spiral_stream.integrity.locks import lock_bytes
 
 FILE: Final = "claims"
-_PLACES: Final = 1 << 62
+_OFFSETS: Final = 1 << 62
 
 
 class ShardLeases(Protocol):
@@ -92,7 +92,7 @@ class Claims:
 
     def _set(self, key: int, kind: int) -> bool:
         try:
-            lock_bytes(self._handle, kind, key % _PLACES, 1)
+            lock_bytes(self._handle, kind, key % _OFFSETS, 1)
         except (BlockingIOError, PermissionError):
             return False
         except (OSError, AttributeError):  # no such locks here

@@ -25,10 +25,10 @@ from spiral_stream.errors import CacheError, DamageError, SourceError, anew, cut
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import new_draft, sweep_drafts, write_file
 from spiral_stream.storage.faults import NotThereError
-from spiral_stream.storage.node_cache.cache import beside_node_cache
+from spiral_stream.storage.node_cache.cache import working_root
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.store import Facts, Get, Got, Store
-from spiral_stream.storage.uri import place_of, printable
+from spiral_stream.storage.uri import parse_uri, printable
 
 STORE: Final = "store.json"  # in a working folder: which store it is for
 STORED: Final = "stored"  # in the folder of a derivation or cache: a file for each record that is known to be stored
@@ -69,13 +69,13 @@ class Share:
     Args:
         root: the working folder.
         uri: where the same lies on the store.
-        place: names this working folder.
+        working_id: names this working folder.
         where: begins the messages of the store's errors.
     """
 
-    def __init__(self, root: Path, uri: str, place: str, where: str = "$SPIRAL_CACHE") -> None:
+    def __init__(self, root: Path, uri: str, store_id: str, where: str = "$SPIRAL_CACHE") -> None:
         self.root, self.uri, self.counters = root, uri, ShareCounters()
-        self.place = f"{place} {os.uname().nodename}"  # where locks of the kernel are seen
+        self.working_id = f"{store_id} {os.uname().nodename}"  # where locks of the kernel are seen
         self._where = where
         self._pid: int | None = None  # that spoke to the store
         self._next: dict[Path, float] = {}  # when a folder is to be listed again
@@ -301,9 +301,9 @@ def working_folder(uri: str) -> Path:
         SourceError: the URI names no place.
         OSError: it cannot be made.
     """
-    root, key = place_of(uri)
+    root, key = parse_uri(uri)
     bare = f"{root}/{key}".rstrip("/")
-    folder = beside_node_cache() / "prepared" / xxhash.xxh3_64_hexdigest(bare.encode())
+    folder = working_root() / "prepared" / xxhash.xxh3_64_hexdigest(bare.encode())
     if not (folder / STORE).exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / STORE, seal.sealed_json({"uri": bare, "place": uuid.uuid4().hex}))

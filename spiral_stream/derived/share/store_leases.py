@@ -56,8 +56,8 @@ class StoreLeases:
         tidy: whether the last one to close removes the object. One that begins at that moment may lose its lease.
     """
 
-    def __init__(self, share: Share, folder: Path, own: Claims, *, tidy: bool = False) -> None:
-        self._share, self._folder, self._own, self._tidy = share, folder, own, tidy
+    def __init__(self, share: Share, folder: Path, local: Claims, *, tidy: bool = False) -> None:
+        self._share, self._folder, self._local, self._tidy = share, folder, local, tidy
         self._path = folder / FILE
         self._name = uuid.uuid4().hex
         self._held: set[str] = set()
@@ -73,10 +73,10 @@ class StoreLeases:
 
     def take_all(self, keys: Sequence[int]) -> list[bool]:
         """Take leases without waiting; which of them were free, or ours before."""
-        here = {_hex(key): key for key, taken in zip(keys, self._own.take_all(keys), strict=True) if taken}
+        here = {_hex(key): key for key, taken in zip(keys, self._local.take_all(keys), strict=True) if taken}
         new = set(here) - self._held
         got = self._change(new) if new else set()
-        self._own.give_back_all([here[name] for name in new - got])
+        self._local.give_back_all([here[name] for name in new - got])
         if got:
             self._share.ask_again(self._folder)  # with what was entered before the lease was ours
             self._start()
@@ -88,11 +88,11 @@ class StoreLeases:
         if gone:
             self._held -= gone
             self._change()
-        self._own.give_back_all(keys)
+        self._local.give_back_all(keys)
 
     def is_free(self, key: int) -> bool:
         """Whether nobody has a lease, as far as was seen not long ago."""
-        if not self._own.is_free(key):
+        if not self._local.is_free(key):
             return False
         with self._lock:
             if time.monotonic() - self._looked_at > _LOOK_EVERY_S:
@@ -115,7 +115,7 @@ class StoreLeases:
                 self._change()
                 if self._tidy and not self._state:
                     self._share.remove(self._path)
-        self._own.close()
+        self._local.close()
 
     def _free_names(self, names: AbstractSet[str]) -> set[str]:
         """Those names that no living builder has. Ours hold the machine's own leases, so others of this folder are dead."""
@@ -123,7 +123,7 @@ class StoreLeases:
         taken: set[str] = set()
         for who, entry in self._state.items():
             if who != self._name and not self._is_dead(who, now):
-                taken |= names & set(entry["keys"]) if entry["place"] != self._share.place else set()
+                taken |= names & set(entry["keys"]) if entry["place"] != self._share.working_id else set()
         return set(names - taken)
 
     def _is_dead(self, who: str, now: float) -> bool:
@@ -164,7 +164,7 @@ class StoreLeases:
         }
         state = {who: entry for who, entry in state.items() if entry["keys"]}
         if keys:
-            state[self._name] = {"beat": self._beat + 1, "place": self._share.place, "keys": keys}
+            state[self._name] = {"beat": self._beat + 1, "place": self._share.working_id, "keys": keys}
         data = json.dumps(state).encode()
         facts = self._share.put(self._path, data, absent=self._facts is None, unchanged=self._facts)
         if facts is None:

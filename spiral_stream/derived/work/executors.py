@@ -266,13 +266,13 @@ class Executor:
 class _Lent(Builders):
     """Builders that several builds use one after another; who closes them waits for what it gave them."""
 
-    def __init__(self, own: Builders) -> None:
-        self.width, self._own = own.width, own
+    def __init__(self, builders: Builders) -> None:
+        self.width, self._builders = builders.width, builders
         self._given: list[Future[Any]] = []
 
     def submit(self, work: Callable[..., Any], *args: Any) -> "Future[Any]":
         self._given = [each for each in self._given if not each.done()]
-        future = self._own.submit(work, *args)
+        future = self._builders.submit(work, *args)
         self._given.append(future)
         return future
 
@@ -290,7 +290,7 @@ def builders_in_force() -> Builders:
     return _IN_FORCE.get()()
 
 
-def is_asked() -> bool:
+def is_explicit() -> bool:
     """Whether somebody asked for what is built now, so that nobody has to be told."""
     return _IN_FORCE.get() is not Threads
 

@@ -56,7 +56,7 @@ def _fixed(subject: Subject) -> dict[str, Any]:
     batches, total = subject.stages.batches_of(bound.epoch), subject.stages.epochs.length(bound.epoch)
     count = tail.end(batches.last, batches.formed, bound.world_size * bound.merge)
     dropped = max(0, total - count * batches.batch_size)
-    steps = tail.steps(batches.last, batches.formed, bound.world_size, bound.merge, bound.place)
+    steps = tail.steps(batches.last, batches.formed, bound.world_size, bound.merge, bound.turn)
     if count == 0:
         subject.warnings.add(f"no batch is delivered: {total:,} rows do not fill one of {batches.batch_size} a rank")
     return {
@@ -161,7 +161,7 @@ def _counts(subject: Subject, numbering: FormedBatches, first: FirstBatches) -> 
             batches=Figure(count, "batches", mark, source=_source(first)),
             chapters=Figure(numbering.uncounted(bound.epoch), "chapters"),
         )
-    steps = tail.steps(subject.stages.batches.last, count, bound.world_size, bound.merge, bound.place)
+    steps = tail.steps(subject.stages.batches.last, count, bound.world_size, bound.merge, bound.turn)
     out["steps of this rank"] = Figure(steps, "steps", mark, source=_source(first))
     if count and not steps:
         subject.warnings.add(f"this rank gets no batch: {count:,} batches do not make a step of all ranks", STOPS)
@@ -242,7 +242,7 @@ def _filling(subject: Subject, first: FirstBatches) -> dict[str, Any]:
     budget, rows = formation.budget, first.rows
     if budget is not None and budget.max_tokens is not None:
         padded = budget.count == "padded"
-        used = first.places if padded else int(first.tokens.sum())
+        used = first.cells if padded else int(first.tokens.sum())
         limit = budget.max_tokens * len(rows)
         out["budget fill"] = phrase("{share:m} tokens", share=ratio(used, limit, mark, source))
         if used < (1 - _UNUSED) * limit and len(rows) >= _ENOUGH:
@@ -257,9 +257,9 @@ def _filling(subject: Subject, first: FirstBatches) -> dict[str, Any]:
             f"so sorting by keys cannot separate lengths: give window_size of {8 * int(np.median(rows)):,} or more, or "
             "lower max_tokens"
         )
-    if first.places:
-        padding = first.places - int(first.tokens.sum())
-        out["padding"] = phrase("{share:m} tokens", share=ratio(padding, first.places, mark, source))
+    if first.cells:
+        padding = first.cells - int(first.tokens.sum())
+        out["padding"] = phrase("{share:m} tokens", share=ratio(padding, first.cells, mark, source))
         plain = first.unsorted()
         if plain is not None and formation.keys:
             out["padding without buckets"] = phrase(
@@ -316,12 +316,12 @@ def _packing(subject: Subject, first: FirstBatches) -> dict[str, Any]:
     mark, source, used = _mark(first), _source(first), int(first.tokens.sum())
     pieces = [len(batch.samples) for batch in first.batches]
     longest = max(_most_pieces(batch.packing.rows) for batch in first.batches if batch.packing is not None)
-    if used < (1 - _UNUSED) * first.places and len(first.batches) >= _ENOUGH:
+    if used < (1 - _UNUSED) * first.cells and len(first.batches) >= _ENOUGH:
         subject.warnings.add(
-            f"rows are {used / first.places:.0%} full: a larger window_size, strategy='best_fit' or no max_segments fill them"
+            f"rows are {used / first.cells:.0%} full: a larger window_size, strategy='best_fit' or no max_segments fill them"
         )
     return {
-        "utilisation": phrase("{share:m} tokens", share=ratio(used, first.places, mark, source)),
+        "utilisation": phrase("{share:m} tokens", share=ratio(used, first.cells, mark, source)),
         **_by_column(first),
         "segments a row": phrase(
             "{sign}mean {mean}, max {max}",

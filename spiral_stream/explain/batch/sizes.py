@@ -169,7 +169,7 @@ def _mean_bytes(stream: StreamStage, column: str, kind: pa.DataType) -> float | 
     """Mean bytes in one stream: from the column stored with the selection, else from the relation's statistics."""
     if column == STREAM_ID and stream.name:
         return float(OBJECT_BYTES + len(stream.name.encode()))
-    mean = stream.selected.kept.mean_bytes(column)
+    mean = stream.selected.narrow.mean_bytes(column)
     if mean is not None and not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return OBJECT_BYTES + mean
     leaf: Any = stream.selected.columns.env[column]

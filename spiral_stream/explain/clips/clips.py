@@ -90,7 +90,7 @@ def _mark(subject: Subject, clip: ClipStage, seen: Footage) -> Mark:
 def _over_read(subject: Subject, clip: ClipStage, seen: Footage) -> Phrase | str:
     parts: list[Phrase | str] = []
     if seen.planned:
-        over = ratio(sum(seen.decoded), sum(seen.kept), _mark(subject, clip, seen), _INDEX, ",.2f")
+        over = ratio(sum(seen.decoded), sum(seen.needed_frames), _mark(subject, clip, seen), _INDEX, ",.2f")
         of = f"of {seen.planned:,} of {seen.total:,} clips, by the video index"
         parts.append(phrase(f"{{planned:m}} frames decoded / kept, {of}", planned=over))
     else:
@@ -143,8 +143,8 @@ def _short_of(clip: ClipStage, seen: Footage) -> tuple[int, int, str]:
     """Short segments, out of how many, and the source: the relation, else the clip cache, else the video index."""
     if seen.counted:
         return seen.too_few, seen.counted, FRAME_COUNT
-    if seen.kept_rows and clip.selection.deterministic:
-        return seen.kept_short, seen.kept_rows, "the clip cache"
+    if seen.cached_rows and clip.selection.deterministic:
+        return seen.cached_short, seen.cached_rows, "the clip cache"
     return seen.short, seen.planned, "the video index"
 
 
@@ -152,7 +152,7 @@ def _refused(seen: Footage) -> Phrase | str:
     if not seen.known:
         return _UNKNOWN
     reasons = f": {first_reasons(seen.refused)}" if seen.refused else ""
-    where = "clip cache" if seen.kept_rows else "video index"
+    where = "clip cache" if seen.cached_rows else "video index"
     refused = ratio(len(seen.refused), seen.known, marked(seen.whole), f"the {where}")
     return Phrase(f"{refused:m} of the clips in the {where}{reasons}", {"refused": refused})
 
@@ -177,7 +177,7 @@ def _warn(subject: Subject, clip: ClipStage, seen: Footage) -> None:
     if not stated and seen.planned and seen.over_read > _OVER_READ:
         subject.warnings.add(
             f"{clip.name}: {seen.over_read:.1f} frames are decoded for each that is kept "
-            f"({sum(seen.decoded):,}/{sum(seen.kept):,}). Keep decoded clips with .cache({clip.column}=Frames(...)), or "
+            f"({sum(seen.decoded):,}/{sum(seen.needed_frames):,}). Keep decoded clips with .cache({clip.column}=Frames(...)), or "
             "encode the files with key frames closer together"
         )
     _warn_of_clips(subject, clip, seen)

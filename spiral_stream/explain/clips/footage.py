@@ -47,12 +47,12 @@ class Footage:
     rows: int = 0  # rows inspected
     counted: int = 0  # inspected rows whose relation has a column frame_count
     too_few: int = 0  # of `counted`: short segments
-    kept_rows: int = 0  # inspected rows in the clip cache
-    kept_short: int = 0  # of `kept_rows`: short segments
+    cached_rows: int = 0  # inspected rows in the clip cache
+    cached_short: int = 0  # of `cached_rows`: short segments
     indexed: int = 0  # inspected rows in the video index
     planned: int = 0  # C
     short: int = 0  # of `planned`: short segments
-    kept: list[int] = field(default_factory=list)  # [C] distinct frames that each clip needs
+    needed_frames: list[int] = field(default_factory=list)  # [C] distinct frames that each clip needs
     decoded: list[int] = field(default_factory=list)  # [C] frames to decode for them
     read: list[int] = field(default_factory=list)  # [C] bytes of their packets
     apart: list[int] = field(default_factory=list)  # [C] most frames from one key frame of its file to the next
@@ -62,7 +62,7 @@ class Footage:
     @property
     def known(self) -> int:
         """How many rows are known to be refused or not."""
-        return max(self.kept_rows, self.indexed)
+        return max(self.cached_rows, self.indexed)
 
     @property
     def whole(self) -> bool:
@@ -72,7 +72,7 @@ class Footage:
     @property
     def over_read(self) -> float:
         """Frames decoded per frame kept."""
-        return sum(self.decoded) / max(1, sum(self.kept))
+        return sum(self.decoded) / max(1, sum(self.needed_frames))
 
 
 def footage(subject: Subject, clip: ClipStage) -> Footage:
@@ -99,8 +99,8 @@ def _look(out: Footage, clip: ClipStage, k: int, ordinals: UInt64, most: int) ->
     cache = None if source.frames is None else source.frames.store.open()
     index = source.index.store.open()
     for _, shard, at in stored_rows(relation, cache, ordinals):
-        out.kept_rows += len(at)
-        out.kept_short += int(np.count_nonzero(shard.beside["short"][at]))
+        out.cached_rows += len(at)
+        out.cached_short += int(np.count_nonzero(shard.narrow["short"][at]))
         out.refused += _reasons(shard, at)
     found: list[Stored] = []
     for indices, shard, at in stored_rows(relation, index, ordinals):
@@ -142,7 +142,7 @@ def _plan(out: Footage, clip: ClipStage, relation: OpenRelation, ordinals: UInt6
             out.refused.append(str(error))
             out.out_of_file = True
             continue
-        out.apart.append(int(shard.beside["key_distance"][where]))
+        out.apart.append(int(shard.narrow["key_distance"][where]))
 
 
 def _index(shard: CachedShard, where: int) -> VideoIndex:
@@ -161,7 +161,7 @@ def _feed(
     feed = feed_plan(index, wanted)
     out.planned += 1
     out.short += short
-    out.kept.append(len(wanted))
+    out.needed_frames.append(len(wanted))
     out.decoded.append(feed.decoded)
     out.read.append(int(index.sizes_P[feed.packets].sum()))
 

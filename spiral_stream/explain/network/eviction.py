@@ -40,7 +40,7 @@ class Evicting:
         self._limit = limit_bytes
         self._files: OrderedDict[str, _File] = OrderedDict()  # used longest ago first
         self._debts: dict[str, int] = {}  # of files that were removed
-        self._kept = set[str]()  # of these, what is kept again
+        self._readmitted = set[str]()  # of these, what is kept again
         self._used = 0
         self.fetched = 0  # bytes
         self.again = 0  # bytes of these that are of files removed before
@@ -93,15 +93,15 @@ class Evicting:
         while self._used > goal and self._files:
             uri, gone = self._files.popitem(last=False)
             self._debts.setdefault(uri, 0)
-            self._kept.discard(uri)
+            self._readmitted.discard(uri)
             self._used -= gone.taken
 
     def _keeps(self, uri: str, size: int, ranges: Sequence[Extent]) -> bool:
-        if uri not in self._debts or uri in self._kept:
+        if uri not in self._debts or uri in self._readmitted:
             return True
         self._debts[uri], due = owed(uri, self._debts[uri], sum(end - begin for begin, end in ranges), size)
         if due:
-            self._kept.add(uri)
+            self._readmitted.add(uri)
         return due
 
 

@@ -60,7 +60,7 @@ def network_facts(subject: Subject, link: Network, piece_rows: int | None) -> di
         return {**out, "requests": "none: no batch is delivered"}
     return {
         **out,
-        **_asked(subject, seen),
+        **_requested(subject, seen),
         **_rates(subject, seen, link, len(found.tables) > 0),
         **_node(subject, found, seen),
     }
@@ -83,7 +83,7 @@ def _what(found: Remote) -> Phrase | str:
 # ---- requests and bytes
 
 
-def _asked(subject: Subject, seen: Counted) -> dict[str, Any]:
+def _requested(subject: Subject, seen: Counted) -> dict[str, Any]:
     bound, mark = subject.bound, marked(seen.exact)
     share = 1 / bound.world_size
     source = f"{len(seen.samples):,} batches, drawn"

@@ -85,7 +85,7 @@ def _samples(subject: Subject, dealing: Dealing, node: int, epoch: int) -> tuple
     batch, within, whose = dealing.dealt(stages, subject.bound, total, positions)
     mine = np.flatnonzero(whose == node)
     mine = mine[np.argsort(batch[mine], kind="stable")]
-    samples = stages.epochs.places(epoch, positions[mine].astype(np.uint64))
+    samples = stages.epochs.stream_rows(epoch, positions[mine].astype(np.uint64))
     return samples.streams, samples.rows, batch[mine] * (-(-size // PIECE_ROWS) * PIECE_ROWS) + within[mine]
 
 

@@ -46,12 +46,12 @@ class RemoteColumn:
     lengths: Int64  # [R] WHOLE: all of the object
     uris: list[str]  # [U]
     sizes: Int64  # [U] bytes, 0 where nobody knows
-    kept: NDArray[np.bool_]  # [N] rows that a cache holds, whose payload is not read
+    cached: NDArray[np.bool_]  # [N] rows that a cache holds, whose payload is not read
 
     def references(self, rows: UInt64) -> tuple[Int64, Int64]:
         """Return which references some surviving rows of the stream read, and the place of each one's row in ``rows``."""
         ordinals = self.payload.ordinals(rows).astype(np.int64)
-        counts = np.where(self.kept[ordinals], 0, self.borders[ordinals + 1] - self.borders[ordinals])
+        counts = np.where(self.cached[ordinals], 0, self.borders[ordinals + 1] - self.borders[ordinals])
         owners = np.repeat(np.arange(len(rows)), counts)
         within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
         found = self.borders[ordinals][owners] + within
@@ -125,7 +125,7 @@ def _fields(subject: Subject, rows: int) -> Fields:
 
 def _of(known: RemoteColumn, payload: Payload) -> RemoteColumn:
     """The same column, read by another stream."""
-    facts = known.borders, known.objects, known.starts, known.lengths, known.uris, known.sizes, known.kept
+    facts = known.borders, known.objects, known.starts, known.lengths, known.uris, known.sizes, known.cached
     return RemoteColumn(payload, *facts)
 
 
@@ -150,13 +150,13 @@ def _column(payload: Payload, store: CacheStore | None, name: str, found: Remote
                 f"{name}: {relation.entry.name} has {total:,} rows, and references of {MOST_ROWS:,} are read at most"
             )
             return None
-        return _read(payload, _kept(relation, store))
+        return _read(payload, _cached_rows(relation, store))
     except SpiralError as error:  # the run will stop there, and say so
         found.unknown.append(f"{name}: {error}")
         return None
 
 
-def _kept(relation: OpenRelation, store: CacheStore | None) -> NDArray[np.bool_]:
+def _cached_rows(relation: OpenRelation, store: CacheStore | None) -> NDArray[np.bool_]:
     cached = np.zeros(relation.manifest.total, dtype=np.bool_)
     cache = None if store is None else store.open()
     for indices, _, _ in stored_rows(relation, cache, np.arange(len(cached), dtype=np.uint64)):
@@ -164,7 +164,7 @@ def _kept(relation: OpenRelation, store: CacheStore | None) -> NDArray[np.bool_]
     return cached
 
 
-def _read(payload: Payload, kept: NDArray[np.bool_]) -> RemoteColumn:
+def _read(payload: Payload, cached: NDArray[np.bool_]) -> RemoteColumn:
     relation, column = payload.relation, payload.column
     table = pa.Table.from_batches(list(relation.scan([column])))
     values, rows = table[column].combine_chunks(), table[ROW].to_numpy().astype(np.int64)
@@ -178,8 +178,8 @@ def _read(payload: Payload, kept: NDArray[np.bool_]) -> RemoteColumn:
     values, rows = values.take(pa.array(there)), rows[there]
     codes, texts, starts, lengths = _parts(values)
     objects, uris, sizes = _objects(texts, relation.base)
-    borders = np.searchsorted(rows, np.arange(len(kept) + 1)).astype(np.int64)
-    return RemoteColumn(payload, borders, objects[codes], starts, lengths, uris, sizes, kept)
+    borders = np.searchsorted(rows, np.arange(len(cached) + 1)).astype(np.int64)
+    return RemoteColumn(payload, borders, objects[codes], starts, lengths, uris, sizes, cached)
 
 
 def _parts(values: pa.Array) -> tuple[NDArray[np.int32], list[str], Int64, Int64]:

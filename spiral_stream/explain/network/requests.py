@@ -15,8 +15,8 @@ from spiral_stream.explain.network.remote_columns import WHOLE, Remote, RemoteCo
 from spiral_stream.explain.subject import Subject
 from spiral_stream.planner.columns.streams import split
 from spiral_stream.runtime.fetch import pieces
-from spiral_stream.sampling.epoch import Places
-from spiral_stream.storage.store import Get, runs_of
+from spiral_stream.sampling.epoch import StreamRows
+from spiral_stream.storage.store import Get, coalesced
 
 MOST_SAMPLES: Final = 1 << 17
 
@@ -33,7 +33,7 @@ class Counted:
     pieces: list[int] = field(default_factory=list)  # per batch: tasks that fetch
     requests: list[int] = field(default_factory=list)  # per batch
     bytes: list[int] = field(default_factory=list)  # per batch
-    own: list[bool] = field(default_factory=list)  # per batch: whether this rank has it
+    mine: list[bool] = field(default_factory=list)  # per batch: whether this rank has it
     unsized: bool = False  # whether whole objects of unknown size are asked for
 
     def epoch(self, values: list[int]) -> int:
@@ -42,7 +42,7 @@ class Counted:
 
     def rank(self, values: list[int], share: float) -> int:
         """Return what a whole epoch of this rank comes to, or of ``share`` of all ranks where not all is counted."""
-        mine = sum(value for value, is_mine in zip(values, self.own, strict=True) if is_mine)
+        mine = sum(value for value, is_mine in zip(values, self.mine, strict=True) if is_mine)
         return mine if self.exact else round(self.epoch(values) * share)
 
     @staticmethod
@@ -65,11 +65,11 @@ def counted(subject: Subject, found: Remote) -> Counted | str:
     wanted = _chosen(subject, out.total if known else None)
     drawn = 0
     for number in wanted:
-        samples = _places(subject, number)
+        samples = _stream_rows(subject, number)
         if samples is None or (stages.formed and drawn > MOST_SAMPLES):
             break
         drawn += len(samples)
-        out.own.append(number % bound.world_size == bound.place)
+        out.mine.append(number % bound.world_size == bound.turn)
         _count(out, found, samples)
     if not known:
         out.total = round(stages.epochs.length(bound.epoch) / max(1.0, out.mean(out.samples)))
@@ -86,7 +86,7 @@ def _chosen(subject: Subject, total: int | None) -> range | list[int]:
     return range(total) if total <= most else np.linspace(0, total - 1, most).astype(int).tolist()
 
 
-def _places(subject: Subject, number: int) -> Places | None:
+def _stream_rows(subject: Subject, number: int) -> StreamRows | None:
     """The samples of what a rank has in one step; None after the end."""
     bound, numbering = subject.bound, subject.numbering
     numbers = range(number * bound.merge, (number + 1) * bound.merge)
@@ -94,25 +94,27 @@ def _places(subject: Subject, number: int) -> Places | None:
     there = [each for each in numbers if padded or numbering.exists(bound.epoch, each)]
     if not there:
         return None
-    return Places.concat([numbering.draw(bound.epoch, each).samples.places for each in there])
+    return StreamRows.concat([numbering.draw(bound.epoch, each).samples.stream_rows for each in there])
 
 
-def _count(out: Counted, found: Remote, places: Places) -> None:
+def _count(out: Counted, found: Remote, stream_rows: StreamRows) -> None:
     tasks = requests = size = 0
     for each in found.fields:
-        for start, stop in pieces(len(places), each.piece_rows):
+        for start, stop in pieces(len(stream_rows), each.piece_rows):
             tasks += 1
-            for stream, where in split(places.take(np.arange(start, stop))):
+            for stream, where in split(stream_rows.take(np.arange(start, stop))):
                 if stream in each.streams:
-                    more, came = _asked(out, each.streams[stream], places.rows[start:stop][where])
+                    more, came = _requested(out, each.streams[stream], stream_rows.rows[start:stop][where])
                     requests, size = requests + more, size + came
-    out.samples.append(len(places))
+    out.samples.append(len(stream_rows))
     out.pieces.append(tasks)
     out.requests.append(requests)
     out.bytes.append(size)
 
 
-def _asked(out: Counted, column: RemoteColumn, rows: "np.ndarray[tuple[int], np.dtype[np.uint64]]") -> tuple[int, int]:
+def _requested(
+    out: Counted, column: RemoteColumn, rows: "np.ndarray[tuple[int], np.dtype[np.uint64]]"
+) -> tuple[int, int]:
     """Requests and bytes of what one task reads of one stream."""
     at, _ = column.references(np.unique(rows))
     objects, starts, lengths = column.objects[at].tolist(), column.starts[at].tolist(), column.lengths[at].tolist()
@@ -120,7 +122,7 @@ def _asked(out: Counted, column: RemoteColumn, rows: "np.ndarray[tuple[int], np.
         Get(column.uris[each], start, None if length == WHOLE else length)
         for each, start, length in zip(objects, starts, lengths, strict=True)
     ]
-    runs, size = runs_of(gets), 0
+    runs, size = coalesced(gets), 0
     for run in runs:
         if lengths[run[0]] == WHOLE:
             size += int(column.sizes[objects[run[0]]])

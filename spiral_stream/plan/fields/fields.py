@@ -112,7 +112,7 @@ def check_formation(
         raise PlanError(msg)
     _check_widths(formation, tokens)
     _check_together(formation, tokens)
-    _check_own(formation, fields, tokens)
+    _check_formation_widths(formation, fields, tokens)
     _check_lengths(formation, have)
     costs = clip_costs(fields)
     of_clips = [name for name in formation.cost_names if name in costs]
@@ -155,7 +155,9 @@ def _check_together(formation: Formation, tokens: Sequence[SequenceField]) -> No
         raise PlanError(msg)
 
 
-def _check_own(formation: Formation, fields: Sequence[tuple[str, Field]], tokens: Sequence[SequenceField]) -> None:
+def _check_formation_widths(
+    formation: Formation, fields: Sequence[tuple[str, Field]], tokens: Sequence[SequenceField]
+) -> None:
     """Refuse columns without a width where the formation gives each one of its own, and widths that they cannot have."""
     widths = formation.widths
     if not widths:

@@ -50,7 +50,7 @@ class SampleKept(Simple, Sampled):
                 raise PlanError(msg)
             function = function_of(step)
             if function is not None:
-                need_elsewhere("cache", function, kept=True)
+                need_elsewhere("cache", function, is_cached=True)
         if not some:
             msg = (
                 "cache: no function comes before it. After sample it keeps the values of functions: .map(f, ...).cache(). "
@@ -59,13 +59,13 @@ class SampleKept(Simple, Sampled):
             raise PlanError(msg)
 
 
-def need_seen(kept: SampleKept) -> None:
+def need_seen(cached: SampleKept) -> None:
     """Refuse to keep values of code that finds what it uses at run time: the values would outlive a change of it.
 
     Raises:
         PlanError: names the function, what is not seen, and the ways out.
     """
-    for step, _ in _impure(kept.source):
+    for step, _ in _impure(cached.source):
         function = function_of(step)
         found = [] if function is None or function.version is not None else blind_spots(function.function)
         if function is not None and found:

@@ -223,7 +223,7 @@ class _Walk:
             return self._code(value)
         if _versioned_class(type(value)):
             return self._instance(value)
-        if isinstance(value, types.ModuleType) and not self._is_own(value.__name__):
+        if isinstance(value, types.ModuleType) and not self._is_walked(value.__name__):
             return self._external(value.__name__)
         if isinstance(value, functools.partial):
             self._carry(f"partial of {getattr(value.func, '__qualname__', '')}", value)
@@ -241,9 +241,9 @@ class _Walk:
             return ["typing", repr(value)]
         if _is_frozen(value):
             held = self._all(getattr(value, each.name, None) for each in fields(value))
-            return ["value", self._encode(type(value)), held, *self._beside_fields(value)]
+            return ["value", self._encode(type(value)), held, *self._other_attributes(value)]
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return ["value", self._encode(type(value)), self._all(value), *self._beside_fields(value)]
+            return ["value", self._encode(type(value)), self._all(value), *self._other_attributes(value)]
         if isinstance(value, property):
             return ["property", *self._all([value.fget, value.fset, value.fdel])]
         if isinstance(value, functools.partialmethod):
@@ -254,14 +254,14 @@ class _Walk:
         if name is not None and not is_users(top_level(name)):  # compiled: the installed version says what it does
             return self._external(name)
         if callable(value) and hasattr(value, "__wrapped__"):  # functools.cache and its kin
-            if self._is_own(home(type(value))):
+            if self._is_walked(home(type(value))):
                 return ["decorated", *self._instance(value), self._encode(value.__wrapped__)]
             self._carry(dotted_name(type(value)), value)
             return ["wrapped", self._external(dotted_name(type(value))), self._encode(value.__wrapped__)]
         what = (
             f"module {value.__name__!r} as a whole" if isinstance(value, types.ModuleType) else dotted_name(type(value))
         )
-        raise self._instance_refusal(value) if self._is_own(home(type(value))) else self._refusal(what)
+        raise self._instance_refusal(value) if self._is_walked(home(type(value))) else self._refusal(what)
 
     def _all(self, values: Iterable[Any]) -> list[Any]:
         return [self._encode(value) for value in values]
@@ -269,11 +269,11 @@ class _Walk:
     def _code(self, value: Any) -> Any:
         """A reference to a function or class; own code is queued to be read."""
         module = home(value)
-        if self._is_own(module):
+        if self._is_walked(module):
             return ["own", self._label(value, f"{module}:{value.__qualname__}")]
         if isinstance(value, type) or "<locals>" not in value.__code__.co_qualname:
             return self._external(dotted_name(value))
-        if lookup(value.__module__, value.__qualname__) is value and not self._is_own(value.__module__):
+        if lookup(value.__module__, value.__qualname__) is value and not self._is_walked(value.__module__):
             return self._external(dotted_name(value))
         made = self._external(f"{module}.{value.__code__.co_qualname}")
         if hasattr(value, "__wrapped__"):  # a decorator from elsewhere; its arguments stand in the source it decorates
@@ -288,14 +288,14 @@ class _Walk:
         if registered:
             out.append(["registered", *([name, *self._all([kind, found])] for name, kind, found in registered)])
         inner = value.__wrapped__
-        if isinstance(inner, types.FunctionType) and self._is_own(home(inner)):
+        if isinstance(inner, types.FunctionType) and self._is_walked(home(inner)):
             uses = afterwards.decorating(inner)
             found = {".".join((name, *chain)): self._tried(inner.__globals__[name], chain) for name, chain in uses}
             of_ours = {name: each for name, each in found.items() if each is not None and each[0] != "external"}
             out += [["given", of_ours]] if of_ours else []
         return out
 
-    def _beside_fields(self, value: Any) -> list[Any]:
+    def _other_attributes(self, value: Any) -> list[Any]:
         """The attributes of a frozen value that are no fields and do not follow from them."""
         extra = afterwards.set_on_value(value)
         again = afterwards.made_again(value) if extra else {}
@@ -423,7 +423,7 @@ class _Walk:
         return out
 
     def _imported(self, module: str, names: tuple[str, ...], chain: tuple[str, ...]) -> Any:
-        if not self._is_own(module):
+        if not self._is_walked(module):
             return self._external(".".join((module, *names, *chain)))
         try:
             return self._attribute(importlib.import_module(module), (*names, *chain))
@@ -434,7 +434,7 @@ class _Walk:
         for i, attribute in enumerate(chain):
             if not isinstance(value, types.ModuleType):
                 break
-            if not self._is_own(value.__name__):
+            if not self._is_walked(value.__name__):
                 return self._external(".".join((value.__name__, *chain[i:])))
             if not hasattr(value, attribute):
                 return self._imported(f"{value.__name__}.{attribute}", (), chain[i + 1 :])
@@ -445,7 +445,7 @@ class _Walk:
         put = [[name, self._encode(value)] for name, value in afterwards.patches(dotted) if id(value) not in self._open]
         return ["external", dotted, *installed(top_level(dotted)), *([["patched", *put]] if put else [])]
 
-    def _is_own(self, dotted: str) -> bool:
+    def _is_walked(self, dotted: str) -> bool:
         package = top_level(dotted)
         return is_users(package) or (package == self._root and package not in sys.stdlib_module_names)
 

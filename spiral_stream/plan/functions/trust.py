@@ -24,7 +24,7 @@ from spiral_stream.plan.functions.origin import installed, is_users, top_level
 TRUST_ENV: Final = "SPIRAL_TRUST"
 AGAIN: Final = "Save the stream again"
 _LIBRARIES: Final = ("stdlib", "platstdlib", "purelib", "platlib")
-_KEPT_APART: Final = {"site-packages", "dist-packages"}
+_PACKAGE_FOLDERS: Final = {"site-packages", "dist-packages"}
 
 
 @final
@@ -142,7 +142,7 @@ def _in_libraries(module: Any) -> bool:
     if not isinstance(file, str):
         return False
     path = Path(file)
-    return bool(_KEPT_APART & set(path.parts)) or any(path.is_relative_to(folder) for folder in _folders())
+    return bool(_PACKAGE_FOLDERS & set(path.parts)) or any(path.is_relative_to(folder) for folder in _folders())
 
 
 @cache

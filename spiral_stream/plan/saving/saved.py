@@ -107,12 +107,12 @@ class _Reader:
         if isinstance(data, list):
             items = next((each for each in (_items(member, len(data)) for member in members) if each is not None), None)
             if items is None:
-                raise _unfit(at, data, _told(kind))
+                raise _unfit(at, data, _kind_text(kind))
             return tuple(
                 self.value(each, hint, f"{at}[{i}]") for i, (each, hint) in enumerate(zip(data, items, strict=True))
             )
         if not any(_fits(data, member) for member in members):
-            raise _unfit(at, data, _told(kind))
+            raise _unfit(at, data, _kind_text(kind))
         if isinstance(data, str) and not _is_text(data):
             raise _unfit(at, data, "text of whole characters")
         return data
@@ -130,8 +130,8 @@ class _Reader:
         if tag == FUNCTION and issubclass(Function, allowed):
             return self._function(data, at)
         if tag == CLASS:
-            return self._instance(data, allowed, _told(kind), at)
-        raise _unfit(at, data, _told(kind))
+            return self._instance(data, allowed, _kind_text(kind), at)
+        raise _unfit(at, data, _kind_text(kind))
 
     def _function(self, data: Mapping[str, Any], at: str) -> Function:
         name = data[FUNCTION]
@@ -260,15 +260,15 @@ def _fits(value: object, kind: Any) -> bool:
     return kind in (bool, int, str, type(None)) and type(value) is kind
 
 
-def _told(kind: Any) -> str:
+def _kind_text(kind: Any) -> str:
     """A kind for people."""
     members = _members(kind)
     if len(members) > 1:
-        return " or ".join(dict.fromkeys(map(_told, members)))
+        return " or ".join(dict.fromkeys(map(_kind_text, members)))
     if get_origin(kind) is Literal:
         return " or ".join(map(json.dumps, get_args(kind)))
     if get_origin(kind) in (tuple, collections.abc.Sequence):
-        parts = [_told(each) for each in get_args(kind) if each is not ...]
+        parts = [_kind_text(each) for each in get_args(kind) if each is not ...]
         return f"[{', '.join(parts)}{', ...' if get_origin(kind) is not tuple or ... in get_args(kind) else ''}]"
     return "anything" if kind is Any else "null" if kind is type(None) else str(getattr(kind, "__name__", kind))
 

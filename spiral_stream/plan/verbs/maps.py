@@ -30,26 +30,26 @@ def need_sampled(verb: str, node: Node) -> None:
         raise PlanError(msg)
 
 
-def need_elsewhere(verb: str, function: Function, *, kept: bool = False) -> None:
+def need_elsewhere(verb: str, function: Function, *, is_cached: bool = False) -> None:
     """Refuse a function that other processes are to run, or whose values are to be kept, and that only this one has.
 
     Raises:
         PlanError: says what it is, and what would be found.
     """
-    if not kept and function.workers is None:
+    if not is_cached and function.workers is None:
         return
     try:
         pickle.dumps(function.function)
     except Exception as error:
-        why = "its values are to be kept" if kept else f"workers={function.workers} runs it in other processes"
+        why = "its values are to be kept" if is_cached else f"workers={function.workers} runs it in other processes"
         msg = (
             f"{verb} ({function.name}): {why}, and no other process can find it ({error!s:.120}). Define it with `def` at the "
-            f"top level of a module{'' if kept else ', or leave workers out'}"
+            f"top level of a module{'' if is_cached else ', or leave workers out'}"
         )
         raise PlanError(msg) from error
 
 
-def need_places(node: Node, function: Function) -> None:
+def need_positions(node: Node, function: Function) -> None:
     """Refuse places in the epoch's order for samples that `assemble` made of several, and that stand nowhere in it.
 
     Raises:
@@ -148,7 +148,7 @@ class SampleMap(Sampled):
         need_sampled(self.VERB, self.source)
         need_columns(f"map ({self.function.name})", self.function.columns, self.source.schema())
         need_elsewhere("map", self.function)
-        need_places(self.source, self.function)
+        need_positions(self.source, self.function)
 
     def schema(self) -> pa.Schema:
         return _with(self.source.schema(), self.name, self.function.kind)
@@ -172,7 +172,7 @@ class SampleRecords(Sampled):
             raise PlanError(msg)
         need_new_names(f"map ({name})", self.names, "Name each column of returns= once")
         need_elsewhere("map", self.function)
-        need_places(self.source, self.function)
+        need_positions(self.source, self.function)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ def sample_identity(node: Node) -> tuple[str, ...]:
     return found
 
 
-def own_identity(node: Node, identity: tuple[str, ...]) -> tuple[str, ...]:
+def identity_of_rows(node: Node, identity: tuple[str, ...]) -> tuple[str, ...]:
     """Return the columns of a maker that tell its rows apart: those of the sample, or else its natural ones.
 
     Args:

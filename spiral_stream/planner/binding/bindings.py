@@ -12,7 +12,7 @@ from spiral_stream.errors import BindError, PlanError, ResumeError, shown
 from spiral_stream.plan.checks import device_name
 from spiral_stream.plan.nodes import Sample
 from spiral_stream.plan.saving.drawn_seeds import drawn_seed
-from spiral_stream.planner.binding.mesh import in_groups, place_in_mesh
+from spiral_stream.planner.binding.mesh import in_groups, rank_in_mesh
 from spiral_stream.planner.binding.nodes import need_lanes, ranks_per_node
 from spiral_stream.sampling.nodes import Nodes
 from spiral_stream.sampling.order import Order
@@ -46,7 +46,7 @@ class Bindings:
         if (replication := values.pop("replication", None)) is not None:
             mesh, dp_dims = self._in_groups(replication, mesh, dp_dims, values)
         if mesh is not None:
-            rank, world_size = place_in_mesh(mesh, dp_dims)
+            rank, world_size = rank_in_mesh(mesh, dp_dims)
             values = {_RANK: rank, _WORLD: world_size, **values}
         elif dp_dims is not None:
             msg = f"bind: dp_dims={shown(dp_dims)} names dimensions of a mesh. Give bind(mesh=..., dp_dims=...)"
@@ -78,7 +78,7 @@ class Bindings:
                 "replication out"
             )
             raise BindError(msg)
-        ranks = dict(zip((_RANK, _WORLD), _place(), strict=True))
+        ranks = dict(zip((_RANK, _WORLD), _process_rank(), strict=True))
         for name in (_RANK, _WORLD):
             short = next(each for each, full in params.ALIASES.items() if full == name)
             given = [values.pop(each) for each in (short, name) if values.get(each) is not None]
@@ -117,7 +117,7 @@ def _whole(name: str, value: Any) -> int:
     return number
 
 
-def epoch_number(value: Any, asked: str = "set_epoch") -> int:
+def epoch_number(value: Any, argument: str = "set_epoch") -> int:
     """Return the epoch that `set_epoch`, or another call, is given.
 
     Raises:
@@ -125,7 +125,7 @@ def epoch_number(value: Any, asked: str = "set_epoch") -> int:
     """
     number = whole(value)
     if number is None or not 0 <= number <= LAST_EPOCH:
-        msg = f"{asked}: {shown(value)}; epochs count from 0. Give an integer in [0, {LAST_EPOCH}]"
+        msg = f"{argument}: {shown(value)}; epochs count from 0. Give an integer in [0, {LAST_EPOCH}]"
         raise BindError(msg)
     return number
 
@@ -150,9 +150,9 @@ class Bound:
         return Nodes(self.world_size, self.ranks_per_node or 1)
 
     @property
-    def place(self) -> int:
+    def turn(self) -> int:
         """The place of the rank in each step."""
-        return self.nodes.place_of(self.rank)
+        return self.nodes.turn_of(self.rank)
 
 
 def settle(bindings: Bindings, sample: Sample) -> Bound:
@@ -161,7 +161,7 @@ def settle(bindings: Bindings, sample: Sample) -> Bound:
     Raises:
         BindError: rank and world size contradict each other, or contradict the plan.
     """
-    rank, world = _place()
+    rank, world = _process_rank()
     for name, given, fixed in (
         (_RANK, bindings.data_parallel_rank, sample.assignment.rank),
         (_WORLD, bindings.data_parallel_world_size, sample.assignment.world_size),
@@ -232,7 +232,7 @@ def resumed(bindings: Bindings, run_seed: int, earlier: int | None) -> Bindings:
     return bindings
 
 
-def _place() -> tuple[int, int]:
+def _process_rank() -> tuple[int, int]:
     """Return rank and world size of this process. A process that has not imported torch has no process group."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():

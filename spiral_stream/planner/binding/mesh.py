@@ -95,7 +95,7 @@ def in_groups(replication: Any, rank: int, world_size: int) -> tuple[RankGroups,
     return RankGroups(rank, world_size, each), (_GROUPS,)
 
 
-def place_in_mesh(mesh: Any, dp_dims: Any = None) -> tuple[int, int]:
+def rank_in_mesh(mesh: Any, dp_dims: Any = None) -> tuple[int, int]:
     """Return rank and size along a mesh's data-parallel dimensions, in the mesh's order.
 
     Args:
@@ -119,7 +119,7 @@ def place_in_mesh(mesh: Any, dp_dims: Any = None) -> tuple[int, int]:
 
 
 def data_dims(mesh: Any, dp_dims: Any = None) -> tuple[str, ...]:
-    """Return the data-parallel dimensions of a mesh, in its order; arguments and errors as of `place_in_mesh`."""
+    """Return the data-parallel dimensions of a mesh, in its order; arguments and errors as of `rank_in_mesh`."""
     given = getattr(mesh, "mesh_dim_names", "")
     if not (given is None or isinstance(given, tuple | list)) or not all(isinstance(name, str) for name in given or ()):
         raise _no_mesh(mesh)

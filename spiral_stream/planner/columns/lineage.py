@@ -79,7 +79,7 @@ class MappedStages(Protocol):
         ...
 
     @property
-    def kept(self) -> frozenset[Made]:
+    def cached(self) -> frozenset[Made]:
         """The columns whose values are kept."""
         ...
 
@@ -117,15 +117,15 @@ class Lineage:
         maps: the plan's maps, in order.
         stored: the columns of the relational part.
         fetched: numbers of the tokenizing maps whose text is a stored column, so that their tokens are fetched by address.
-        kept: columns that maps make and whose values are kept, so that they are read.
+        cached: columns that maps make and whose values are kept, so that they are read.
     """
 
     def __init__(
-        self, maps: Sequence[Sampled], stored: pa.Schema, fetched: Iterable[int] = (), kept: Iterable[Made] = ()
+        self, maps: Sequence[Sampled], stored: pa.Schema, fetched: Iterable[int] = (), cached: Iterable[Made] = ()
     ) -> None:
         self._maps = tuple(maps)
         self._stored = stored
-        self._fetched, self.kept = frozenset(fetched), frozenset(kept)
+        self._fetched, self.cached = frozenset(fetched), frozenset(cached)
         self.end = len(self._maps)
 
     @classmethod
@@ -133,7 +133,7 @@ class Lineage:
         """The lineage of a stream's maps."""
         tokenizing = [at for at, step in enumerate(stages.maps) if isinstance(step, SampleTokens)]
         fetched = [at for at, stage in zip(tokenizing, stages.tokens, strict=True) if stage.caches]
-        return cls(stages.maps, stages.streams[0].node.schema(), fetched, stages.kept)
+        return cls(stages.maps, stages.streams[0].node.schema(), fetched, stages.cached)
 
     def key(self, name: str, upto: int) -> Stored | Made:
         """The column that a name means after the first ``upto`` maps: the last one made so far, else the stored one."""
@@ -162,7 +162,7 @@ class Lineage:
 
     def test_keys(self, step: SampleFilter, at: int) -> Sequence[Key]:
         """The columns that a filter, map number ``at``, reads."""
-        if Made(MASK, at) in self.kept:
+        if Made(MASK, at) in self.cached:
             return [Made(MASK, at)]
         if isinstance(step.predicate, Expr):
             return self.expression_keys(step.predicate, at)
@@ -170,7 +170,7 @@ class Lineage:
 
     def inputs(self, key: Key) -> Sequence[Key]:
         """The columns that a column is computed from; empty if it is read, or made together with the samples."""
-        if not isinstance(key, Made) or key in self.kept:
+        if not isinstance(key, Made) or key in self.cached:
             return []
         step, at = self._maps[key.at], key.at
         if isinstance(step, SampleTokens):

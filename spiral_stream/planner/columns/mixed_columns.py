@@ -11,11 +11,11 @@ from typing import final
 
 import numpy as np
 
-from spiral_stream.derived.kinds.gather import KeptColumn, located
+from spiral_stream.derived.kinds.gather import NarrowColumn, located
 from spiral_stream.derived.pieces import Pieces, PiecesTogether
 from spiral_stream.planner.columns.streams import StreamStage, split
 from spiral_stream.planner.selection.late_columns import Read
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 
 
@@ -38,13 +38,13 @@ class MixedColumns:
         self._starts = np.concatenate([*laid, firsts[-1:]])
         self._first = firsts[self._relation]  # [S] of each stream: the first row of its relation among all
         self._selects = np.array([not stream.selected.rows.is_whole for stream in streams])
-        self._columns: dict[str, KeptColumn | None] = {}
+        self._columns: dict[str, NarrowColumn | None] = {}
 
-    def read(self, places: Places, names: Sequence[str], ragged: AbstractSet[str]) -> dict[str, Read]:
-        """Return those columns of samples that can be read together, in the order of ``places``.
+    def read(self, stream_rows: StreamRows, names: Sequence[str], ragged: AbstractSet[str]) -> dict[str, Read]:
+        """Return those columns of samples that can be read together, in the order of ``stream_rows``.
 
         Args:
-            places: S samples.
+            stream_rows: S samples.
             names: which columns are wanted.
             ragged: those that are wanted as addresses.
 
@@ -54,38 +54,38 @@ class MixedColumns:
         found = {name: column for name in names if (column := self._column(name)) is not None}
         if not found:
             return {}
-        shards, offsets = located(self._starts, self._rows(places))
+        shards, offsets = located(self._starts, self._rows(stream_rows))
         return {
             name: column.ragged(shards, offsets) if name in ragged else column.arrow(shards, offsets)
             for name, column in found.items()
         }
 
-    def _rows(self, places: Places) -> UInt64:
+    def _rows(self, stream_rows: StreamRows) -> UInt64:
         """Shape [S]: the rows among those of all relations."""
-        rows = np.asarray(places.rows, dtype=np.uint64)
-        if self._selects[places.streams].any():
+        rows = np.asarray(stream_rows.rows, dtype=np.uint64)
+        if self._selects[stream_rows.streams].any():
             rows = rows.copy()
-            for stream, at in split(places):
+            for stream, at in split(stream_rows):
                 if self._selects[stream]:
                     rows[at] = self._streams[stream].selected.rows.ordinals(rows[at])
-        among: UInt64 = rows + self._first[places.streams]
+        among: UInt64 = rows + self._first[stream_rows.streams]
         return among
 
-    def _column(self, name: str) -> KeptColumn | None:
+    def _column(self, name: str) -> NarrowColumn | None:
         if name not in self._columns:
             self._columns[name] = self._together(name)
         return self._columns[name]
 
-    def _together(self, name: str) -> KeptColumn | None:
+    def _together(self, name: str) -> NarrowColumn | None:
         """The kept column of all relations; None if one does not keep it, or keeps another column under that name."""
-        of: dict[int, KeptColumn] = {}
+        of: dict[int, NarrowColumn] = {}
         for relation, stream in zip(self._relation.tolist(), self._streams, strict=True):
-            column = stream.selected.kept.own(name) if name in stream.selected.columns.env else None
-            if not isinstance(column, KeptColumn) or of.setdefault(relation, column) is not column:
+            column = stream.selected.narrow.base_column(name) if name in stream.selected.columns.env else None
+            if not isinstance(column, NarrowColumn) or of.setdefault(relation, column) is not column:
                 return None
         pieces = [of[relation].pieces for relation in range(len(of))]
         kinds = {each.column.kind for each in of.values()}
         if len(kinds) > 1 or not all(isinstance(each, Pieces) and each.is_mapped for each in pieces):
             return None
-        found = KeptColumn(of[0].column, PiecesTogether([each for each in pieces if isinstance(each, Pieces)]))
+        found = NarrowColumn(of[0].column, PiecesTogether([each for each in pieces if isinstance(each, Pieces)]))
         return found if found.whole else None

@@ -30,7 +30,7 @@ def payload_of(selected: Selected, base: OpenRelation, name: str) -> Payload | N
         return None
     right, column = found
     if right is None:
-        return own_payload(selected, base, column)
+        return base_payload(selected, base, column)
     relation = selected.joined(right)
     if not isinstance(relation, OpenRelation):
         return None
@@ -43,12 +43,12 @@ def payload_of(selected: Selected, base: OpenRelation, name: str) -> Payload | N
     )
 
 
-def own_payload(selected: Selected, base: OpenRelation, column: str) -> Payload:
+def base_payload(selected: Selected, base: OpenRelation, column: str) -> Payload:
     """Return a column of the relation that owns the samples."""
-    return Payload(base, column, selected.columns.ordinals, lambda: _own_rows(selected, base))
+    return Payload(base, column, selected.columns.ordinals, lambda: _base_rows(selected, base))
 
 
-def _own_rows(selected: Selected, base: OpenRelation) -> list[ShardWork]:
+def _base_rows(selected: Selected, base: OpenRelation) -> list[ShardWork]:
     works = (_work(base, i, selected.offsets_of_shard(i)) for i in range(len(base.manifest.shard_names)))
     return [work for work in works if len(work.offsets)]
 

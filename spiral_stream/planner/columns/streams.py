@@ -18,7 +18,7 @@ from spiral_stream.plan.nodes import Node
 from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.selection.late_columns import Read
 from spiral_stream.planner.selection.selected import Selected
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import Population, UInt64
 
 
@@ -34,36 +34,39 @@ class StreamStage:
     population: Population
 
 
-def fetch(streams: Sequence[StreamStage], places: Places, names: Sequence[str]) -> pa.Table:
-    """Return columns of samples, in the order of ``places``; one fetch per stream.
+def fetch(streams: Sequence[StreamStage], stream_rows: StreamRows, names: Sequence[str]) -> pa.Table:
+    """Return columns of samples, in the order of ``stream_rows``; one fetch per stream.
 
     Args:
         streams: the plan's streams.
-        places: S samples.
+        stream_rows: S samples.
         names: columns that the relational part leaves.
     """
-    found = read(streams, places, names)
+    found = read(streams, stream_rows, names)
     return pa.table({name: found[name] for name in names})
 
 
 def read(
-    streams: Sequence[StreamStage], places: Places, names: Sequence[str], ragged: AbstractSet[str] = frozenset()
+    streams: Sequence[StreamStage],
+    stream_rows: StreamRows,
+    names: Sequence[str],
+    ragged: AbstractSet[str] = frozenset(),
 ) -> dict[str, Read]:
     """Return columns of samples one by one, as `fetch` does; those of ``ragged`` as addresses where they are kept."""
     if len(streams) == 1:
-        return streams[0].selected.columns.read(places.rows, names, ragged)
+        return streams[0].selected.columns.read(stream_rows.rows, names, ragged)
     stored = [name for name in names if name != STREAM_ID]
     columns: dict[str, Read] = {}
     if stored:
-        groups = _together(streams, split(places))
-        parts = [_read_group(streams, places, members, stored, ragged) for members in groups]
+        groups = _together(streams, split(stream_rows))
+        parts = [_read_group(streams, stream_rows, members, stored, ragged) for members in groups]
         if not parts:
-            parts = [streams[0].selected.columns.read(places.rows, stored)]
-        back = np.empty(len(places), dtype=np.int64)
-        back[np.concatenate([back[:0], *(at for members in groups for _, at in members)])] = np.arange(len(places))
+            parts = [streams[0].selected.columns.read(stream_rows.rows, stored)]
+        back = np.empty(len(stream_rows), dtype=np.int64)
+        back[np.concatenate([back[:0], *(at for members in groups for _, at in members)])] = np.arange(len(stream_rows))
         columns = {name: _joined([part[name] for part in parts], back) for name in stored}
     if STREAM_ID in names:
-        columns[STREAM_ID] = pa.array([stream.name for stream in streams]).take(pa.array(places.streams))
+        columns[STREAM_ID] = pa.array([stream.name for stream in streams]).take(pa.array(stream_rows.streams))
     return columns
 
 
@@ -79,12 +82,16 @@ def _together(streams: Sequence[StreamStage], groups: Members) -> list[Members]:
 
 
 def _read_group(
-    streams: Sequence[StreamStage], places: Places, members: Members, names: Sequence[str], ragged: AbstractSet[str]
+    streams: Sequence[StreamStage],
+    stream_rows: StreamRows,
+    members: Members,
+    names: Sequence[str],
+    ragged: AbstractSet[str],
 ) -> dict[str, Read]:
     first, at = members[0]
     if len(members) == 1:
-        return streams[first].selected.columns.read(places.rows[at], names, ragged)
-    each = [ordinals(streams, stream, places.rows[at]) for stream, at in members]
+        return streams[first].selected.columns.read(stream_rows.rows[at], names, ragged)
+    each = [ordinals(streams, stream, stream_rows.rows[at]) for stream, at in members]
     return streams[first].selected.columns.read_at(np.concatenate(each), names, ragged)
 
 
@@ -99,10 +106,10 @@ def _joined(parts: list[Read], back: NDArray[np.int64]) -> Read:
     return (pa.concat_arrays(flat) if flat else chunks[0].combine_chunks()).take(pa.array(back))
 
 
-def split(places: Places) -> list[tuple[int, np.ndarray[tuple[int], np.dtype[np.int64]]]]:
+def split(stream_rows: StreamRows) -> list[tuple[int, np.ndarray[tuple[int], np.dtype[np.int64]]]]:
     """Return the streams that samples are of, ascending, and at which places those of each stand."""
-    by = np.argsort(places.streams, kind="stable")
-    present, first = np.unique(places.streams[by], return_index=True)
+    by = np.argsort(stream_rows.streams, kind="stable")
+    present, first = np.unique(stream_rows.streams[by], return_index=True)
     if not len(by):  # NumPy splits nothing into one part
         return []
     return list(zip(present.tolist(), np.split(by, first[1:]), strict=True))

@@ -41,8 +41,8 @@ from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.columns.lineage import LISTS, MASK, REFUSED, Key, Lengths, Lineage, Made, Stored
 from spiral_stream.planner.columns.streams import StreamStage, split
 from spiral_stream.planner.selection.find import Workplace, derived_name, read_by
-from spiral_stream.planner.selection.late_columns import place_of
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.planner.selection.late_columns import leaf_of
+from spiral_stream.sampling.epoch import StreamRows
 
 _BY_SHARD: Final = (nodes.Scan, nodes.Filter, nodes.Project, nodes.WithColumns, nodes.Cache)
 
@@ -151,16 +151,16 @@ def _of_the_row(maps: Sequence[nodes.Sampled], key: Key) -> bool:
     return not isinstance(step, SampleFlatMap | SampleAssembly) and (function is None or function.of_the_row)
 
 
-def values_of(boundary: Boundary, stream: StreamStage, place: Workplace) -> Values:
+def values_of(boundary: Boundary, stream: StreamStage, workplace: Workplace) -> Values:
     """Return the derivation that keeps a boundary's values for one stream of the plan."""
     selected = stream.selected
     env = {name: selected.columns.env[name] for name in boundary.stored if name != STREAM_ID}
     by_shard = all(isinstance(each, _BY_SHARD) for each in walk(stream.node))
     leaves = {leaf for each in env.values() for leaf in each.columns()}
-    if by_shard and all(place_of(leaf)[0] is None for leaf in leaves):
-        rows: Any = derived_name(stream.node, stream.base, place)
+    if by_shard and all(leaf_of(leaf)[0] is None for leaf in leaves):
+        rows: Any = derived_name(stream.node, stream.base, workplace)
     else:  # what it depends on lies elsewhere too
-        versions = {name: place.versions.get(name) for name in sorted(read_by(stream.node))}
+        versions = {name: workplace.versions.get(name) for name in sorted(read_by(stream.node))}
         rows = digest([canonical(stream.node), versions])
     facts = {
         "steps": boundary.steps,
@@ -174,7 +174,7 @@ def values_of(boundary: Boundary, stream: StreamStage, place: Workplace) -> Valu
 
 
 @final
-class KeptValues:
+class CachedValues:
     """The values that one boundary keeps, of every stream of a plan. Reading is thread-safe.
 
     Args:
@@ -216,12 +216,12 @@ class KeptValues:
         rows = int(np.diff(selected.firsts)[has].sum())
         return rows, selected.total, sum(part.size for part in roster.parts)
 
-    def read(self, key: Made, places: Places, *, ragged: bool) -> pa.Array | Ragged:
+    def read(self, key: Made, stream_rows: StreamRows, *, ragged: bool) -> pa.Array | Ragged:
         """Return a column for samples, in their order.
 
         Args:
             key: one of `keys`.
-            places: S samples.
+            stream_rows: S samples.
             ragged: whether lists of integers are wanted as addresses.
 
         Raises:
@@ -230,13 +230,13 @@ class KeptValues:
         assert self._rows is not None
         k, rows = self._columns[key], self._rows
         if len(rows) == 1:
-            return rows[0].read(k, *located(rows[0].firsts, places.rows), ragged=ragged)
-        groups = split(places)
-        parts = [rows[s].read(k, *located(rows[s].firsts, places.rows[at]), ragged=ragged) for s, at in groups]
+            return rows[0].read(k, *located(rows[0].firsts, stream_rows.rows), ragged=ragged)
+        groups = split(stream_rows)
+        parts = [rows[s].read(k, *located(rows[s].firsts, stream_rows.rows[at]), ragged=ragged) for s, at in groups]
         if not parts:
-            return rows[0].read(k, *located(rows[0].firsts, places.rows), ragged=ragged)
-        back = np.empty(len(places), np.int64)
-        back[np.concatenate([at for _, at in groups])] = np.arange(len(places))
+            return rows[0].read(k, *located(rows[0].firsts, stream_rows.rows), ragged=ragged)
+        back = np.empty(len(stream_rows), np.int64)
+        back[np.concatenate([at for _, at in groups])] = np.arange(len(stream_rows))
         if all(isinstance(part, Ragged) for part in parts) and len({part.signed for part in parts}) == 1:
             return Ragged.concat(parts).take(back)
         arrays = [part.arrow() if isinstance(part, Ragged) else part for part in parts]
@@ -267,9 +267,11 @@ class KeptValues:
         return out
 
 
-def kept_values(collate: nodes.Collate, streams: Sequence[StreamStage], place: Workplace) -> tuple[KeptValues, ...]:
+def open_cached_values(
+    collate: nodes.Collate, streams: Sequence[StreamStage], workplace: Workplace
+) -> tuple[CachedValues, ...]:
     """Open the values that a plan keeps, boundary by boundary."""
     return tuple(
-        KeptValues(each, streams, [values_of(each, stream, place) for stream in streams], place.root)
+        CachedValues(each, streams, [values_of(each, stream, workplace) for stream in streams], workplace.root)
         for each in boundaries(collate)
     )

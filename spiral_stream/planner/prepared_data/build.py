@@ -22,7 +22,7 @@ from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.columns.payload import Payload
 from spiral_stream.planner.stages import PayloadCache, Stages, TokenStage
 
-Told = Callable[[Progress | BuildProgress], None]  # what is told of a build
+BuildReport = Callable[[Progress | BuildProgress], None]  # what is told of a build
 
 
 @final
@@ -140,7 +140,7 @@ def materialize(
     report: Callable[[Progress], None] | None = None,
     *,
     more: bool = False,
-    then: Callable[[Told], Progress] | None = None,
+    then: Callable[[BuildReport], Progress] | None = None,
 ) -> Progress:
     """Build the caches of a stream for the rows it needs.
 
@@ -159,7 +159,7 @@ def materialize(
     with working("materialize", hidden=report is not None):
         columns = _keep_columns(stages)
         if not works and not columns and not more and not stages.values:
-            warn(_nothing_kept(stages))
+            warn(_no_cache(stages))
         done = Progress(0, 0, 0, 0, 0, 0)
         for work in works:
             needed_rows = work.payload.needed()
@@ -178,21 +178,21 @@ def _keep_columns(stages: Stages) -> list[str]:
     read = dict.fromkeys([*stages.columns, *(name for stage in stages.sequences for name in stage.field.columns)])
     out: list[str] = []
     for stream in stages.streams:
-        names = [name for name in read if name in stored and name != STREAM_ID and name not in stream.selected.kept]
+        names = [name for name in read if name in stored and name != STREAM_ID and name not in stream.selected.narrow]
         if names:
             with working(f"keeping columns {', '.join(names)} of {stream.base.entry.name}"):
-                out += stream.selected.kept.build(names, builders_in_force, _unsaid)
+                out += stream.selected.narrow.build(names, builders_in_force, _unsaid)
     return out
 
 
-def _nothing_kept(stages: Stages) -> str:
+def _no_cache(stages: Stages) -> str:
     """Say why a plan has no cache, and what to do instead."""
     steps = [(step, function_of(step)) for step in stages.maps]
     verbs = {"keep": "filter", "map_records": "map"}
     found = [f"{verbs.get(step.VERB, step.VERB)} {each.name}" for step, each in steps if each is not None]
     drawn = [function.name for _, function in steps if function is not None and function.random]
     with_index = [function.name for _, function in steps if function is not None and function.with_index]
-    kept_by = "tokens of a stored text column, and values of functions before a .cache() that comes after sample"
+    cached_by = "tokens of a stored text column, and values of functions before a .cache() that comes after sample"
     computed = [f"{each.name} is made of {each.column!r}, which the plan computes" for each in stages.tokens]
     if any(not isinstance(step, SampleAssembly) and each is not None and each.of_the_row for step, each in steps):
         refusal = f"what a Python function makes is not kept unless the plan asks for it ({', '.join(found)})"
@@ -212,14 +212,14 @@ def _nothing_kept(stages: Stages) -> str:
         way_out = "Nothing needs to be built: batches read the relation's own columns"
         if computed:
             way_out = "Register rows that hold it as a column, and read that: catalog.register(name, Arrow(table), identity=...)"
-    return f"materialize: nothing is built: {why}. A cache keeps decoded images, clips, {kept_by}. {way_out}"
+    return f"materialize: nothing is built: {why}. A cache keeps decoded images, clips, {cached_by}. {way_out}"
 
 
 def _unsaid(_: object) -> None:
     """Builds show themselves how far they are."""
 
 
-def _only_progress(report: Callable[[Progress], None]) -> Told:
+def _only_progress(report: Callable[[Progress], None]) -> BuildReport:
     """A report of caches that is told of other builds as well."""
     return lambda done: report(done if isinstance(done, Progress) else Progress(0, 0, done.rows, done.rows_total, 0, 0))
 

@@ -58,7 +58,7 @@ IN_USE: Final = "a process has it open"
 _YOUNG: Final = "no saved stream names it, but it was used not long ago"
 _MIXED: Final = "parts with live pieces stay, and so do parts written not long ago"
 _BLIND: Final = "the plan of {} cannot be read here, so it may need this: trust it, register what it reads, or drop it"
-_TOLD: Final = 3  # saved streams that a note names
+_NAMED_STREAMS: Final = 3  # saved streams that a note names
 _UNREADABLE: Final = "it cannot be read: run spiral verify"
 
 
@@ -107,7 +107,7 @@ class PreparedData:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
+class _Lying:
     """An entry, and what removes what is dead of it: returns False if a process has it open."""
 
     data: PreparedData
@@ -146,7 +146,7 @@ def prepared_data(
     return [_removed(each) for each in found] if remove_dead else [each.data for each in found]
 
 
-def _removed(found: _Found) -> PreparedData:
+def _removed(found: _Lying) -> PreparedData:
     """Remove what is dead of an entry; returns what became of it."""
     data = found.data
     if not data.dead_bytes:
@@ -173,9 +173,9 @@ class _Survey:
         self._keys: Keys = np.unique(np.concatenate(keys), axis=0)
         self._hex = frozenset(self._keys.tobytes()[at : at + 16].hex() for at in range(0, 16 * len(self._keys), 16))
 
-    def found(self) -> Iterator[_Found]:
+    def found(self) -> Iterator[_Lying]:
         """Yield everything, kind by kind, except what another process removes at this moment."""
-        kinds: dict[str, Callable[[Path], _Found]] = {
+        kinds: dict[str, Callable[[Path], _Lying]] = {
             "caches": self._cache,
             **{f"derived/{kind.name}": self._pieces for kind in _inside(self._root / "derived")},
             "selections": lambda path: self._whole("selection", path, self._named(partial(_has_selection, path.name))),
@@ -187,20 +187,20 @@ class _Survey:
         for kind, look in kinds.items():
             for path in _inside(self._root / kind):
                 try:
-                    yield self._told(look(path))
+                    yield self._noted(look(path))
                 except FileNotFoundError:
                     if path.exists():
                         raise
         yield from self._left()
 
-    def _told(self, found: _Found) -> _Found:
+    def _noted(self, found: _Lying) -> _Lying:
         """Say of what stays that it does so for a saved stream whose plan cannot be read here."""
         blind = [use.name for use in self._uses if use.named is None and use.name in found.data.used_by]
         if not blind or found.data.note:
             return found
-        return replace(found, data=replace(found.data, note=_BLIND.format(", ".join(blind[:_TOLD]))))
+        return replace(found, data=replace(found.data, note=_BLIND.format(", ".join(blind[:_NAMED_STREAMS]))))
 
-    def imports(self, catalogs: Sequence[Registry]) -> Iterator[_Found]:
+    def imports(self, catalogs: Sequence[Registry]) -> Iterator[_Lying]:
         """Yield the rows that catalogs copied from files."""
         for catalog in catalogs:
             entries = catalog.relations.entries().values()
@@ -210,17 +210,17 @@ class _Survey:
                     catalog, folder, [(name, source) for name, source in having if Path(source.uri) == folder]
                 )
 
-    def tables(self, catalogs: Sequence[Registry]) -> Iterator[_Found]:
+    def tables(self, catalogs: Sequence[Registry]) -> Iterator[_Lying]:
         """Yield the tables of catalogs that have old versions; those that nobody can be reading are dead."""
         for catalog in catalogs:
             for name in (RELATIONS_TABLE.name, STREAMS.name):
                 dead = catalog.database.old_bytes(name)
                 if dead:
-                    entry = self._entry("table", catalog.database.place(name), [], f"{name} of {catalog.root}")
+                    entry = self._entry("table", catalog.database.table_folder(name), [], f"{name} of {catalog.root}")
                     entry = replace(entry, live_bytes=entry.bytes - dead, dead_bytes=dead)
-                    yield _Found(entry, partial(catalog.database.tidy, name))
+                    yield _Lying(entry, partial(catalog.database.tidy, name))
 
-    def _import(self, catalog: Registry, folder: Path, having: Sequence[tuple[str, ImportedRows]]) -> _Found:
+    def _import(self, catalog: Registry, folder: Path, having: Sequence[tuple[str, ImportedRows]]) -> _Lying:
         names = [name for name, _ in having]
         about = f"rows of {having[0][1].of.KIND} files" if having else "rows of files"
         entry = self._entry("import", folder, names, about, names)
@@ -228,12 +228,12 @@ class _Survey:
             return self._unnamed(entry, partial(catalog.relations.remove_unnamed, folder))
         use = import_use(folder, (source.snapshot for _, source in having), self._before)
         live = entry.bytes - use.dead_bytes
-        return _Found(
+        return _Lying(
             replace(entry, live_bytes=live, dead_bytes=use.dead_bytes),
             partial(_remove_snapshots, catalog, folder, use.dead),
         )
 
-    def _cache(self, folder: Path) -> _Found:
+    def _cache(self, folder: Path) -> _Lying:
         try:
             cache = StoredCache(folder)
             usage = cache.usage(self._hex)
@@ -246,12 +246,12 @@ class _Survey:
             return self._unnamed(entry, partial(self._unless_read, folder.name, cache.remove))
         size = usage.live_bytes + usage.dead_bytes
         live = usage.live_bytes + max(0, entry.bytes - size)
-        return _Found(
+        return _Lying(
             replace(entry, live_bytes=live, dead_bytes=entry.bytes - live, note=_MIXED if usage.dead_bytes else ""),
             partial(self._unless_read, folder.name, lambda: cache.remove_dead(self._hex, self._before)),
         )
 
-    def _pieces(self, folder: Path) -> _Found:
+    def _pieces(self, folder: Path) -> _Lying:
         try:
             stored = StoredPieces(self._root, folder)
             by_shard = folder.parent.name != Outcome.KIND  # an outcome's keys are numbers
@@ -265,7 +265,7 @@ class _Survey:
         if not users:
             return self._unnamed(entry, lambda: self._take_out(folder, folder.name))
         dead = sum(part.bytes - part.live_bytes for part in parts)
-        return _Found(
+        return _Lying(
             replace(entry, live_bytes=entry.bytes - dead, dead_bytes=dead, note=_MIXED if dead else ""),
             lambda: stored.remove_dead(self._keys, self._before),
         )
@@ -295,7 +295,7 @@ class _Survey:
             )
         )
 
-    def _relation(self, folder: Path) -> _Found:
+    def _relation(self, folder: Path) -> _Lying:
         """A derived relation."""
         try:
             facts = seal.read_json(folder / FACTS, frozenset())
@@ -303,35 +303,35 @@ class _Survey:
             return self._unreadable("relation", folder)
         users = _needs(self._uses, folder)
         entry = self._entry("relation", folder, users, f"{facts['name']}, {facts['rows']:,} rows", facts["of"])
-        return _Found(entry, bool) if users else self._unnamed(entry, lambda: self._take_out(folder, folder.name))
+        return _Lying(entry, bool) if users else self._unnamed(entry, lambda: self._take_out(folder, folder.name))
 
-    def _of_plan(self, kind: str, path: Path, plan: str) -> _Found:
+    def _of_plan(self, kind: str, path: Path, plan: str) -> _Lying:
         users = self._named(lambda use: use.named is None or use.named.plan == plan)
         return self._whole(kind, path, users, plan)
 
-    def _whole(self, kind: str, path: Path, users: Sequence[str], lock: str = "") -> _Found:
+    def _whole(self, kind: str, path: Path, users: Sequence[str], lock: str = "") -> _Lying:
         """What is in use as a whole, or not at all."""
         entry = self._entry(kind, path, users)
         if not users:
             return self._unnamed(entry, lambda: self._take_out(path, path.name, *([lock] if lock else [])))
-        return _Found(entry, bool)
+        return _Lying(entry, bool)
 
-    def _unnamed(self, entry: PreparedData, remove: Callable[[], bool]) -> _Found:
+    def _unnamed(self, entry: PreparedData, remove: Callable[[], bool]) -> _Lying:
         """What nobody names is dead once it was not used for long."""
         if entry.last_used.timestamp() >= self._before:
-            return _Found(replace(entry, note=_YOUNG), bool)
-        return _Found(replace(entry, live_bytes=0, dead_bytes=entry.bytes), remove)
+            return _Lying(replace(entry, note=_YOUNG), bool)
+        return _Lying(replace(entry, live_bytes=0, dead_bytes=entry.bytes), remove)
 
-    def _unreadable(self, kind: str, folder: Path) -> _Found:
-        return _Found(replace(self._entry(kind, folder, ()), note=_UNREADABLE), bool)
+    def _unreadable(self, kind: str, folder: Path) -> _Lying:
+        return _Lying(replace(self._entry(kind, folder, ()), note=_UNREADABLE), bool)
 
-    def _left(self) -> Iterator[_Found]:
+    def _left(self) -> Iterator[_Lying]:
         """Drafts, which go as soon as their writers are dead, and what was set aside."""
         for path in _marked(self._root):
             if is_draft(path):
                 size = _size(path)
                 entry = replace(self._entry("draft", path, ()), bytes=size, live_bytes=0, dead_bytes=size)
-                yield _Found(entry, partial(sweep_draft, path))
+                yield _Lying(entry, partial(sweep_draft, path))
             else:
                 yield self._unnamed(self._entry("set aside", path, ()), partial(self._take_out, path))
 

@@ -35,7 +35,7 @@ from spiral_stream.planner.columns.values import boundaries
 from spiral_stream.planner.made_relations import FACTS, MANIFESTS, DerivedRelations, NotMadeError
 from spiral_stream.planner.made_relations import FOLDER as RELATIONS
 from spiral_stream.planner.selection.find import Workplace, derived_name, read_by, selection_folder
-from spiral_stream.planner.selection.narrow_columns import KeptRelation
+from spiral_stream.planner.selection.narrow_columns import NarrowSource
 
 PLAN: Final = "plan"  # in a folder of formation indexes: the fingerprint of their plan
 ReadPlan = Callable[[str], nodes.Node]  # a saved stream's plan by its name
@@ -180,7 +180,7 @@ def _named(plan: nodes.Deliver, catalog: Registry, root: Path) -> NamedByPlan:
     versions = {name: entry.data_version for name, entry in entries.items()}
     selections, derived = set[str](), set[str | None]()
     with ExitStack() as opened:
-        place = _place(root, entries, versions, opened)
+        place = _workplace(root, entries, versions, opened)
         made = DerivedRelations(place, entries, versions, make=False)
         for each in _plans(sample, made):
             selections.add(selection_folder(each, root, versions).name)
@@ -208,11 +208,11 @@ def _plans(sample: nodes.Sample, made: DerivedRelations) -> Iterator[nodes.Node]
     yield from made.sides
 
 
-def _place(root: Path, entries: Mapping[str, Entry], versions: Mapping[str, str], opened: ExitStack) -> Workplace:
+def _workplace(root: Path, entries: Mapping[str, Entry], versions: Mapping[str, str], opened: ExitStack) -> Workplace:
     @cache
     def open_relation(name: str) -> OpenRelation:
         relation = OpenRelation(entries[name])
         opened.callback(relation.close)
         return relation
 
-    return Workplace(root, open_relation, versions, lambda name: KeptRelation(open_relation(name), root))
+    return Workplace(root, open_relation, versions, lambda name: NarrowSource(open_relation(name), root))

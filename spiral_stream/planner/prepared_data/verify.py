@@ -20,7 +20,7 @@ from spiral_stream.derived.kinds.column_facts import ColumnFacts
 from spiral_stream.derived.kinds.identities import Identities
 from spiral_stream.derived.kinds.selected_rows import Survivors
 from spiral_stream.derived.part import verify_file
-from spiral_stream.display.progress import told, working
+from spiral_stream.display.progress import shown_report, working
 from spiral_stream.errors import DamageError, SpiralWarning
 from spiral_stream.integrity import seal
 from spiral_stream.plan import nodes
@@ -103,7 +103,7 @@ def verify_stream(
         stages = lower()
         stores = {work.store.folder: work.store for work in caches(stages)}
         more = [_Task(path, what, check, _size(path)) for path, what, check in others()]
-        columns = (each for stream in stages.streams for each in stream.selected.kept.pieces())
+        columns = (each for stream in stages.streams for each in stream.selected.narrow.pieces())
         opened_pieces = [*columns, *(each for values in stages.values for each in values.pieces())]
         pieces = dict.fromkeys(path for each in opened_pieces for path in each.files())
         more += [_Task(path, "kept column", partial(verify_file, path), _size(path)) for path in pieces]
@@ -197,7 +197,7 @@ def _relations(root: Path) -> Iterator[_Task]:
 def _run(tasks: list[_Task], report: Report | None) -> list[Checked]:
     total, done, out = sum(task.bytes for task in tasks), 0, []
     with working(f"verifying {len(tasks):,} derived files", "bytes", total, hidden=report is not None) as shown:
-        tell = told(report or (lambda *_: None), shown)
+        tell = shown_report(report or (lambda *_: None), shown)
         tell(0, total)
         for task in tasks:
             state, found = UNVERIFIED, ""

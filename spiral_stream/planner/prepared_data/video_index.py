@@ -130,7 +130,7 @@ def _table(base: OpenRelation, column: str, work: ShardWork, stored: CachedShard
     reasons = [stored.refused(each) for each in at.tolist()]
     bad = np.array([reason is not None for reason in reasons], dtype=np.bool_)
     named = _named(base.fetch(ordinals, [column])[column].combine_chunks())
-    facts = {name: pa.array(values[at], mask=bad) for name, values in stored.beside.items()}
+    facts = {name: pa.array(values[at], mask=bad) for name, values in stored.narrow.items()}
     return pa.table({"row": ordinals.astype(np.int64), **named, **facts, "error": pa.array(reasons, pa.string())})
 
 

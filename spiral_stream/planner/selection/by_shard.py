@@ -24,7 +24,7 @@ from spiral_stream.derived.derivation import ByRange, Derivation, Piece, ShardRo
 from spiral_stream.derived.kinds import selected_rows as survivors
 from spiral_stream.expr import Expr
 from spiral_stream.integrity import seal
-from spiral_stream.planner.selection.late_columns import UInt64, in_memory, place_of
+from spiral_stream.planner.selection.late_columns import UInt64, in_memory, leaf_of
 from spiral_stream.planner.selection.rewrites import Keep, Match
 from spiral_stream.planner.selection.row_frame import Frame
 from spiral_stream.planner.selection.whole import Chosen
@@ -191,7 +191,7 @@ def forget_sides() -> None:
 def looked_at(steps: Sequence[Keep | Match], k: int) -> list[str]:
     """Return the columns of the k-th joined relation that steps after the join look at."""
     exprs = [each for step in steps for each in ((step.predicate,) if isinstance(step, Keep) else step.keys)]
-    return sorted({name for each in exprs for of, name in map(place_of, each.columns()) if of == k})
+    return sorted({name for each in exprs for of, name in map(leaf_of, each.columns()) if of == k})
 
 
 INT64: Final = np.dtype("<i8")

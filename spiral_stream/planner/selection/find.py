@@ -34,13 +34,13 @@ from spiral_stream.plan.saving.fingerprint import canonical, digest
 from spiral_stream.plan.tree import spine, walk
 from spiral_stream.planner.selection.by_shard import INT64, Outcome, OutcomeRows, Probe, Probed, forget_sides, looked_at
 from spiral_stream.planner.selection.late_columns import Fetchable
-from spiral_stream.planner.selection.narrow_columns import KeptRelation
+from spiral_stream.planner.selection.narrow_columns import NarrowSource
 from spiral_stream.planner.selection.rewrites import Keep, Match, Rewritten, rewrite
 from spiral_stream.planner.selection.whole import (
     Chosen,
     ComputedRelation,
-    beside,
     choose,
+    joined_rows,
     leaves_of,
     only,
     settled,
@@ -69,26 +69,26 @@ class Workplace:
     root: Path
     open_relation: Callable[[str], OpenRelation]  # the same one for the same name
     versions: Mapping[str, str]
-    kept: Callable[[str], KeptRelation]  # that relation, as its kept columns are read; the same one for the same name
+    narrow: Callable[[str], NarrowSource]  # that relation, as its kept columns are read; the same one for the same name
     builders: Callable[[], Builders] = builders_in_force
 
 
 def find_rows(
-    node: nodes.Node, base: OpenRelation, place: Workplace, folder: Path | None = None
+    node: nodes.Node, base: OpenRelation, workplace: Workplace, folder: Path | None = None
 ) -> tuple[Selection, Meta]:
     """Return the surviving rows of a plan; what was found before is only opened.
 
     Args:
         node: the plan.
         base: the relation that it begins with.
-        place: where things are made.
+        workplace: where things are made.
         folder: of its selection, if it is known.
 
     Raises:
         PlanError: a join finds several right rows for one left row.
         CacheError: the prepared folder cannot be written.
     """
-    run = _Finding(node, base, place, folder or selection_folder(node, place.root, place.versions))
+    run = _Finding(node, base, workplace, folder or selection_folder(node, workplace.root, workplace.versions))
     if run.work is None:
         return run.chosen()
     if not run.work.pushed and not run.work.steps:
@@ -103,14 +103,14 @@ def find_rows(
         forget_sides()
 
 
-def make_together(plans: Sequence[tuple[nodes.Node, OpenRelation]], place: Workplace) -> None:
+def make_together(plans: Sequence[tuple[nodes.Node, OpenRelation]], workplace: Workplace) -> None:
     """Make the pieces that several plans lack; those that are decided alike over different relations in one build.
 
     A fan-out is told where its plan is looked at.
 
     Args:
         plans: each with the relation that it begins with.
-        place: where things are made.
+        workplace: where things are made.
 
     Raises:
         CacheError: the prepared folder cannot be written.
@@ -119,7 +119,7 @@ def make_together(plans: Sequence[tuple[nodes.Node, OpenRelation]], place: Workp
     alike: dict[str, tuple[Derivation, dict[str, OpenRelation]]] = {}
     decided = [(node, base) for node, base in plans if not isinstance(node, nodes.Scan)]
     for node, base in decided if len(decided) > 1 else ():
-        run = _Finding(node, base, place, selection_folder(node, place.root, place.versions))
+        run = _Finding(node, base, workplace, selection_folder(node, workplace.root, workplace.versions))
         work = run.work
         if work is not None and (work.pushed or work.steps) and not run.is_refused:
             derivation: Derivation = run.derivation(work, run.settled(work))
@@ -128,18 +128,18 @@ def make_together(plans: Sequence[tuple[nodes.Node, OpenRelation]], place: Workp
         for what, relations in alike.values():
             if len(relations) > 1:
                 with suppress(FanOutError):
-                    build(together(list(relations.values())), [what], place.root, place.builders, unasked=True)
+                    build(together(list(relations.values())), [what], workplace.root, workplace.builders, unasked=True)
     finally:
         forget_sides()
 
 
-def derived_name(node: nodes.Node, base: OpenRelation, place: Workplace) -> str | None:
+def derived_name(node: nodes.Node, base: OpenRelation, workplace: Workplace) -> str | None:
     """Return the fingerprint of what keeps a plan's surviving rows; None if nothing does. Makes nothing.
 
     Raises:
         PlanError: the plan cannot be read.
     """
-    run = _Finding(node, base, place, selection_folder(node, place.root, place.versions))
+    run = _Finding(node, base, workplace, selection_folder(node, workplace.root, workplace.versions))
     work = run.work
     if work is None:
         return run.outcome_name()
@@ -167,8 +167,8 @@ def read_by(node: nodes.Node) -> set[str]:
 class _Finding:
     """One plan over one base relation."""
 
-    def __init__(self, node: nodes.Node, base: OpenRelation, place: Workplace, folder: Path) -> None:
-        self._node, self._base, self._place = node, base, place
+    def __init__(self, node: nodes.Node, base: OpenRelation, workplace: Workplace, folder: Path) -> None:
+        self._node, self._base, self._workplace = node, base, workplace
         self._folder = folder / SETTLED
         self._lock = self._folder.with_name(_LOCK)
         verbs = list(spine(node))[::-1]
@@ -179,7 +179,7 @@ class _Finding:
 
     def opened(self, name: str) -> OpenRelation:
         """Open a relation, or return the base."""
-        return self._base if name == self._base.entry.name else self._place.open_relation(name)
+        return self._base if name == self._base.entry.name else self._workplace.open_relation(name)
 
     def meta(self, work: Rewritten, counts: Sequence[tuple[str, int]], rights: Sequence[Any]) -> Meta:
         """Return what a selection says of its columns and counts."""
@@ -237,7 +237,7 @@ class _Finding:
         if facts["whole"]:
             return whole(self._base.manifest.starts), facts
         derivation = self._outcome(facts)
-        file = RosterFile(self._place.root, derivation)
+        file = RosterFile(self._workplace.root, derivation)
         with one_at_a_time(
             self._lock, lambda: bool((load(file).find(keys_of(outcome.manifest.content_keys)) >= 0).all())
         ):
@@ -256,8 +256,8 @@ class _Finding:
         return Outcome(digest([str(self._folder.parent.name)]), len(facts["rights"]))
 
     def _pieces(self, derivation: Derivation, source: ShardSource) -> Pieces:
-        (roster,) = build(source, [derivation], self._place.root, self._place.builders, unasked=True)
-        return Pieces(RosterFile(self._place.root, derivation), roster, keys_of(source.manifest.content_keys))
+        (roster,) = build(source, [derivation], self._workplace.root, self._workplace.builders, unasked=True)
+        return Pieces(RosterFile(self._workplace.root, derivation), roster, keys_of(source.manifest.content_keys))
 
     def _settled(self, settle: Callable[[Path], Meta]) -> Meta:
         """What was settled, by this process or another."""
@@ -284,7 +284,7 @@ class _Finding:
         for k, step in enumerate(matches):
             names = list(dict.fromkeys([*step.verb.right_on, *looked_at(_steps(work), k)]))
             right, table = settled(step, self.opened, names)
-            relation, number = beside(right, np.arange(len(table), dtype=np.int64))
+            relation, number = joined_rows(right, np.arange(len(table), dtype=np.int64))
             _write(draft / f"side{k}.arrow", table.append_column(ROW, pa.array(number)))
             if k in used:
                 specs.append(_keep_right(only(relation, used[k]), draft / f"right{len(specs)}.arrow"))
@@ -324,7 +324,7 @@ class _Finding:
         """What a step does, for the fingerprint: a right side by its plan and the versions of its data."""
         if isinstance(step, Keep):
             return ["keep", expr.to_json(step.predicate)]
-        versions = {name: self._place.versions[name] for name in sorted(read_by(step.right))}
+        versions = {name: self._workplace.versions[name] for name in sorted(read_by(step.right))}
         keys = [expr.to_json(key) for key in step.keys]
         return ["match", step.verb.how, keys, list(step.verb.right_on), canonical(step.right), versions]
 

@@ -63,7 +63,7 @@ def right_leaf(k: int, name: str) -> str:
     return f"{k}{_OF_RIGHT}{name}"
 
 
-def place_of(leaf: str) -> tuple[int | None, str]:
+def leaf_of(leaf: str) -> tuple[int | None, str]:
     """Return the joined relation that a leaf belongs to (None: the base), and the column's name there."""
     k, joined, name = leaf.partition(_OF_RIGHT)
     return (int(k), name) if joined else (None, leaf)
@@ -186,11 +186,11 @@ class Columns:
         addresses = {copied[name] for name in names if name in ragged and name in copied} - inside
         addresses -= {leaf for name, leaf in copied.items() if name not in ragged}
         leaves: dict[str, Any] = {}
-        base_leaves = [leaf for leaf in wanted if place_of(leaf)[0] is None]
+        base_leaves = [leaf for leaf in wanted if leaf_of(leaf)[0] is None]
         if base_leaves:
             leaves.update(self._base.read(ordinals, base_leaves, addresses))
         for k, right in enumerate(self._rights):
-            theirs = [leaf for leaf in wanted if place_of(leaf)[0] == k]
+            theirs = [leaf for leaf in wanted if leaf_of(leaf)[0] == k]
             if theirs:
                 leaves.update(_fetch_right(right, rows, theirs))
         out: dict[str, Read] = {name: leaves[leaf] for name, leaf in copied.items()}
@@ -200,7 +200,7 @@ class Columns:
 
 
 def _fetch_right(right: Right, rows: UInt64, leaves: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-    names = [place_of(leaf)[1] for leaf in leaves]
+    names = [leaf_of(leaf)[1] for leaf in leaves]
     index = right.index(rows)
     missed = index < 0
     if missed.all():

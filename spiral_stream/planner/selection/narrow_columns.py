@@ -27,7 +27,7 @@ from spiral_stream.derived.derivation import Derivation, ShardSource
 from spiral_stream.derived.exchange import meet
 from spiral_stream.derived.index import Roster, RosterFile, keys_of
 from spiral_stream.derived.kinds.column import FIXED, TEXT, Column, ListLengths, form_of
-from spiral_stream.derived.kinds.gather import KeptColumn, located
+from spiral_stream.derived.kinds.gather import NarrowColumn, located
 from spiral_stream.derived.many_sources import together
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.unasked import LOOKED_AT_ROWS, Cost, cost_of
@@ -37,7 +37,7 @@ from spiral_stream.expr import Col
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.publish import publish_file
 from spiral_stream.integrity.seal import MENDED
-from spiral_stream.planner.selection.late_columns import Columns, Read, UInt64, place_of
+from spiral_stream.planner.selection.late_columns import Columns, Read, UInt64, leaf_of
 from spiral_stream.semantic import semantic_of
 from spiral_stream.sources.source import Spans
 
@@ -48,7 +48,7 @@ _LOOKED_AT: Final = 256  # rows, to tell how long lists are
 
 @final
 class MappedColumn:
-    """One column of an open relation, with the methods of `KeptColumn` that lists have. Thread-safe.
+    """One column of an open relation, with the methods of `NarrowColumn` that lists have. Thread-safe.
 
     Args:
         relation: it is closed by its owner.
@@ -70,17 +70,17 @@ class MappedColumn:
         return int(found.lengths.mean() * found.item_bytes * total) if len(some) else 0
 
     def lengths(self, shards: Int64, offsets: UInt64) -> Int64:
-        """Return the items of rows; arguments as in `KeptColumn`."""
+        """Return the items of rows; arguments as in `NarrowColumn`."""
         return self._spans(shards, offsets).lengths
 
     def ragged(self, shards: Int64, offsets: UInt64) -> Ragged:
-        """Return rows as addresses of mapped memory; arguments as in `KeptColumn`."""
+        """Return rows as addresses of mapped memory; arguments as in `NarrowColumn`."""
         found = self._spans(shards, offsets)
         item_bytes = np.full(len(found.lengths), found.item_bytes, np.uint8)
         return Ragged(found.addresses, found.lengths, item_bytes, found.signed, found.owners)
 
     def arrow(self, shards: Int64, offsets: UInt64) -> Any:
-        """Return rows as an Arrow array of the column's type; arguments as in `KeptColumn`."""
+        """Return rows as an Arrow array of the column's type; arguments as in `NarrowColumn`."""
         name = self.column.name
         found = self._relation.fetch(self._ordinals(shards, offsets), [name]).column(name).combine_chunks()
         return found if isinstance(found, pa.Array) else found.chunk(0)
@@ -114,7 +114,7 @@ Rosters = dict[Derivation, _Read]  # of all relations of one opening
 
 
 @final
-class KeptRelation:
+class NarrowSource:
     """An open relation some of whose columns are kept. Thread-safe once `keep` was called."""
 
     def __init__(self, relation: OpenRelation, root: Path, rosters: Rosters | None = None) -> None:
@@ -129,19 +129,23 @@ class KeptRelation:
         self.root, self._rosters = root, {} if rosters is None else rosters
         self._keys = keys_of(relation.manifest.content_keys)
         self._starts = relation.manifest.starts
-        self._kept: dict[str, KeptColumn | MappedColumn] = {
-            name: MappedColumn(relation, name) for name in relation.in_place
+        self._columns_open: dict[str, NarrowColumn | MappedColumn] = {
+            name: MappedColumn(relation, name) for name in relation.mapped_lists
         }
-        self._lengths: dict[str, KeptColumn] = {}  # of lists that are not kept themselves
+        self._lengths: dict[str, NarrowColumn] = {}  # of lists that are not kept themselves
         self.too_large: dict[str, Cost] = {}  # columns that are not made unasked
         self._lock = threading.Lock()  # threads that count chapters ask for lengths at the same time
 
     def __contains__(self, name: object) -> bool:
-        return name in self._kept
+        return name in self._columns_open
 
     def mean_bytes(self, name: str) -> float | None:
         """Mean bytes of a kept column's values; None where it is not kept."""
-        return self._kept[name].bytes / max(1, self.relation.manifest.total) if name in self._kept else None
+        return (
+            self._columns_open[name].bytes / max(1, self.relation.manifest.total)
+            if name in self._columns_open
+            else None
+        )
 
     def keep(self, names: Sequence[str], read_rows: int) -> None:
         """Keep those of these columns that are narrow; makes the pieces that are missing.
@@ -157,7 +161,7 @@ class KeptRelation:
         self.keep_together([(self, names)], read_rows)
 
     @staticmethod
-    def keep_together(wanted: Sequence[tuple["KeptRelation", Sequence[str]]], read_rows: int) -> None:
+    def keep_together(wanted: Sequence[tuple["NarrowSource", Sequence[str]]], read_rows: int) -> None:
         """Keep narrow columns of several relations; what relations lack that have the same columns is made in one build.
 
         Args:
@@ -168,11 +172,11 @@ class KeptRelation:
             CacheError: the pieces cannot be written.
             SourceError: a relation cannot be read.
         """
-        names: dict[KeptRelation, dict[str, None]] = {}
+        names: dict[NarrowSource, dict[str, None]] = {}
         for relation, columns in wanted:
             names.setdefault(relation, {}).update(dict.fromkeys(columns))
         found = {relation: relation.found(list(columns), read_rows) for relation, columns in names.items()}
-        lacking: dict[tuple[Path, tuple[Column, ...]], list[KeptRelation]] = {}
+        lacking: dict[tuple[Path, tuple[Column, ...]], list[NarrowSource]] = {}
         for relation, (_, new) in found.items():
             if new:
                 lacking.setdefault((relation.root, tuple(new)), []).append(relation)
@@ -188,7 +192,7 @@ class KeptRelation:
 
     def found(self, names: Sequence[str], read_rows: int) -> tuple[dict[Column, Roster], list[Column]]:
         """Return the rosters of those columns that are built, and the narrow ones that are not."""
-        columns = [self._column(name) for name in names if name not in self._kept and self._is_kind(name)]
+        columns = [self._column(name) for name in names if name not in self._columns_open and self._is_kind(name)]
         found = {column: self._built(column) for column in columns}
         built = {column: each for column, each in found.items() if each is not None}
         new = [column for column in columns if column not in built] if self.worth(read_rows) else []
@@ -201,12 +205,12 @@ class KeptRelation:
         """Keep all of these columns that can be kept, whatever their size; returns which."""
         columns = [self._column(name) for name in names if self._is_kind(name) and not self._is_long_text(name)]
         self.open(columns, builders, report)
-        return [column.name for column in columns if column.name in self._kept]
+        return [column.name for column in columns if column.name in self._columns_open]
 
     def pieces(self) -> Iterator[Pieces]:
         """Yield the pieces of the kept columns."""
-        for column in [*self._kept.values(), *self._lengths.values()]:
-            if isinstance(column, KeptColumn):
+        for column in [*self._columns_open.values(), *self._lengths.values()]:
+            if isinstance(column, NarrowColumn):
                 assert isinstance(column.pieces, Pieces)
                 yield column.pieces
 
@@ -223,12 +227,12 @@ class KeptRelation:
             columns: which to read.
             ragged: columns of lists that are wanted as addresses, if they are kept.
         """
-        late = [name for name in columns if name not in self._kept]
+        late = [name for name in columns if name not in self._columns_open]
         found: dict[str, Read] = {}
         if len(late) < len(columns):
             shards, offsets = self.located(np.asarray(ordinals, dtype=np.uint64))
             for name in columns:
-                column = self._kept.get(name)
+                column = self._columns_open.get(name)
                 if column is not None:
                     found[name] = column.ragged(shards, offsets) if name in ragged else column.arrow(shards, offsets)
         if late:
@@ -239,28 +243,28 @@ class KeptRelation:
     def lengths(self, name: str, ordinals: UInt64) -> NDArray[np.int64]:
         """Shape [P] -> [P], int64: items of a list column's rows; they are kept at the first use, where the lists are not."""
         at = self.located(ordinals)
-        if name in self._kept:
-            return self._kept[name].lengths(*at)
+        if name in self._columns_open:
+            return self._columns_open[name].lengths(*at)
         with self._lock:
             if name not in self._lengths:
                 wanted = ListLengths(name, self.schema.field(name).type)
                 (pieces,) = self._pieces([wanted], builders_in_force, lambda _: None, {}, unasked=True)
-                self._lengths[name] = KeptColumn(wanted.numbers, pieces)
+                self._lengths[name] = NarrowColumn(wanted.numbers, pieces)
         return np.asarray(self._lengths[name].arrow(*at).to_numpy(), dtype=np.int64)
 
     def measures(self, name: str, read_rows: int) -> bool:
         """Whether `lengths` answers for a column: the lists are kept, or enough of its rows are read to keep the lengths."""
         kind = self.schema.field(name).type
         lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-        return name in self._kept or (lists and name not in self.relation.synthesised and self.worth(read_rows))
+        return name in self._columns_open or (lists and name not in self.relation.synthesised and self.worth(read_rows))
 
     def located(self, ordinals: UInt64) -> tuple[NDArray[np.int64], UInt64]:
         """Return where rows lie, for `column`: the shard of each, and its offset there; shape [P] each."""
         return located(self._starts, ordinals)
 
-    def column(self, name: str) -> KeptColumn | MappedColumn:
+    def column(self, name: str) -> NarrowColumn | MappedColumn:
         """Return a column that is kept."""
-        return self._kept[name]
+        return self._columns_open[name]
 
     def open(
         self,
@@ -277,9 +281,9 @@ class KeptRelation:
         for column, pieces in zip(
             columns, self._pieces(columns, builders, report, built, unasked=unasked), strict=True
         ):
-            opened = KeptColumn(column, pieces)
+            opened = NarrowColumn(column, pieces)
             if opened.whole:
-                self._kept[column.name] = opened
+                self._columns_open[column.name] = opened
 
     def _pieces(
         self,
@@ -318,7 +322,7 @@ class KeptRelation:
     def _is_kind(self, name: str) -> bool:
         """Whether values of this type can be kept, are no payload, and do not lie in mapped files already."""
         field = self.schema.field(name)
-        elsewhere = name in self.relation.synthesised or name in self.relation.in_place
+        elsewhere = name in self.relation.synthesised or name in self.relation.mapped_lists
         return form_of(field.type) is not None and not elsewhere and semantic_of(field) is None
 
     def worth(self, read_rows: int) -> bool:
@@ -370,10 +374,10 @@ class KeptRelation:
 
 
 @final
-class KeptColumns:
+class NarrowColumns:
     """Which columns of a plan's surviving rows come from kept columns, of whichever relation."""
 
-    def __init__(self, relations: Mapping[int, KeptRelation], columns: Columns) -> None:
+    def __init__(self, relations: Mapping[int, NarrowSource], columns: Columns) -> None:
         """Wrap the relations of a selection; nothing is kept yet.
 
         Args:
@@ -394,10 +398,10 @@ class KeptColumns:
             CacheError: the pieces cannot be written.
             SourceError: a relation cannot be read.
         """
-        KeptColumns.keep_together([(self, names)], read_rows)
+        NarrowColumns.keep_together([(self, names)], read_rows)
 
     @staticmethod
-    def keep_together(wanted: Sequence[tuple["KeptColumns", Sequence[str]]], read_rows: int) -> None:
+    def keep_together(wanted: Sequence[tuple["NarrowColumns", Sequence[str]]], read_rows: int) -> None:
         """Keep columns of several streams, as `keep` does for one; what several of them lack is made once for all.
 
         Args:
@@ -410,7 +414,7 @@ class KeptColumns:
         """
         for columns, _ in wanted:
             columns.read_rows = read_rows
-        KeptRelation.keep_together([each for columns, names in wanted for each in columns.leaves(names)], read_rows)
+        NarrowSource.keep_together([each for columns, names in wanted for each in columns.leaves(names)], read_rows)
 
     def build(
         self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[BuildProgress], None]
@@ -447,12 +451,12 @@ class KeptColumns:
     def lengths(self, name: str, rows: UInt64) -> NDArray[np.int64] | None:
         """Shape [P] -> [P], int64: items of a list column for surviving rows; None where it is not the base's."""
         leaf, base = self._columns.env[name], self._relations.get(0)
-        k, own = place_of(leaf.name) if isinstance(leaf, Col) else (None, "")
+        k, own = leaf_of(leaf.name) if isinstance(leaf, Col) else (None, "")
         if base is None or not own or k is not None or not base.measures(own, self.read_rows):
             return None
         return base.lengths(own, self._columns.ordinals(rows))
 
-    def own(self, name: str) -> KeptColumn | MappedColumn | None:
+    def base_column(self, name: str) -> NarrowColumn | MappedColumn | None:
         """Return the kept column of the base that a column is a copy of; None where there is none."""
         leaf = self._columns.env[name]
         found = self._keeper(leaf.name) if isinstance(leaf, Col) else None
@@ -462,16 +466,16 @@ class KeptColumns:
         """Return where surviving rows lie in the base, for the columns that `own` returns; shape [P] each."""
         return self._relations[0].located(self._columns.ordinals(rows))
 
-    def _keeper(self, leaf: str) -> tuple[KeptRelation, str] | None:
+    def _keeper(self, leaf: str) -> tuple[NarrowSource, str] | None:
         """The relation that keeps a leaf, and the column's name there."""
-        k, name = place_of(leaf)
+        k, name = leaf_of(leaf)
         relation = self._relations.get(0 if k is None else k + 1)
         return None if relation is None or name not in relation else (relation, name)
 
-    def leaves(self, names: Sequence[str]) -> Iterator[tuple[KeptRelation, list[str]]]:
+    def leaves(self, names: Sequence[str]) -> Iterator[tuple[NarrowSource, list[str]]]:
         """Yield the columns of each relation that these columns are made of."""
         columns = [
-            place_of(leaf) for leaf in sorted({leaf for name in names for leaf in self._columns.env[name].columns()})
+            leaf_of(leaf) for leaf in sorted({leaf for name in names for leaf in self._columns.env[name].columns()})
         ]
         for at, relation in self._relations.items():
             leaf_names = [name for k, name in columns if at == (0 if k is None else k + 1)]

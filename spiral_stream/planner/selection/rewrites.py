@@ -19,7 +19,7 @@ import pyarrow as pa
 from spiral_stream.dialects.pushdown import conjuncts
 from spiral_stream.expr import Alias, Col, Expr, bind
 from spiral_stream.plan import combining, nodes
-from spiral_stream.planner.selection.late_columns import place_of, right_leaf, substitute
+from spiral_stream.planner.selection.late_columns import leaf_of, right_leaf, substitute
 
 
 @final
@@ -101,7 +101,7 @@ class Rewritten:
         exprs = [self.env[name] for name in also]
         for step in self.steps:
             exprs += [step.predicate] if isinstance(step, Keep) else getattr(step, "keys", ())
-        return sorted({leaf for each in exprs for leaf in each.columns() if place_of(leaf)[0] is None})
+        return sorted({leaf for each in exprs for leaf in each.columns() if leaf_of(leaf)[0] is None})
 
 
 def rewrite(base: pa.Schema, verbs: Sequence[nodes.Node]) -> Rewritten:
@@ -155,7 +155,7 @@ class _Rewriting:
 
     def _filter(self, part: Expr) -> None:
         """Put a condition where it runs earliest."""
-        sides = {place_of(leaf)[0] for leaf in part.columns()}
+        sides = {leaf_of(leaf)[0] for leaf in part.columns()}
         if self._may_move and sides == {None}:
             self.pushed.append(part)
             return
@@ -163,7 +163,7 @@ class _Rewriting:
         step = None if k is None else self.steps[self._joins[k]]
         if k is not None and isinstance(step, Match) and step.verb.how == "inner":
             # not into a left join: a filter sees the nulls of rows without a match
-            moved = substitute(part, {leaf: Col(place_of(leaf)[1]) for leaf in part.columns()})
+            moved = substitute(part, {leaf: Col(leaf_of(leaf)[1]) for leaf in part.columns()})
             right = nodes.Filter(step.right, moved)
             self.steps[self._joins[k]] = replace(step, right=right, moved=(*step.moved, str(moved)))
         else:
@@ -172,4 +172,4 @@ class _Rewriting:
 
 def _readable(predicate: Expr) -> str:
     """The predicate with leaves by their column names."""
-    return str(substitute(predicate, {leaf: Col(place_of(leaf)[1]) for leaf in predicate.columns()}))
+    return str(substitute(predicate, {leaf: Col(leaf_of(leaf)[1]) for leaf in predicate.columns()}))

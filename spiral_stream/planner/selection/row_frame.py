@@ -60,12 +60,12 @@ class Frame:
         )
         return reader.fetch(np.arange(len(self.table), dtype=np.uint64), names)
 
-    def take(self, places: NDArray[np.integer[Any]]) -> None:
+    def take(self, indices: NDArray[np.integer[Any]]) -> None:
         """Keep the rows at these places, in this order."""
-        if len(places) == len(self.table) and np.array_equal(places, np.arange(len(places))):
+        if len(indices) == len(self.table) and np.array_equal(indices, np.arange(len(indices))):
             return
-        self.table = self.table.take(pa.array(places))
-        self.rights = [(relation, index[places]) for relation, index in self.rights]
+        self.table = self.table.take(pa.array(indices))
+        self.rights = [(relation, index[indices]) for relation, index in self.rights]
 
     def keep(self, predicate: Expr) -> None:
         """Keep the rows that pass."""

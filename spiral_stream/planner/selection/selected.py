@@ -35,8 +35,8 @@ from spiral_stream.integrity.publish import mended, publish_file
 from spiral_stream.plan import nodes
 from spiral_stream.plan.saving.fingerprint import digest
 from spiral_stream.planner.selection.find import SETTLED, Workplace, find_rows, selection_folder
-from spiral_stream.planner.selection.late_columns import Columns, Right, UInt64, in_memory, place_of
-from spiral_stream.planner.selection.narrow_columns import KeptColumns
+from spiral_stream.planner.selection.late_columns import Columns, Right, UInt64, in_memory, leaf_of
+from spiral_stream.planner.selection.narrow_columns import NarrowColumns
 from spiral_stream.relational.identity_index import IdentityIndex, build_index
 from spiral_stream.relational.selection import Selection
 from spiral_stream.sampling.order import Runs
@@ -113,31 +113,31 @@ class Selected:
         rows: Selection,
         meta: Mapping[str, Any],
         folder: Path,
-        place: Workplace,
+        workplace: Workplace,
         reading: Reading | None = None,
     ) -> None:
         self._reading = reading  # so that nobody removes the folder
         self._base, self.rows, self.folder = base, rows, folder
-        self._root, self._lookups = place.root, dict[tuple[str, ...], IdentityLookup | RowIdLookup]()
+        self._root, self._lookups = workplace.root, dict[tuple[str, ...], IdentityLookup | RowIdLookup]()
         self.total = rows.total
         self.counts: tuple[tuple[str, int], ...] = tuple((what, left) for what, left in meta["counts"])
         self.pushed: str | None = meta["pushed"]
         self._firsts = np.concatenate([[0], np.cumsum(rows.counts)]).astype(np.uint64)
-        self._beside = [_right(spec, folder / SETTLED, place) for spec in meta["rights"]]
+        self._joined = [_right(spec, folder / SETTLED, workplace) for spec in meta["rights"]]
         narrow = {
-            k: place.kept(each.entry.name)
-            for k, each in enumerate([base, *self._beside])
+            k: workplace.narrow(each.entry.name)
+            for k, each in enumerate([base, *self._joined])
             if isinstance(each, OpenRelation)
         }
-        rights = [Right(narrow.get(k + 1, matches), partial(rows.right, k)) for k, matches in enumerate(self._beside)]
+        rights = [Right(narrow.get(k + 1, matches), partial(rows.right, k)) for k, matches in enumerate(self._joined)]
         env = {name: expr.from_json(value) for name, value in meta["env"].items()}
         schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(meta["schema"])))
         self.columns = Columns(narrow[0], rows.ordinals, rights, env, schema)
-        self.kept = KeptColumns(narrow, self.columns)
+        self.narrow = NarrowColumns(narrow, self.columns)
 
     def close(self) -> None:
         """Release the base relation and the joined ones."""
-        for each in [self._base, *self._beside]:
+        for each in [self._base, *self._joined]:
             each.close()
 
     @property
@@ -154,11 +154,11 @@ class Selected:
     def owner(self, name: str) -> tuple[int | None, str] | None:
         """Return the relation that a column is copied from (None: the base), and its name there; None if it is computed."""
         leaf = self.columns.env[name]
-        return place_of(leaf.name) if isinstance(leaf, expr.Col) else None
+        return leaf_of(leaf.name) if isinstance(leaf, expr.Col) else None
 
     def joined(self, k: int) -> OpenRelation | MemoryReader:
         """Return the k-th joined relation."""
-        return self._beside[k]
+        return self._joined[k]
 
     def joined_ordinals(self, k: int, rows: UInt64) -> UInt64:
         """Shape [P] -> [P], uint64: the rows of the k-th joined relation that match surviving rows.
@@ -286,7 +286,7 @@ class Selected:
 
         From the kept column; else from a file that is made by reading the column once, when first asked for.
         """
-        found = self.kept.lengths(name, rows)
+        found = self.narrow.lengths(name, rows)
         return self._stored_lengths(name)[rows].astype(np.int64) if found is None else found
 
     def _stored_lengths(self, name: str) -> NDArray[np.uint32]:
@@ -350,22 +350,22 @@ def _equal(pairs: list[tuple[expr.Expr, Any]]) -> expr.Expr:
     return whole
 
 
-def select(node: nodes.Node, base: OpenRelation, place: Workplace) -> Selected:
+def select(node: nodes.Node, base: OpenRelation, workplace: Workplace) -> Selected:
     """Return the surviving rows of a stream's relational plan: from disk where they were found before.
 
     Raises:
         PlanError: a join finds several right rows for one left row.
         CacheError: the prepared folder cannot be written.
     """
-    folder = selection_folder(node, place.root, place.versions)
-    held = reading(place.root, folder.name)
+    folder = selection_folder(node, workplace.root, workplace.versions)
+    held = reading(workplace.root, folder.name)
     used(folder)
     with held.or_released():
-        rows, meta = find_rows(node, base, place, folder)
-    return Selected(base, rows, meta, folder, place, held)
+        rows, meta = find_rows(node, base, workplace, folder)
+    return Selected(base, rows, meta, folder, workplace, held)
 
 
-def _right(spec: Mapping[str, str], folder: Path, place: Workplace) -> OpenRelation | MemoryReader:
+def _right(spec: Mapping[str, str], folder: Path, workplace: Workplace) -> OpenRelation | MemoryReader:
     if "relation" in spec:
-        return place.open_relation(spec["relation"])
+        return workplace.open_relation(spec["relation"])
     return in_memory(seal.table(folder / spec["table"], sealed=True))

@@ -88,23 +88,23 @@ def batches(
         yield from pa.concat_tables(held).combine_chunks().to_batches()
 
 
-def rows_at(node: nodes.Node, open_relation: Open, places: UInt64) -> pa.Table:
+def rows_at(node: nodes.Node, open_relation: Open, numbers: UInt64) -> pa.Table:
     """Return the rows at some places in the order of the plan.
 
     Args:
         node: a relational plan.
         open_relation: gives an open relation by name, the same one for the same name.
-        places: shape [P], uint64, ascending, each below the number of rows.
+        numbers: shape [P], uint64, ascending, each below the number of rows.
     """
     schema = node.schema()
     found, begin = [schema.empty_table()], 0
     with closing(_pieces(node, open_relation)) as pieces:
         for piece in pieces:
-            here = places[(places >= begin) & (places < (end := begin + _rows(piece)))]
+            here = numbers[(numbers >= begin) & (numbers < (end := begin + _rows(piece)))]
             if len(here):
                 found.append(piece.columns().fetch(here - np.uint64(begin), schema.names).cast(schema))
             begin = end
-            if not len(places) or begin > int(places[-1]):
+            if not len(numbers) or begin > int(numbers[-1]):
                 break
     return pa.concat_tables(found).combine_chunks()
 

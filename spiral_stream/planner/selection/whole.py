@@ -27,7 +27,7 @@ from spiral_stream.planner.selection.late_columns import (
     Right,
     UInt64,
     in_memory,
-    place_of,
+    leaf_of,
     right_leaf,
     substitute,
 )
@@ -253,7 +253,7 @@ class ChosenRows:
         elif isinstance(step, Match):
             self._match(at, step)
         elif isinstance(step, First):
-            self._rows.take(_first_places(self._rows.values(step.keys, types_of(step.verb, step.verb.names))))
+            self._rows.take(_first_rows(self._rows.values(step.keys, types_of(step.verb, step.verb.names))))
             self._count(f"distinct {', '.join(step.verb.names)}")
         elif isinstance(step, Arrange):
             table = without_dictionaries(self._rows.values(step.keys, types_of(step.verb, step.verb.names)))
@@ -299,7 +299,7 @@ class ChosenRows:
         right, keys = self._sides[at]
         index, missed = self._rows.match(left_keys(self._rows, step), keys, step.verb.how)
         self._count(step.text(len(missed)))
-        self._rows.rights.append(beside(right, index))
+        self._rows.rights.append(joined_rows(right, index))
 
 
 def left_keys(rows: Frame, step: Match) -> pa.Table:
@@ -328,17 +328,17 @@ def leaves_of(env: Mapping[str, Expr], schema: pa.Schema) -> tuple[dict[str, Exp
     """
     leaves = {leaf for name in schema.names for leaf in env[name].columns()}
     used: dict[int, list[str]] = {}
-    for k, name in sorted((k, name) for k, name in map(place_of, leaves) if k is not None):
+    for k, name in sorted((k, name) for k, name in map(leaf_of, leaves) if k is not None):
         used.setdefault(k, []).append(name)
     renamed = {k: i for i, k in enumerate(used)}
     by_leaf: dict[str, Expr] = {}
     for leaf in leaves:
-        of, name = place_of(leaf)
+        of, name = leaf_of(leaf)
         by_leaf[leaf] = Col(leaf) if of is None else Col(right_leaf(renamed[of], name))
     return {name: substitute(env[name], by_leaf) for name in schema.names}, used
 
 
-def beside(right: Chosen, index: Int64) -> tuple[Fetchable, Int64]:
+def joined_rows(right: Chosen, index: Int64) -> tuple[Fetchable, Int64]:
     """Return a joined relation and its rows: the open relation itself if all columns are its own."""
     same_names = all(isinstance(e, Col) and e.name == name for name, e in right.env.items())
     if right.rights or not same_names or isinstance(right.base, MemoryReader):
@@ -354,7 +354,7 @@ def types_of(node: nodes.Node, names: Sequence[str]) -> list[pa.DataType]:
     return [schema.field(name).type for name in names]
 
 
-def _first_places(keys: pa.Table) -> Int64:
+def _first_rows(keys: pa.Table) -> Int64:
     """Find the first place of each distinct row of keys, ascending; NaN equals NaN here, and -0.0 is 0.0."""
     keys = without_dictionaries(keys)
     columns = [pc.add(c, pa.scalar(0.0, c.type)) if pa.types.is_floating(c.type) else c for c in keys.columns]

@@ -58,8 +58,8 @@ class SavedState:
 
     ``chapters`` says where the chapters of formed batches begin; None where batches are counted, or where the state does
     not say. ``sealed`` says whether the state has a checksum; old states have none. ``drawn_seed`` is the order's, if the
-    process that began the run drew it. ``kept`` names the records of lists that the state does not hold itself; data versions
-    that were read from such a state are not looked up before they are needed (`versions`).
+    process that began the run drew it. ``list_digests`` names the records of lists that the state does not hold
+    itself; data versions that were read from such a state are not looked up before they are needed (`versions`).
     """
 
     plan: str
@@ -71,7 +71,7 @@ class SavedState:
     skips: Skips = NOTHING
     sealed: bool = True
     drawn_seed: int | None = None
-    kept: tuple[tuple[str, str], ...] = ()
+    list_digests: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as JSON values, with a checksum over all of them."""
@@ -81,7 +81,7 @@ class SavedState:
             **self.lists(),
             "run_seed": self.run_seed,
             **self.cursor.to_json(),
-            **dict(self.kept),
+            **dict(self.list_digests),
         }
         if self.chapters is not None:
             out["chapters"] = [list(each) for each in self.chapters]
@@ -106,7 +106,7 @@ class SavedState:
         """
         long = {name: value for name, value in self.lists().items() if len(json.dumps(value)) > LISTED_BYTES[name]}
         names = {name: keep(value) for name, value in long.items()}
-        return replace(self, kept=tuple((name, digest) for name, digest in names.items() if digest is not None))
+        return replace(self, list_digests=tuple((name, digest) for name, digest in names.items() if digest is not None))
 
     def versions(self, records: StateRecords) -> dict[str, str]:
         """Return the data version of each relation.
@@ -114,7 +114,7 @@ class SavedState:
         Raises:
             ResumeError: the state names a list that this catalog does not have.
         """
-        name = dict(self.kept).get("data")
+        name = dict(self.list_digests).get("data")
         return dict(self.data) if name is None else dict(records.need(name, "the data versions"))
 
     @classmethod
@@ -297,10 +297,10 @@ def check_plan(state: SavedState, stages: Stages, catalog: Registry) -> None:
     raise ResumeError(msg)
 
 
-def _of_other_versions(places: Sequence[PlanDifference]) -> str:
+def _of_other_versions(differing: Sequence[PlanDifference]) -> str:
     """The error for a state of the same plan by another version of the library, whose policies had other versions."""
     lines = [
-        f"{each.policy} was version {each.before}, and is version {each.after} here ({each.at})" for each in places
+        f"{each.policy} was version {each.before}, and is version {each.after} here ({each.at})" for each in differing
     ]
     return (
         f"resume: the plan is the same, but another version of spiral saved the state, and its batches are others: "
@@ -321,7 +321,7 @@ def check_data(state: SavedState, stages: Stages, catalog: Registry) -> None:
     Raises:
         ResumeError: a relation changed.
     """
-    present, name = dict(stages.data_versions), dict(state.kept).get("data")
+    present, name = dict(stages.data_versions), dict(state.list_digests).get("data")
     if digest(present) == name or (name is None and dict(state.data) == present):
         return
     saved = dict(state.data) if name is None else StateRecords(catalog.root).find(name)

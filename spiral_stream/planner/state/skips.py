@@ -61,7 +61,7 @@ class Skips:
     def __bool__(self) -> bool:
         return bool(self.batches or self.samples)
 
-    def kept(self, epoch: int) -> LeftOver:
+    def remaining(self, epoch: int) -> LeftOver:
         """Return the batch numbers of an epoch that are not skipped, in their order."""
         ranges, at = [], 0
         for _, first, count in (each for each in self.batches if each[0] == epoch):
@@ -71,17 +71,17 @@ class Skips:
 
     def numbers(self, epoch: int, delivered: Int64) -> Int64:
         """Return `number` of each: shape [N] -> [N], int64."""
-        return self.kept(epoch).uses(delivered.astype(np.uint64)).astype(np.int64)
+        return self.remaining(epoch).uses(delivered.astype(np.uint64)).astype(np.int64)
 
     def number(self, epoch: int, delivered: int) -> int:
         """Return the number of the batch before which so many batches of an epoch were delivered."""
-        return int(self.kept(epoch).uses(np.array([delivered], dtype=np.uint64))[0]) if self.batches else delivered
+        return int(self.remaining(epoch).uses(np.array([delivered], dtype=np.uint64))[0]) if self.batches else delivered
 
     def delivered(self, epoch: int, number: int) -> int | None:
         """Return how many batches are delivered before one, by its number; None if it is skipped."""
         if number < 0 or not self.batches:
             return number
-        at = int(self.kept(epoch).own(np.array([number], dtype=np.uint64))[0])
+        at = int(self.remaining(epoch).plan_uses(np.array([number], dtype=np.uint64))[0])
         return None if at < 0 else at
 
     def after(self, epoch: int, number: int) -> bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from spiral_stream.batching.formation import Packing
 from spiral_stream.batching.padding_width import padded
 from spiral_stream.batching.tail import PadPartial
-from spiral_stream.derived.kinds.gather import KeptColumn
+from spiral_stream.derived.kinds.gather import NarrowColumn
 from spiral_stream.errors import DataError
 from spiral_stream.fields.boxes import Following
 from spiral_stream.fields.padded_rows import PaddedRows
@@ -29,13 +29,13 @@ from spiral_stream.planner.columns.lineage import Key, Stored
 from spiral_stream.planner.stages import ClipStage, ImageStage, PlainStage, SoundStage, Stages
 from spiral_stream.runtime.batch.blanks import blank
 from spiral_stream.runtime.batch.deferred import Deferred, Here, calls_of
-from spiral_stream.runtime.batch.look_up import FoundBatch, Gathering, LookingUp
+from spiral_stream.runtime.batch.look_up import Gathering, LookedUpBatch, LookingUp
 from spiral_stream.runtime.batch.pending_batch import Batch, Pending, dropped_on_error, finish
 from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import Int64, SampleReader, as_lists
 from spiral_stream.runtime.fetch import only_fetched, pieces, submitted
 from spiral_stream.runtime.fields.bytes import stored_bytes, stored_size
-from spiral_stream.runtime.fields.clips import ClipFeed, ClipField, Found
+from spiral_stream.runtime.fields.clips import ClipFeed, ClipField, FoundClips
 from spiral_stream.runtime.fields.draft import Draft, all_skipped, spread
 from spiral_stream.runtime.fields.geometry import BatchFollowers, Followers
 from spiral_stream.runtime.fields.image_lists import ImageListField, ListFilling, is_mask_of_list
@@ -59,9 +59,9 @@ from spiral_stream.transforms.chain import MaskProgram, Program
 class _Emptied(Exception):  # noqa: N818  it is caught where it was asked for
     """Nothing is left of some batches, by their place among those that are delivered as one."""
 
-    def __init__(self, places: list[int]) -> None:
-        super().__init__(places)
-        self.places = places
+    def __init__(self, rows: list[int]) -> None:
+        super().__init__(rows)
+        self.rows = rows
 
 
 PIECE_ROWS: Final = 64  # rows that a task fetches and decodes: 6 MB of JPEGs, 60 ms of work; with 32, 4 % more calls
@@ -131,7 +131,7 @@ class BatchBuilder:
         with sound(found.begun):
             return self._begin(epoch, found, pool)
 
-    def _begin(self, epoch: int, found: FoundBatch, pool: Executor, *, quiet: bool = False) -> Pending:
+    def _begin(self, epoch: int, found: LookedUpBatch, pool: Executor, *, quiet: bool = False) -> Pending:
         samples = found.drawn.samples
         if not len(samples):
             raise all_skipped(epoch, self._numbering.skips.number(epoch, found.numbers[0]))
@@ -147,14 +147,14 @@ class BatchBuilder:
         begin = self._begin_packed if self._sparing else self._filled
         return begin(epoch, found, refusals, pool, partial(self._settled, epoch, found, refusals, quiet), later=later)
 
-    def _refusing(self, epoch: int, found: FoundBatch, *, strict: bool = False) -> BatchRefusals:
+    def _refusing(self, epoch: int, found: LookedUpBatch, *, strict: bool = False) -> BatchRefusals:
         named = [self._numbering.skips.number(epoch, number) for number in found.numbers]
         return self._refusals.of(epoch, named, found.drawn.samples, found.counts, found.lost, strict=strict)
 
     def _begin_packed(
         self,
         epoch: int,
-        found: FoundBatch,
+        found: LookedUpBatch,
         refusals: BatchRefusals,
         pool: Executor,
         settled: Callable[[dict[str, Any]], Batch],
@@ -185,7 +185,7 @@ class BatchBuilder:
         return pending
 
     @staticmethod
-    def _pieces_of(found: FoundBatch, row: int) -> list[int]:
+    def _pieces_of(found: LookedUpBatch, row: int) -> list[int]:
         """The pieces in the same batch of the sample that a piece is of."""
         borders, numbers = np.cumsum([0, *found.counts]), found.drawn.membership.samples
         at = int(np.searchsorted(borders, row, side="right")) - 1
@@ -193,7 +193,7 @@ class BatchBuilder:
         return (first + np.flatnonzero(numbers[first:last] == numbers[row])).tolist()
 
     def _settled(
-        self, epoch: int, found: FoundBatch, refusals: BatchRefusals, quiet: bool, fields: dict[str, Any]
+        self, epoch: int, found: LookedUpBatch, refusals: BatchRefusals, quiet: bool, fields: dict[str, Any]
     ) -> Batch:
         """The batch without what is refused; one of which nothing is left is what a batch beside it is."""
         if not quiet:
@@ -205,10 +205,10 @@ class BatchBuilder:
             return self._stood_in(epoch, found, refusals, emptied)
         return Batch(found.numbers, refusals.remaining(fields), sample_count(found.drawn))
 
-    def _stood_in(self, epoch: int, found: FoundBatch, refusals: BatchRefusals, emptied: list[int]) -> Batch:
+    def _stood_in(self, epoch: int, found: LookedUpBatch, refusals: BatchRefusals, emptied: list[int]) -> Batch:
         """The batches with others in place of those of which nothing is left."""
         chosen, first = list(found.numbers), emptied[0]
-        others = {at: self._beside(epoch, number) for at, number in enumerate(found.numbers)}
+        others = {at: self._stand_ins(epoch, number) for at, number in enumerate(found.numbers)}
         while True:
             for at in emptied:
                 number = next(others[at], None)
@@ -222,13 +222,13 @@ class BatchBuilder:
             try:
                 batch = self._begin(epoch, instead, Here(), quiet=True).result()
             except _Emptied as again:
-                emptied = again.places
+                emptied = again.rows
                 continue
             rows, planned = next(iter(batch.fields.values())), sample_count(found.drawn)
             delivered = sample_count(instead.drawn) if self._sparing else len(rows)
             return replace(batch, samples=delivered + planned - refusals.counted(planned))
 
-    def _beside(self, epoch: int, number: int) -> Iterator[int]:
+    def _stand_ins(self, epoch: int, number: int) -> Iterator[int]:
         """The batches that may be delivered in place of one: those after it, then those before it."""
         after = takewhile(lambda each: self._numbering.exists(epoch, each), range(number + 1, number + 1 + STAND_INS))
         before = (each for each in range(number - 1, -1, -1) if self._numbering.exists(epoch, each))
@@ -237,7 +237,7 @@ class BatchBuilder:
     def _filled(
         self,
         epoch: int,
-        found: FoundBatch,
+        found: LookedUpBatch,
         refusals: BatchRefusals,
         pool: Executor,
         settled: Callable[[dict[str, Any]], Batch],
@@ -297,7 +297,7 @@ class BatchBuilder:
 
     # ---- fields that are gathered from kept columns
 
-    def _gather(self, draft: Draft, found: FoundBatch) -> None:
+    def _gather(self, draft: Draft, found: LookedUpBatch) -> None:
         """Fill the fields that copy rows of kept columns."""
         if not self._gathered:
             return
@@ -307,15 +307,15 @@ class BatchBuilder:
             for stage in self._gathered:
                 self._gather_plain(draft, stage, gathering.plains[stage.name], found.at)
 
-    def _gather_plain(self, draft: Draft, stage: PlainStage, kept: KeptColumn, at: tuple[Int64, UInt64]) -> None:
+    def _gather_plain(self, draft: Draft, stage: PlainStage, narrow: NarrowColumn, at: tuple[Int64, UInt64]) -> None:
         if stage.spec.dtype is None:
-            draft.fields[stage.name], nbytes = kept.texts(*at)
+            draft.fields[stage.name], nbytes = narrow.texts(*at)
             draft.listed += OBJECT_BYTES * draft.shape.rows + nbytes
-            self._metrics.read_table(draft.shape.rows, {kept.column.name: nbytes})
+            self._metrics.read_table(draft.shape.rows, {narrow.column.name: nbytes})
             return
         draft.fields[stage.name] = filled = self._plain_slot(stage, draft.shape.rows)
-        kept.copy(*at, filled)
-        self._metrics.read_table(draft.shape.rows, {kept.column.name: filled.nbytes})
+        narrow.copy(*at, filled)
+        self._metrics.read_table(draft.shape.rows, {narrow.column.name: filled.nbytes})
 
     # ---- fields that are copied from a column
 
@@ -359,7 +359,7 @@ class BatchBuilder:
 
     def _fill_bytes(self, draft: Draft, stage: PlainStage, values: pa.Array) -> None:
         """Fill a field with the bytes that a column names."""
-        at_rows, packing = draft.samples.places, draft.shape.packing
+        at_rows, packing = draft.samples.stream_rows, draft.shape.packing
         draft.listed += stored_size(values)
         if packing is not None:
             draft.fields[stage.name] = self._packed_lists(draft, packing, stage, values)
@@ -378,7 +378,7 @@ class BatchBuilder:
     def _packed_lists(self, draft: Draft, packing: Packing, stage: PlainStage, values: pa.Array) -> list[Any]:
         """One list per row of a packed batch, with a value per piece; the plan allows no arrays here."""
         with blaming(self._stages, draft.samples, 0):
-            at_rows = draft.samples.places
+            at_rows = draft.samples.stream_rows
             flat = stored_bytes(stage.payloads, at_rows, values) if stage.payloads else stage.field.fill(values, None)
         borders = np.searchsorted(packing.rows, np.arange(draft.shape.rows + 1))
         return [list(flat[a:b]) for a, b in pairwise(borders)]
@@ -389,7 +389,7 @@ class BatchBuilder:
         if stage.name in self._lists:
             ListFilling(draft, stage, self._lists[stage.name], self._slots, self._merge, self._stages).start()
             return
-        feed, program, at_rows = self._images[stage.name], self._programs[stage.name], draft.samples.places
+        feed, program, at_rows = self._images[stage.name], self._programs[stage.name], draft.samples.stream_rows
         if program.output_shape is None:
             whole = partial(feed.fetch, at_rows) if feed.waits(at_rows) else None
             draft.parts.append(submitted(draft.pool, whole, partial(self._fill_unsized, draft, stage)))
@@ -411,7 +411,7 @@ class BatchBuilder:
 
     def _fill_unsized(self, draft: Draft, stage: ImageStage, held: list[Held] | None) -> None:
         """Fill a field whose size is that of its images: all of them are read before there is an array."""
-        feed, program, at_rows = self._images[stage.name], self._programs[stage.name], draft.samples.places
+        feed, program, at_rows = self._images[stage.name], self._programs[stage.name], draft.samples.stream_rows
         count = len(at_rows)
         pixels: list[Any] = [None] * count
 
@@ -435,9 +435,9 @@ class BatchBuilder:
         assert program.output_shape is not None  # the plan fixes a clip's size
         out = self._pixels_slot(draft, stage, (stage.frames, *program.output_shape))
         with blaming(self._stages, draft.samples, 0):
-            found_clips = self._clips[stage.name].find(draft.samples.places, keys)
+            found_clips = self._clips[stage.name].find(draft.samples.stream_rows, keys)
 
-        def piece(feed: ClipFeed, found: Found, part: list[int], rows: NDArray[np.int64], held: Any) -> None:
+        def piece(feed: ClipFeed, found: FoundClips, part: list[int], rows: NDArray[np.int64], held: Any) -> None:
             def render(a: int, b: int) -> None:
                 mine, some = rows[a:b], held and held[a:b]
                 fill_rows(out, mine, lambda own: feed.render(found, part[a:b], keys[mine], program, own, some))
@@ -449,7 +449,7 @@ class BatchBuilder:
     # ---- fields of sound
 
     def _fill_sound(self, draft: Draft, stage: SoundStage) -> None:
-        lineage, at_rows = self._reader.lineage, draft.samples.places
+        lineage, at_rows = self._reader.lineage, draft.samples.stream_rows
         columns = [draft.samples.columns[lineage.key(name, lineage.end)] for name in (stage.column, *stage.times)]
         references, *times = [as_lists(each) if isinstance(each, Ragged) else each for each in columns]
         shape = (len(at_rows), stage.selection.channels, stage.selection.length)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 def calls_of(stages: Stages, lineage: Lineage, keys: Sequence[Key]) -> bool:
     """Whether a user's function has to be called for some columns."""
-    made = [key for key in lineage.rests_on(keys) if isinstance(key, Made) and key not in lineage.kept]
+    made = [key for key in lineage.rests_on(keys) if isinstance(key, Made) and key not in lineage.cached]
     return any(calls_function(stages.maps[key.at]) for key in made)
 
 

@@ -31,7 +31,7 @@ from typing import Final, final
 import numpy as np
 
 from spiral_stream.batching.packing import Packed
-from spiral_stream.derived.kinds.gather import KeptColumn
+from spiral_stream.derived.kinds.gather import NarrowColumn
 from spiral_stream.fields.ragged import FEW_BYTES, Ragged
 from spiral_stream.integrity.blocks import moment, sound
 from spiral_stream.plan.verbs.maps import SampleTokens
@@ -63,9 +63,9 @@ class Gathering:
         only = lineage.sequences_only(stages)
         columns = dict.fromkeys(name for stage in stages.sequences for name in stage.field.columns)
         checked = stages.formation is not None and bool(stages.formation.length_texts)  # with the columns that are read
-        addressed = {name: self._own(name) for name in columns if name in only and not checked}
-        self.plains: dict[str, KeptColumn] = {name: column for name, column in copied.items() if column is not None}
-        self.tokens: dict[str, KeptColumn | MappedColumn] = {
+        addressed = {name: self._copied_column(name) for name in columns if name in only and not checked}
+        self.plains: dict[str, NarrowColumn] = {name: column for name, column in copied.items() if column is not None}
+        self.tokens: dict[str, NarrowColumn | MappedColumn] = {
             name: column for name, column in addressed.items() if column is not None
         }
         names = dict.fromkeys(column.column.name for column in (*self.plains.values(), *self.tokens.values()))
@@ -76,24 +76,24 @@ class Gathering:
 
     def located(self, samples: Samples) -> tuple[Int64, UInt64]:
         """Return where samples lie in the kept columns; shape [S] each."""
-        return self._stages.streams[0].selected.kept.located(samples.places.rows)
+        return self._stages.streams[0].selected.narrow.located(samples.stream_rows.rows)
 
-    def _copied(self, stage: PlainStage) -> KeptColumn | None:
+    def _copied(self, stage: PlainStage) -> NarrowColumn | None:
         if isinstance(self._stages.formation, Packed):  # a row is no sample there
             return None
-        column = self._own(stage.field.column)
+        column = self._copied_column(stage.field.column)
         return (
             column
-            if isinstance(column, KeptColumn) and column.copies and stage.field.copies(column.column.kind)
+            if isinstance(column, NarrowColumn) and column.copies and stage.field.copies(column.column.kind)
             else None
         )
 
-    def _own(self, name: str) -> KeptColumn | MappedColumn | None:
+    def _copied_column(self, name: str) -> NarrowColumn | MappedColumn | None:
         """The kept column of the base that a column after all maps is a copy of."""
         streams, lineage = self._stages.streams, self._lineage
         if len(streams) > 1 or lineage.key(name, lineage.end) != Stored(name):
             return None
-        return streams[0].selected.kept.own(name)
+        return streams[0].selected.narrow.base_column(name)
 
 
 BATCHES: Final = 16  # looked up together at most
@@ -103,7 +103,7 @@ QUICK_S: Final = 0.01  # 0.2 ms where all rows are in memory
 
 @final
 @dataclass(slots=True, eq=False)
-class FoundBatch:
+class LookedUpBatch:
     """One batch, or several that are delivered as one: its samples, and where their rows lie."""
 
     numbers: range
@@ -116,14 +116,14 @@ class FoundBatch:
     read: bool = False  # whether its columns were read with those of a batch before it
     lost: Sequence[tuple[Lost, ...]] = ()  # of each batch
 
-    def part(self, left: Int64) -> "FoundBatch":
+    def part(self, left: Int64) -> "LookedUpBatch":
         """Return the same batches with some of their samples."""
         borders = np.cumsum([0, *self.counts])
         counts = np.diff(np.searchsorted(left, borders)).tolist()
         at = None if self.at is None else (self.at[0][left], self.at[1][left])
         tokens = {name: values.take(left) for name, values in self.tokens.items()}
         drawn = Drawn(self.drawn.samples.take(left), part_of(self.drawn.membership, left))
-        return FoundBatch(self.numbers, drawn, counts, self.begun, at, tokens, self.looked_up, self.read, self.lost)
+        return LookedUpBatch(self.numbers, drawn, counts, self.begun, at, tokens, self.looked_up, self.read, self.lost)
 
 
 @final
@@ -143,7 +143,7 @@ class LookingUp:
         addresses = all(isinstance(step, SampleTokens) for step in stages.maps)  # are all that windows keep of samples
         self._light = addresses
         self._epoch = -1
-        self._ahead: deque[FoundBatch] = deque()
+        self._ahead: deque[LookedUpBatch] = deque()
         self._most = 1  # steps that are looked up together; the first one shows how many samples a step has
         self._reader: SampleReader | None = None
         self._keys: Sequence[Stored] = ()
@@ -165,7 +165,7 @@ class LookingUp:
         self._reader = reader if keys or payloads else None
         self._keys, self._payloads, self._most_rows = keys, payloads, most_rows
 
-    def of(self, epoch: int, numbers: range, soon: Sequence[range] = ()) -> FoundBatch:
+    def of(self, epoch: int, numbers: range, soon: Sequence[range] = ()) -> LookedUpBatch:
         """Return the samples of some batches that are delivered as one.
 
         Args:
@@ -187,7 +187,7 @@ class LookingUp:
             self._read(self._reader, found)
         return found
 
-    def _read(self, reader: SampleReader, first: FoundBatch) -> None:
+    def _read(self, reader: SampleReader, first: LookedUpBatch) -> None:
         """Read columns of a batch together with those of the next ones, as far as so many rows go."""
         together, rows = [first], len(first.drawn.samples)
         room = least([self._room, *(each.room for each in self._payloads)])
@@ -203,11 +203,11 @@ class LookingUp:
             if self._keys and len(together) > 1:
                 self._need(reader, together, whole)
             for payload in self._payloads if len(first.drawn.samples) <= self._most_rows else ():
-                payload.expect(whole.places)
+                payload.expect(whole.stream_rows)
             for each in together:
                 each.read = True
 
-    def _need(self, reader: SampleReader, together: Sequence[FoundBatch], whole: Samples) -> None:
+    def _need(self, reader: SampleReader, together: Sequence[LookedUpBatch], whole: Samples) -> None:
         reader.need(self._epoch, whole, self._keys)
         read = whole.only(self._keys)
         parts = read.cut([len(each.drawn.samples) for each in together])
@@ -215,7 +215,7 @@ class LookingUp:
             each.drawn.samples.columns.update(part.columns)
         self._room = AHEAD_BYTES // max(1, sum(column.nbytes for column in read.columns.values()) // max(1, len(whole)))
 
-    def instead(self, epoch: int, numbers: range, chosen: Sequence[int]) -> FoundBatch:
+    def instead(self, epoch: int, numbers: range, chosen: Sequence[int]) -> LookedUpBatch:
         """Return other batches in place of some. It may be called while another thread asks for batches.
 
         Args:
@@ -225,15 +225,17 @@ class LookingUp:
         """
         begun = moment()
         drawn = [self._numbering.draw(epoch, number) for number in chosen]
-        found = FoundBatch(numbers, joined(drawn), [len(one.samples) for one in drawn], begun, lost=[()] * len(drawn))
+        found = LookedUpBatch(
+            numbers, joined(drawn), [len(one.samples) for one in drawn], begun, lost=[()] * len(drawn)
+        )
         with sound(begun):
             self._locate([found])
         return found
 
-    def _found(self, epoch: int, steps: Sequence[range]) -> deque[FoundBatch]:
+    def _found(self, epoch: int, steps: Sequence[range]) -> deque[LookedUpBatch]:
         begun = moment()
         with self._metrics.timed("plan_s"), sound(begun):
-            found: list[FoundBatch] = []
+            found: list[LookedUpBatch] = []
             if len(steps) > 1:
                 with suppress(Exception):  # it comes again, at its batch
                     found = self._drawn(epoch, steps, begun)
@@ -249,12 +251,12 @@ class LookingUp:
                 self._most = max(1, len(found) // 2)
         return deque(found)
 
-    def _drawn(self, epoch: int, steps: Sequence[range], begun: int) -> list[FoundBatch]:
+    def _drawn(self, epoch: int, steps: Sequence[range], begun: int) -> list[LookedUpBatch]:
         with blaming(self._stages, None):
             drawn = iter(self._numbering.draw_several(epoch, [number for numbers in steps for number in numbers]))
         each = [[next(drawn) for _ in numbers] for numbers in steps]
         return [
-            FoundBatch(
+            LookedUpBatch(
                 numbers,
                 joined(samples),
                 [len(one.samples) for one in samples],
@@ -264,7 +266,7 @@ class LookingUp:
             for numbers, samples in zip(steps, each, strict=True)
         ]
 
-    def _locate(self, found: Sequence[FoundBatch]) -> None:
+    def _locate(self, found: Sequence[LookedUpBatch]) -> None:
         """Look up the rows of batches in kept columns, all at once, and bring tokens into memory."""
         if self._gathering:
             samples = Samples.concat([each.drawn.samples for each in found])
@@ -277,7 +279,7 @@ class LookingUp:
         for each in found:
             each.looked_up = True
 
-    def _gather(self, found: Sequence[FoundBatch], samples: Samples) -> None:
+    def _gather(self, found: Sequence[LookedUpBatch], samples: Samples) -> None:
         gathering = self._gathering
         with blaming(self._stages, samples), self._metrics.timed("fetch_s"), doing(gathering.words):
             shards, offsets = gathering.located(samples)

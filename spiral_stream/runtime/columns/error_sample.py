@@ -23,7 +23,7 @@ def identity_table(stages: Stages, samples: Samples) -> pa.Table:
     columns = {key.name: samples.columns[key] for key in keys}
     if stages.mixed and all(isinstance(key, Stored) for key in keys):
         names = pa.array([stream.name for stream in stages.streams])
-        columns = {STREAM_ID: names.take(pa.array(samples.places.streams)), **columns}
+        columns = {STREAM_ID: names.take(pa.array(samples.stream_rows.streams)), **columns}
     return pa.table(columns)
 
 
@@ -43,7 +43,7 @@ def read_identity(stages: Stages, samples: Samples) -> None:
     """Fetch the identity's columns that a relation stores and the samples lack."""
     keys = [key for key in identity_keys(stages) if isinstance(key, Stored) and key not in samples.columns]
     if keys:
-        table = fetch(stages.streams, samples.places, [key.name for key in keys])
+        table = fetch(stages.streams, samples.stream_rows, [key.name for key in keys])
         samples.columns.update({key: table[key.name].combine_chunks() for key in keys})
 
 
@@ -87,7 +87,7 @@ class blaming:  # noqa: N801  read as a word: ``with blaming(stages, samples):``
 
 
 def _named(
-    stages: Stages, values: dict[str, Any], error: SourceError, place: int | None, *, skippable: bool
+    stages: Stages, values: dict[str, Any], error: SourceError, row: int | None, *, skippable: bool
 ) -> SourceError:
     who = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
     name = stages.identity[0]
@@ -102,5 +102,5 @@ def _named(
     if bad and skippable:
         msg += ', or go on without such samples: collate(..., on_error="skip"), which takes the run\'s saved states'
     named = DataError(msg) if bad else SourceError(msg)
-    named.place = place
+    named.place = row
     return named

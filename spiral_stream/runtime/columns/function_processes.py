@@ -27,7 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, StreamError, anew
-from spiral_stream.threads import Stopped, doing, starting_processes, take_interrupts, told_to_stop
+from spiral_stream.threads import Stopped, doing, starting_processes, stop_requested, take_interrupts
 from spiral_stream.transforms.python import INDEX, Function
 
 _KEYS: Final = "\0keys"  # no column begins with NUL
@@ -90,7 +90,7 @@ class _Process:
         """Wait for an answer; a thread that was told to stop waits no longer than a process may take to end."""
         until: float | None = None
         while not self.pipe.poll(_POLL_S):
-            if until is None and told_to_stop():
+            if until is None and stop_requested():
                 until = monotonic() + _BRIEF_S
             if until is not None and monotonic() > until:
                 raise Stopped
@@ -171,7 +171,7 @@ class FunctionProcesses:
                 if len(self._all) < self._count:
                     self._all.append(_Process(pickle.dumps(self._functions)))
                     return self._all[-1]
-                if told_to_stop():
+                if stop_requested():
                     raise Stopped
                 self._change.wait(_POLL_S)
 

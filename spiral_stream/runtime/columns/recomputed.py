@@ -24,12 +24,12 @@ from spiral_stream.plan.verbs.maps import SampleFilter, SampleFlatMap
 from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.columns.lineage import MASK, REFUSED, Made
 from spiral_stream.planner.columns.streams import fetch
-from spiral_stream.planner.columns.values import KeptValues
+from spiral_stream.planner.columns.values import CachedValues
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.columns.row_maps import rows_through
 from spiral_stream.runtime.columns.samples import SampleReader, Samples, as_lists
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.threads import doing
 
 ROWS: Final = 4  # computed again, per boundary
@@ -38,7 +38,7 @@ _QUICK_S: Final = 0.2  # a first row that took less lets the others come in one 
 TOLERANCE: Final = 1e-3  # of the largest number of a value: sums of floats differ between machines
 
 
-def check_kept(stages: Stages, run_seed: int) -> None:
+def check_cached(stages: Stages, run_seed: int) -> None:
     """Compare a few values of each boundary that is read with what its functions give now.
 
     Raises:
@@ -61,39 +61,39 @@ def check_kept(stages: Stages, run_seed: int) -> None:
             reader.close()
 
 
-def _check(stages: Stages, reader: SampleReader, kept: KeptValues) -> None:
+def _check(stages: Stages, reader: SampleReader, cached: CachedValues) -> None:
     begun = monotonic()
-    drawn = drawn_rows(kept, [stream.selected.total for stream in stages.streams])
+    drawn = drawn_rows(cached, [stream.selected.total for stream in stages.streams])
     while len(drawn):
-        _compare(stages, reader, kept, drawn.take(np.arange(1)))
+        _compare(stages, reader, cached, drawn.take(np.arange(1)))
         drawn, took = drawn.take(np.arange(1, len(drawn))), monotonic() - begun
         if took > LIMIT_S:
             return
         if took < _QUICK_S and len(drawn):
-            _compare(stages, reader, kept, drawn)
+            _compare(stages, reader, cached, drawn)
             return
 
 
-def drawn_rows(kept: KeptValues, totals: list[int]) -> Places:
+def drawn_rows(cached: CachedValues, totals: list[int]) -> StreamRows:
     """Return the rows that are computed again: of all streams, drawn by the fingerprints of the values."""
     ends = np.cumsum(totals)
     total = int(ends[-1]) if len(ends) else 0
-    key = seeding.key("kept again", *(each.fingerprint for each in kept.values))
+    key = seeding.key("kept again", *(each.fingerprint for each in cached.values))
     draws = seeding.mix64(np.arange(ROWS, dtype=np.uint64) + np.uint64(key))
     rows = np.unique(draws % np.uint64(total)) if total else np.zeros(0, np.uint64)
     streams = np.searchsorted(ends, rows, side="right").astype(np.int32)
     first = np.concatenate([[0], ends[:-1]]).astype(np.uint64)[streams] if total else rows
-    return Places(streams, rows - first, np.zeros(len(rows), np.uint64))
+    return StreamRows(streams, rows - first, np.zeros(len(rows), np.uint64))
 
 
-def _compare(stages: Stages, reader: SampleReader, kept: KeptValues, places: Places) -> None:
+def _compare(stages: Stages, reader: SampleReader, cached: CachedValues, stream_rows: StreamRows) -> None:
     """Compare the values of some rows.
 
     Raises:
         CacheError: they differ.
         SourceError: the rows cannot be read.
     """
-    boundary, samples = kept.boundary, Samples.at(places)
+    boundary, samples = cached.boundary, Samples.at(stream_rows)
     outputs = [key for key, _ in boundary.outputs]
     with doing("computing kept values again"):
         try:
@@ -102,10 +102,10 @@ def _compare(stages: Stages, reader: SampleReader, kept: KeptValues, places: Pla
             one = error.samples if isinstance(error.samples, Samples) else samples.take(np.array([error.row or 0]))
             raise _differing(stages, one, f"the functions fail now ({error}), and their values are kept") from error
     for key, now in zip(outputs, found, strict=True):
-        if key not in kept.keys or key.name == REFUSED:  # the words of an error may differ
+        if key not in cached.keys or key.name == REFUSED:  # the words of an error may differ
             continue
         kind = dict(boundary.outputs)[key]
-        was = as_lists(kept.read(key, places, ragged=False))
+        was = as_lists(cached.read(key, stream_rows, ragged=False))
         for row, (old, new) in enumerate(zip(_values(was, kind), _values(now, kind), strict=True)):
             if not alike(old, new):
                 what = f"{_named(stages, key)} gives {shown(new, 80)} now, and {shown(old, 80)} is kept"
@@ -150,9 +150,9 @@ def _named(stages: Stages, key: Made) -> str:
 
 def _differing(stages: Stages, one: Samples, what: str) -> CacheError:
     names = need(stages.plan, Sample).identity
-    row = fetch(stages.streams, one.places, [each for each in names if each != STREAM_ID]).to_pylist()[0]
+    row = fetch(stages.streams, one.stream_rows, [each for each in names if each != STREAM_ID]).to_pylist()[0]
     who = ", ".join(f"{name}={shown(value)}" for name, value in row.items())
-    relation = stages.streams[int(one.places.streams[0])].base.entry.name
+    relation = stages.streams[int(one.stream_rows.streams[0])].base.entry.name
     return CacheError(
         f"cache: {relation}: sample {who}: {what}. Something that it rests on changed and no fingerprint sees it: a file, an "
         'environment variable, a setting of a library, or randomness. Give the function another version (version="2" in its '

@@ -21,7 +21,7 @@ from spiral_stream.plan.verbs.maps import PART, SampleAssembly, SampleFilter, Sa
 from spiral_stream.planner.columns.lineage import LISTS, MASK, REFUSED, Key, Made, identity_keys
 from spiral_stream.runtime.columns.functions import assembler, called, finished, pushed
 from spiral_stream.runtime.columns.samples import Int64, Lost, SampleReader, Samples, as_lists, lengths_of, names_of
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sources.arrow.table import no_rows
 from spiral_stream.threads import doing
 
@@ -73,7 +73,7 @@ def _passing(reader: SampleReader, epoch: int, samples: Samples, step: SampleFil
     keys, mask_key = reader.lineage.test_keys(step, at), Made(MASK, at)
     reader.need(epoch, samples, keys)
     mask: pa.Array
-    if mask_key in reader.kept_by:
+    if mask_key in reader.cached_by:
         mask = as_lists(samples.columns.pop(mask_key))
     elif isinstance(step.predicate, Expr):
         mask = reader.value(samples, step.predicate, step.source, at)
@@ -147,7 +147,7 @@ def _inputs(reader: SampleReader, step: Sampled, at: int) -> Sequence[Key]:
 def _list_keys(reader: SampleReader, step: SampleFlatMap, at: int) -> list[Key]:
     """What a flat_map reads: what it gave, if that is kept."""
     lists_key = Made(LISTS, at)
-    return [lists_key] if lists_key in reader.kept_by else list(reader.lineage.keys(step.function.columns, at))
+    return [lists_key] if lists_key in reader.cached_by else list(reader.lineage.keys(step.function.columns, at))
 
 
 def _assembled(
@@ -183,7 +183,7 @@ def _assembled(
     table = pa.concat_tables([no_rows(step.schema()), *made])
     count = len(table)
     nowhere = np.zeros(count, dtype=np.uint64)
-    sources = Places(np.zeros(count, dtype=np.int32), nowhere, nowhere)
+    sources = StreamRows(np.zeros(count, dtype=np.int32), nowhere, nowhere)
     columns: dict[Key, Any] = {Made(name, at): table[name].combine_chunks() for name in table.column_names}
     return Samples(sources, np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64), columns)
 
@@ -207,7 +207,7 @@ def _fanned(reader: SampleReader, epoch: int, samples: Samples, step: SampleFlat
     parts = (np.arange(len(parents)) - np.repeat(np.cumsum(counts) - counts, counts)).astype(np.int32)
     out = samples.take(parents)
     again = out.parts + parts.astype(np.int64) * reader.lineage.fan_out(at + 1)
-    made = Samples(out.places, again, out.origins, out.columns)
+    made = Samples(out.stream_rows, again, out.origins, out.columns)
     made.columns[Made(step.name, at)] = _parts(lists, refused, parents)
     made.columns[Made(PART, at)] = pa.array(parts)
     return made

@@ -57,8 +57,8 @@ from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.columns.functions import Calling, called
 from spiral_stream.runtime.columns.tokens import TokenColumns, reasons
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.sampling.epoch import Places
-from spiral_stream.threads import CLOSE_TIMEOUT_S, OwnThread, Workers, doing
+from spiral_stream.sampling.epoch import StreamRows
+from spiral_stream.threads import CLOSE_TIMEOUT_S, StreamThread, Workers, doing
 from spiral_stream.transforms.python import INDEX
 
 Int64 = NDArray[np.int64]
@@ -76,7 +76,7 @@ class DeclaredLengths:
         self.tokens: list[Key] = list(lineage.keys(self._columns, lineage.end))
         self.keys = [key for each in self.exprs for key in lineage.expression_keys(each, lineage.end)]
         self._packed = isinstance(formation, Packed)
-        self._own = bool(formation.widths)  # which are sorted by column too
+        self._by_column = bool(formation.widths)  # which are sorted by column too
         self._caps = [_NO_CAP]
         if isinstance(formation, Packed) and formation.oversize == "truncate":
             self._caps = list(formation.row_widths)
@@ -97,7 +97,7 @@ class DeclaredLengths:
         if not self._packed:  # which pads every column by itself: the longest decides
             found = [np.maximum.reduce(found)]
         for at, (name, lengths) in enumerate(zip(self._columns, found, strict=False)):
-            wanted, text = (each[at if self._own else 0] for each in (values, self._texts))
+            wanted, text = (each[at if self._by_column else 0] for each in (values, self._texts))
             cap = self._caps[at if len(self._caps) > 1 else 0]
             unlike = (np.minimum(lengths, cap) != np.minimum(wanted, cap)) & ~refused
             if unlike.any():
@@ -121,18 +121,18 @@ def _lengths(column: pa.Array | Ragged) -> Int64:
 class Samples:
     """S samples: the places of their rows, and the columns computed so far."""
 
-    places: Places
+    stream_rows: StreamRows
     parts: Int64  # [S] which part of its parent each sample is, one digit per flat_map; zeros without flat_map
     origins: Int64  # [S] the place in the window of each sample, or of its parent
     columns: dict[Key, pa.Array | Ragged] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.places.rows)
+        return len(self.stream_rows.rows)
 
     def take(self, at: Int64) -> "Samples":
         """Return the samples at these places, in this order."""
         columns = {key: v.take(at if isinstance(v, Ragged) else pa.array(at)) for key, v in self.columns.items()}
-        return Samples(self.places.take(at), self.parts[at], self.origins[at], columns)
+        return Samples(self.stream_rows.take(at), self.parts[at], self.origins[at], columns)
 
     def cut(self, counts: Iterable[int]) -> "list[Samples]":
         """Cut the samples into runs of so many each, as views."""
@@ -145,19 +145,19 @@ class Samples:
                 for key, v in self.columns.items()
             }
             part = slice(first, last)
-            out.append(Samples(self.places.run(first, last), self.parts[part], self.origins[part], columns))
+            out.append(Samples(self.stream_rows.run(first, last), self.parts[part], self.origins[part], columns))
             first = last
         return out
 
     def only(self, keys: Iterable[Key]) -> "Samples":
         """Return the same samples with these columns only."""
         columns = {key: self.columns[key] for key in keys if key in self.columns}
-        return Samples(self.places, self.parts, self.origins, columns)
+        return Samples(self.stream_rows, self.parts, self.origins, columns)
 
     @classmethod
-    def at(cls, places: Places) -> "Samples":
+    def at(cls, stream_rows: StreamRows) -> "Samples":
         """Return the samples at a window's positions, with no columns yet."""
-        return cls(places, np.zeros(len(places), dtype=np.int64), np.arange(len(places)))
+        return cls(stream_rows, np.zeros(len(stream_rows), dtype=np.int64), np.arange(len(stream_rows)))
 
     @classmethod
     def concat(cls, some: "Sequence[Samples]") -> "Samples":
@@ -171,7 +171,7 @@ class Samples:
             columns[key] = Ragged.concat(values) if isinstance(values[0], Ragged) else pa.concat_arrays(values)
         parts = np.concatenate([each.parts for each in some])
         origins = np.concatenate([each.origins for each in some])
-        return cls(Places.concat([each.places for each in some]), parts, origins, columns)
+        return cls(StreamRows.concat([each.stream_rows for each in some]), parts, origins, columns)
 
 
 @final
@@ -212,7 +212,7 @@ class SampleReader:
         self._tolerant = need(stages.plan, Collate).on_error != "raise"
         pool = self._pool if threads > 1 else None  # one thread is the caller's own
         self._calling.pool = pool
-        self.kept_by = {key: each for each in stages.values for key in each.keys}
+        self.cached_by = {key: each for each in stages.values for key in each.keys}
         self._tokens = TokenColumns(stages, metrics, pool)
         self._lengths_only: frozenset[int] = frozenset()  # maps whose tokens are wanted as lengths alone
         self._counting = False
@@ -228,8 +228,8 @@ class SampleReader:
         self._mixed = MixedColumns(stages.streams) if len(stages.streams) > 1 else None
         self._relations = ", ".join(dict.fromkeys(stream.base.entry.name for stream in stages.streams))
         stored = need(stages.plan, Sample).schema().names
-        self._kept = {
-            name for name in stored if name != STREAM_ID and all(name in s.selected.kept for s in stages.streams)
+        self._cached = {
+            name for name in stored if name != STREAM_ID and all(name in s.selected.narrow for s in stages.streams)
         }
 
     def for_counting(self) -> "SampleReader":
@@ -242,7 +242,7 @@ class SampleReader:
         out._lengths_only, out._counting = self.lineage.measured_only, True  # noqa: SLF001  a reader of our own
         return out
 
-    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> list[OwnThread]:
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> list[StreamThread]:
         """End the threads and processes. Returns the threads that still run at the deadline."""
         self._calling.close()
         return self._pool.end(timeout_s)
@@ -297,15 +297,15 @@ class SampleReader:
         """Fetch columns of the relational part. Those that the selection does not hold count as read from the source."""
         streams = self.stages.streams
         with self.metrics.timed("fetch_s"), doing(f"reading column {', '.join(names)} of relation {self._relations}"):
-            found = self._mixed.read(samples.places, names, self._ragged) if self._mixed is not None else {}
+            found = self._mixed.read(samples.stream_rows, names, self._ragged) if self._mixed is not None else {}
             rest = [name for name in names if name not in found]
             if rest:
-                found |= read(streams, samples.places, rest, self._ragged)
+                found |= read(streams, samples.stream_rows, rest, self._ragged)
         columns: dict[str, Any] = {name: _one_array(column) for name, column in found.items()}
-        late = [name for name in names if name != STREAM_ID and name not in self._kept]
+        late = [name for name in names if name != STREAM_ID and name not in self._cached]
         if late:
             self.metrics.read(len(samples), {name: columns[name].nbytes for name in late})
-        sizes = {name: columns[name].nbytes for name in names if name in self._kept}
+        sizes = {name: columns[name].nbytes for name in names if name in self._cached}
         if sizes:
             self.metrics.read_table(len(samples), sizes)
         return columns
@@ -313,14 +313,14 @@ class SampleReader:
     def made(self, epoch: int, samples: Samples, key: Made) -> dict[Key, pa.Array | Ragged]:
         name, at = key.name, key.at
         step = self.stages.maps[at]
-        cached = self.kept_by.get(key)
+        cached = self.cached_by.get(key)
         if cached is not None:
             with self.metrics.timed("fetch_s"):
                 found: dict[Key, pa.Array | Ragged] = {}
-                found[key] = cached.read(key, samples.places, ragged=isinstance(step, SampleTokens))
+                found[key] = cached.read(key, samples.stream_rows, ragged=isinstance(step, SampleTokens))
                 why = Made(REFUSED, at)
-                if self._tolerant and why in self.kept_by:
-                    found[Refusal(at)] = as_lists(cached.read(why, samples.places, ragged=False))
+                if self._tolerant and why in self.cached_by:
+                    found[Refusal(at)] = as_lists(cached.read(why, samples.stream_rows, ragged=False))
             return found
         if isinstance(step, SampleTokens):
             return self._tokenized(samples, step, at)
@@ -347,8 +347,8 @@ class SampleReader:
         with self.metrics.calling(self._named[at]), doing(called(function)):
             table = pa.table(columns, names=[*function.columns])
             if function.with_index:
-                assert samples.places.positions is not None, function.name  # only rows that are kept have no place
-                table = table.append_column(INDEX, pa.array(samples.places.positions.astype(np.int64)))
+                assert samples.stream_rows.positions is not None, function.name  # only rows that are kept have no place
+                table = table.append_column(INDEX, pa.array(samples.stream_rows.positions.astype(np.int64)))
             if not self._tolerant:
                 return self._calling.run(at, function, table, keys, self.refused(samples, inputs))
             failed: dict[int, str] = {}
@@ -392,7 +392,7 @@ class SampleReader:
             found = self._tokens.of_texts(at, pa.table(texts, names=list(names)), refused)
         else:
             ask = self._tokens.lengths if at in self._lengths_only else self._tokens.tokens
-            found = ask(at, samples.places, refused)
+            found = ask(at, samples.stream_rows, refused)
         if refused is not None:
             samples.columns[Refusal(at)] = reasons(refused, len(samples))
         out: dict[Key, pa.Array | Ragged] = {Made(step.name, at): found}
@@ -411,10 +411,10 @@ class SampleReader:
         columns = [as_lists(samples.columns[key]).to_pylist() for key in identity]
         values = columns[0] if len(columns) == 1 else [repr(row) for row in zip(*columns, strict=True)]
         hashes = np.empty((len(values), 2), dtype=np.uint64)
-        for stream, where in split(samples.places):
+        for stream, where in split(samples.stream_rows):
             row_keys = values if len(where) == len(values) else [values[at] for at in where.tolist()]
             hashes[where] = seeding.identity_hashes(stages.streams[stream].name, row_keys)
-        keys = seeding.sample_keys(self.run_seed, epoch, hashes, samples.places.passes)
+        keys = seeding.sample_keys(self.run_seed, epoch, hashes, samples.stream_rows.passes)
         parts = samples.parts // self.lineage.fan_out(at)
         return np.where(parts > 0, seeding.combine(keys, parts.astype(np.uint64)), keys) if parts.any() else keys
 
@@ -433,8 +433,8 @@ class SampleReader:
 
     def _stored_lengths(self, samples: Samples, name: str) -> pa.Array:
         out = np.empty(len(samples), dtype=np.int64)
-        for stream, where in split(samples.places):
-            out[where] = self.stages.streams[stream].selected.lengths(name, samples.places.rows[where])
+        for stream, where in split(samples.stream_rows):
+            out[where] = self.stages.streams[stream].selected.lengths(name, samples.stream_rows.rows[where])
         return pa.array(out)
 
 

@@ -28,7 +28,7 @@ from spiral_stream.plan.verbs.maps import SampleTokens
 from spiral_stream.planner.columns.streams import ordinals, split
 from spiral_stream.planner.stages import Stages, TokenStage
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
 from spiral_stream.transforms.text.chat_encoder import ChatEncoder
@@ -41,7 +41,7 @@ Int64 = NDArray[np.int64]
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class _TokenPlaces:
+class _StoredTokens:
     """Where the tokens of S rows lie, as far as the cache has them."""
 
     addresses: UInt64  # [S]
@@ -129,14 +129,14 @@ class TokenFeed:
         out[self._find(ordinals).missing] = True
         return out
 
-    def _find(self, ordinals: UInt64) -> _TokenPlaces:
+    def _find(self, ordinals: UInt64) -> _StoredTokens:
         count = len(ordinals)
         if self._cache is None:
-            return _TokenPlaces(np.zeros(count, np.uint64), np.zeros(count, np.int64), {}, np.arange(count), [])
+            return _StoredTokens(np.zeros(count, np.uint64), np.zeros(count, np.int64), {}, np.arange(count), [])
         with self._metrics.timed("fetch_s"):
             return self._look_up(self._cache, ordinals)
 
-    def _look_up(self, cache: CacheReader, ordinals: UInt64) -> _TokenPlaces:
+    def _look_up(self, cache: CacheReader, ordinals: UInt64) -> _StoredTokens:
         count = len(ordinals)
         manifest = self._relation.manifest
         shards = manifest.shard_of(ordinals)
@@ -167,10 +167,10 @@ class TokenFeed:
                 refused |= _refused(stored, at, part.start)
         left = np.concatenate(missing) if missing else np.empty(0, dtype=np.int64)
         if order is None:
-            return _TokenPlaces(addresses, sizes, refused, left, owners)
+            return _StoredTokens(addresses, sizes, refused, left, owners)
         at_rows = np.empty(count, dtype=np.int64)
         at_rows[order] = np.arange(count)
-        return _TokenPlaces(
+        return _StoredTokens(
             addresses[at_rows],
             sizes[at_rows],
             {int(order[at]): why for at, why in refused.items()},
@@ -187,12 +187,12 @@ class TokenFeed:
             )
             raise CacheError(msg)
 
-    def _encode(self, ordinals: UInt64, found: _TokenPlaces) -> None:
+    def _encode(self, ordinals: UInt64, found: _StoredTokens) -> None:
         """Encode the rows that are not cached, and enter their places."""
         missing = found.missing[np.argsort(ordinals[found.missing], kind="stable")]  # in storage order no source copies
         parts = [missing[at : at + TOGETHER] for at in range(0, len(missing), TOGETHER)]
         run = map if self._pool is None or len(parts) == 1 else self._pool.map
-        for part, rows in zip(parts, run(self._kept, [ordinals[part] for part in parts]), strict=True):
+        for part, rows in zip(parts, run(self._truncated, [ordinals[part] for part in parts]), strict=True):
             found.owners.append(rows.payload)
             begins = np.cumsum(rows.sizes) - rows.sizes
             found.addresses[part] = np.uint64(rows.payload.ctypes.data) + begins.astype(np.uint64)
@@ -200,7 +200,7 @@ class TokenFeed:
             found.refused.update({int(part[at]): reason for at, reason in rows.refused.items()})
             self._metrics.read(len(part), {self._kind.column: rows.source_bytes})
 
-    def _kept(self, ordinals: UInt64) -> Rows:
+    def _truncated(self, ordinals: UInt64) -> Rows:
         """Return what a cache would hold for these rows."""
         column, relation = self._kind.column, self._relation.entry.name
         with self._metrics.timed("fetch_s"), doing(f"reading column {column} of relation {relation}"):
@@ -302,38 +302,42 @@ class TokenColumns:
         with self._metrics.calling(f"tokenize {', '.join(texts.column_names)}"):
             return encoded(self._tokens[at].encoder, texts, refused)
 
-    def tokens(self, at: int, places: Places, refused: Refused | None) -> Ragged:
+    def tokens(self, at: int, stream_rows: StreamRows, refused: Refused | None) -> Ragged:
         """Return the tokens of samples.
 
         Args:
             at: number of the map.
-            places: S samples.
+            stream_rows: S samples.
             refused: if given, unreadable samples get no tokens, and the reason is put here, by place.
 
         Raises:
             DataError: a text cannot be read, and ``refused`` is None; ``row`` is the first such place.
         """
-        found = self._asked(at, places, refused, TokenFeed.tokens)
+        found = self._answers(at, stream_rows, refused, TokenFeed.tokens)
         if not found:
             return Ragged.of_flat(np.empty(0, dtype=np.uint16), np.zeros(1, dtype=np.int64))
         return found[0][1] if len(found) == 1 else Ragged.concat([tokens for _, tokens in found]).take(_order(found))
 
-    def lengths(self, at: int, places: Places, refused: Refused | None) -> pa.Array:
+    def lengths(self, at: int, stream_rows: StreamRows, refused: Refused | None) -> pa.Array:
         """Return how many tokens samples have, as integers: from a cache no token is read. Arguments as in `tokens`."""
-        found = self._asked(at, places, refused, TokenFeed.lengths)
+        found = self._answers(at, stream_rows, refused, TokenFeed.lengths)
         if not found:
             return pa.array(np.empty(0, np.int64))
         return pa.array(found[0][1] if len(found) == 1 else np.concatenate([each for _, each in found])[_order(found)])
 
-    def _asked(
-        self, at: int, places: Places, refused: Refused | None, ask: Callable[[TokenFeed, UInt64, Refused | None], V]
+    def _answers(
+        self,
+        at: int,
+        stream_rows: StreamRows,
+        refused: Refused | None,
+        ask: Callable[[TokenFeed, UInt64, Refused | None], V],
     ) -> list[tuple[Int64, V]]:
         """What each stream's feed answers, and for which samples."""
         feeds = self._feeds[at]
-        whole = [(0, np.arange(len(places)))]
+        whole = [(0, np.arange(len(stream_rows)))]
         out = []
-        for stream, where in whole if len(feeds) == 1 else split(places):
-            rows = ordinals(self._stages.streams, stream, places.rows[where])
+        for stream, where in whole if len(feeds) == 1 else split(stream_rows):
+            rows = ordinals(self._stages.streams, stream, stream_rows.rows[where])
             out.append((where, _at_rows(feeds[stream], rows, where, refused, ask)))
         return out
 
@@ -352,7 +356,7 @@ def _feeds(stages: Stages, stage: TokenStage, metrics: Metrics, pool: Executor |
 
 def _at_rows(
     feed: TokenFeed,
-    own: UInt64,
+    rows: UInt64,
     where: Int64,
     refused: Refused | None,
     ask: Callable[[TokenFeed, UInt64, Refused | None], V],
@@ -360,7 +364,7 @@ def _at_rows(
     """Ask one stream's feed. The row of an error, and refused rows, count among all samples."""
     found: Refused | None = None if refused is None else {}
     with renumbered(where):
-        answer = ask(feed, own, found)
+        answer = ask(feed, rows, found)
     if refused is not None and found:
         refused.update({int(where[row]): reason for row, reason in found.items()})
     return answer

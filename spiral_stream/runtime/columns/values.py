@@ -18,13 +18,13 @@ from spiral_stream.display.progress import working
 from spiral_stream.expr import Expr
 from spiral_stream.plan.verbs.maps import SampleFilter, SampleFlatMap
 from spiral_stream.planner.columns.lineage import REFUSED, Made
-from spiral_stream.planner.columns.values import KeptValues
+from spiral_stream.planner.columns.values import CachedValues
 from spiral_stream.planner.prepared_data.build import CacheStatus
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.row_maps import rows_through
 from spiral_stream.runtime.columns.samples import SampleReader, Samples
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sources.source import ROW
 from spiral_stream.threads import doing
 
@@ -52,14 +52,14 @@ class ValueSource:
         return self._found
 
     @property
-    def kept(self) -> KeptValues:
+    def made(self) -> CachedValues:
         """What is made."""
         return self._open()[0].values[self._boundary]
 
     @property
     def schema(self) -> pa.Schema:
         """The columns: "0", "1", ..."""
-        return pa.schema([(str(k), kind) for k, (_, kind) in enumerate(self.kept.boundary.outputs)])
+        return pa.schema([(str(k), kind) for k, (_, kind) in enumerate(self.made.boundary.outputs)])
 
     @property
     def manifest(self) -> ShardTable:
@@ -73,7 +73,7 @@ class ValueSource:
         assert predicate is None
         assert shards is not None
         stages, reader = self._open()
-        stream, boundary, schema = stages.streams[self._stream], self.kept.boundary, self.schema
+        stream, boundary, schema = stages.streams[self._stream], self.made.boundary, self.schema
         outputs = [key for key, _ in boundary.outputs]
         for shard in shards:
             first, end = stream.selected.firsts[shard : shard + 2].tolist()
@@ -90,7 +90,7 @@ class ValueSource:
                 yield batch.select([*columns, ROW])
 
     def _samples(self, rows: Any) -> Samples:
-        return Samples.at(Places(np.full(len(rows), self._stream, np.int32), rows, np.zeros(len(rows), np.uint64)))
+        return Samples.at(StreamRows(np.full(len(rows), self._stream, np.int32), rows, np.zeros(len(rows), np.uint64)))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_found": None}
@@ -158,5 +158,5 @@ def _field(stages: Stages, key: Made) -> str:
     return step.name if isinstance(step, SampleFlatMap) else key.name
 
 
-def _names(kept: KeptValues) -> str:
-    return ", ".join(dict.fromkeys(kept.boundary.names))
+def _names(cached: CachedValues) -> str:
+    return ", ".join(dict.fromkeys(cached.boundary.names))

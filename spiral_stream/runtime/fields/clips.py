@@ -33,7 +33,7 @@ from spiral_stream.planner.stages import ClipStage
 from spiral_stream.runtime.fields.images import stored_rows
 from spiral_stream.runtime.fields.rows_ahead import RowsAhead, least
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import uniforms
 from spiral_stream.sources.references.objects import names_objects
@@ -43,7 +43,7 @@ from spiral_stream.transforms.chain import ImageChain
 from spiral_stream.transforms.image.image import ImageProgram
 
 PIECE: Final = 1  # clips that a task decodes from originals: 10 to 50 ms
-KEPT_PIECE: Final = 4  # clips that a task reads from a cache: 1 to 4 ms each
+CACHED_PIECE: Final = 4  # clips that a task reads from a cache: 1 to 4 ms each
 TOGETHER: Final = 16  # frames that are held as RGB at once: 50 MB of 1080p, cropped to a square
 
 Int64 = NDArray[np.int64]
@@ -53,10 +53,10 @@ IndexOf = Callable[[Located], VideoIndex]
 
 @final
 @dataclass(slots=True, eq=False)
-class Found:
+class FoundClips:
     """P clips of one stream, looked up and ready to be read piece by piece. Lists are [P]."""
 
-    kept: list[Stored | None]  # in the cache of clips
+    stored: list[Stored | None]  # in the cache of clips
     index: list[Stored | None]  # in the video index
     rows: list[int]  # place in the table below; -1 for clips in the cache
     table: pa.Table  # [M] references of the other clips, and times if the relation has them
@@ -102,13 +102,13 @@ class ClipFeed:
     @property
     def piece(self) -> int:
         """How many clips one task reads."""
-        return PIECE if self._kind is None else KEPT_PIECE
+        return PIECE if self._kind is None else CACHED_PIECE
 
     def expect(self, rows: UInt64) -> None:
         """Note clips that will be looked up; see `Expecting`."""
         self.rows.expect(rows[[each is None for each in self._stored(self._cache, rows)]])
 
-    def find(self, rows: UInt64) -> Found:
+    def find(self, rows: UInt64) -> FoundClips:
         """Look up P clips by ordinal. Reads references and times, but no payload.
 
         Raises:
@@ -130,9 +130,9 @@ class ClipFeed:
                 index = index if self._kind else self._stored(self._index, rows)
                 located = [self._locate(table[self._column], row) for row in range(len(missing))]
         self._metrics.add(cached_rows=len(rows) - len(missing), source_rows=len(missing))
-        return Found(stored, index, at.tolist(), table, located)
+        return FoundClips(stored, index, at.tolist(), table, located)
 
-    def fetching(self, found: Found, part: list[int], keys: UInt64) -> "Fetch | None":
+    def fetching(self, found: FoundClips, part: list[int], keys: UInt64) -> "Fetch | None":
         """Return what fetches the packets that `render` decodes; None where nothing comes over a network.
 
         Args:
@@ -143,22 +143,22 @@ class ClipFeed:
         waits = [
             isinstance(each := found.located[found.rows[at]], Located) and each.is_remote
             for at in part
-            if found.located and found.kept[at] is None
+            if found.located and found.stored[at] is None
         ]
         return partial(self._fetch, found, part, uniforms(keys, "frames", 0, 1)[:, 0]) if any(waits) else None
 
-    def _fetch(self, found: Found, part: list[int], draws: NDArray[np.float64]) -> list[Held]:
+    def _fetch(self, found: FoundClips, part: list[int], draws: NDArray[np.float64]) -> list[Held]:
         held: list[Held] = []
         with self._metrics.timed("fetch_s"):
             for at, draw in zip(part, draws.tolist(), strict=True):
                 try:
                     with doing(self._words(found, at).replace("reading and decoding", "fetching")):
-                        held.append(None if found.kept[at] is not None else self._open(found, at, draw))
+                        held.append(None if found.stored[at] is not None else self._open(found, at, draw))
                 except SourceError as error:  # raised where the sample is decoded, which says whose it is
                     held.append(anew(error))
         return held
 
-    def _open(self, found: Found, at: int, draw: float) -> "OpenedClip | _Chosen":
+    def _open(self, found: FoundClips, at: int, draw: float) -> "OpenedClip | _Chosen":
         if self._kind is None:
             return self._choose(found, at, draw)
         row = found.rows[at]
@@ -166,7 +166,7 @@ class ClipFeed:
 
     def render(
         self,
-        found: Found,
+        found: FoundClips,
         part: list[int],
         keys: UInt64,
         program: ImageProgram | ImageChain,
@@ -201,7 +201,7 @@ class ClipFeed:
         held = [None] * len(part) if held is None else held
         with self._metrics.timed("transform_s"):
             if self._kind is not None:
-                short = self._render_kept(self._kind, found, part, draws, keys, program, out, held)
+                short = self._render_stored(self._kind, found, part, draws, keys, program, out, held)
                 self._metrics.add(short_clips=int(np.count_nonzero(short)))
                 return
             row = -1
@@ -219,12 +219,12 @@ class ClipFeed:
 
     # ---- originals
 
-    def _words(self, found: Found, at: int) -> str:
+    def _words(self, found: FoundClips, at: int) -> str:
         located = found.located[found.rows[at]] if found.located else None
         name = located.name if isinstance(located, Located) else "a reference"
         return f"reading and decoding {name} of relation {self._name}"
 
-    def _choose(self, found: Found, at: int, draw: float) -> "_Chosen":
+    def _choose(self, found: FoundClips, at: int, draw: float) -> "_Chosen":
         """Choose the frames of a clip; of an object, fetch their bytes."""
         row = found.rows[at]
         located = found.located[row]
@@ -293,10 +293,10 @@ class ClipFeed:
 
     # ---- clips of a cache, or in its form
 
-    def _render_kept(
+    def _render_stored(
         self,
         kind: ClipKind,
-        found: Found,
+        found: FoundClips,
         part: list[int],
         draws: NDArray[np.float64],
         keys: UInt64,
@@ -306,7 +306,7 @@ class ClipFeed:
     ) -> NDArray[np.bool_]:
         clips = Clips(len(part))
         for row, at in enumerate(part):
-            stored = found.kept[at]
+            stored = found.stored[at]
             if stored is None:
                 opened = held[row]
                 assert not isinstance(opened, _Chosen)
@@ -319,7 +319,7 @@ class ClipFeed:
                 continue
             shard, stored_row = stored
             where = np.array([stored_row])
-            clips.put(np.array([row]), *shard.locate(where), {n: a[where] for n, a in shard.beside.items()}, shard)
+            clips.put(np.array([row]), *shard.locate(where), {n: a[where] for n, a in shard.narrow.items()}, shard)
         if self._cache is not None:
             self._cache.verify(clips.addresses, clips.sizes)
         return kind.render(clips, draws, keys, program, out)
@@ -332,7 +332,9 @@ class ClipFeed:
         return out
 
 
-Task = tuple[ClipFeed, Found, list[int], Int64]  # whose clips, all that were found, places in them, rows of the batch
+Task = tuple[
+    ClipFeed, FoundClips, list[int], Int64
+]  # whose clips, all that were found, places in them, rows of the batch
 
 
 @final
@@ -348,25 +350,25 @@ class ClipField:
         """See `Expecting`."""
         return least([feed.rows.room for feed in self._feeds])
 
-    def expect(self, places: Places) -> None:
+    def expect(self, stream_rows: StreamRows) -> None:
         """See `Expecting`."""
-        for k, where in split(places):
-            self._feeds[k].expect(self._payloads[k].ordinals(places.rows[where]))
+        for k, where in split(stream_rows):
+            self._feeds[k].expect(self._payloads[k].ordinals(stream_rows.rows[where]))
 
-    def find(self, places: Places, keys: UInt64) -> list[tuple[Task, Fetch | None]]:
+    def find(self, stream_rows: StreamRows, keys: UInt64) -> list[tuple[Task, Fetch | None]]:
         """Look up a batch's clips.
 
         Args:
-            places: of P samples.
+            stream_rows: of P samples.
             keys: shape [P], uint64: their random keys.
 
         Returns:
             each task, and what `ClipFeed.fetching` gives for it.
         """
         pieces = []
-        for k, where in split(places):
+        for k, where in split(stream_rows):
             feed = self._feeds[k]
-            found = feed.find(self._payloads[k].ordinals(places.rows[where]))
+            found = feed.find(self._payloads[k].ordinals(stream_rows.rows[where]))
             for first in range(0, len(where), feed.piece):
                 part = list(range(first, min(first + feed.piece, len(where))))
                 rows = where[part]

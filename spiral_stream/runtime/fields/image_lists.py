@@ -32,7 +32,7 @@ from spiral_stream.runtime.fields.rows_ahead import least
 from spiral_stream.runtime.fields.size import room
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.slots import Slots
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import item_keys, view_keys
 from spiral_stream.sources.references.objects import names_objects
@@ -46,7 +46,7 @@ Int64 = NDArray[np.int64]
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class FoundLists:
+class LookedUpLists:
     """The lists of P rows of one stream, looked up. Arrays are [P]."""
 
     counts: Int64
@@ -58,7 +58,7 @@ class FoundLists:
     owners: list[Any]  # keep the memory alive
     held: list[Fetched] | None = None  # the images of the references, end to end; None: not fetched
 
-    def part(self, first: int, last: int) -> "FoundLists":
+    def part(self, first: int, last: int) -> "LookedUpLists":
         """Return rows [first, last)."""
         rows = slice(first, last)
         return replace(
@@ -83,7 +83,7 @@ class ImageListFeed:
         self.rows = self.one.rows
         self._waits: bool | None = None  # whether images come over a network; None: nobody met a reference yet
 
-    def find(self, ordinals: UInt64) -> FoundLists:
+    def find(self, ordinals: UInt64) -> LookedUpLists:
         """Look up P lists by ordinal. Reads references, and of inline images their bytes.
 
         Raises:
@@ -101,7 +101,7 @@ class ImageListFeed:
             for indices, stored, rows in stored_rows(self._relation, self._cache, ordinals):
                 left[indices] = False
                 addresses[indices], sizes[indices] = stored.locate(rows)
-                counts[indices] = stored.beside[COUNT][rows]
+                counts[indices] = stored.narrow[COUNT][rows]
                 owners.append(stored)
                 for index, row in zip(indices.tolist(), rows.tolist(), strict=True) if stored.any_refused else ():
                     reasons[index] = stored.refused(row)
@@ -118,7 +118,7 @@ class ImageListFeed:
                 counts[missing] = pc.list_value_length(references).fill_null(0).to_numpy()
         at[~left], at[missing] = -1, np.arange(len(missing))
         self._metrics.add(cached_rows=count - len(missing), source_rows=len(missing))
-        return FoundLists(counts, addresses, sizes, reasons, at, references, owners)
+        return LookedUpLists(counts, addresses, sizes, reasons, at, references, owners)
 
     def waits(self, ordinals: UInt64) -> bool:
         """Whether lists come over a network, as `ImageFeed.waits` says it: the first references stand for the others."""
@@ -136,7 +136,7 @@ class ImageListFeed:
                 self._waits = names_objects(lists, relation.base)
         return bool(self._waits)
 
-    def fetch(self, found: FoundLists) -> FoundLists:
+    def fetch(self, found: LookedUpLists) -> LookedUpLists:
         """Return the lists with the bytes that come over a network, which `render` waits for otherwise."""
         if not names_objects(found.references, self._relation.base):
             return found
@@ -146,7 +146,7 @@ class ImageListFeed:
             return replace(found, held=fetched(flat, self._relation.base, self._kind.decoder.limits.bytes))
 
     def render(
-        self, found: FoundLists, keys: UInt64, program: Program, out_PN: NDArray[Any], *, alike: bool
+        self, found: LookedUpLists, keys: UInt64, program: Program, out_PN: NDArray[Any], *, alike: bool
     ) -> list[Sizes]:
         """Fetch, decode and transform the images of P lists into ``out_PN``; what no image fills becomes 0.
 
@@ -185,7 +185,7 @@ class ImageListFeed:
         sizes = np.stack([rows.heights, rows.widths], axis=1)
         return np.split(sizes, np.cumsum(found.counts)[:-1])
 
-    def _stored(self, found: FoundLists, owners: Int64, items: Int64) -> StoredRows:
+    def _stored(self, found: LookedUpLists, owners: Int64, items: Int64) -> StoredRows:
         """Return all images in their stored form, in the order of the rows."""
         rows = StoredRows(len(owners))
         starts = np.cumsum(found.counts) - found.counts
@@ -200,7 +200,7 @@ class ImageListFeed:
         self._direct(found, owners, items, rows)
         return rows
 
-    def _direct(self, found: FoundLists, owners: Int64, items: Int64, rows: StoredRows) -> None:
+    def _direct(self, found: LookedUpLists, owners: Int64, items: Int64, rows: StoredRows) -> None:
         direct = np.flatnonzero(found.at >= 0)
         if not len(direct):
             return
@@ -238,11 +238,11 @@ class ImageListField:
             assert isinstance(each.kind, ImageListKind)
             self._feeds.append(ImageListFeed(each.payload.relation, each.kind, each.store.open(), metrics))
 
-    def waits(self, places: Places) -> bool:
+    def waits(self, stream_rows: StreamRows) -> bool:
         """Whether any of the lists come over a network."""
         return any(
-            self._feeds[stream].waits(self._payloads[stream].ordinals(places.rows[where]))
-            for stream, where in split(places)
+            self._feeds[stream].waits(self._payloads[stream].ordinals(stream_rows.rows[where]))
+            for stream, where in split(stream_rows)
         )
 
     @property
@@ -250,20 +250,20 @@ class ImageListField:
         """See `Expecting`."""
         return least([feed.rows.room for feed in self._feeds])
 
-    def expect(self, places: Places) -> None:
+    def expect(self, stream_rows: StreamRows) -> None:
         """See `Expecting`."""
-        for stream, where in split(places):
+        for stream, where in split(stream_rows):
             feed = self._feeds[stream]
-            feed.rows.expect(feed.one.left(self._payloads[stream].ordinals(places.rows[where])))
+            feed.rows.expect(feed.one.left(self._payloads[stream].ordinals(stream_rows.rows[where])))
 
-    def find(self, places: Places) -> "Lists":
+    def find(self, stream_rows: StreamRows) -> "Lists":
         """Look up the lists of samples; see `ImageListFeed.find`."""
         parts = []
-        for stream, where in split(places):
+        for stream, where in split(stream_rows):
             with renumbered(where):
-                rows = self._payloads[stream].ordinals(places.rows[where])
+                rows = self._payloads[stream].ordinals(stream_rows.rows[where])
                 parts.append((where, self._feeds[stream], self._feeds[stream].find(rows)))
-        counts = np.zeros(len(places), dtype=np.int64)
+        counts = np.zeros(len(stream_rows), dtype=np.int64)
         for where, _, found in parts:
             counts[where] = found.counts
         return Lists(counts, parts)
@@ -275,7 +275,7 @@ class Lists:
     """The lists of P samples, looked up."""
 
     counts: Int64  # [P]
-    parts: Sequence[tuple[Int64, ImageListFeed, FoundLists]]  # of each stream: its places, ascending
+    parts: Sequence[tuple[Int64, ImageListFeed, LookedUpLists]]  # of each stream: its places, ascending
 
     def fetch(self) -> "Lists":
         """`ImageListFeed.fetch` for all of them."""
@@ -344,7 +344,7 @@ class ListFilling:
         assert self._stage.listed is not None
         if self._stage.listed.length is not None:
             self._allocate(self._stage.listed.length)
-        pool, waits = self._draft.pool, self._field.waits(self._draft.samples.places)
+        pool, waits = self._draft.pool, self._field.waits(self._draft.samples.stream_rows)
         for begin, end in pieces(self._count, PIECE_ROWS):
             find = partial(self._find, begin, end, waits=waits)
             part = submitted(pool, find, self._go_on) if waits else pool.submit(self._go_on_with, find)
@@ -355,7 +355,7 @@ class ListFilling:
         runs: list[Run] = []
 
         def work(a: int, b: int) -> None:
-            lists = self._field.find(self._draft.samples.places.take(np.arange(a, b)))
+            lists = self._field.find(self._draft.samples.stream_rows.take(np.arange(a, b)))
             runs.append((a, lists.fetch() if waits else lists))
 
         self._draft.refusals.attempt(self._stage.name, begin, end, work)

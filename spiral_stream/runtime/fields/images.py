@@ -27,7 +27,7 @@ from spiral_stream.runtime.fetch import Fetched, fetched, need_all
 from spiral_stream.runtime.fields.rows_ahead import RowsAhead, least
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.neighbours import around
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.sources.references.objects import names_objects
 from spiral_stream.sources.references.resolve import resolve
@@ -77,14 +77,14 @@ class StoredRows:
         self.widths = np.zeros(count, dtype=np.int32)
         self.owners: list[Any] = []  # keep the memory alive
 
-    def put(self, row: int, kept: StoredImage) -> None:
+    def put(self, row: int, stored: StoredImage) -> None:
         """Enter a row that was read from the source."""
-        data = np.frombuffer(kept.payload, dtype=np.uint8)
+        data = np.frombuffer(stored.payload, dtype=np.uint8)
         self.owners.append(data)
         self.addresses[row], self.lengths[row] = data.ctypes.data, len(data)
-        self.heights[row], self.widths[row] = kept.height, kept.width
+        self.heights[row], self.widths[row] = stored.height, stored.width
 
-    def kept(self, row: int) -> StoredImage:
+    def image(self, row: int) -> StoredImage:
         """Return one row as an object."""
         data = (ctypes.c_ubyte * int(self.lengths[row])).from_address(int(self.addresses[row]))
         return StoredImage(memoryview(data).cast("B"), int(self.heights[row]), int(self.widths[row]))
@@ -108,7 +108,7 @@ class ImageFeed:
         """
         if self._waits is None:
             if self._cache is not None and not len(
-                self._places_left(self._cache, ordinals[:: max(1, len(ordinals) - 1)])
+                self._missing_rows(self._cache, ordinals[:: max(1, len(ordinals) - 1)])
             ):
                 return False  # all is prepared, and the source is not read
             relation, column = self._relation, self._kind.column
@@ -122,7 +122,7 @@ class ImageFeed:
                 return False
         return self._waits
 
-    def _places_left(self, cache: CacheReader, ordinals: UInt64) -> NDArray[np.int64]:
+    def _missing_rows(self, cache: CacheReader, ordinals: UInt64) -> NDArray[np.int64]:
         """Return the places of rows that a cache does not have."""
         left = np.ones(len(ordinals), dtype=np.bool_)
         for indices, _, _ in stored_rows(self._relation, cache, ordinals):
@@ -131,7 +131,7 @@ class ImageFeed:
 
     def left(self, ordinals: UInt64) -> UInt64:
         """Return the rows that no cache has, so that they are read from the source."""
-        return ordinals if self._cache is None else ordinals[self._places_left(self._cache, ordinals)]
+        return ordinals if self._cache is None else ordinals[self._missing_rows(self._cache, ordinals)]
 
     def fetch(self, ordinals: UInt64) -> Held:
         """Fetch what `render` needs for some images, and waits for otherwise."""
@@ -205,7 +205,7 @@ class ImageFeed:
         try:
             with self._metrics.timed("decode_s"):
                 for row in range(*part.indices(len(rows.lengths))):  # 3 us per row; decoding takes 800
-                    out.append(self._kind.read(rows.kept(row)))
+                    out.append(self._kind.read(rows.image(row)))
         except DataError as error:
             error.row = row
             raise
@@ -214,7 +214,7 @@ class ImageFeed:
     def _regions(self, rows: StoredRows, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
         eligible = region.eligible(rows.addresses, rows.lengths)
         for row in np.flatnonzero(eligible).tolist() if self._kind.turns else ():  # 3 us per row; decoding takes 800
-            eligible[row] = orientation(rows.kept(row).payload) == UPRIGHT
+            eligible[row] = orientation(rows.image(row).payload) == UPRIGHT
         geometry = program.geometry(rows.heights, rows.widths, keys)
         boxes = geometry.boxes()[:, :4]
         for start in range(0, len(eligible), region.TOGETHER):
@@ -246,38 +246,38 @@ class ImageFeed:
                     self._refuse(indices, [stored.refused(each) for each in at.tolist()])
                 rows.owners.append(stored)
                 rows.addresses[indices], rows.lengths[indices] = stored.locate(at)
-                rows.heights[indices] = stored.beside["height"][at]
-                rows.widths[indices] = stored.beside["width"][at]
+                rows.heights[indices] = stored.narrow["height"][at]
+                rows.widths[indices] = stored.narrow["width"][at]
             cache.verify(rows.addresses, rows.lengths)
             self._metrics.add(cached_rows=int(np.count_nonzero(~left)))
         return np.flatnonzero(left)
 
-    def _refuse(self, places: NDArray[np.int64], reasons: list[str | None]) -> None:
-        for place, reason in zip(places.tolist(), reasons, strict=True):
+    def _refuse(self, indices: NDArray[np.int64], reasons: list[str | None]) -> None:
+        for place, reason in zip(indices.tolist(), reasons, strict=True):
             if reason is not None:
                 raise DataError(reason, row=place)
 
-    def _direct(self, ordinals: UInt64, places: NDArray[np.int64], rows: StoredRows, held: Held | None) -> None:
+    def _direct(self, ordinals: UInt64, indices: NDArray[np.int64], rows: StoredRows, held: Held | None) -> None:
         column = self._kind.column
-        places = places[np.argsort(ordinals[places], kind="stable")]  # in storage order no source copies to reorder
+        indices = indices[np.argsort(ordinals[indices], kind="stable")]  # in storage order no source copies to reorder
         words = f"reading column {column} of relation {self._relation.entry.name}"
         with self._metrics.timed("fetch_s"), doing(words):
             if held is not None:
-                with renumbered(places):
-                    data = need_all([held[row] for row in ordinals[places].tolist()])
+                with renumbered(indices):
+                    data = need_all([held[row] for row in ordinals[indices].tolist()])
             else:
-                table = self.rows.fetch(ordinals[places], [column])
-                with renumbered(places):
+                table = self.rows.fetch(ordinals[indices], [column])
+                with renumbered(indices):
                     data = resolve(table[column], self._relation.base, self._kind.decoder.limits.bytes)
         with self._metrics.timed("transform_s"):
             place = -1
             try:
-                for place, encoded in zip(places.tolist(), data, strict=True):  # 5 us per row; decoding takes 800
+                for place, encoded in zip(indices.tolist(), data, strict=True):  # 5 us per row; decoding takes 800
                     rows.put(place, self._kind.keep(encoded))
             except DataError as error:
                 error.row = place
                 raise
-        self._metrics.read(len(places), {column: sum(map(len, data))})
+        self._metrics.read(len(indices), {column: sum(map(len, data))})
 
 
 @final
@@ -291,11 +291,11 @@ class ImageField:
             assert isinstance(each.kind, ImageKind)
             self._feeds.append(ImageFeed(each.payload.relation, each.kind, each.store.open(), metrics))
 
-    def waits(self, places: Places) -> bool:
+    def waits(self, stream_rows: StreamRows) -> bool:
         """Whether any of the payload comes over a network."""
         return any(
-            self._feeds[stream].waits(self._payloads[stream].ordinals(places.rows[where]))
-            for stream, where in split(places)
+            self._feeds[stream].waits(self._payloads[stream].ordinals(stream_rows.rows[where]))
+            for stream, where in split(stream_rows)
         )
 
     @property
@@ -303,44 +303,44 @@ class ImageField:
         """See `Expecting`."""
         return least([feed.rows.room for feed in self._feeds])
 
-    def expect(self, places: Places) -> None:
+    def expect(self, stream_rows: StreamRows) -> None:
         """See `Expecting`."""
-        for stream, where in split(places):
+        for stream, where in split(stream_rows):
             feed = self._feeds[stream]
-            feed.rows.expect(feed.left(self._payloads[stream].ordinals(places.rows[where])))
+            feed.rows.expect(feed.left(self._payloads[stream].ordinals(stream_rows.rows[where])))
 
-    def fetch(self, places: Places) -> list[Held]:
+    def fetch(self, stream_rows: StreamRows) -> list[Held]:
         """`ImageFeed.fetch` for samples: what each stream's images need."""
         held: list[Held] = [{} for _ in self._feeds]
         behind = around()
-        for stream, where in split(places):
-            feed, payload, rows = self._feeds[stream], self._payloads[stream], places.rows[where]
+        for stream, where in split(stream_rows):
+            feed, payload, rows = self._feeds[stream], self._payloads[stream], stream_rows.rows[where]
             held[stream] = feed.fetch(payload.ordinals(rows))
             if behind is not None and held[stream]:
                 behind.near(stream, payload, rows, feed.left)
         return held
 
     def render(
-        self, places: Places, keys: UInt64, program: Program, out: NDArray[Any], held: list[Held] | None = None
+        self, stream_rows: StreamRows, keys: UInt64, program: Program, out: NDArray[Any], held: list[Held] | None = None
     ) -> Sizes:
         """`ImageFeed.render` for samples."""
         of = [None] * len(self._feeds) if held is None else held
         if len(self._feeds) == 1:
-            return self._feeds[0].render(self._payloads[0].ordinals(places.rows), keys, program, out, of[0])
-        sizes = np.zeros((len(places), 2), dtype=np.int32)
-        for stream, where in split(places):
+            return self._feeds[0].render(self._payloads[0].ordinals(stream_rows.rows), keys, program, out, of[0])
+        sizes = np.zeros((len(stream_rows), 2), dtype=np.int32)
+        for stream, where in split(stream_rows):
             with renumbered(where):
-                rows = self._payloads[stream].ordinals(places.rows[where])
+                rows = self._payloads[stream].ordinals(stream_rows.rows[where])
                 fill = partial(_into, self._feeds[stream], rows, keys[where], program, of[stream])
                 sizes[where] = fill_rows(out, where, fill)
         return sizes
 
-    def pixels(self, places: Places, held: list[Held] | None = None) -> list[NDArray[np.uint8]]:
+    def pixels(self, stream_rows: StreamRows, held: list[Held] | None = None) -> list[NDArray[np.uint8]]:
         """`ImageFeed.pixels` for samples."""
-        out: list[Any] = [None] * len(places)
-        for stream, where in split(places):
+        out: list[Any] = [None] * len(stream_rows)
+        for stream, where in split(stream_rows):
             with renumbered(where):
-                rows = self._payloads[stream].ordinals(places.rows[where])
+                rows = self._payloads[stream].ordinals(stream_rows.rows[where])
                 found = self._feeds[stream].pixels(rows, None if held is None else held[stream])
             for at, image in zip(where.tolist(), found, strict=True):  # moves references: nothing next to decoding
                 out[at] = image

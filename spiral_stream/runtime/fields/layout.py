@@ -10,13 +10,13 @@ from spiral_stream.batching.formation import Membership, Packing
 from spiral_stream.batching.padding_width import padded
 from spiral_stream.errors import DataError
 from spiral_stream.fields.ragged import Ragged
-from spiral_stream.fields.sequence import Placed
+from spiral_stream.fields.sequence import SequenceLayout
 from spiral_stream.runtime.columns.samples import Int64
 
 PIECE_ITEMS: Final = 1 << 18  # tokens of each field that one task writes: 2 MB of int64, 1 ms
 
 
-def place(
+def lay_out(
     tokens: Ragged,
     shape: Membership,
     multiple: int,
@@ -24,8 +24,8 @@ def place(
     alone: bool,
     fixed: int | None = None,
     longest: Int64 | None = None,
-    own: tuple[int, int] | None = None,
-) -> Placed:
+    widths: tuple[int, int] | None = None,
+) -> SequenceLayout:
     """Place the sequences of one column in the rows of a batch.
 
     Args:
@@ -35,30 +35,32 @@ def place(
         alone: whether there is only one sequence column.
         fixed: the width, if the plan says it; longer sequences are cut here, and `need_room` refuses them.
         longest: the length of each sample's longest sequence in the columns that share the width; None if there is one.
-        own: of a packed column with a budget of its own, its place among those columns, and its width.
+        widths: of a packed column with a budget of its own, its place among those columns, and its width.
 
     Raises:
         DataError: of columns that share a packed row, a sample has no token in this one.
     """
     packing = shape.packing
-    if packing is not None and own is not None:
-        at, width = own
+    if packing is not None and widths is not None:
+        at, width = widths
         numbers = _segments(packing)
-        return Placed(
+        return SequenceLayout(
             packing.rows, packing.starts[at], packing.offsets, packing.lengths[at], shape.rows, width, numbers
         )
     if packing is not None and longest is not None:
-        return Placed(packing.rows, packing.starts, packing.offsets, _own(tokens, packing), shape.rows, shape.width)
+        return SequenceLayout(
+            packing.rows, packing.starts, packing.offsets, _lengths_of(tokens, packing), shape.rows, shape.width
+        )
     if packing is not None:
-        return Placed(packing.rows, packing.starts, packing.offsets, packing.lengths, shape.rows, shape.width)
+        return SequenceLayout(packing.rows, packing.starts, packing.offsets, packing.lengths, shape.rows, shape.width)
     lengths = tokens.lengths if shape.lengths is None else np.minimum(tokens.lengths, shape.lengths)
     if fixed is not None:
-        return Placed.whole(np.minimum(lengths, fixed), fixed)
+        return SequenceLayout.whole(np.minimum(lengths, fixed), fixed)
     width = shape.width if alone else 0
     if not width:
         most = lengths if longest is None else longest if shape.lengths is None else np.minimum(longest, shape.lengths)
         width = int(padded(most.max(initial=0), multiple))
-    return Placed.whole(lengths, width)
+    return SequenceLayout.whole(lengths, width)
 
 
 def _segments(packing: Packing) -> Int64:
@@ -69,7 +71,7 @@ def _segments(packing: Packing) -> Int64:
     return numbers
 
 
-def _own(tokens: Ragged, packing: Packing) -> Int64:
+def _lengths_of(tokens: Ragged, packing: Packing) -> Int64:
     """The lengths of the pieces of one of several columns: they begin together, and may end before the longest.
 
     Raises:
@@ -119,10 +121,10 @@ def need_room(column: str, lengths: Int64, width: int) -> None:
         raise DataError(msg, row=row)
 
 
-def cuts(placed: Placed) -> list[int]:
+def cuts(layout: SequenceLayout) -> list[int]:
     """Borders of the runs of rows that one task writes, from 0 to B."""
-    rows = max(1, PIECE_ITEMS // max(1, placed.T))
-    return [*range(0, placed.B, rows), placed.B]
+    rows = max(1, PIECE_ITEMS // max(1, layout.T))
+    return [*range(0, layout.B, rows), layout.B]
 
 
 def as_ragged(column: pa.Array | Ragged) -> Ragged:

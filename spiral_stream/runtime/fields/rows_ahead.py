@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.catalog.relation.reader import OpenRelation
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 
 AHEAD_BYTES: Final = 4 << 20  # that are read together; of larger rows, fewer are
@@ -34,7 +34,7 @@ class Expecting(Protocol):
         """How many rows may be read together, by the size of those that were read last; None: nobody knows yet."""
         ...
 
-    def expect(self, places: Places) -> None:
+    def expect(self, stream_rows: StreamRows) -> None:
         """Note that these samples come next, so that whoever reads the first of them reads all."""
         ...
 
@@ -49,7 +49,7 @@ class _Group:
         self.begun = False
         self.lock = threading.Lock()
 
-    def places(self, ordinals: UInt64) -> UInt64 | None:
+    def indices_of(self, ordinals: UInt64) -> UInt64 | None:
         """Shape [P] -> [P]: where rows lie in the table; None where it lacks one."""
         at = np.minimum(np.searchsorted(self.ordinals, ordinals), len(self.ordinals) - 1)
         return at.astype(np.uint64) if bool((self.ordinals[at] == ordinals).all()) else None
@@ -83,7 +83,7 @@ class RowsAhead:
         """
         if len(ordinals) and self._groups:
             with self._lock:
-                found = [(group, group.places(ordinals)) for group in self._groups]
+                found = [(group, group.indices_of(ordinals)) for group in self._groups]
             for group, indices in found:
                 table = None if indices is None else self._read(group, columns)
                 if table is not None and table.column_names == list(columns):

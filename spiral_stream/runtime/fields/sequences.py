@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from spiral_stream.fields.labels import LabelField
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.segments import CuSeqlens
-from spiral_stream.fields.sequence import Placed, TokenField
+from spiral_stream.fields.sequence import SequenceLayout, TokenField
 from spiral_stream.planner.columns.lineage import Key, Lineage, Made, Stored
 from spiral_stream.planner.stages import SequenceStage, Stages
 from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import Int64
 from spiral_stream.runtime.fields.draft import Draft
-from spiral_stream.runtime.fields.layout import as_ragged, cuts, need_items, need_room, null_items, place
+from spiral_stream.runtime.fields.layout import as_ragged, cuts, lay_out, need_items, need_room, null_items
 from spiral_stream.runtime.fields.size import capacity
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.slots import Slots
@@ -55,7 +55,7 @@ class SequenceColumn:
     def write(
         self,
         found: Mapping[str, Ragged],
-        part: Placed,
+        part: SequenceLayout,
         pieces: slice,
         written: Sequence[tuple[TokenField, NDArray[Any]]],
     ) -> None:
@@ -89,7 +89,7 @@ class SequenceFilling:
     def __init__(self, stages: Stages, lineage: Lineage, slots: Slots, metrics: Metrics, merge: int) -> None:
         self._stages, self._slots, self._metrics, self._merge = stages, slots, metrics, merge
         widths = {} if stages.formation is None else stages.formation.widths
-        self._own = {name: (at, width) for at, (name, width) in enumerate(widths.items())}
+        self._widths = {name: (at, width) for at, (name, width) in enumerate(widths.items())}
         self._columns = []
         for column in dict.fromkeys(stage.field.column for stage in stages.sequences):
             fields = [stage for stage in stages.sequences if stage.field.column == column]
@@ -115,8 +115,8 @@ class SequenceFilling:
             attempt = partial(draft.refusals.attempt, column.name, 0, len(lengths))
             attempt(lambda a, b: need_room(column.name, lengths[a:b], width))
         alone = len(self._columns) == max(1, len(column.fields[0].together))
-        multiple, starts = column.fields[0].multiple, self._own.get(column.name)
-        layout = place(tokens, draft.shape, multiple, alone=alone, fixed=width, longest=longest, own=starts)
+        multiple, starts = column.fields[0].multiple, self._widths.get(column.name)
+        layout = lay_out(tokens, draft.shape, multiple, alone=alone, fixed=width, longest=longest, widths=starts)
         written: list[tuple[TokenField, NDArray[Any]]] = []
         for stage in column.fields:
             if isinstance(stage.field, CuSeqlens):
@@ -149,8 +149,8 @@ class SequenceFilling:
         with blaming(self._stages, draft.samples, 0):
             need_items(name, values)
 
-    def _slot(self, stage: SequenceStage, placed: Placed) -> NDArray[Any]:
-        items = placed.B * placed.T
+    def _slot(self, stage: SequenceStage, layout: SequenceLayout) -> NDArray[Any]:
+        items = layout.B * layout.T
         assert stage.spec.dtype is not None
         most = capacity(self._stages, stage.field.column, items, self._merge)
-        return self._slots.take((items,), stage.spec.dtype, most).reshape(placed.B, placed.T)
+        return self._slots.take((items,), stage.spec.dtype, most).reshape(layout.B, layout.T)

@@ -12,9 +12,9 @@ from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.stages import UNKNOWN_IMAGES, Stages
 
-_PLACE: Final = 8  # of a value in a list
-OBJECT_BYTES: Final = 48 + _PLACE  # of a text, or of bytes, beside their own bytes
-_LIST_BYTES: Final = 72 + _PLACE  # beside the places of its items; two of them are spare
+_VALUE_BYTES: Final = 8  # of a value in a list
+OBJECT_BYTES: Final = 48 + _VALUE_BYTES  # of a text, or of bytes, beside their own bytes
+_LIST_BYTES: Final = 72 + _VALUE_BYTES  # beside the places of its items; two of them are spare
 _OTHER_BYTES: Final = 48  # of a time; a date takes less, and a decimal more
 
 
@@ -35,12 +35,12 @@ def object_bytes(values: pa.Array) -> int:
 def number_bytes(kind: pa.DataType) -> int | None:
     """Return the bytes of one number, time or boolean as a Python object; None of what is as long as its value."""
     if pa.types.is_integer(kind):
-        return 32 + _PLACE  # 28 below 2**30
+        return 32 + _VALUE_BYTES  # 28 below 2**30
     if pa.types.is_floating(kind):
-        return 24 + _PLACE
+        return 24 + _VALUE_BYTES
     if pa.types.is_boolean(kind) or pa.types.is_null(kind):
-        return _PLACE
-    return None if _is_sized(kind) else _OTHER_BYTES + _PLACE
+        return _VALUE_BYTES
+    return None if _is_sized(kind) else _OTHER_BYTES + _VALUE_BYTES
 
 
 def _is_sized(kind: pa.DataType) -> bool:
@@ -67,7 +67,7 @@ def fixed_bytes(kind: pa.DataType) -> int | None:
 def _dict_bytes(kind: pa.DataType) -> int:
     """Bytes of a dict with as many keys, which all values share, in a list; its values take the places of a list there."""
     keys = int(kind.num_fields)
-    return sys.getsizeof(dict.fromkeys(map(str, range(keys)))) + _PLACE - _PLACE * keys
+    return sys.getsizeof(dict.fromkeys(map(str, range(keys)))) + _VALUE_BYTES - _VALUE_BYTES * keys
 
 
 def room(stages: Stages, rows: int, merge: int) -> int:

@@ -16,7 +16,7 @@ from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.stages import SoundStage
 from spiral_stream.runtime.fetch import Fetched, fetched, need_all
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import uniforms, view_keys
 from spiral_stream.sources.references.objects import names_objects
@@ -36,11 +36,11 @@ class SoundField:
         """Whether any recording comes over a network."""
         return any(names_objects(references, each.relation.base) for each in self._stage.payloads)
 
-    def fetch(self, places: Places, references: pa.Array) -> list[Fetched]:
+    def fetch(self, stream_rows: StreamRows, references: pa.Array) -> list[Fetched]:
         """Fetch what `render` needs for some samples, and waits for otherwise."""
-        out: list[Any] = [None] * len(places)
+        out: list[Any] = [None] * len(stream_rows)
         with self._metrics.timed("fetch_s"):
-            for stream, where in split(places):
+            for stream, where in split(stream_rows):
                 some = references.take(pa.array(where))
                 found = fetched(some, self._stage.payloads[stream].relation.base, self._stage.limits.bytes)
                 for at, each in zip(where.tolist(), found, strict=True):
@@ -49,7 +49,7 @@ class SoundField:
 
     def render(
         self,
-        places: Places,
+        stream_rows: StreamRows,
         references: pa.Array,
         times: list[pa.Array],
         keys: UInt64,
@@ -59,7 +59,7 @@ class SoundField:
         """Read and decode sound into ``out_PCN``.
 
         Args:
-            places: P samples.
+            stream_rows: P samples.
             references: shape [P]: the column.
             times: where each row's segment lies: start and length in ms, shape [P] each; none for whole files.
             keys: shape [P], uint64: random keys of the samples.
@@ -67,12 +67,12 @@ class SoundField:
             held: what `fetch` returned for these samples; None reads here.
 
         Raises:
-            DataError: a recording cannot be decoded; ``row`` is its place in ``places``.
+            DataError: a recording cannot be decoded; ``row`` is its place in ``stream_rows``.
             SourceError: storage failed; likewise.
         """
         stage = self._stage
         with self._metrics.timed("fetch_s"):
-            data = self._bytes(places, references) if held is None else need_all(held)
+            data = self._bytes(stream_rows, references) if held is None else need_all(held)
         self._metrics.read(len(data), {stage.column: sum(map(len, data))})
         draws = np.zeros(len(data))
         if not stage.selection.deterministic:
@@ -88,12 +88,12 @@ class SoundField:
                     error.row = row
                     raise
 
-    def _bytes(self, places: Places, references: pa.Array) -> list[memoryview]:
+    def _bytes(self, stream_rows: StreamRows, references: pa.Array) -> list[memoryview]:
         payloads, most = self._stage.payloads, self._stage.limits.bytes
         if len(payloads) == 1:
             return resolve(references, payloads[0].relation.base, most)
-        out: list[Any] = [None] * len(places)
-        for stream, where in split(places):
+        out: list[Any] = [None] * len(stream_rows)
+        for stream, where in split(stream_rows):
             with renumbered(where):
                 found = resolve(references.take(pa.array(where)), payloads[stream].relation.base, most)
             for at, each in zip(where.tolist(), found, strict=True):  # moves references: nothing next to decoding
@@ -107,7 +107,7 @@ class SoundBatch:
     """One field of sound of one batch, filled piece by piece; P samples."""
 
     field: SoundField
-    places: Places
+    stream_rows: StreamRows
     references: pa.Array  # [P]
     times: list[pa.Array]
     keys: UInt64  # [P]
@@ -117,7 +117,7 @@ class SoundBatch:
         """Return what fetches the recordings of a piece; None where nothing waits for a network."""
         some = self.references.slice(start, stop - start)
         return (
-            partial(self.field.fetch, self.places.take(np.arange(start, stop)), some)
+            partial(self.field.fetch, self.stream_rows.take(np.arange(start, stop)), some)
             if self.field.waits(some)
             else None
         )
@@ -130,7 +130,7 @@ class SoundBatch:
         def render(a: int, b: int) -> None:
             some, some_times = self.references.slice(a, b - a), [each.slice(a, b - a) for each in self.times]
             held_rows = None if held is None else held[a - start : b - start]
-            part = self.places.take(np.arange(a, b))
+            part = self.stream_rows.take(np.arange(a, b))
             self.field.render(part, some, some_times, self.keys[a:b], self.out[a:b], held_rows)
 
         attempt(render)

@@ -74,7 +74,7 @@ class FormedAhead(Drawable):
 Int64 = NDArray[np.int64]
 
 
-class _Found(NamedTuple):
+class _Holding(NamedTuple):
     """Where a batch is: its lane, its chapter, and its number in the chapter."""
 
     lane: int
@@ -107,9 +107,9 @@ class FormedBatches(Numbering):
         self._lanes = forming.stages.batches.lanes
         self.in_lanes = False  # whether batches are looked for in their own lanes, because no lane has ended yet
 
-    def held(self, asked: str) -> AbstractContextManager[None]:
-        way_out = f"{asked} gave up. Leave the loop, which keeps its place and waits for no thread, then ask again"
-        return self.chapters.lock.within(threads.PLACE_TIMEOUT_S, way_out)
+    def held(self, argument: str) -> AbstractContextManager[None]:
+        way_out = f"{argument} gave up. Leave the loop, which keeps its place and waits for no thread, then ask again"
+        return self.chapters.lock.within(threads.POSITION_TIMEOUT_S, way_out)
 
     # ---- what a state says
 
@@ -315,7 +315,7 @@ class FormedBatches(Numbering):
 
     # ---- finding a batch
 
-    def _find(self, epoch: int, number: int) -> _Found | None:
+    def _find(self, epoch: int, number: int) -> _Holding | None:
         """Find a batch of the epoch; None past the end.
 
         Raises:
@@ -343,12 +343,12 @@ class FormedBatches(Numbering):
             raise ResumeError(msg)
         return found
 
-    def _find_in_lane(self, epoch: int, lane: int, k: int) -> _Found | None:
+    def _find_in_lane(self, epoch: int, lane: int, k: int) -> _Holding | None:
         """Find the k-th batch of a lane; None if the lane has fewer."""
         known = self.chapters.known_of(epoch)
         if self.forming.arithmetic and lane != known.end:
             holder = self.forming.holder_of(epoch, lane, k)
-            return None if holder is None else _Found(lane, *holder)
+            return None if holder is None else _Holding(lane, *holder)
         while True:
             number, first = known.walk(lane, k)
             if number >= known.in_lane(lane):
@@ -356,7 +356,7 @@ class FormedBatches(Numbering):
             if known.batches(lane, number) is not None or k < first + self.chapters.form(
                 epoch, lane, number, k - first
             ):
-                return _Found(lane, number, k - first)
+                return _Holding(lane, number, k - first)
 
     def _number(self, epoch: int, lane: int, k: int) -> int:
         """The epoch's number of the k-th batch of a lane, which the lane has."""

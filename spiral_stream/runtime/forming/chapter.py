@@ -56,7 +56,7 @@ class Chapter:
         self._lost: dict[int, list[Lost]] = {}  # by the number of the batch that counts them
         self._short: list[Membership] = []  # batches that `DropPartial` leaves out
         self._samples = HeldSamples()
-        self._own = 0  # samples that are its own; those after them fill a batch
+        self._formed_count = 0  # samples that are its own; those after them fill a batch
         self._counted = (0, 0, 0)  # samples dropped, truncated and alone that the metrics have counted
         self.complete = False  # whether all of its batches are formed
         self.drawn = 0  # batches before this one are delivered or skipped, and cannot be drawn
@@ -137,7 +137,7 @@ class Chapter:
                 parts = (values[:, -2], values[:, -1]) if "offset" in forming.rest_columns else None
             else:
                 window = self._positions.take(self._at, self._at + take)
-                rows_at, parts = forming.stages.epochs.places(self._epoch, window), None
+                rows_at, parts = forming.stages.epochs.stream_rows(self._epoch, window), None
                 begun = Samples.at(rows_at)
                 samples, filtered, lost = through(reader, self._epoch, begun, self._assemblers, final=final)
                 positions = window[samples.origins]
@@ -171,7 +171,7 @@ class Chapter:
         if forming.assembles:
             return self._assembled_again(values, lanes)
         positions, back = np.unique(values[:, 0].astype(np.uint64), return_inverse=True)
-        rows_at = forming.stages.epochs.places(self._epoch, positions)
+        rows_at = forming.stages.epochs.stream_rows(self._epoch, positions)
         samples, *_ = through(forming.reader, self._epoch, Samples.at(rows_at), {}, final=False)
         fan_out = forming.fan_out
         wanted = back * fan_out + (values[:, 1] if "part" in forming.rest_columns else 0)
@@ -199,7 +199,7 @@ class Chapter:
         ]
         if not found:
             nothing = np.empty(0, dtype=np.uint64)
-            samples = Samples.at(self._forming.stages.epochs.places(self._epoch, nothing))
+            samples = Samples.at(self._forming.stages.epochs.stream_rows(self._epoch, nothing))
             return through(self._forming.reader, self._epoch, samples, self._none(), final=False)[0], nothing
         return Samples.concat([samples for samples, _ in found]), np.concatenate([each for _, each in found])
 
@@ -252,7 +252,7 @@ class Chapter:
             if error.sample is not None:
                 error.samples = self._samples.take(np.array([error.sample]))
             raise
-        self._own = self._samples.count
+        self._formed_count = self._samples.count
         if final and self._rests is not None and self._rests.ends:
             return self._ended(formed, self._rests)
         if final and not self._forming.leaves and self._forming.formation.counts_samples:  # a formation of the user's
@@ -299,15 +299,15 @@ class Chapter:
     def fill_of(self, batch: Membership) -> Fill:
         """Return a batch of the chapter, for `PadPartial` to repeat."""
         parts = (None, None) if batch.packing is None else (batch.packing.offsets, batch.packing.lengths)
-        members = [(self.lane, self.places_of(batch.samples, *parts))]
+        members = [(self.lane, self.rest_rows(batch.samples, *parts))]
         return Fill(batch, Rests.of(members, len(self._forming.rest_columns)))
 
     def rest(self) -> NDArray[np.int64]:
         """Return what no batch holds, as rows of `Forming.rest_columns`; the chapter is complete."""
         left = self._former.left()
-        return self.places_of(left.samples, left.offsets, left.lengths)
+        return self.rest_rows(left.samples, left.offsets, left.lengths)
 
-    def places_of(
+    def rest_rows(
         self,
         numbers: NDArray[np.int64],
         offsets: NDArray[np.int64] | None,
@@ -321,7 +321,7 @@ class Chapter:
         elif self._forming.assembles:
             found = [np.full(len(numbers), self.number), numbers]
         else:
-            positions, parts = self._samples.places_of(numbers)
+            positions, parts = self._samples.positions_and_parts(numbers)
             found = [positions.astype(np.int64), parts][: 1 + ("part" in columns)]
         if "offset" in columns:
             assert offsets is not None
@@ -331,7 +331,7 @@ class Chapter:
 
     def samples_of(self, numbers: NDArray[np.int64]) -> tuple[Samples, UInt64]:
         """Return samples of the chapter, which is complete and of which none is drawn, and their positions."""
-        return self._samples.take(numbers), self._samples.places_of(numbers)[0]
+        return self._samples.take(numbers), self._samples.positions_and_parts(numbers)[0]
 
     def leaves(self, stream: int, row: int) -> bool:
         """Return whether it leaves a sample of a surviving row of a stream, or a part of one; the chapter is complete."""
@@ -387,13 +387,13 @@ class Chapter:
         wanted[_numbers(self.batches[:index])] = wanted[self._former.tally.first] = False
         wanted[_numbers([*self.batches[index:], *self._short])] = True
         wanted[self._former.left().samples] = True
-        wanted[self._own :] = False
+        wanted[self._formed_count :] = False
         return self._samples.positions_of(wanted)
 
     def holding(self, stream: int, row: int) -> list[int]:
         """Return the batches that hold a surviving row of a stream; the chapter is complete, and nothing is drawn."""
         wanted = self._samples.numbers_of(stream, row)
-        wanted = wanted[wanted < self._own]
+        wanted = wanted[wanted < self._formed_count]
         return [at for at, batch in enumerate(self.batches) if np.isin(wanted, batch.samples).any()]
 
 

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Self, cast, final
 from spiral_stream.batching.formation import CHAPTER_WINDOWS
 from spiral_stream.display.progress import Teller, working
 from spiral_stream.errors import StreamError, warn
-from spiral_stream.threads import OwnThread, ToldLock
+from spiral_stream.threads import StreamThread, WatchedLock
 
 MEASURED_CPU_S: Final = 0.25  # the least CPU time that a measurement covers
 MEASURED_WINDOWS: Final = 4  # the fewest windows that a measurement covers
@@ -48,7 +48,7 @@ class Outlook:
         self._from: tuple[float, int] | None = None  # CPU seconds and samples at the end of the first window
         self._part = (0.0, 0)  # the same, where the present measurement begins
         self._rates: list[float] = []  # CPU seconds per sample, by measurement
-        self._told = False
+        self._warned = False
         self._stack, self._shown = ExitStack(), cast("Teller | None", None)
 
     def chapter(self, samples: int) -> None:
@@ -70,12 +70,12 @@ class Outlook:
         now = process_time()
         left = max(0.0, needed - formed) / self._span
         self._measure(now, done)
-        if not self._told and left and len(self._rates) > 1:
+        if not self._warned and left and len(self._rates) > 1:
             each_s = min(self._rates[-2:]) * self._span
             if each_s * left >= WORTH_TELLING_CPU_S:
-                self._told = True
+                self._warned = True
                 self._warn(left, each_s)
-        if monotonic() - self._wall_s >= BAR_AFTER_S and not isinstance(threading.current_thread(), OwnThread):
+        if monotonic() - self._wall_s >= BAR_AFTER_S and not isinstance(threading.current_thread(), StreamThread):
             each_s = (now - self._from[0]) * self._span / max(1, done - self._from[1])
             self._show(done / self._span, left, each_s)
 
@@ -123,7 +123,7 @@ class Request:
 
     __slots__ = ("_lock", "_outlook", "_requests")
 
-    def __init__(self, lock: ToldLock, requests: list[Outlook], what: str, span: int) -> None:
+    def __init__(self, lock: WatchedLock, requests: list[Outlook], what: str, span: int) -> None:
         self._lock, self._requests, self._outlook = lock, requests, Outlook(what, span)
 
     def __enter__(self) -> None:
@@ -224,12 +224,12 @@ class CountingCost:
 
 
 def not_counted(
-    asked: str, chapters: int, samples: int, cost: CountingCost, computed: Sequence[str], more: Sequence[str]
+    argument: str, chapters: int, samples: int, cost: CountingCost, computed: Sequence[str], more: Sequence[str]
 ) -> StreamError:
     """Return the error for a number of batches that is not known.
 
     Args:
-        asked: who asks.
+        argument: who asks.
         chapters: how many are not counted.
         samples: of those chapters.
         cost: of one sample.
@@ -238,7 +238,7 @@ def not_counted(
     """
     why = f" ({', '.join(computed)} is not known)" if computed else ""
     return StreamError(
-        f"{asked}: the number of batches is formed, not counted, and not known yet{why}: "
+        f"{argument}: the number of batches is formed, not counted, and not known yet{why}: "
         f"{_in_words(chapters, samples, cost)}. {_ways_out(computed, more)}; or loop without it"
     )
 

@@ -86,7 +86,7 @@ class HeldSamples:
         """Return the positions of the samples that ``wanted`` selects, ascending and each once; shape [count], bool."""
         return np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *self._positions])[wanted])
 
-    def places_of(self, numbers: Int64) -> tuple[UInt64, Int64]:
+    def positions_and_parts(self, numbers: Int64) -> tuple[UInt64, Int64]:
         """Return the position of each sample, and which part of its parent it is; shape [S] each, in the order of ``numbers``."""
         positions, parts = np.empty(len(numbers), dtype=np.uint64), np.empty(len(numbers), dtype=np.int64)
         window = self._window_of(numbers)
@@ -99,7 +99,7 @@ class HeldSamples:
     def numbers_of(self, stream: int, row: int) -> Int64:
         """Return the numbers of the samples that come from a surviving row of a stream."""
         found = [
-            self._firsts[at] + np.flatnonzero((window.places.streams == stream) & (window.places.rows == row))
+            self._firsts[at] + np.flatnonzero((window.stream_rows.streams == stream) & (window.stream_rows.rows == row))
             for at, window in enumerate(self._windows)
         ]
         return np.concatenate([np.empty(0, dtype=np.int64), *found])

@@ -285,7 +285,7 @@ class Forming:
     def keeps(self, key: Key) -> bool:
         """Whether a window keeps a column for its batches: only what a map computed at some cost."""
         if isinstance(key, Made):
-            if key in self.stages.kept:  # a batch reads it again
+            if key in self.stages.cached:  # a batch reads it again
                 return False
             costly = SampleTokens | SampleMap | SampleRecords | SampleFlatMap | SampleAssembly
             return key in self._used and isinstance(self.stages.maps[key.at], costly)
@@ -297,7 +297,7 @@ class Forming:
 
     def _deciding(self, *, declared: bool = False) -> list[tuple[str, bool]]:
         """The maps that decide, in words, and whether their values are kept; ``declared``: or will be."""
-        lineage, kept = self.reader.lineage, self.stages.kept
+        lineage, kept = self.reader.lineage, self.stages.cached
         if declared:
             kept = frozenset(key for each in self.stages.values for key, _ in each.boundary.outputs)
         out: list[tuple[str, bool]] = []
@@ -370,11 +370,11 @@ class Forming:
         )
         raise BindError(msg)
 
-    def _named(self, keys: set[Key], kept: Collection[Key]) -> list[tuple[str, bool]]:
+    def _named(self, keys: set[Key], cached: Collection[Key]) -> list[tuple[str, bool]]:
         """The maps that make some columns, in words, and whether their values are kept."""
         out = []
         for key in sorted((key for key in keys if isinstance(key, Made)), key=lambda key: (key.name, key.at)):
-            step, is_kept = self.stages.maps[key.at], key in kept
+            step, is_kept = self.stages.maps[key.at], key in cached
             if isinstance(step, SampleTokens):
                 out.append((f"len({step.name})", is_kept))
             elif isinstance(step, SampleMap | SampleRecords):
@@ -399,7 +399,7 @@ class Forming:
             self._key_values(samples, text, key) for text, key in zip(self.formation.key_texts, self.keys, strict=True)
         )
         numbers = np.arange(first, first + len(samples), dtype=np.int64)
-        streams, shares = samples.places.streams, None
+        streams, shares = samples.stream_rows.streams, None
         if self.moves and len(samples):  # the schedule has moved on: the window keeps its own shares
             shares = np.bincount(streams, minlength=len(self.stages.streams)) / len(samples)
         costs = tuple(self._costs(samples, name) for name in self.formation.cost_names)

@@ -33,20 +33,20 @@ class FormedLimits(CountLimits):
         self._chapters = chapters
         self._lanes = chapters.forming.stages.batches.lanes
 
-    def need_countable(self, epoch: int, asked: str) -> None:
+    def need_countable(self, epoch: int, argument: str) -> None:
         chapters, forming = self._unknown(epoch), self._chapters.forming
         if self._is_quick(chapters):
             return
-        with self._chapters.request(f"{asked} of epoch {epoch}"):
+        with self._chapters.request(f"{argument} of epoch {epoch}"):
             self._chapters.probe(epoch)
             chapters, left = self._chapters.known_of(epoch).uncounted, self._chapters.left(epoch)
         if left * (self._chapters.cost.per_sample_s or 0.0) > QUICK_S:
             samples = min(chapters * forming.span, self._chapters.lanes_of(epoch).total)
-            raise not_counted(asked, chapters, samples, self._chapters.cost, forming.unknown(), forming.ways_out())
+            raise not_counted(argument, chapters, samples, self._chapters.cost, forming.unknown(), forming.ways_out())
 
-    def need_near(self, epoch: int, number: int, asked: str) -> None:
+    def need_near(self, epoch: int, number: int, argument: str) -> None:
         number = batch_number(number)
-        what = f"{asked}: batch {number:,} of epoch {epoch}"
+        what = f"{argument}: batch {number:,} of epoch {epoch}"
         with self._chapters.request(what):
             if number < 0 and self._chapters.known_of(epoch).unknown:
                 msg = f"batch {number} is below 0. Give a number from 0 up, below stream.count()"

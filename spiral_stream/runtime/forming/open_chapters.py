@@ -23,7 +23,7 @@ from spiral_stream.runtime.forming.remainder import Fill, Rests
 from spiral_stream.runtime.numbering.formation_index import FormationIndex
 from spiral_stream.runtime.numbering.known_chapters import Known, KnownChapters
 from spiral_stream.sampling.order import UInt64
-from spiral_stream.threads import ToldLock
+from spiral_stream.threads import WatchedLock
 
 _OPEN_CHAPTERS: Final = 4  # kept besides one per lane; they serve random access
 _SEEN: Final = 1 / 8  # of a chapter, to tell how many batches it will have
@@ -44,7 +44,7 @@ class OpenChapters:
 
     def __init__(self, forming: Forming, folder: Path, known: Known) -> None:
         self.forming, self.folder, self.known = forming, folder, known
-        self.lock = ToldLock("the chapters of the stream")
+        self.lock = WatchedLock("the chapters of the stream")
         self.open: dict[tuple[int, int, int], Chapter] = {}  # by epoch, lane and number; last used comes last
         self.cost = CountingCost()
         self._lanes = forming.stages.batches.lanes

@@ -31,14 +31,14 @@ from spiral_stream.sampling.order import LARGEST, UInt64
 class CountLimits:
     """What is refused because counting batches would take long. Arithmetic refuses nothing."""
 
-    def need_countable(self, epoch: int, asked: str) -> None:
+    def need_countable(self, epoch: int, argument: str) -> None:
         """Refuse to count the batches of an epoch if that takes long. Forms a few windows at most, to say how long.
 
         Raises:
             StreamError: says how long it takes, and how to count them.
         """
 
-    def need_near(self, epoch: int, number: int, asked: str) -> None:
+    def need_near(self, epoch: int, number: int, argument: str) -> None:
         """Refuse to look for a batch if the chapters before it are not counted, and counting them takes long.
 
         What takes about two seconds is counted at once, and so are 4 M samples whose lengths are stored.
@@ -170,13 +170,13 @@ class Numbering(Drawable):
             BindError: says what decides it, and the ways out.
         """
 
-    def held(self, asked: str) -> AbstractContextManager[None]:
+    def held(self, argument: str) -> AbstractContextManager[None]:
         """Hold what is known of batches for this thread alone; counted batches share nothing.
 
         Raises:
             StreamError: another thread holds it past the deadline; says which, and what it is doing.
         """
-        del asked
+        del argument
         return nullcontext()
 
 
@@ -202,7 +202,7 @@ def batch_number(number: object) -> int:
     raise TypeError(msg)
 
 
-def need_kept(delivered: int | None, epoch: int, number: int) -> int:
+def need_not_skipped(delivered: int | None, epoch: int, number: int) -> int:
     """Return how many batches are delivered before one, if the run does not skip it.
 
     Raises:
@@ -242,7 +242,9 @@ class CountedBatches(Numbering):
     def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
         batches, out, first = self._batches(epoch), list[Drawn](), 0
         positions = [batches.positions(batch_number(number)) for number in numbers]
-        samples = self._stages.epochs.places(epoch, positions[0] if len(numbers) == 1 else np.concatenate(positions))
+        samples = self._stages.epochs.stream_rows(
+            epoch, positions[0] if len(numbers) == 1 else np.concatenate(positions)
+        )
         for number, each in zip(numbers, positions, strict=True):
             drawn, filler = samples.run(first, first + len(each)), batches.filler(number)
             out.append(Drawn(Samples.at(drawn), Membership(np.arange(len(each)), len(each), filler=filler)))

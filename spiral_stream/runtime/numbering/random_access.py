@@ -21,7 +21,7 @@ from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.columns.samples import Samples
 from spiral_stream.runtime.numbering.drawn import Drawn
 from spiral_stream.runtime.numbering.numbering import Numbering
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 
 
@@ -114,7 +114,7 @@ class OrderedRows:
         stages, tables = self._stages, list[pa.Table]()
         with sound():
             for begin in range(0, max(1, len(at)), _MOST):
-                tables.append(self._table(stages.epochs.places(self.epoch, at[begin : begin + _MOST])))
+                tables.append(self._table(stages.epochs.stream_rows(self.epoch, at[begin : begin + _MOST])))
         return pa.concat_tables(tables)
 
     def positions(self, identity: Any) -> list[int]:
@@ -150,14 +150,14 @@ class OrderedRows:
             raise IndexError(msg)
         return requested.astype(np.uint64)
 
-    def _table(self, places: Places) -> pa.Table:
+    def _table(self, stream_rows: StreamRows) -> pa.Table:
         stages = self._stages
         names = [*([STREAM_ID] if stages.mixed else []), *(name for name in stages.identity if name != STREAM_ID)]
-        table = fetch(stages.streams, places, names)
-        numbers = np.empty(len(places), dtype=np.uint64)
-        for stream, where in split(places):
-            numbers[where] = ordinals(stages.streams, stream, places.rows[where])
-        return table.append_column(ROWS, pa.array(numbers)).append_column(PASSES, pa.array(places.passes))
+        table = fetch(stages.streams, stream_rows, names)
+        numbers = np.empty(len(stream_rows), dtype=np.uint64)
+        for stream, where in split(stream_rows):
+            numbers[where] = ordinals(stages.streams, stream, stream_rows.rows[where])
+        return table.append_column(ROWS, pa.array(numbers)).append_column(PASSES, pa.array(stream_rows.passes))
 
 
 @final
@@ -196,7 +196,7 @@ class OneSample(Numbering):
         return 1
 
     def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
-        samples = self._stages.epochs.places(epoch, self._position)
+        samples = self._stages.epochs.stream_rows(epoch, self._position)
         return [Drawn(Samples.at(samples), Membership(np.arange(1), 1)) for _ in numbers]
 
     def find(self, epoch: int, stream: int, row: int) -> Iterable[int]:

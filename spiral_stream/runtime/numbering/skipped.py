@@ -25,7 +25,7 @@ from spiral_stream.runtime.numbering.drawn import Drawn, part_of
 from spiral_stream.runtime.numbering.known_chapters import Known
 from spiral_stream.runtime.numbering.numbering import CountLimits, Drawable, Numbering
 from spiral_stream.runtime.numbering.random_access import found_rows
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import LARGEST, UInt64
 
 Int64 = NDArray[np.int64]
@@ -58,8 +58,8 @@ class OfEvery(Numbering):
     def need_known(self, bound: Bound, workers: int, epoch: int) -> None:
         self._every.need_known(bound, workers, epoch)
 
-    def held(self, asked: str) -> AbstractContextManager[None]:
-        return self._every.held(asked)
+    def held(self, argument: str) -> AbstractContextManager[None]:
+        return self._every.held(argument)
 
 
 @final
@@ -98,7 +98,7 @@ class SkippingBatches(OfEvery):
 
     def _before(self, epoch: int, end: int) -> int:
         """How many batches before one of the others are left."""
-        is_left = self.skips.kept(epoch)
+        is_left = self.skips.remaining(epoch)
         left = [(first, first + count) for first, count in is_left.left] + [(is_left.then, end)]
         return sum(max(0, min(stop, end) - first) for first, stop in left)
 
@@ -117,16 +117,16 @@ class SkippingBatches(OfEvery):
         return [self._left(each, epoch, number) for each, number in zip(drawn, some, strict=True)]
 
     def _left(self, drawn: Drawn, epoch: int, number: int) -> Drawn:
-        left = np.flatnonzero(~self._skipped(drawn.samples.places, epoch, number))
+        left = np.flatnonzero(~self._skipped(drawn.samples.stream_rows, epoch, number))
         if len(left) == len(drawn.samples):
             return drawn
         return Drawn(drawn.samples.take(left), part_of(drawn.membership, left), drawn.lost)
 
-    def _skipped(self, places: Places, epoch: int, number: int) -> NDArray[np.bool_]:
+    def _skipped(self, stream_rows: StreamRows, epoch: int, number: int) -> NDArray[np.bool_]:
         """Which samples of a batch are skipped: shape [S]."""
         if not len(self._masked):
-            return np.zeros(len(places), dtype=np.bool_)
-        keys = self._keys(places.streams, places.rows)
+            return np.zeros(len(stream_rows), dtype=np.bool_)
+        keys = self._keys(stream_rows.streams, stream_rows.rows)
         at = np.minimum(self._masked.searchsorted(keys), len(self._masked) - 1)
         epochs, numbers = self._since[at, 0], self._since[at, 1]
         begun = (epochs < epoch) | ((epochs == epoch) & (numbers <= number))
@@ -135,7 +135,7 @@ class SkippingBatches(OfEvery):
 
     def find(self, epoch: int, stream: int, row: int) -> Iterator[int]:
         one = np.array([stream], dtype=np.int32), np.array([row], dtype=np.uint64)
-        samples = Places(*one, np.zeros(1, dtype=np.uint64))
+        samples = StreamRows(*one, np.zeros(1, dtype=np.uint64))
         for number in self._every.find(epoch, stream, row):
             at = self.skips.delivered(epoch, number)
             if at is not None and not self._skipped(samples, epoch, number).any():
@@ -194,7 +194,7 @@ def need_epochs(plan: Node) -> None:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SkipRequest:
     """What a caller of `skip` names: steps from the place on, batches by number, and identities."""
 
     steps: Iterable[int] = ()

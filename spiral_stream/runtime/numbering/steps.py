@@ -27,16 +27,16 @@ class Steps:
         numbering: which batches there are.
         epoch: the epoch whose order is drawn.
         start: where the steps begin, after `Cursor.enter` with the run's world size and merge.
-        place: that of the rank in each step (`sampling.nodes`).
+        turn: that of the rank in each step (`sampling.nodes`).
     """
 
-    def __init__(self, numbering: Drawable, epoch: int, start: Cursor, place: int) -> None:
-        self.numbering, self.epoch, self.start, self.place = numbering, epoch, start, place
+    def __init__(self, numbering: Drawable, epoch: int, start: Cursor, turn: int) -> None:
+        self.numbering, self.epoch, self.start, self.turn = numbering, epoch, start, turn
         self._ends: int | None = None  # the first step that `due` found missing
 
     def at(self, step: int) -> range | None:
         """Return the batch numbers of the rank at a step; None if it has none."""
-        return delivered_at(self.numbering, self.epoch, self.start.segments[-1], step, self.place)
+        return delivered_at(self.numbering, self.epoch, self.start.segments[-1], step, self.turn)
 
     def there(self, step: int) -> bool:
         """Return whether any rank has a batch at a step. Only under `KeepPartial` ranks differ, and rank 0 never has fewer."""
@@ -59,7 +59,7 @@ class Steps:
         segment = self.start.segments[-1]
         whole = self.numbering.ready(self.epoch, segment.first(step)) // segment.group
         some = range(step + workers, step + min(whole, _RUN * workers), workers)
-        return [segment.batches(each, self.place) for each in some]
+        return [segment.batches(each, self.turn) for each in some]
 
     def ended(self, step: int) -> bool:
         """Return whether the feeder has found that the rank has no step from this one on. Forms nothing."""
@@ -73,26 +73,26 @@ class Steps:
             return False
 
 
-def delivered_at(numbering: Drawable, epoch: int, segment: Segment, step: int, place: int) -> range | None:
+def delivered_at(numbering: Drawable, epoch: int, segment: Segment, step: int, turn: int) -> range | None:
     """Return the batch numbers of a place (`sampling.nodes`) at a step of a segment; None if its steps have ended."""
     exists = partial(numbering.exists, epoch)
-    return tail.admits(numbering.last, segment.first(step), segment.group, segment.batches(step, place), exists)
+    return tail.admits(numbering.last, segment.first(step), segment.group, segment.batches(step, turn), exists)
 
 
-def steps_of(numbering: Numbering, epoch: int, bound: Bound, asked: str = "steps_per_epoch") -> int:
+def steps_of(numbering: Numbering, epoch: int, bound: Bound, argument: str = "steps_per_epoch") -> int:
     """Return how many steps of a whole epoch the run's rank makes.
 
     Args:
         numbering: which batches there are.
         epoch: the epoch whose order is drawn.
         bound: the run's rank, world size and merge.
-        asked: who asks, as an error names it.
+        argument: who asks, as an error names it.
 
     Raises:
         StreamError: the epoch is not counted, and counting it takes long.
     """
-    numbering.limits.need_countable(epoch, asked)
-    return tail.steps(numbering.last, numbering.total(epoch), bound.world_size, bound.merge, bound.place)
+    numbering.limits.need_countable(epoch, argument)
+    return tail.steps(numbering.last, numbering.total(epoch), bound.world_size, bound.merge, bound.turn)
 
 
 def length_of(numbering: Numbering, epoch: int, bound: Bound) -> int:
@@ -171,7 +171,7 @@ def entered(numbering: Numbering, epoch: int, cursor: Cursor, bound: Bound) -> C
         ResumeError: the cursor lies after the end of its epoch.
     """
     start = cursor.enter(bound.world_size, bound.merge)
-    if start.batch == 0 or Steps(numbering, epoch, start, bound.place).there(start.step):
+    if start.batch == 0 or Steps(numbering, epoch, start, bound.turn).there(start.step):
         return start
     need_inside(numbering, epoch, cursor)
     return start.next_epoch().enter(bound.world_size, bound.merge)

@@ -131,7 +131,7 @@ class Passes:
             opening, bound, devices = now()
             reader, numbering = opening.read(bound.run_seed)
             if bound.rank == worker == 0:  # one process looks for all
-                opening.check_kept(bound.run_seed)
+                opening.check_cached(bound.run_seed)
             numbering = promised(numbering, bound)
             numbering.need_known(bound, workers, self._place.drawn())
             steps = self._place.begin(numbering, bound)
@@ -187,7 +187,7 @@ class Passes:
 
     def _build(self, now: Now, delivery: Delivery, epoch: int, numbers: range, numbering: Numbering | None) -> Any:
         opening, bound, devices = now()
-        opening.check_kept(bound.run_seed)
+        opening.check_cached(bound.run_seed)
         builder = self._builder(opening, bound, len(numbers), delivery, devices, numbering)
         with Workers(opening.read(bound.run_seed)[0].threads, "spiral-batch") as pool:
             done = builder.begin(epoch, numbers, pool).result()

@@ -45,7 +45,7 @@ from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.steps import Steps
 from spiral_stream.runtime.run.opened_plan import Opening
 from spiral_stream.runtime.run.position import Place
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import view_keys
 from spiral_stream.semantic import is_list
@@ -86,7 +86,7 @@ class PayloadAhead:
         """The columns whose references are looked at, and of tables on a store all that batches read by row."""
         named = {each.column for each, _ in self._sounds} | {each.field.column for each in self._plains}
         bases = [stream.base for stream in self._stages.streams]
-        if any(base.remote and base.node_kept for base in bases):
+        if any(base.remote and base.node_cached for base in bases):
             by_address = {each.column for each, _ in (*self._images, *self._lists)} | {
                 each.column for each, _ in self._clips
             }
@@ -106,7 +106,7 @@ class PayloadAhead:
         Raises:
             SourceError: a relation cannot be read.
         """
-        places = samples.places
+        places = samples.stream_rows
         if not len(places):
             return
         columns = {name: _array(each) for name, each in read(self._stages.streams, places, self._columns).items()}
@@ -123,28 +123,28 @@ class PayloadAhead:
         for clip, clips in self._clips:
             yield from self._of_clips(clip, clips, epoch, samples)
 
-    def _of_sound(self, stage: SoundStage, field: SoundField, places: Places, values: pa.Array) -> Iterator[Fetch]:
+    def _of_sound(self, stage: SoundStage, field: SoundField, places: StreamRows, values: pa.Array) -> Iterator[Fetch]:
         far = self._far(stage.payloads, places, values)
         for start, stop in pieces(len(far), max(1, PIECE_ROWS // 4)):
             yield partial(field.fetch, places.take(far[start:stop]), values.take(pa.array(far[start:stop])))
 
-    def _of_bytes(self, stage: PlainStage, places: Places, values: pa.Array) -> Iterator[Fetch]:
+    def _of_bytes(self, stage: PlainStage, places: StreamRows, values: pa.Array) -> Iterator[Fetch]:
         far = self._far(stage.payloads, places, values)
         for start, stop in pieces(len(far), PIECE_ROWS):
             some = far[start:stop]
             yield partial(stored_bytes, stage.payloads, places.take(some), values.take(pa.array(some)))
 
     def _of_clips(self, stage: ClipStage, field: ClipField, epoch: int, samples: Samples) -> Iterator[Fetch]:
-        far = self._far(stage.payloads, samples.places)
+        far = self._far(stage.payloads, samples.stream_rows)
         if not len(far) or not (self._draws or stage.selection.deterministic):
             return
-        own = Samples(samples.places.take(far), samples.parts[far], samples.origins[far])
+        own = Samples(samples.stream_rows.take(far), samples.parts[far], samples.origins[far])
         keys = self._reader.random_keys(epoch, own) if self._draws else np.zeros(len(far), dtype=np.uint64)
-        for _, fetch in field.find(own.places, view_keys(keys, stage.view)):
+        for _, fetch in field.find(own.stream_rows, view_keys(keys, stage.view)):
             if fetch is not None:
                 yield fetch
 
-    def _far(self, payloads: Sequence[Payload], places: Places, values: pa.Array | None = None) -> Int64:
+    def _far(self, payloads: Sequence[Payload], places: StreamRows, values: pa.Array | None = None) -> Int64:
         """Return the places of samples whose payload comes over a network and is kept; ``values`` are their references."""
         far = [
             where
@@ -158,7 +158,7 @@ def _is_far(payload: Payload, rows: UInt64, values: pa.Array | None) -> bool:
     relation, kind = payload.relation, payload.relation.schema.field(payload.column).type
     inner = kind.value_type if is_list(kind) else kind
     if pa.types.is_binary(inner) or pa.types.is_large_binary(inner):
-        return values is None and relation.remote and relation.node_kept  # else the column was read already
+        return values is None and relation.remote and relation.node_cached  # else the column was read already
     if values is None and relation.remote:
         return True
     if values is None:
@@ -173,12 +173,12 @@ def _array(column: Any) -> pa.Array:
     return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
 
 
-def _cut(places: Places, rows: int) -> Iterator[Places]:
+def _cut(places: StreamRows, rows: int) -> Iterator[StreamRows]:
     for start, stop in pieces(len(places), rows):
         yield places.take(np.arange(start, stop))
 
 
-def _fetch_lists(field: ImageListField, places: Places) -> None:
+def _fetch_lists(field: ImageListField, places: StreamRows) -> None:
     field.find(places).fetch()
 
 
@@ -224,7 +224,7 @@ class NextEpoch:
         if batches is None:
             return
         start = start.enter(bound.world_size, bound.merge)
-        then = Steps(batches, place.drawn(start.epoch), start, bound.place)
+        then = Steps(batches, place.drawn(start.epoch), start, bound.turn)
         due = islice(
             chain.from_iterable(then.due(*which)), min(stages.plan.prefetch, bound.steps or stages.plan.prefetch)
         )
@@ -250,7 +250,7 @@ class NextEpoch:
         own = Traffic()
         try:
             with suppress(SpiralError, OSError, IndexError):  # the next pass counts hits and waiting
-                counted_behind(self._metrics.network, work, own=own)
+                counted_behind(self._metrics.network, work, given=own)
         finally:
             with self._lock:
                 self._left -= own.bytes + own.hit_bytes

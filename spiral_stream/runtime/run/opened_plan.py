@@ -26,14 +26,14 @@ from spiral_stream.plan.tree import need
 from spiral_stream.plan.verbs.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap, SampleRecords
 from spiral_stream.planner.binding.bindings import Bindings, resumed
 from spiral_stream.planner.lower import lower
-from spiral_stream.planner.prepared_data.build import Told, caches, materialize
+from spiral_stream.planner.prepared_data.build import BuildReport, caches, materialize
 from spiral_stream.planner.prepared_data.folder import cache_root
 from spiral_stream.planner.prepared_data.verify import Report, Verification, verify_stream
 from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.planner.state.saved_state import Anchor, SavedState, check_data, check_plan
 from spiral_stream.planner.state.skips import NOTHING, Skips
-from spiral_stream.runtime.columns.recomputed import check_kept
+from spiral_stream.runtime.columns.recomputed import check_cached
 from spiral_stream.runtime.columns.samples import SampleReader, Samples
 from spiral_stream.runtime.columns.values import keep_values
 from spiral_stream.runtime.forming.batches import FormedBatches
@@ -134,14 +134,14 @@ class Opening:
             self._read = (reader, SkippingBatches(every, self.skips, stages) if self.skips else every)
         return self._read
 
-    def check_kept(self, run_seed: int) -> None:
+    def check_cached(self, run_seed: int) -> None:
         """Compare a few kept values with what their functions give now, once for what is open.
 
         Raises:
             CacheError: they differ.
         """
         if self._checked is not self.stages:
-            check_kept(self.stages, run_seed)
+            check_cached(self.stages, run_seed)
             self._checked = self.stages
 
     @property
@@ -184,8 +184,8 @@ class Opening:
         """
         saved = self._unnamed(cursor, run_seed, epoch)
         if self._named is None:  # the lists of one opening never change
-            self._named = saved.shortened(self.records.keep).kept
-        return replace(saved, kept=self._named)
+            self._named = saved.shortened(self.records.keep).list_digests
+        return replace(saved, list_digests=self._named)
 
     def state_bytes(self, cursor: Cursor, run_seed: int, epoch: int) -> int:
         """Return the bytes of `saved` as JSON; writes nothing."""
@@ -341,7 +341,7 @@ class Opening:
             self.close()
         return done
 
-    def _keep_values(self, executor: Executor, report: Told) -> Progress:
+    def _keep_values(self, executor: Executor, report: BuildReport) -> Progress:
         """Make the values that the plan keeps, with a reader of its own."""
         processes = executor.name == "threads" and not self._threads.in_worker
         opened = OpenedPlan(self._plan, self._catalog, processes=processes)

@@ -28,7 +28,7 @@ from spiral_stream.threads import (
     CLOSE_TIMEOUT_S,
     TELL_AFTER_S,
     Owner,
-    OwnThread,
+    StreamThread,
     doing,
     end_daemon_at_exit,
     named,
@@ -79,7 +79,7 @@ class Pipeline(Owner):
         self._recorded_s = 0.0  # of the feeder's waiting
         self._queue: BoundedQueue[Pending] = BoundedQueue(prefetch, budget_bytes)
         self._pool = StreamThreads(threads, metrics.network, around)
-        self._feeder = OwnThread(partial(counted, metrics.network, self._feed), "spiral-feed")
+        self._feeder = StreamThread(partial(counted, metrics.network, self._feed), "spiral-feed")
         super().__init__()
         self._feeder.start()
 
@@ -133,7 +133,7 @@ class Pipeline(Owner):
             self._largest = max(self._largest, pending.nbytes)
 
     @property
-    def threads(self) -> Sequence[OwnThread]:
+    def threads(self) -> Sequence[StreamThread]:
         """The feeder and the workers."""
         return self._feeder, *self._pool.threads
 

@@ -158,7 +158,7 @@ class Place:
         """
         cursor = self._next()
         start = entered(numbering, self.drawn(cursor.epoch), cursor, bound)
-        return Steps(numbering, self.drawn(start.epoch), start, bound.place)
+        return Steps(numbering, self.drawn(start.epoch), start, bound.turn)
 
     def over(self) -> bool:
         """Return whether the pass under way has had this rank's last batch."""
@@ -225,7 +225,7 @@ class Place:
         if cursor.batch == 0 or (self._by_workers and numbering.unknown(epoch)):
             return cursor
         need_inside(numbering, epoch, cursor)
-        return cursor if Steps(numbering, epoch, cursor, bound.place).there(cursor.step) else cursor.next_epoch()
+        return cursor if Steps(numbering, epoch, cursor, bound.turn).there(cursor.step) else cursor.next_epoch()
 
     # ---- other processes
 

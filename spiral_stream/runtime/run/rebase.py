@@ -159,11 +159,11 @@ def _delivered(earlier: Stages, numbering: Numbering, epoch: int, number: int) -
     epochs = earlier.epochs
     begun, position = numbering.undelivered(epoch, number) if number else (np.empty(0, dtype=np.uint64), 0)
     out = np.ones(epochs.total, dtype=np.bool_)
-    out[epochs.places(epoch, begun).rows] = False
+    out[epochs.stream_rows(epoch, begun).rows] = False
     length = epochs.length(epoch)
     for begin in range(position, length, _AT_ONCE):
         positions = np.arange(begin, min(begin + _AT_ONCE, length), dtype=np.uint64)
-        out[epochs.places(epoch, positions).rows] = False
+        out[epochs.stream_rows(epoch, positions).rows] = False
     return out
 
 

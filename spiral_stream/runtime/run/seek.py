@@ -143,7 +143,7 @@ def _after_steps(numbering: Numbering, epoch: int, drawn: int, bound: Bound, ste
 
 def _or_next(numbering: Numbering, drawn: int, bound: Bound, place: Cursor) -> Cursor:
     """Return the place, or the start of the next epoch if no rank has a step from it on."""
-    inside = not place.batch or Steps(numbering, drawn, place, bound.place).there(place.step)
+    inside = not place.batch or Steps(numbering, drawn, place, bound.turn).there(place.step)
     return place if inside else place.next_epoch()
 
 

@@ -29,7 +29,7 @@ from spiral_stream.sampling.order import LARGEST, UInt64, check_whole
 
 # K streams, P positions
 
-_KEPT: Final = 4  # epochs
+_HELD_EPOCHS: Final = 4  # epochs
 
 
 def apportion(total: int, weights: Sequence[Weight]) -> list[int]:
@@ -106,7 +106,7 @@ class Mixture:
             self.total, self._streams = _checked_total(total, sum(self._quotas)), len(self._quotas)
             self.slices = slice_count(self.total, slice_size(self._streams))
         self.offsets = _offsets(offsets, self._streams)
-        self._kept: tuple[
+        self._epochs: tuple[
             tuple[Epoch | EpochInTurn, Int64], ...
         ] = ()  # replaced as a whole, so that threads may read it
 
@@ -216,7 +216,7 @@ class Mixture:
 
     def _epoch(self, number: int) -> tuple[Epoch | EpochInTurn, Int64]:
         """An epoch, and each stream's use at its start; shape [K], int64."""
-        for layout, first in self._kept:
+        for layout, first in self._epochs:
             if layout.number == number:
                 return layout, first
         if number < self._first_epoch:
@@ -229,13 +229,13 @@ class Mixture:
         course = None if self._alike(number) else self._course
         quotas = np.array(self._quotas_of(number), dtype=np.int64)
         made = EpochInTurn(number, quotas) if self._in_turn else Epoch(self._seed, number, quotas, self.slices, course)
-        self._kept = (*self._kept[1 - _KEPT :], (made, np.array(uses, dtype=np.int64)))
-        return self._kept[-1]
+        self._epochs = (*self._epochs[1 - _HELD_EPOCHS :], (made, np.array(uses, dtype=np.int64)))
+        return self._epochs[-1]
 
     def _first(self, epoch: int) -> list[int]:
         """The use of each stream at an epoch's start, counted from the nearest epoch that is known."""
         at, uses = self._first_epoch, [int(use) for use in self.offsets]
-        for layout, first in self._kept:
+        for layout, first in self._epochs:
             if at < layout.number <= epoch:
                 at, uses = layout.number, first.tolist()
         while at < epoch:

@@ -49,12 +49,12 @@ class LeftOver:
         border = (delivered - 1) // rows * rows
         return sum(max(0, min(first + count, border) - first) for first, count in self.left)
 
-    def uses(self, own: UInt64) -> UInt64:
+    def uses(self, plan_uses: UInt64) -> UInt64:
         """Translate the plan's own uses to uses of the stream, shape [P] -> [P], uint64."""
-        at = np.searchsorted(self._begins, own.astype(np.int64), side="right") - 1
-        return (self._firsts[at] + (own.astype(np.int64) - self._begins[at])).astype(np.uint64)
+        at = np.searchsorted(self._begins, plan_uses.astype(np.int64), side="right") - 1
+        return (self._firsts[at] + (plan_uses.astype(np.int64) - self._begins[at])).astype(np.uint64)
 
-    def own(self, uses: UInt64) -> Int64:
+    def plan_uses(self, uses: UInt64) -> Int64:
         """Translate back: the inverse of `uses`, or -1 for a use that was delivered before."""
         wanted = uses.astype(np.int64)
         at = np.searchsorted(self._firsts, wanted, side="right") - 1

@@ -22,9 +22,9 @@ def pass_of(uses: Number, rows: Number) -> tuple[Number, Number]:
     return passes, uses - passes * rows
 
 
-def use_of(number: int, place: int, rows: int) -> int:
+def use_of(number: int, position: int, rows: int) -> int:
     """Return the use at a place of a pass: the inverse of `pass_of`."""
-    return number * rows + place
+    return number * rows + position
 
 
 def passes_of(first: int, end: int, rows: int) -> range:

@@ -23,7 +23,9 @@ from spiral_stream.sampling.orders.shuffle import permute_clumps, unpermute_clum
 from spiral_stream.sampling.orders.shuffle_key import shuffle_key, stage_key
 from spiral_stream.seeding import combine
 
-_PLACES: Final = frozenset(("stream_id", "storage_shard"))  # the same for every row of a shard, so no runs are needed
+_FREE_KEYS: Final = frozenset(
+    ("stream_id", "storage_shard")
+)  # the same for every row of a shard, so no runs are needed
 Granularity = Literal["shard", "row_group", "row"]
 GRANULARITIES: Final = get_args(Granularity)
 
@@ -66,7 +68,7 @@ class ShardAwareShuffle(Order):
             msg = f"{name}: sampling_granularity is {shown(self.sampling_granularity)}. Give one of {', '.join(GRANULARITIES)}"
             raise PlanError(msg)
         if self.grouped_by and self.sampling_granularity != "shard":
-            named = [each for each in self.grouped_by if each not in _PLACES]
+            named = [each for each in self.grouped_by if each not in _FREE_KEYS]
             msg = (
                 f"{name}: shard_key names {', '.join(map(repr, named))}, but sampling_granularity="
                 f"{self.sampling_granularity!r} moves smaller pieces, whatever they hold. Use sampling_granularity='shard', or "
@@ -88,7 +90,7 @@ class ShardAwareShuffle(Order):
     @property
     def grouped_by(self) -> tuple[str, ...]:
         named = tuple(dict.fromkeys(each for each in self.shard_key if each != "stream_id"))
-        return named if set(named) - _PLACES else ()
+        return named if set(named) - _FREE_KEYS else ()
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         pass_key = self._key(population, pass_number)
@@ -135,11 +137,11 @@ class _Units:
         self.layout = layout
         self.starts = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(unit_rows, dtype=np.uint64)))
 
-    def rows(self, places: UInt64) -> UInt64:
-        units, offsets = self.layout.at(places)
+    def rows(self, positions: UInt64) -> UInt64:
+        units, offsets = self.layout.at(positions)
         return self.starts[units] + offsets
 
-    def places(self, rows: UInt64) -> UInt64:
+    def spread_positions(self, rows: UInt64) -> UInt64:
         units = np.searchsorted(self.starts, rows, side="right") - 1
         return self.layout.begin(units) + (rows - self.starts[units])
 
@@ -148,14 +150,14 @@ class _Units:
 class _SingleRows:
     """Units of one row each, which need no table."""
 
-    def __init__(self, total: int, own_key: int) -> None:
+    def __init__(self, total: int, pass_key: int) -> None:
         self._total = total
-        self._key = np.uint64(stage_key("units", own_key))
+        self._key = np.uint64(stage_key("units", pass_key))
 
-    def rows(self, places: UInt64) -> UInt64:
-        return permute(places, self._total, self._key)
+    def rows(self, positions: UInt64) -> UInt64:
+        return permute(positions, self._total, self._key)
 
-    def places(self, rows: UInt64) -> UInt64:
+    def spread_positions(self, rows: UInt64) -> UInt64:
         return unpermute(rows, self._total, self._key)
 
 
@@ -178,13 +180,13 @@ class _Groups:
         group_rows = _group_rows(runs, total)
         self._begins: UInt64 = np.cumsum(group_rows, dtype=np.uint64) - group_rows
 
-    def rows(self, places: UInt64) -> UInt64:
-        groups, offsets = self.layout.at(places)
+    def rows(self, positions: UInt64) -> UInt64:
+        groups, offsets = self.layout.at(positions)
         laid = self._begins[groups] + offsets
         at = np.searchsorted(self._laid, laid, side="right") - 1
         return self._starts[self._order[at]] + (laid - self._laid[at])
 
-    def places(self, rows: UInt64) -> UInt64:
+    def spread_positions(self, rows: UInt64) -> UInt64:
         runs = np.searchsorted(self._starts, rows, side="right") - 1
         groups = self._groups[runs]
         laid: UInt64 = self._laid_of[runs] + (rows - self._starts[runs])
@@ -207,11 +209,11 @@ def _group_rows(runs: Runs, total: int) -> UInt64:
 @final
 class _Blocks(Arrangement):
     def __init__(
-        self, spread: _Units | _SingleRows | _Groups, size: int, own_key: int, block_size: int, clump_size: int
+        self, spread: _Units | _SingleRows | _Groups, size: int, pass_key: int, block_size: int, clump_size: int
     ) -> None:
         self.size = size
         self._spread = spread
-        self._key = np.array(stage_key("blocks", own_key), dtype=np.uint64)
+        self._key = np.array(stage_key("blocks", pass_key), dtype=np.uint64)
         self._block_size = np.uint64(min(block_size, max(size, 1)))
         self._clump_size = clump_size
 
@@ -221,12 +223,12 @@ class _Blocks(Arrangement):
         return self._spread.rows(begin + permute_clumps(positions - begin, size, keys, self._clump_size))
 
     def positions(self, rows: UInt64) -> UInt64:
-        spread_at = self._spread.places(np.asarray(rows, dtype=np.uint64))
+        spread_at = self._spread.spread_positions(np.asarray(rows, dtype=np.uint64))
         begin, size, keys = self._blocks(spread_at)
         return begin + unpermute_clumps(spread_at - begin, size, keys, self._clump_size)
 
-    def _blocks(self, places: UInt64) -> tuple[UInt64, UInt64, UInt64]:
+    def _blocks(self, positions: UInt64) -> tuple[UInt64, UInt64, UInt64]:
         """Begin, size and key of the block around each place: three arrays of shape [P]."""
-        number = places // self._block_size
+        number = positions // self._block_size
         begin = number * self._block_size
         return begin, np.minimum(self._block_size, np.uint64(self.size) - begin), combine(self._key, number)

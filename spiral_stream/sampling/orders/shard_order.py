@@ -84,13 +84,13 @@ class ExpandedRange(Order):
 class _Shards:
     """Shards laid end to end in a keyed order: places there, and rows. Those of one shard stay in row order."""
 
-    def __init__(self, population: Population, own_key: int) -> None:
+    def __init__(self, population: Population, pass_key: int) -> None:
         shards = population.unit_shards
         turns = np.ones(len(shards), dtype=np.bool_)
         turns[1:] = shards[1:] != shards[:-1]
         self.sizes: UInt64 = np.add.reduceat(population.unit_rows.astype(np.uint64), np.flatnonzero(turns))
         self.starts = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(self.sizes, dtype=np.uint64)))
-        self.layout = Layout(self.sizes, own_key)
+        self.layout = Layout(self.sizes, pass_key)
 
     def rows(self, ranks: UInt64) -> UInt64:
         shards, offsets = self.layout.at(ranks)
@@ -103,8 +103,8 @@ class _Shards:
 
 @final
 class _Within(Arrangement):
-    def __init__(self, shards: _Shards, own_key: int) -> None:
-        self.size, self._shards, self._key = int(shards.starts[-1]), shards, np.uint64(own_key)
+    def __init__(self, shards: _Shards, pass_key: int) -> None:
+        self.size, self._shards, self._key = int(shards.starts[-1]), shards, np.uint64(pass_key)
 
     def rows(self, positions: UInt64) -> UInt64:
         shards, offsets = self._shards.layout.at(np.asarray(positions, dtype=np.uint64))

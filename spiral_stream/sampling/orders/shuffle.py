@@ -48,9 +48,9 @@ class GlobalShuffle(Order):
 
 @final
 class _Shuffled(Arrangement):
-    def __init__(self, size: int, own_key: int, clump_size: int) -> None:
+    def __init__(self, size: int, pass_key: int, clump_size: int) -> None:
         self.size = size
-        self._key = np.uint64(own_key)
+        self._key = np.uint64(pass_key)
         self._clump_size = clump_size
 
     def rows(self, positions: UInt64) -> UInt64:

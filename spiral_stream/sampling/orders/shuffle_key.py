@@ -22,9 +22,9 @@ def shuffle_key(order: str, version: int, seed: int, population: Population, pas
     return key(order, version, seed, population.stream, pass_number)
 
 
-def stage_key(stage: str, own_key: int) -> int:
+def stage_key(stage: str, pass_key: int) -> int:
     """Return the key of one stage of a pass, such as the units or the blocks."""
-    return key(stage, own_key)
+    return key(stage, pass_key)
 
 
 def mixture_key(stage: str, version: int, seed: int, epoch: int) -> int:

@@ -102,9 +102,9 @@ class Weighted(Order):
 
 @final
 class _Drawn(Draws):
-    def __init__(self, size: int, weights: RowWeights, own_key: int) -> None:
+    def __init__(self, size: int, weights: RowWeights, pass_key: int) -> None:
         self.size, self._weights, self._sums = size, weights, weights.cumulated()
-        self._of_block, self._of_row = (np.uint64(stage_key(stage, own_key)) for stage in ("block", "row"))
+        self._of_block, self._of_row = (np.uint64(stage_key(stage, pass_key)) for stage in ("block", "row"))
 
     def rows(self, positions: UInt64) -> UInt64:
         wanted = np.asarray(positions, dtype=np.uint64)
@@ -114,16 +114,16 @@ class _Drawn(Draws):
             out[part] = self._rows(wanted[part])
         return out
 
-    def _rows(self, places: UInt64) -> UInt64:
+    def _rows(self, positions: UInt64) -> UInt64:
         # A fraction below 1 of a sum rounds to less than the sum, and sums of blocks and rows of weight 0 do not rise, so
         # what is found has a weight above 0.
-        wanted = fractions(combine(self._of_block, places)) * self._sums[-1]
+        wanted = fractions(combine(self._of_block, positions)) * self._sums[-1]
         blocks, at = np.unique(np.searchsorted(self._sums, wanted, side="right"), return_inverse=True)
         rows_BW = blocks[:, None] * WEIGHT_BLOCK + np.arange(WEIGHT_BLOCK)
         inside = rows_BW < self.size
         weights_BW = np.zeros(rows_BW.shape)
         weights_BW[inside] = self._weights.of(rows_BW[inside].astype(np.uint64))
         sums_PW = np.cumsum(weights_BW, axis=1)[at.reshape(-1)]
-        wanted = fractions(combine(self._of_row, places)) * sums_PW[:, -1]
+        wanted = fractions(combine(self._of_row, positions)) * sums_PW[:, -1]
         offsets = (sums_PW <= wanted[:, None]).sum(axis=1)
         return np.asarray(blocks[at.reshape(-1)] * WEIGHT_BLOCK + offsets, dtype=np.uint64)

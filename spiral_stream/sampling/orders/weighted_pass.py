@@ -31,16 +31,16 @@ _TERMS: Final = 12  # of the series: the first that is left out is below 2**-53
 class WeightedPass(Arrangement):
     """Rows of weight above 0 by arrival time. Thread-safe."""
 
-    def __init__(self, total: int, weights: RowWeights, own_key: int, part_rows: int = _PART_ROWS) -> None:
+    def __init__(self, total: int, weights: RowWeights, pass_key: int, part_rows: int = _PART_ROWS) -> None:
         """Count the rows of each part.
 
         Args:
             total: rows, those of weight 0 too.
             weights: of the rows.
-            own_key: decides the times.
+            pass_key: decides the times.
             part_rows: about how many rows a part has, unless there were more than 64 parts.
         """
-        self.size, self._total, self._weights, self._key = weights.positive, total, weights, np.uint64(own_key)
+        self.size, self._total, self._weights, self._key = weights.positive, total, weights, np.uint64(pass_key)
         parts = -(-self.size // max(part_rows, -(-self.size // _MOST_PARTS)))
         self._cuts = self._cut(parts)  # [Q - 1] times between the parts
         self._begins = self._counted()  # [Q + 1] the position at which each part begins, and the end
@@ -68,7 +68,7 @@ class WeightedPass(Arrangement):
             out[at] = by_row[np.searchsorted(part_order, wanted[at], sorter=by_row)] + self._begins[part]
         return out
 
-    def places_of(self, row: int) -> list[int]:
+    def positions_of(self, row: int) -> list[int]:
         found = int(self.positions(np.array([row], dtype=np.uint64))[0])
         return [found] if found < self.size else []
 

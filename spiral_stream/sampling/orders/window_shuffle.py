@@ -57,9 +57,9 @@ class WindowShuffle(Order):
 class Windows(Arrangement):
     """Places permuted in windows, twice; ``arranged`` says which row a place is, where that is not the row itself."""
 
-    def __init__(self, size: int, window: int, own_key: int, arranged: SortedRows | None) -> None:
+    def __init__(self, size: int, window: int, pass_key: int, arranged: SortedRows | None) -> None:
         self.size, self._window, self._arranged = size, np.uint64(window), arranged
-        self._first, self._second = (np.uint64(stage_key(stage, own_key)) for stage in ("first", "second"))
+        self._first, self._second = (np.uint64(stage_key(stage, pass_key)) for stage in ("first", "second"))
         self._half = np.uint64(window // 2)
 
     def rows(self, positions: UInt64) -> UInt64:
@@ -76,10 +76,10 @@ class Windows(Arrangement):
         starts, sizes, keys = self._windows(mixed, self._half, self._second)
         return starts + unpermute(mixed - starts, sizes, keys)
 
-    def _windows(self, places: UInt64, lead: np.uint64, own_key: np.uint64) -> tuple[UInt64, UInt64, UInt64]:
+    def _windows(self, positions: UInt64, lead: np.uint64, pass_key: np.uint64) -> tuple[UInt64, UInt64, UInt64]:
         """Start, size and key of the window around each place; the first window is shorter by what all are ahead."""
-        places = np.asarray(places, dtype=np.uint64)
-        number = (places + lead) // self._window
+        positions = np.asarray(positions, dtype=np.uint64)
+        number = (positions + lead) // self._window
         starts = np.maximum(number * self._window, lead) - lead
         ends = np.minimum((number + _ONE) * self._window - lead, np.uint64(self.size))
-        return starts, ends - starts, combine(own_key, number)
+        return starts, ends - starts, combine(pass_key, number)

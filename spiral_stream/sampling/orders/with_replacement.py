@@ -58,7 +58,7 @@ class Draws(Arrangement):
         msg = f"order: {len(rows)} rows may be drawn several times, or never. Ask for places_of(row)"
         raise PlanError(msg)
 
-    def places_of(self, row: int) -> list[int]:
+    def positions_of(self, row: int) -> list[int]:
         found: list[int] = []
         for begin in range(0, self.size, _AT_ONCE):
             drawn = self.rows(np.arange(begin, min(begin + _AT_ONCE, self.size), dtype=np.uint64))
@@ -68,8 +68,8 @@ class Draws(Arrangement):
 
 @final
 class _Uniform(Draws):
-    def __init__(self, size: int, own_key: int) -> None:
-        self.size, self._key = size, np.uint64(own_key)
+    def __init__(self, size: int, pass_key: int) -> None:
+        self.size, self._key = size, np.uint64(pass_key)
 
     def rows(self, positions: UInt64) -> UInt64:
         return below(combine(self._key, np.asarray(positions, dtype=np.uint64)), self.size)

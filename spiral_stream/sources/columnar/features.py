@@ -44,7 +44,7 @@ class FeaturedReader(Reader):
     def __init__(self, rows: Reader, features: Features, inline: Mapping[str, bool]) -> None:
         self._rows, self._inline = rows, inline
         self.base, self.allow_outside, self.trusting = rows.base, rows.allow_outside, rows.trusting
-        self.remote, self.node_kept = rows.remote, rows.node_kept
+        self.remote, self.node_cached = rows.remote, rows.node_cached
         types = stored(rows.schema)
         self._paths = {
             f"{n}_path": n for n in inline if inline[n] and f"{n}_path" not in types.names

@@ -213,7 +213,7 @@ def _need_parquet(path: str) -> None:
 
 def tells_apart(names: Sequence[str]) -> bool:
     """Whether names of Parquet files say, as the Hub spells them, that they are of several splits or configurations."""
-    return len({_place_of(name) for name in names}) > 1
+    return len({_configuration_and_split(name) for name in names}) > 1
 
 
 def _of_split(source: HuggingFace, names: Sequence[str]) -> list[str]:
@@ -222,7 +222,7 @@ def _of_split(source: HuggingFace, names: Sequence[str]) -> list[str]:
     Raises:
         SourceError: there are several, or none of that name.
     """
-    splits = [_place_of(name) for name in names]
+    splits = [_configuration_and_split(name) for name in names]
     folders = sorted({folder for folder, _ in splits})
     if len(folders) > 1:
         first = next(folder for folder in folders if folder)
@@ -235,7 +235,7 @@ def _of_split(source: HuggingFace, names: Sequence[str]) -> list[str]:
     return [name for name, parsed in zip(names, splits, strict=True) if parsed[1] == split]
 
 
-def _place_of(name: str) -> tuple[str, str]:
+def _configuration_and_split(name: str) -> tuple[str, str]:
     """The configuration's folder and the split of a Parquet file."""
     *folders, file = name.split("/")
     piece = _PIECE.fullmatch(file)
@@ -252,12 +252,12 @@ def _place_of(name: str) -> tuple[str, str]:
     return "/".join(folders), split
 
 
-def _chosen(splits: Sequence[str], asked: str | None, path: str) -> str:
-    if asked in splits:
-        return str(asked)
-    if asked is None and len(splits) == 1:
+def _chosen(splits: Sequence[str], named: str | None, path: str) -> str:
+    if named in splits:
+        return str(named)
+    if named is None and len(splits) == 1:
         return splits[0]
-    what = "has several splits" if asked is None else f"has no split {asked!r}"
+    what = "has several splits" if named is None else f"has no split {named!r}"
     msg = f"{_WHAT}: {cut(path)} {what}: there are {', '.join(splits)}. Name one with split="
     raise SourceError(msg)
 

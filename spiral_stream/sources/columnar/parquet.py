@@ -29,7 +29,7 @@ from spiral_stream.sources.columnar.parquet_file import (
     parquet_storage,
     read_footer,
     rows_at_once,
-    runs_of,
+    scan_runs,
 )
 from spiral_stream.sources.files.listing import Paths, common_folder, listed, set_given_paths
 from spiral_stream.sources.files.lru import HeldFiles, Recent
@@ -301,7 +301,7 @@ class ParquetReader(Reader):
     def _read_batches(self, file: ParquetFile, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         import pyarrow.parquet as pq
 
-        for run in runs_of(file, groups, columns):  # Arrow holds what is stored of all groups that it is given
+        for run in scan_runs(file, groups, columns):  # Arrow holds what is stored of all groups that it is given
             chunks = chunks_of(file, run, columns)
             with parquet_storage(file), pq.ParquetFile(opened_file(file, chunks), metadata=file.footer) as opened:
                 threads = sum(file.footer.row_group(g).total_byte_size for g in run) >= _SMALL_BYTES

@@ -70,7 +70,7 @@ def rows_at_once(file: ParquetFile, group: int, columns: Sequence[str]) -> int:
     return max(1, min(SCAN_ROWS, _SCAN_BYTES * max(rows, 1) // max(size, 1)))
 
 
-def runs_of(file: ParquetFile, groups: Sequence[int], columns: Sequence[str]) -> list[list[int]]:
+def scan_runs(file: ParquetFile, groups: Sequence[int], columns: Sequence[str]) -> list[list[int]]:
     """Return row groups in runs of some 32 MiB of these columns, or one group that is larger."""
     runs, room = list[list[int]](), 0
     for group in groups:

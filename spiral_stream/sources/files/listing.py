@@ -29,7 +29,7 @@ from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.file_object import look, look_all
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.store import Facts
-from spiral_stream.storage.uri import WEB, is_object, place_of, printable, scheme_of
+from spiral_stream.storage.uri import WEB, is_object, parse_uri, printable, scheme_of
 
 _NUMBERS: Final = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?")
 _LETTERS: Final = re.compile(r"(?:([a-z])\.\.([a-z])|([A-Z])\.\.([A-Z]))(?:\.\.-?(\d+))?")
@@ -94,7 +94,7 @@ _OBJECT_GLOB: Final = re.compile(r"[*?\[]")
 _SHOWN: Final = 5
 
 
-class FoundObject(NamedTuple):
+class ListedObject(NamedTuple):
     """An object that a source's URIs name."""
 
     given: str  # the URI that names it
@@ -103,7 +103,7 @@ class FoundObject(NamedTuple):
     looked: bool  # whether a look said what it is like; otherwise a list did
 
 
-def objects_of(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> Iterator[FoundObject]:
+def objects_of(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> Iterator[ListedObject]:
     """Yield the objects that URIs name: each one, those below a prefix, a glob, or a brace pattern.
 
     Those that are named one by one are looked at together.
@@ -117,16 +117,16 @@ def objects_of(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> Itera
     for given, member in members:
         seen = looks.get(member)
         if isinstance(seen, Facts):
-            yield FoundObject(given, member, seen, looked=True)
+            yield ListedObject(given, member, seen, looked=True)
             continue
         if seen is not None and not (isinstance(seen, NotThereError) and scheme_of(member) not in WEB):
             raise anew(seen)
         found = _matching if _OBJECT_GLOB.search(member) else _objects_below
         for uri, facts in found(member, what, suffixes):
-            yield FoundObject(given, uri, facts, looked=False)
+            yield ListedObject(given, uri, facts, looked=False)
 
 
-def confirmed(found: Sequence[FoundObject]) -> list[Facts]:
+def confirmed(found: Sequence[ListedObject]) -> list[Facts]:
     """Return what objects are like, as looks say it: a look at one of a bucket tells whether its lists say the same.
 
     Raises:
@@ -135,7 +135,7 @@ def confirmed(found: Sequence[FoundObject]) -> list[Facts]:
     buckets: dict[str, list[int]] = {}
     for at, each in enumerate(found):
         if not each.looked:
-            buckets.setdefault(place_of(each.uri).root, []).append(at)
+            buckets.setdefault(parse_uri(each.uri).root, []).append(at)
     facts = [each.facts for each in found]
     for indices in buckets.values():
         first, mine = found[indices[0]], facts[indices[0]]
@@ -170,13 +170,13 @@ def _object_folder(uri: str) -> str:
 
 def _names_one(uri: str) -> bool:
     """Whether a URI may be that of one object."""
-    key = place_of(uri).key
+    key = parse_uri(uri).key
     return bool(key) and not key.endswith("/")
 
 
 def _objects_below(uri: str, what: str, suffixes: Sequence[str]) -> Iterator[tuple[str, Facts]]:
     store, key = store_of(uri)
-    root, prefix = place_of(uri).root, f"{key.rstrip('/')}/" if key else ""
+    root, prefix = parse_uri(uri).root, f"{key.rstrip('/')}/" if key else ""
     below = list(store.list(prefix))
     found = [(f"{root}/{name}", facts) for name, facts in below if name.endswith(tuple(suffixes))]
     if not found:
@@ -190,7 +190,7 @@ def _matching(uri: str, what: str, suffixes: Sequence[str]) -> Iterator[tuple[st
     prefix = key[: mark.start()].rpartition("/")[0] if mark else key
     below = without_markers(store.list(f"{prefix}/" if prefix else ""))
     pattern = _regex(key)
-    found = [(f"{place_of(uri).root}/{name}", facts) for name, facts in below if pattern.fullmatch(name)]
+    found = [(f"{parse_uri(uri).root}/{name}", facts) for name, facts in below if pattern.fullmatch(name)]
     if not found:
         raise _none(uri, what, suffixes, [name for name, _ in below])
     yield from found
@@ -462,9 +462,9 @@ def _files(path: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
             raise SourceError(msg) from error
 
 
-def _objects(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> list[FoundObject]:
+def _objects(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> list[ListedObject]:
     """The objects that URIs name, each once."""
-    found: dict[str, FoundObject] = {}
+    found: dict[str, ListedObject] = {}
     for each in objects_of(uris, what, suffixes):
         if each.uri in found:
             raise _twice(each.uri, found[each.uri].given, each.given, what)

@@ -182,7 +182,7 @@ class AddedReader(Reader):
         self.schema = pa.schema([*reader.schema, *fields])
         self._added = frozenset(field.name for field in fields)
         self.base, self.allow_outside, self.trusting = reader.base, reader.allow_outside, reader.trusting
-        self.pinned_by, self.remote, self.node_kept = reader.pinned_by, reader.remote, reader.node_kept
+        self.pinned_by, self.remote, self.node_cached = reader.pinned_by, reader.remote, reader.node_cached
 
     def units(self) -> Sequence[Unit]:
         return self._rows.units()

@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from spiral_stream.errors import SourceError, cut, shown
-from spiral_stream.storage.uri import is_object, place_of
+from spiral_stream.storage.uri import is_object, parse_uri
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -70,7 +70,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
     if is_remote(text):
         if is_object(text):
-            place_of(text)  # refuses one that carries a password, which a catalog would keep
+            parse_uri(text)  # refuses one that carries a password, which a catalog would keep
         return text
     try:
         found = os.path.abspath(local_path(text))  # noqa: PTH100  resolve() would follow links
@@ -83,16 +83,16 @@ def absolute(path: str | os.PathLike[str]) -> str:
     return found
 
 
-def outside_allowed(base: str | None, asked: bool | None) -> bool:
+def outside_allowed(base: str | None, stated: bool | None) -> bool:
     """Whether a source's references may leave its base: as asked, and by default where no base was given.
 
     Raises:
         SourceError: what is asked is no yes or no.
     """
-    if not isinstance(asked, bool | None):
-        msg = f"allow_outside={shown(asked)}. Give True or False"
+    if not isinstance(stated, bool | None):
+        msg = f"allow_outside={shown(stated)}. Give True or False"
         raise SourceError(msg)
-    return base is None if asked is None else asked
+    return base is None if stated is None else stated
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:

@@ -29,7 +29,7 @@ UNITS: Final = "units"
 BYTES: Final = "bytes.sealed.arrow"  # digests of the files, where their bytes are compared
 _HEX: Final = frozenset("0123456789abcdef")
 _KEY_DIGITS: Final = 32
-PLACED: Final = b"spiral:placed"  # marks columns that no source yields: where a row comes from
+LINE_COLUMNS: Final = b"spiral:placed"  # marks columns that no source yields: where a row comes from
 _FILES: Final = pa.list_(pa.struct([("name", pa.utf8()), ("key", pa.utf8()), ("rows", pa.int64())]))
 SNAPSHOT: Final = pa.schema(
     [
@@ -197,7 +197,7 @@ class ImportedReader(Reader):
         self._starts = np.cumsum(live.column("rows").to_numpy()).astype(np.uint64)  # [U] where the next unit starts
         self._base = live.column("base").to_numpy()
         at = self.schema.get_field_index(INDEX)
-        based = self._base.any() and PLACED in (self.schema.field(at).metadata or {})
+        based = self._base.any() and LINE_COLUMNS in (self.schema.field(at).metadata or {})
         self._based = frozenset((INDEX,)) if based else frozenset[str]()  # columns that count from the unit on
 
     def units(self) -> Sequence[Unit]:

@@ -15,7 +15,7 @@ from spiral_stream.storage.uri import is_object
 _LIMITS: Final = frozenset(("timeout", "request_timeout", "read_timeout"))  # options that limit a request
 _DEADLINE: Final = "client_retry_timeout"
 _USUAL_S: Final = 30  # of a request, by its client's default
-_ASKED: Final = 4  # times that Lance asks for a range: ``download_retry_count`` is 3
+_TRIES: Final = 4  # times that Lance asks for a range: ``download_retry_count`` is 3
 
 
 def lance_options(uri: str) -> dict[str, str] | None:
@@ -39,30 +39,30 @@ def _seconds(options: Mapping[str, str]) -> int:
     A store that sends a byte a second answers, so no other limit of its client holds.
     """
     deadline_s = float(options.get(_DEADLINE, Patience().timeout_s))
-    return max(1, min(_USUAL_S, round(deadline_s / _ASKED)))
+    return max(1, min(_USUAL_S, round(deadline_s / _TRIES)))
 
 
 @contextmanager
-def counting(asked_since: Callable[[], Any], place: str) -> Iterator[None]:
+def counting(requests_since: Callable[[], Any], title: str) -> Iterator[None]:
     """`storage` for a dataset on a store. A request that Lance repeats is counted once. Costs 18 us.
 
     Args:
-        asked_since: ``io_stats_incremental`` of the dataset. Of several threads, one may count what another has asked;
+        requests_since: ``io_stats_incremental`` of the dataset. Of several threads, one may count what another has asked;
             nothing is counted twice.
-        place: where it lies.
+        title: where it lies.
     """
     begun = perf_counter()
     try:
-        with storage(place):
+        with storage(title):
             yield
     finally:
-        requests = asked_since()
+        requests = requests_since()
         if requests.read_iops:
             count(requests=requests.read_iops, bytes=requests.read_bytes, wait_s=perf_counter() - begun)
 
 
 @contextmanager
-def storage(place: str) -> Iterator[None]:
+def storage(title: str) -> Iterator[None]:
     """Turn Lance's failures into SourceError, Rust panics (a BaseException) included.
 
     Raises:
@@ -74,8 +74,8 @@ def storage(place: str) -> Iterator[None]:
         raise
     except BaseException as error:  # PanicException derives from BaseException
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if "://" in place:  # its words quote requests
-            msg = f"{place}: {cut(redacted(first))}. Check the URI, the options of its profile, and that the files are whole"
+        if "://" in title:  # its words quote requests
+            msg = f"{title}: {cut(redacted(first))}. Check the URI, the options of its profile, and that the files are whole"
             raise SourceError(msg) from None
-        msg = f"{place}: {first}. Check that the files are whole and readable"
+        msg = f"{title}: {first}. Check that the files are whole and readable"
         raise SourceError(msg) from error

@@ -138,7 +138,7 @@ class Appendable:
     files: frozenset[str]  # names of the files of its fragments
     _ids: tuple[int, ...]  # of its columns and their parts, each before its parts
 
-    def placed(self, described: str, names: Mapping[str, str]) -> str:
+    def described(self, described: str, names: Mapping[str, str]) -> str:
         """Return Lance's description of a fragment as one of this dataset.
 
         Args:

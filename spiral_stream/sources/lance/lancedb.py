@@ -32,7 +32,7 @@ def is_table(value: object) -> TypeGuard[LanceTable]:
     return kind.__module__.split(".")[0] == _PACKAGE and hasattr(kind, "version") and hasattr(kind, "name")
 
 
-def place_of(table: LanceTable) -> tuple[str, int]:
+def dataset_of(table: LanceTable) -> tuple[str, int]:
     """Return the folder of a table's Lance dataset, and the version that the table shows.
 
     Raises:

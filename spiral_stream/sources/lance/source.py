@@ -27,7 +27,7 @@ from spiral_stream.sources.files.partition_columns import need_origin, with_adde
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.files.watch import Facts, Watch, facts_of
 from spiral_stream.sources.lance.calls import counting, lance_options, storage
-from spiral_stream.sources.lance.lancedb import is_table, place_of
+from spiral_stream.sources.lance.lancedb import dataset_of, is_table
 from spiral_stream.sources.row_filter import needed, passing, split_without
 from spiral_stream.sources.schema import unreadable
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, ordinals_of, without_columns
@@ -96,7 +96,7 @@ class Lance(Source):
     def __post_init__(self) -> None:
         need_origin("Lance", self.origin)
         if is_table(self.uri):
-            uri, version = place_of(self.uri)
+            uri, version = dataset_of(self.uri)
             object.__setattr__(self, "uri", uri)
             object.__setattr__(self, "version", version if self.version is None else self.version)
         if isinstance(self.uri, list | tuple):
@@ -132,14 +132,14 @@ class LanceReader(Reader):
 
     def __init__(self, source: Lance, known: Known | None = None) -> None:
         self.trusting = known is not None
-        self._place = f"Lance dataset {source.uri}"
+        self._title = f"Lance dataset {source.uri}"
         self._dataset = _open(source)
         self.version = int(self._dataset.version)
         self.base = source.base or os.path.dirname(source.uri)  # noqa: PTH120  may be a remote URI
         self.allow_outside = bool(source.allow_outside)
         self._known, self._origin = known, source.origin
         self._root, self._local = source.uri, not is_remote(source.uri)
-        self.remote, self.node_kept = not self._local, self._local  # Lance has a client of its own
+        self.remote, self.node_cached = not self._local, self._local  # Lance has a client of its own
         with self._called():  # Lance panics at a manifest whose types are damaged
             self._stored: pa.Schema = self._dataset.schema
             counts = [each.count_rows() for each in self._fragments] if known is None else known.rows
@@ -151,7 +151,7 @@ class LanceReader(Reader):
         self.schema = plain(pa.schema([as_read(field) for field in self._stored]))
         if known is None and (wrong := [name for name in self.schema.names if unreadable(name)]):
             named = f"a column is called {shown(wrong[0])}"
-            msg = f"{self._place}: {named}, which Lance cannot read by its name. Rename it, or drop it"
+            msg = f"{self._title}: {named}, which Lance cannot read by its name. Rename it, or drop it"
             raise SourceError(msg)
         self._paths: dict[int, list[str]] = {}  # of fragments that were looked at
         self._watch = Watch({})
@@ -161,7 +161,7 @@ class LanceReader(Reader):
     def _called(self) -> AbstractContextManager[None]:
         """While Lance is called: its errors become ours, and what it asks of a store is counted."""
         local = self._local or self._dataset is None  # closed
-        return storage(self._place) if local else counting(self._dataset.io_stats_incremental, self._place)
+        return storage(self._title) if local else counting(self._dataset.io_stats_incremental, self._title)
 
     @cached_property
     def _fragments(self) -> "list[lance.LanceFragment]":
@@ -170,7 +170,7 @@ class LanceReader(Reader):
             found = list(self._dataset.get_fragments())
         if self._known is not None and len(self._known.rows) != len(found):
             msg = (
-                f"{self._place}: it had {len(self._known.rows):,} fragments when it was registered, now {len(found):,}. "
+                f"{self._title}: it had {len(self._known.rows):,} fragments when it was registered, now {len(found):,}. "
                 "Take the data as it is now with catalog.refresh(<name>), or restore it"
             )
             raise SourceError(msg)
@@ -215,7 +215,7 @@ class LanceReader(Reader):
                     )
                     if len(outside):
                         msg = (
-                            f"{self._place}: column {name!r} has blobs in files of their own, such as "
+                            f"{self._title}: column {name!r} has blobs in files of their own, such as "
                             f"{cut(outside[0].as_py()['blob_uri'])}, which Lance reads wherever they are. Store the bytes "
                             "inline, name them in a struct<uri, offset, length>, or register with allow_outside=True"
                         )
@@ -269,7 +269,7 @@ class LanceReader(Reader):
     def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
         rows = np.ascontiguousarray(rows, dtype=np.uint64)
         if len(rows) and int(rows.max()) >= int(self._starts[-1]):
-            msg = f"{self._place}: row {int(rows.max())} was asked for, but it has {int(self._starts[-1])} rows"
+            msg = f"{self._title}: row {int(rows.max())} was asked for, but it has {int(self._starts[-1])} rows"
             raise SourceError(msg)
         schema = pa.schema([self.schema.field(name) for name in columns])
         if not len(rows):
@@ -355,7 +355,7 @@ class LanceReader(Reader):
             found[path] = facts = facts_of(os.stat(path))  # noqa: PTH116
             if file.file_size_bytes not in (None, facts[0]):
                 msg = (
-                    f"{self._place}: {cut(path)} has {facts[0]:,} bytes, its manifest says {file.file_size_bytes:,}. "
+                    f"{self._title}: {cut(path)} has {facts[0]:,} bytes, its manifest says {file.file_size_bytes:,}. "
                     "Restore the file, or write the dataset again"
                 )
                 raise SourceError(msg)

@@ -18,7 +18,7 @@ from spiral_stream.sources.mds.index import JSON, Shard
 from spiral_stream.sources.mds.samples import Span
 from spiral_stream.sources.mds.values import INLINE, SHAPE
 from spiral_stream.sources.schema import GIVE
-from spiral_stream.sources.tar.samples import ChosenColumns, FieldPlace, column_name
+from spiral_stream.sources.tar.samples import ChosenColumns, ColumnTarget, column_name
 
 _NAME: Final = "Name one of them with columns={...}"
 _INT64: Final = 1 << 63
@@ -29,7 +29,7 @@ class MdsColumn(NamedTuple):
 
     at: int  # among the columns of the shards
     derived: str  # its name, without dots; "" of lines of JSON, whose keys are columns
-    place: FieldPlace | None  # None: only keys of its JSON are kept
+    target: ColumnTarget | None  # None: only keys of its JSON are kept
     encoding: Encoding
 
 
@@ -57,7 +57,7 @@ class MdsColumns:
         self._choice = choice
         self.declared = declared
         self.names = shard.names
-        self.kept: list[MdsColumn] = []
+        self.columns: list[MdsColumn] = []
         self.lines = shard.lines
         self.json: dict[str, pa.DataType] = {}  # columns of lines of JSON; null: whole numbers, or truth values
         if shard.lines is not None and shard.lines.form == JSON:
@@ -69,25 +69,25 @@ class MdsColumns:
                 continue
             encoding = _encoding(name, written, arrays)
             _need_size(name, encoding, shard.sizes[at])
-            place = self._there(self._choice.place(derived, name, shard.names))
+            place = self._there(self._choice.target(derived, name, shard.names))
             if place is not None or encoding.form is MdsForm.JSON:
-                self.kept.append(MdsColumn(at, derived, place, encoding))
+                self.columns.append(MdsColumn(at, derived, place, encoding))
         if declared is None:
-            _need_named(shard, self._choice, arrays, {column.derived: column for column in self.kept})
+            _need_named(shard, self._choice, arrays, {column.derived: column for column in self.columns})
 
-    def _there(self, place: FieldPlace | None) -> FieldPlace | None:
+    def _there(self, target: ColumnTarget | None) -> ColumnTarget | None:
         """Where a column goes: nowhere if the columns are declared, and this is none of them."""
-        return place if self.declared is None or place is None or place.column in self.declared.names else None
+        return target if self.declared is None or target is None or target.column in self.declared.names else None
 
     def _take_keys(self, shard: Shard, arrays: Mapping[str, str]) -> None:
         """Take the keys of lines of JSON as columns."""
         for name, written in zip(shard.names, shard.encodings, strict=True):
             _encoding(name, written, arrays)
-            if (place := self._there(self._choice.place(column_name(name), name, shard.names))) is not None:
+            if (place := self._there(self._choice.target(column_name(name), name, shard.names))) is not None:
                 if place.column in self.json:
                     raise called_alike(place.column, shard.names)
                 self.json[place.column] = {"str": pa.utf8(), "str_float": pa.float64()}.get(written, pa.null())
-        self.kept.append(MdsColumn(0, "", None, Encoding("json", MdsForm.JSON)))
+        self.columns.append(MdsColumn(0, "", None, Encoding("json", MdsForm.JSON)))
         if self.declared is None:
             _need_named(shard, self._choice, arrays, self.json)
 
@@ -96,7 +96,7 @@ class MdsColumns:
         """Whether the index leaves the type of a column open: of whole numbers in lines whether they are above 2^63."""
         return any(
             column.encoding.form is MdsForm.JSON or _is_open(column.encoding) or self.is_written(column)
-            for column in self.kept
+            for column in self.columns
         )
 
     def is_written(self, column: MdsColumn) -> bool:
@@ -106,13 +106,13 @@ class MdsColumns:
 
     def said(self, name: str) -> pa.Field | None:
         """Return what the index says of a column; None if it says nothing, or this shard lacks it."""
-        fields = {field.name: field for field in FoundColumns(self).schema()}
+        fields = {field.name: field for field in ShardColumns(self).schema()}
         return fields.get(name)
 
     def may_hold(self, name: str) -> bool:
         """Whether samples may have a column of which the index says nothing: a key of JSON, or the shape of an array."""
-        for column in self.kept:
-            of = column.derived if column.place is None else column.place.column
+        for column in self.columns:
+            of = column.derived if column.target is None else column.target.column
             if column.encoding.form is MdsForm.JSON and (not of or f"{name}_".startswith(f"{of}_")):
                 return True
             if column.encoding.form is MdsForm.ARRAY and name == f"{of}{SHAPE}":
@@ -124,12 +124,12 @@ class MdsColumns:
         if not column.derived and not self.is_chosen:
             return [(column_name(key), each) for key, each in value.items()]
         if not column.derived:
-            found = ((self._choice.place(column_name(key), key, self.names), each) for key, each in value.items())
+            found = ((self._choice.target(column_name(key), key, self.names), each) for key, each in value.items())
         else:
             name = self.names[column.at]
             others = [f"{name}.{each}" for each in value] if self.is_chosen else ()
             found = (
-                (self._choice.key_place(column.derived, column.place, key, name, others), each)
+                (self._choice.key_target(column.derived, column.target, key, name, others), each)
                 for key, each in value.items()
             )
         there = [(place, each) for place, each in found if place is not None]
@@ -141,7 +141,7 @@ class MdsColumns:
     @property
     def is_chosen(self) -> bool:
         """Whether the user said which columns there are."""
-        return self._choice.places is not None
+        return self._choice.targets is not None
 
     def batch(self, spans: Sequence[Span], schema: pa.Schema, uri: str | None, refused: Refused) -> pa.RecordBatch:
         """Return the rows of some samples; those that cannot be read go to ``refused``.
@@ -157,10 +157,10 @@ class MdsColumns:
                 one, unlike that of the others.
         """
         arrays: dict[str, pa.Array] = {}
-        for column in self.kept:
+        for column in self.columns:
             arrays |= self._arrays(column, spans[column.at], schema, uri)
         wrong: dict[int, tuple[str, int]] = {}
-        for column in self.kept:
+        for column in self.columns:
             for row, reason in spans[column.at].wrong:
                 wrong.setdefault(row, (f"{column.derived or 'it'} {reason}", column.at))
         for row, (reason, at) in sorted(wrong.items()):
@@ -173,8 +173,8 @@ class MdsColumns:
         encoding = column.encoding
         if encoding.form is MdsForm.JSON:
             return self._json(column, span, schema)
-        assert column.place is not None
-        name = column.place.column
+        assert column.target is not None
+        name = column.target.column
         kind = schema.field(name).type
         if encoding.form is MdsForm.ARRAY:
             return self._array(name, encoding, span, schema)
@@ -193,7 +193,7 @@ class MdsColumns:
         arrays, kind, shape = values.arrays_of(encoding, span), schema.field(name).type, f"{name}{SHAPE}"
         is_declared = self.declared is not None
         found = {name: values.flat_array(name, arrays, span, kind, is_declared=is_declared)}
-        others = {column.place.column for column in self.kept if column.place is not None}
+        others = {column.target.column for column in self.columns if column.target is not None}
         if shape in schema.names and shape not in others:
             return {**found, shape: self._shapes(shape, arrays, span, schema.field(shape).type)}
         if encoding.shape is not None and pa.types.is_fixed_size_list(kind):
@@ -217,7 +217,7 @@ class MdsColumns:
         found: dict[str, list[Any]] = {}
         names, count = frozenset(schema.names), len(span)
         for row, value in enumerate(values.json_values(span)):  # 5 us per sample
-            whole = [] if column.place is None or value is None else [(column.place.column, value)]
+            whole = [] if column.target is None or value is None else [(column.target.column, value)]
             if self.declared is not None and whole and isinstance(value, dict):
                 is_object = f"is an object, and its keys are columns: {whole[0][0]}_<key>. Name those in schema="
                 span.wrong.append((row, is_object))
@@ -250,7 +250,7 @@ def called_alike(column: str, names: Sequence[str]) -> SourceError:
 
 @final
 @dataclass(slots=True)
-class FoundColumns:
+class ShardColumns:
     """What is known of the columns, while samples are looked at."""
 
     columns: MdsColumns
@@ -263,9 +263,9 @@ class FoundColumns:
     def schema(self) -> pa.Schema:
         """Return the schema."""
         fields: list[pa.Field] = []
-        for column in self.columns.kept:
-            if column.encoding.form is not MdsForm.JSON and column.place is not None:
-                fields += self._fields(column.place.column, column.encoding)
+        for column in self.columns.columns:
+            if column.encoding.form is not MdsForm.JSON and column.target is not None:
+                fields += self._fields(column.target.column, column.encoding)
         for name, kind in self.json.items():
             said = self.columns.json.get(name)
             of = pa.int64() if said is not None and pa.types.is_null(kind) else kept_type(kind)
@@ -303,9 +303,9 @@ class FoundColumns:
         return [pa.field(name, pa.list_(inner)), *shape]
 
 
-def found_columns(columns: MdsColumns) -> FoundColumns:
+def found_columns(columns: MdsColumns) -> ShardColumns:
     """Return what the index says of the columns."""
-    return FoundColumns(columns, dict(columns.json))
+    return ShardColumns(columns, dict(columns.json))
 
 
 def declared_schema(declared: pa.Schema, layouts: Sequence[MdsColumns]) -> pa.Schema:
@@ -358,34 +358,34 @@ def _need_declared(field: pa.Field, said: pa.Field) -> None:
         raise SourceError(msg)
 
 
-def described(columns: MdsColumns, spans: Sequence[Span], found: FoundColumns, path: str) -> None:
+def described(columns: MdsColumns, spans: Sequence[Span], found: ShardColumns, path: str) -> None:
     """Add what some samples say of columns whose type the index leaves open.
 
     Raises:
         SourceError: the samples contradict each other.
     """
-    for column in columns.kept:
+    for column in columns.columns:
         span = spans[column.at]
         if _is_open(column.encoding):
-            assert column.place is not None
+            assert column.target is not None
             arrays = values.arrays_of(column.encoding, span)
             first = next((dtype for dtype in arrays.dtypes if dtype is not None), None)
             if first is not None:
-                found.dtypes.setdefault(column.place.column, first)
+                found.dtypes.setdefault(column.target.column, first)
             if any(len(shape) != 1 for shape in arrays.shapes):
-                found.shaped.add(column.place.column)
+                found.shaped.add(column.target.column)
         elif columns.is_written(column):
-            assert column.place is not None
+            assert column.target is not None
             numbers = [each for each in values.written_numbers(span) if each is not None]
-            found.large |= {column.place.column} if any(each >= _INT64 for each in numbers) else set()
-            found.negative |= {column.place.column} if any(each < 0 for each in numbers) else set()
+            found.large |= {column.target.column} if any(each >= _INT64 for each in numbers) else set()
+            found.negative |= {column.target.column} if any(each < 0 for each in numbers) else set()
         elif column.encoding.form is MdsForm.JSON:
             _describe_json(columns, column, values.json_values(span), found, path)
 
 
-def _describe_json(columns: MdsColumns, column: MdsColumn, read: Sequence[Any], found: FoundColumns, path: str) -> None:
+def _describe_json(columns: MdsColumns, column: MdsColumn, read: Sequence[Any], found: ShardColumns, path: str) -> None:
     for row, value in enumerate(read):
-        whole = [] if column.place is None or value is None else [(column.place.column, value)]
+        whole = [] if column.target is None or value is None else [(column.target.column, value)]
         for name, each in columns.keys(column, value) if isinstance(value, dict) else whole:
             try:
                 found.json[name] = merged(found.json.get(name, pa.null()), type_of(each, name), name)
@@ -425,11 +425,11 @@ def _need_size(name: str, encoding: Encoding, said: int | None) -> None:
     raise SourceError(msg)
 
 
-def _need_named(shard: Shard, choice: ChosenColumns, arrays: Mapping[str, str], kept: Collection[str]) -> None:
+def _need_named(shard: Shard, choice: ChosenColumns, arrays: Mapping[str, str], declared: Collection[str]) -> None:
     have = {column_name(name) for name in shard.names}
-    named = [*(choice.places or ()), *map(column_name, arrays)]
-    unknown = [name for name in named if name not in have and not any(name.startswith(f"{each}_") for each in kept)]
-    if unknown or not kept:
+    named = [*(choice.targets or ()), *map(column_name, arrays)]
+    unknown = [name for name in named if name not in have and not any(name.startswith(f"{each}_") for each in declared)]
+    if unknown or not declared:
         what = (
             f"{unknown[0]!r} is no column of the folder; it has"
             if unknown

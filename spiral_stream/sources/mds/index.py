@@ -324,7 +324,7 @@ _WAY_OUT_OF_OBJECTS: Final = "Write the folder again"
 _THREADS: Final = 8  # at most, to read indexes
 
 
-class FoundShard(NamedTuple):
+class IndexedShard(NamedTuple):
     """One shard of a folder."""
 
     folder: str  # of the index, relative to the path; "." for the path itself
@@ -335,7 +335,7 @@ class FoundShard(NamedTuple):
     meta: ShardFile | None = None  # of lines: the one that is there
 
 
-def found_shards(path: str) -> Iterator[FoundShard]:
+def found_shards(path: str) -> Iterator[IndexedShard]:
     """Yield the shards of a folder, or of the folders below it, as their indexes list them.
 
     Raises:
@@ -361,7 +361,7 @@ def found_shards(path: str) -> Iterator[FoundShard]:
             if shard.lines is not None:
                 meta, of_meta = _there(index, folder, shard.lines.raw, shard.lines.packed, there)
                 seen.append(of_meta)
-            yield FoundShard(folder.rstrip("/") or ".", index, shard, file, tuple(seen), meta)
+            yield IndexedShard(folder.rstrip("/") or ".", index, shard, file, tuple(seen), meta)
 
 
 def _there(

@@ -23,7 +23,7 @@ from spiral_stream.sources.mds.columns import MdsColumns, declared_schema, descr
 from spiral_stream.sources.mds.encodings import need_dtype
 from spiral_stream.sources.mds.index import (
     JSON,
-    FoundShard,
+    IndexedShard,
     Shard,
     ShardFile,
     found_shards,
@@ -200,9 +200,9 @@ def _unit_of(folder: str, index: str, shard: Shard) -> ImportUnit:
     """The unit of a shard: of the file that is there, the raw one where both are."""
     file, facts = _there(index, shard.raw, shard.packed)
     if shard.lines is None:
-        return _unit(FoundShard(folder, index, shard, file, ()), facts.st_size, facts.st_mtime_ns)
+        return _unit(IndexedShard(folder, index, shard, file, ()), facts.st_size, facts.st_mtime_ns)
     meta, _ = _there(index, shard.lines.raw, shard.lines.packed)
-    return _unit(FoundShard(folder, index, shard, file, (), meta), facts.st_size, facts.st_mtime_ns)
+    return _unit(IndexedShard(folder, index, shard, file, (), meta), facts.st_size, facts.st_mtime_ns)
 
 
 def _there(index: str, raw: ShardFile, packed: ShardFile | None) -> tuple[ShardFile, os.stat_result]:
@@ -227,7 +227,7 @@ def _there(index: str, raw: ShardFile, packed: ShardFile | None) -> tuple[ShardF
     return file, facts
 
 
-def _unit(found: FoundShard, size: int, when: int) -> ImportUnit:
+def _unit(found: IndexedShard, size: int, when: int) -> ImportUnit:
     shard, root = found.shard, os.path.dirname(found.listing)  # noqa: PTH120
     name = os.path.normpath(os.path.join(found.folder, shard.raw.name))  # noqa: PTH118
     key = content_key(name, found.file.name, size, when, shard.said)

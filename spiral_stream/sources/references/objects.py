@@ -41,12 +41,12 @@ class NamedObject:
 
 
 def read_objects(
-    asked: Sequence[NamedObject], reach: Reach, most_bytes: int | None, stamps: Stamps | None = None
+    requests: Sequence[NamedObject], reach: Reach, most_bytes: int | None, stamps: Stamps | None = None
 ) -> Iterator[tuple[NamedObject, memoryview]]:
     """Read what references name, and yield the bytes of each.
 
     Args:
-        asked: the references.
+        requests: the references.
         reach: what pins them.
         most_bytes: of one of them; None reads any.
         stamps: what the references say of their objects.
@@ -57,7 +57,7 @@ def read_objects(
         SourceError: a store stayed away until the deadline.
     """
     by_store: dict[int, tuple[Store, list[tuple[NamedObject, Get]]]] = {}
-    for each in asked:
+    for each in requests:
         if each.length is not None:
             need_fewer(each.row, printable(each.named), each.length, most_bytes)
         try:
@@ -79,14 +79,14 @@ def read_objects(
 
 
 def _read_again(
-    each: NamedObject, place: tuple[Store, Get], reach: Reach, most_bytes: int | None, stamps: Stamps
+    each: NamedObject, target: tuple[Store, Get], reach: Reach, most_bytes: int | None, stamps: Stamps
 ) -> memoryview:
     """The bytes of a reference that came with another digest: once more from the store, whatever this node keeps.
 
     Raises:
         ReferenceSourceError: they differ again, or cannot be read.
     """
-    store, get = place
+    store, get = target
     name, pinned = printable(each.named), stamps.pinned(each.row, reach.pinned(each.uri))
     if isinstance(store, NodeStore) and pinned is not None:
         store.forget(get, pinned)

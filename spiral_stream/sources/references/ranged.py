@@ -170,7 +170,7 @@ def locate(values: pa.Array | pa.ChunkedArray, base: Reach | str) -> list[Locate
         ReferenceSourceError: a missing file, one that ends too early, may not be read, or changed since registration.
     """
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-    locations = _Places(reach_of(base))
+    locations = _Locations(reach_of(base))
     found: list[Located] = []
     for chunk in chunks:
         with renumbered(range(len(found), len(found) + max(1, len(chunk)))):
@@ -179,7 +179,7 @@ def locate(values: pa.Array | pa.ChunkedArray, base: Reach | str) -> list[Locate
 
 
 @final
-class _Places:
+class _Locations:
     """The files of one call, each found once."""
 
     def __init__(self, reach: Reach) -> None:

@@ -173,8 +173,8 @@ def _records(tar: TarBytes, data: bytes, at: int) -> dict[bytes, bytes]:
     return found
 
 
-def _pax_size(tar: TarBytes, own: dict[bytes, bytes], size: int, at: int) -> int:
-    said = own.get(b"size")
+def _pax_size(tar: TarBytes, records: dict[bytes, bytes], size: int, at: int) -> int:
+    said = records.get(b"size")
     if said is None:
         return size
     if not said.isdigit() or len(said) > 19:  # noqa: PLR2004  digits of 2**63

@@ -31,7 +31,7 @@ from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.file_object import look
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.store import Facts
-from spiral_stream.storage.uri import WEB, is_object, joined, place_of, printable, scheme_of
+from spiral_stream.storage.uri import WEB, is_object, joined, parse_uri, printable, scheme_of
 
 SCHEME: Final = "tar://"
 OF_FILE: Final = ""  # tars are named from the folder of the file that names them
@@ -278,7 +278,7 @@ def _relative(uri: str, base: str) -> str:
     """The name of an object below a base; elsewhere its URI."""
     if not is_object(base):
         return uri
-    (root, key), (of_base, start) = place_of(uri), place_of(base)
+    (root, key), (of_base, start) = parse_uri(uri), parse_uri(base)
     prefix = f"{start.rstrip('/')}/" if start else ""
     return key[len(prefix) :] if root == of_base and key.startswith(prefix) else uri
 

@@ -19,7 +19,7 @@ from spiral_stream.sources.tar.samples import (
     REFERENCE,
     SEMANTICS,
     ChosenColumns,
-    FieldPlace,
+    ColumnTarget,
     Group,
     MemberKind,
     RowError,
@@ -43,7 +43,7 @@ _NUMBERS: Final[dict[MemberKind, pa.DataType]] = {MemberKind.TEXT: pa.utf8(), Me
 class Value(NamedTuple):
     """What one member, or one key of a JSON member, gives a row."""
 
-    place: FieldPlace
+    target: ColumnTarget
     kind: MemberKind
     value: Any  # (uri, offset, length) or bytes of payload; a text, a number, or what ``json`` reads
 
@@ -65,7 +65,7 @@ class _Wanted(NamedTuple):
 
     kind: MemberKind
     derived: str
-    place: FieldPlace | None
+    target: ColumnTarget | None
     read_as: MemberKind  # a number may be read as text; then the column decides
 
 
@@ -78,7 +78,7 @@ class _Taker:
         self._declared = None if declared is None else {each.name: each.type for each in declared}
         self._inline = is_compressed(file.path)
         self._known: dict[str, _Wanted | None] = {}
-        self._keys: dict[tuple[str, str], FieldPlace | None] = {}
+        self._keys: dict[tuple[str, str], ColumnTarget | None] = {}
 
     def __call__(self, name: str, member: Member) -> Sequence[Value] | None:
         if name not in self._known:
@@ -111,23 +111,23 @@ class _Taker:
         kind, derived = kind_of(name), column_name(name)
         if not self._choice.wants(name, is_json=kind is MemberKind.JSON):
             return None
-        place = self._choice.place(derived, name)
+        place = self._choice.target(derived, name)
         is_text = kind is MemberKind.NUMBER and (is_name(name) or self._is_text(place))
         return _Wanted(kind, derived, place, MemberKind.TEXT if is_text else kind)
 
-    def _is_text(self, place: FieldPlace | None) -> bool:
-        kind = None if place is None or self._declared is None else self._declared.get(place.column)
+    def _is_text(self, target: ColumnTarget | None) -> bool:
+        kind = None if target is None or self._declared is None else self._declared.get(target.column)
         return kind is not None and bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
-    def _there(self, place: FieldPlace | None) -> FieldPlace | None:
+    def _there(self, target: ColumnTarget | None) -> ColumnTarget | None:
         """Where a value goes: nowhere if the columns are declared, and this is none of them."""
-        return place if self._declared is None or place is None or place.column in self._declared else None
+        return target if self._declared is None or target is None or target.column in self._declared else None
 
-    def _of_keys(self, derived: str, place: FieldPlace | None, value: Mapping[str, Any]) -> list[Value]:
+    def _of_keys(self, derived: str, target: ColumnTarget | None, value: Mapping[str, Any]) -> list[Value]:
         found = []
         for key, each in value.items():
             if (derived, key) not in self._keys:
-                self._keys[derived, key] = self._there(self._choice.key_place(derived, place, key))
+                self._keys[derived, key] = self._there(self._choice.key_target(derived, target, key))
             where = self._keys[derived, key]
             if where is not None:
                 found.append(Value(where, MemberKind.JSON, each))
@@ -272,7 +272,7 @@ def batches(
 
 @final
 @dataclass(slots=True)
-class FoundFields:
+class TarFields:
     """The columns that some rows of tars have.
 
     Args:
@@ -332,13 +332,13 @@ def schema_of(found: Mapping[str, tuple[MemberKind, pa.DataType]], *, inline: bo
 
 
 def _put(row: dict[str, Value], value: Value, group: Group) -> None:
-    have = row.get(value.place.column)
-    if have is None or value.place.rank < have.place.rank:
-        row[value.place.column] = value
-    elif value.place.rank == have.place.rank and group.fault is None:
+    have = row.get(value.target.column)
+    if have is None or value.target.rank < have.target.rank:
+        row[value.target.column] = value
+    elif value.target.rank == have.target.rank and group.fault is None:
         group.fault = (
-            f"two members or keys are column {value.place.column!r}, since a dot in a name becomes _. Choose one: "
-            f'columns={{"{value.place.column}": "<the field>"}}'
+            f"two members or keys are column {value.target.column!r}, since a dot in a name becomes _. Choose one: "
+            f'columns={{"{value.target.column}": "<the field>"}}'
         )
 
 

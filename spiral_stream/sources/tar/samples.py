@@ -22,7 +22,7 @@ from spiral_stream.errors import SourceError, shown
 from spiral_stream.semantic import BYTES_REF, H264_REF, JPEG_REF, SEMANTIC, semantic_of
 from spiral_stream.sources.image_folder import IMAGES, VIDEOS
 from spiral_stream.sources.json.lines import need_readable
-from spiral_stream.sources.schema import Declared, columns, declared, need_kept_names
+from spiral_stream.sources.schema import Declared, columns, declared, need_column_names
 from spiral_stream.sources.tar.headers import Member, members
 from spiral_stream.sources.tar.stream import TarBytes
 
@@ -169,7 +169,7 @@ def column_name(name: str) -> str:
     return name.replace(".", "_")
 
 
-class FieldPlace(NamedTuple):
+class ColumnTarget(NamedTuple):
     """Where a value goes."""
 
     column: str
@@ -181,10 +181,10 @@ class FieldPlace(NamedTuple):
 class ChosenColumns:
     """Which columns there are."""
 
-    places: Mapping[str, FieldPlace] | None  # what a field or key would be called -> where it goes; None takes all
-    exact: Mapping[str, FieldPlace]  # the same by their own names, which may have dots
+    targets: Mapping[str, ColumnTarget] | None  # what a field or key would be called -> where it goes; None takes all
+    exact: Mapping[str, ColumnTarget]  # the same by their own names, which may have dots
 
-    def place(self, derived: str, name: str = "", others: Collection[str] = ()) -> FieldPlace | None:
+    def target(self, derived: str, name: str = "", others: Collection[str] = ()) -> ColumnTarget | None:
         """Return where a field, or a key of JSON, goes; None if nobody asked for it.
 
         Args:
@@ -192,11 +192,11 @@ class ChosenColumns:
             name: its own name.
             others: names of all fields; one that is called as ``derived`` is another field.
         """
-        if self.places is None:
-            return FieldPlace(derived, 0)
+        if self.targets is None:
+            return ColumnTarget(derived, 0)
         if name in self.exact:
             return self.exact[name]
-        found = self.places.get(derived)
+        found = self.targets.get(derived)
         if found is None:
             return None
         claimed = any(each in self.exact and column_name(each) == derived for each in others)
@@ -205,13 +205,13 @@ class ChosenColumns:
     def wants(self, name: str, *, is_json: bool) -> bool:
         """Whether anything of a field may be asked for."""
         derived = column_name(name)
-        if self.places is None or derived in self.places:
+        if self.targets is None or derived in self.targets:
             return True
-        return is_json and any(each.startswith(f"{derived}_") for each in self.places)
+        return is_json and any(each.startswith(f"{derived}_") for each in self.targets)
 
-    def key_place(
-        self, derived: str, whole: FieldPlace | None, key: str, name: str = "", others: Collection[str] = ()
-    ) -> FieldPlace | None:
+    def key_target(
+        self, derived: str, whole: ColumnTarget | None, key: str, name: str = "", others: Collection[str] = ()
+    ) -> ColumnTarget | None:
         """Return where a key of a JSON object goes.
 
         Args:
@@ -221,9 +221,9 @@ class ChosenColumns:
             name: of the member, as it is written.
             others: names of all keys of the object, with the member's before them.
         """
-        place = self.place(f"{derived}_{column_name(key)}", f"{name}.{key}", others)
+        place = self.target(f"{derived}_{column_name(key)}", f"{name}.{key}", others)
         if place is None and whole is not None:
-            return FieldPlace(f"{whole.column}_{column_name(key)}", whole.rank)
+            return ColumnTarget(f"{whole.column}_{column_name(key)}", whole.rank)
         return place
 
 
@@ -236,18 +236,18 @@ def choice_of(columns: Columns) -> ChosenColumns:
     """
     if columns is None:
         return ChosenColumns(None, {})
-    places: dict[str, FieldPlace] = {}
-    exact: dict[str, FieldPlace] = {}
+    places: dict[str, ColumnTarget] = {}
+    exact: dict[str, ColumnTarget] = {}
     for each in columns:
         column, fields = (column_name(each), each) if isinstance(each, str) else each
         for rank, name in enumerate(fields.split(";")):
-            exact[name.strip()] = places[column_name(name.strip())] = FieldPlace(column, rank)
+            exact[name.strip()] = places[column_name(name.strip())] = ColumnTarget(column, rank)
     return ChosenColumns(places, exact)
 
 
 def choice_of_names(names: Sequence[str]) -> ChosenColumns:
     """Return the choice of columns by the names that they have without ``columns``."""
-    return ChosenColumns({name: FieldPlace(name, 0) for name in names}, {})
+    return ChosenColumns({name: ColumnTarget(name, 0) for name in names}, {})
 
 
 def declared_columns(what: str, schema: object, chosen: object, reserved: Collection[str] = ()) -> Declared:
@@ -264,7 +264,7 @@ def declared_columns(what: str, schema: object, chosen: object, reserved: Collec
     """
     found = declared(schema, what, payload=REFERENCE)
     kinds = columns(found, what, payload=REFERENCE)
-    need_kept_names(kinds.names, f"{what}: schema", "Dots of a name become _")
+    need_column_names(kinds.names, f"{what}: schema", "Dots of a name become _")
     if twice := next((name for name in kinds.names if name in reserved), None):
         msg = f"{what}: schema= has column {twice!r}, which is there always. Leave it out"
         raise SourceError(msg)
@@ -286,7 +286,7 @@ def _need_agreed(what: str, columns: Columns, names: Sequence[str]) -> None:
     """
     if columns is None:
         return
-    places = choice_of(columns).places or {}
+    places = choice_of(columns).targets or {}
     chosen = list(dict.fromkeys(place.column for place in places.values()))
     for name in names:
         if not any(name == each or name.startswith(f"{each}_") for each in chosen):

@@ -20,7 +20,7 @@ from spiral_stream.sources.files.listing import Paths, absolute_paths, common_fo
 from spiral_stream.sources.import_source import KEY, RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.schema import columns
 from spiral_stream.sources.source import content_key
-from spiral_stream.sources.tar.rows import FoundFields, FoundRow, TarFile, TarRows, batches, schema_of
+from spiral_stream.sources.tar.rows import FoundRow, TarFields, TarFile, TarRows, batches, schema_of
 from spiral_stream.sources.tar.samples import (
     INLINE,
     REFERENCE,
@@ -35,7 +35,7 @@ from spiral_stream.sources.tar.stream import COMPRESSED, PLAIN, is_compressed
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.file_object import look_all
 from spiral_stream.storage.store import Facts
-from spiral_stream.storage.uri import is_object, joined, place_of
+from spiral_stream.storage.uri import is_object, joined, parse_uri
 from spiral_stream.threads import Workers, thread_share
 
 FIRST: Final = "first"
@@ -137,7 +137,7 @@ class WebDataset(ImportedSource):
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         chosen = units[:: max(1, len(units) // _LOOKED_AT)][:_LOOKED_AT]
-        found = FoundFields(self.on_error == SKIP or self.schema is not None)
+        found = TarFields(self.on_error == SKIP or self.schema is not None)
         for unit, rows in zip(chosen, self._first_rows(chosen), strict=True):
             found.add(rows, unit.path)
         self._need_found(found, units)
@@ -210,9 +210,9 @@ class WebDataset(ImportedSource):
             made.append(replace(unit, others=tuple(others), content_key=key, seen=of_objects))
         return made
 
-    def _need_found(self, found: FoundFields, units: Sequence[ImportUnit]) -> None:
+    def _need_found(self, found: TarFields, units: Sequence[ImportUnit]) -> None:
         names = [*found.kinds]
-        wanted = sorted({place.column for place in (self._choice().places or {}).values()})
+        wanted = sorted({place.column for place in (self._choice().targets or {}).values()})
         missing = next((name for name in wanted if not any(f"{each}_".startswith(f"{name}_") for each in names)), None)
         if self.schema is not None and names:
             missing = None  # it is null, unless a later row has it
@@ -220,7 +220,7 @@ class WebDataset(ImportedSource):
             msg = f"WebDataset: {found.fault}. Write the tar again, or leave the column out with columns=[...]"
             raise SourceError(msg)
         if missing is not None:
-            whole = FoundFields(skip=True)
+            whole = TarFields(skip=True)
             with replace(self, columns=None, schema=None)._rows(units[0]) as rows:  # noqa: SLF001  of this class
                 whole.add(islice(rows, _OTHERS), units[0].path)
             have = f"{cut(units[0].path)} has {', '.join(whole.kinds) or 'none'}"
@@ -306,7 +306,7 @@ def _common(folders: Sequence[str]) -> str:
     """
     if not is_object(folders[0]):
         return os.path.commonpath(folders)
-    folder_uris = [place_of(folder) for folder in folders]
+    folder_uris = [parse_uri(folder) for folder in folders]
     if len({folder_uri.root for folder_uri in folder_uris}) > 1:
         msg = (
             f"WebDataset: {cut(folders[0])} and {cut(folders[1])} lie in different buckets, and a row names its files from one "

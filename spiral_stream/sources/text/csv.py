@@ -19,7 +19,7 @@ from spiral_stream.sources.files.listing import set_paths
 from spiral_stream.sources.files.units import Record, pieces, sound
 from spiral_stream.sources.import_source import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.mosaic import is_shard, lines_units, shards_source
-from spiral_stream.sources.schema import columns, declared, need_kept_names
+from spiral_stream.sources.schema import columns, declared, need_column_names
 from spiral_stream.sources.text.csv_records import Chunk, CsvForm, chunks, need_names
 from spiral_stream.sources.text.csv_types import FALSE, TRUE, ColumnGuess, OddNumbers, guess_of, inexact, needs_texts
 from spiral_stream.sources.text.lines import BLOCK_BYTES, is_plain, with_compressed
@@ -103,11 +103,11 @@ class Csv(ImportedSource):
                 raise SourceError(msg)
             object.__setattr__(self, "column_names", tuple(self.column_names))
             need_names(self.column_names, "column_names")
-            need_kept_names(self.column_names, "Csv: column_names", "Choose another name")
+            need_column_names(self.column_names, "Csv: column_names", "Choose another name")
         if self.schema is not None:
             object.__setattr__(self, "schema", declared(self.schema, "Csv"))
             kinds = columns(self.schema, "Csv")
-            need_kept_names(kinds.names, "Csv: schema", "Dots and backticks of a header become _")
+            need_column_names(kinds.names, "Csv: schema", "Dots and backticks of a header become _")
             _need_readable(kinds)
 
     def import_units(self) -> Sequence[ImportUnit]:

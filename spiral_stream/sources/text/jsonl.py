@@ -29,7 +29,7 @@ from spiral_stream.sources.json.types import (
     without_empty,
 )
 from spiral_stream.sources.mosaic import is_shard, lines_units, shards_source
-from spiral_stream.sources.schema import GIVE, columns, declared, need_kept_names
+from spiral_stream.sources.schema import GIVE, columns, declared, need_column_names
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar.links import TarLinks, need_references, tars_key, with_references, with_texts
 from spiral_stream.sources.text.json_arrays import is_lines, json_blocks
@@ -95,7 +95,7 @@ class Jsonl(ImportedSource):
         if self.schema is not None:
             object.__setattr__(self, "schema", declared(self.schema, "Jsonl"))
             kinds = columns(self.schema, "Jsonl")
-            need_kept_names(kinds.names, "Jsonl", "Leave it out")
+            need_column_names(kinds.names, "Jsonl", "Leave it out")
             need_readable(kinds, "Jsonl")
 
     def import_units(self) -> Sequence[ImportUnit]:
@@ -207,7 +207,7 @@ def _schema_of(units: Sequence[ImportUnit], on_error: str) -> pa.Schema:
         msg = f"Jsonl: no line of {cut(units[0].path)}{' and others' if len(units) > 1 else ''} has keys. {GIVE}"
         raise SourceError(msg)
     columns_found = [(field.name, settled(field.type)) for field in kind]
-    need_kept_names(
+    need_column_names(
         [name for name, _ in columns_found], f"Jsonl: {cut(units[0].path)}", f"Rename it, or leave it out. {GIVE}"
     )
     return pa.schema(columns_found)

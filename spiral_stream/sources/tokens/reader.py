@@ -45,15 +45,15 @@ class TokenRows(Reader):
         layout: says where the ids of a file lie.
     """
 
-    def __init__(self, kept: Reader, layout: Callable[[str], TokenLayout]) -> None:
-        self._kept, self._layout = kept, layout
-        self.base, self.allow_outside = kept.base, kept.allow_outside
-        self.trusting, self.pinned_by = kept.trusting, kept.pinned_by
-        self._units = list(kept.units())
+    def __init__(self, rows: Reader, layout: Callable[[str], TokenLayout]) -> None:
+        self._rows, self._layout = rows, layout
+        self.base, self.allow_outside = rows.base, rows.allow_outside
+        self.trusting, self.pinned_by = rows.trusting, rows.pinned_by
+        self._units = list(rows.units())
         self._starts = np.concatenate([[0], np.cumsum([unit.rows for unit in self._units])]).astype(np.uint64)
-        self._names = kept.fetch(self._starts[:-1], [FILE]).column(FILE).to_pylist()
+        self._names = rows.fetch(self._starts[:-1], [FILE]).column(FILE).to_pylist()
         self._dtype = np.dtype(layout(self._path(0)).dtype)
-        self.schema = pa.schema([(TOKENS, pa.list_(pa.from_numpy_dtype(self._dtype))), *kept.schema])
+        self.schema = pa.schema([(TOKENS, pa.list_(pa.from_numpy_dtype(self._dtype))), *rows.schema])
 
     @abstractmethod
     def _lengths_of(self, rows: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -67,18 +67,18 @@ class TokenRows(Reader):
         return self._units
 
     def row_runs(self) -> RowRuns | None:
-        return self._kept.row_runs()
+        return self._rows.row_runs()
 
     def scan(
         self, columns: Sequence[str], predicate: Expr | None = None, units: Sequence[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
         read = needed(columns, predicate)
         if TOKENS not in read:
-            yield from self._kept.scan(columns, predicate, units)
+            yield from self._rows.scan(columns, predicate, units)
             return
         late = predicate is not None and TOKENS in predicate.columns()
         others = [name for name in (read if late else columns) if name != TOKENS]
-        for batch in self._kept.scan(others, None if late else predicate, units):
+        for batch in self._rows.scan(others, None if late else predicate, units):
             rows = batch.column(batch.num_columns - 1).to_numpy()
             for some in self._parts(rows):
                 table = pa.Table.from_batches([batch.slice(some.start, some.stop - some.start)])
@@ -90,14 +90,14 @@ class TokenRows(Reader):
         if not columns:
             return without_columns(len(rows))
         others = [name for name in dict.fromkeys(columns) if name != TOKENS]
-        found = dict(zip(others, self._kept.fetch(rows, others).columns, strict=True)) if others else {}
+        found = dict(zip(others, self._rows.fetch(rows, others).columns, strict=True)) if others else {}
         if TOKENS in columns:
             parts = [self._gathered(rows[some]) for some in self._parts(rows)]
             found[TOKENS] = pa.chunked_array(parts, self.schema.field(TOKENS).type)
         return pa.table([found[name] for name in columns], pa.schema([self.schema.field(name) for name in columns]))
 
     def close(self) -> None:
-        self._kept.close()
+        self._rows.close()
 
     def _path(self, unit: int) -> str:
         return f"{self.base.rstrip('/')}/{self._names[unit]}"
@@ -122,9 +122,9 @@ class TokenReader(TokenRows):
         layout: says where the ids of a file lie.
     """
 
-    def __init__(self, kept: Reader, layout: Callable[[str], TokenLayout]) -> None:
-        super().__init__(kept, layout)
-        self.in_place = frozenset([TOKENS])
+    def __init__(self, rows: Reader, layout: Callable[[str], TokenLayout]) -> None:
+        super().__init__(rows, layout)
+        self.mapped_lists = frozenset([TOKENS])
         total = int(self._starts[-1])
         self._bases = np.zeros(len(self._units), np.uint64)  # [U] address of the first id of each unit's file
         self._sizes = np.zeros(len(self._units), np.int64)  # [U] ids of that file; 0: it is not mapped yet
@@ -138,7 +138,7 @@ class TokenReader(TokenRows):
 
     def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
         paths = [self._path(unit) for unit in (range(len(self._units)) if units is None else units)]
-        return {**self._kept.files(units), **{f"tokens/{path}": path for path in paths}}
+        return {**self._rows.files(units), **{f"tokens/{path}": path for path in paths}}
 
     def _lengths_of(self, rows: NDArray[np.uint64]) -> NDArray[np.int64]:
         return self._located(rows)[1]
@@ -163,7 +163,7 @@ class TokenReader(TokenRows):
                     self._open(unit)
         if self._held:
             return self._addresses[rows], self._lengths[rows]
-        table = self._kept.fetch(rows, [START, LENGTH])
+        table = self._rows.fetch(rows, [START, LENGTH])
         return self._checked(units, table.column(START).to_numpy(), table.column(LENGTH).to_numpy())
 
     def _open(self, unit: int) -> None:
@@ -178,10 +178,10 @@ class TokenReader(TokenRows):
         self._bases[unit] = address
         if self._held:
             at = int(self._starts[unit])
-            for batch in self._kept.scan([START, LENGTH], None, [unit]):
+            for batch in self._rows.scan([START, LENGTH], None, [unit]):
                 some = slice(at, at + len(batch))
                 starts, lengths = batch.column(0).to_numpy(), batch.column(1).to_numpy()
-                self._addresses[some], self._lengths[some] = self._placed(
+                self._addresses[some], self._lengths[some] = self._with_addresses(
                     path, np.uint64(address), count, starts, lengths
                 )
                 at += len(batch)
@@ -196,7 +196,7 @@ class TokenReader(TokenRows):
             raise _changed(self._path(int(units[beyond[0]])))
         return self._bases[units] + starts.astype(np.uint64) * np.uint64(self._dtype.itemsize), lengths
 
-    def _placed(
+    def _with_addresses(
         self, path: str, base: np.uint64, count: int, starts: NDArray[np.int64], lengths: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         if len(starts) and int((starts + lengths).max()) > count:
@@ -266,9 +266,9 @@ class RemoteTokenReader(TokenRows):
 
     remote = True
 
-    def __init__(self, kept: Reader, layout: Callable[[str], TokenLayout], key_of: KeyOf) -> None:
-        super().__init__(kept, layout)
-        runs = kept.row_runs()
+    def __init__(self, rows: Reader, layout: Callable[[str], TokenLayout], key_of: KeyOf) -> None:
+        super().__init__(rows, layout)
+        runs = rows.row_runs()
         self._keys = frozenset() if runs is None else frozenset(runs.keys.to_pylist())
         self._key_of = key_of
         self._seen = _Seen({})
@@ -277,11 +277,11 @@ class RemoteTokenReader(TokenRows):
         self._lock = threading.Lock()
 
     def _lengths_of(self, rows: NDArray[np.uint64]) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = self._kept.fetch(rows, [LENGTH]).column(LENGTH).to_numpy()
+        found: NDArray[np.int64] = self._rows.fetch(rows, [LENGTH]).column(LENGTH).to_numpy()
         return found
 
     def _gathered(self, rows: NDArray[np.uint64]) -> pa.Array:
-        table = self._kept.fetch(rows, [START, LENGTH])
+        table = self._rows.fetch(rows, [START, LENGTH])
         starts, lengths = (table.column(name).to_numpy().tolist() for name in (START, LENGTH))
         ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         out, item = np.empty(int(ends[-1]), self._dtype), self._dtype.itemsize
@@ -305,7 +305,7 @@ class RemoteTokenReader(TokenRows):
 
     def _looked_at(self, uri: str, name: str) -> TokenLayout:
         facts = look(uri)
-        if self._kept.key_of(self._key_of(name, facts)) not in self._keys:
+        if self._rows.key_of(self._key_of(name, facts)) not in self._keys:
             msg = (
                 f"{cut(uri)} changed since registration. Take it as it is now with catalog.refresh(...), or restore it"
             )

@@ -35,9 +35,9 @@ from spiral_stream.sources.lance.fragments import (
 )
 from spiral_stream.sources.writing.part_files import PartShard, need_columns, noted, parts_in, sync, writing
 from spiral_stream.storage.faults import NotThereError
-from spiral_stream.storage.node_cache.cache import beside_node_cache
+from spiral_stream.storage.node_cache.cache import working_root
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.uri import place_of, printable, scheme_of
+from spiral_stream.storage.uri import parse_uri, printable, scheme_of
 
 Check = Callable[[frozenset[str]], None]  # refuses, for the parts that a dataset has
 
@@ -83,7 +83,7 @@ class WriteTarget(ABC):
         """
 
     @abstractmethod
-    def place(self, part: Path) -> None:
+    def deliver(self, part: Path) -> None:
         """Bring the files of a finished part to where they will be published, if that is not this machine.
 
         Raises:
@@ -128,7 +128,7 @@ def _need_key(uri: str, what: str) -> str:
     if scheme not in _SCHEMES:
         msg = f"{what}: {shown} begins with {cut(scheme)}://; nothing is written there. Give s3://, gs:// or az://, or a folder"
         raise SourceError(msg)
-    key = place_of(uri).key.rstrip("/")
+    key = parse_uri(uri).key.rstrip("/")
     if not key:
         msg = f"{what}: {shown} is a whole bucket. Give the dataset a name in it, such as {scheme}://bucket/rows.lance"
         raise SourceError(msg)
@@ -141,7 +141,7 @@ def _need_key(uri: str, what: str) -> str:
 
 def _working_folder(uri: str) -> Path:
     """Return where drafts for a dataset on a store lie on this machine: next to the node cache, else in ``~/.cache/spiral``."""
-    return beside_node_cache() / "writing" / xxhash.xxh3_64_hexdigest(uri.encode())
+    return working_root() / "writing" / xxhash.xxh3_64_hexdigest(uri.encode())
 
 
 @final
@@ -152,7 +152,7 @@ class FolderTarget(WriteTarget):
     uri: str
     folder: Path
 
-    def place(self, part: Path) -> None:
+    def deliver(self, part: Path) -> None:
         """Nothing to do: they are moved when they are published."""
 
     def publish(self, schema: pa.Schema, parts: Sequence[Path], check: Check) -> int:
@@ -168,7 +168,7 @@ class FolderTarget(WriteTarget):
                     if (part / DATA / shard.file).exists():
                         (part / DATA / shard.file).rename(data / shard.file)
                 sync(data)
-            described = [_placed(dataset, shard) for _, shard in shards]
+            described = [_as_published(dataset, shard) for _, shard in shards]
             return append(self.uri, described, dataset.version) if described else dataset.version
 
     def take_back(self, parts: Sequence[Path]) -> None:
@@ -212,7 +212,7 @@ class StoreTarget(WriteTarget):
             return there.version
         return self._commit(schema, [shard for _, shard in shards], check)
 
-    def place(self, part: Path) -> None:
+    def deliver(self, part: Path) -> None:
         shards = noted(part)
         self._put([(part, shard) for shard in shards])
         for shard in shards:
@@ -262,7 +262,7 @@ class StoreTarget(WriteTarget):
             need_columns(self.uri, schema, dataset.schema)
             check(parts_in(dataset))
             try:
-                return append_alone(self.uri, [_placed(dataset, shard) for shard in shards], dataset.version)
+                return append_alone(self.uri, [_as_published(dataset, shard) for shard in shards], dataset.version)
             except SourceError:
                 if not self._moved(dataset, until):
                     raise
@@ -295,9 +295,9 @@ def _shards(parts: Sequence[Path]) -> list[PartShard]:
     return [shard for part in parts for shard in noted(part)]
 
 
-def _placed(dataset: Appendable, shard: PartShard) -> str:
+def _as_published(dataset: Appendable, shard: PartShard) -> str:
     """Lance's description of a shard, as one of the dataset."""
-    return dataset.placed(shard.described, {files_in(shard.described)[0]: shard.file})
+    return dataset.described(shard.described, {files_in(shard.described)[0]: shard.file})
 
 
 @contextmanager

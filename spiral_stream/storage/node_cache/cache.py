@@ -143,7 +143,7 @@ _SAID: Final[set[str]] = set()
 _LOCK: Final = threading.Lock()
 
 
-def beside_node_cache() -> Path:
+def working_root() -> Path:
     """Return the folder of this machine for what is worked on: that of the node cache lies in it."""
     node = os.environ.get(FOLDER_ENV)
     return Path(node).expanduser().absolute().parent if node and node != OFF else Path("~/.cache/spiral").expanduser()

@@ -36,19 +36,19 @@ _SIZE: Final = 1 << 17  # the debt of a file whose bytes came once
 PERIOD: Final = TIMES * _SIZE
 
 
-def owed(uri: str, debt: int, asked: int, size: int) -> tuple[int, bool]:
+def owed(uri: str, debt: int, requested_bytes: int, size: int) -> tuple[int, bool]:
     """Add to the debt of a file what is asked of it.
 
     Args:
         uri: of the file.
         debt: so far, in [0, PERIOD).
-        asked: bytes.
+        requested_bytes: bytes.
         size: of the file in bytes; 0 where nobody knows it.
 
     Returns:
         The debt, in [0, PERIOD), and whether the file is kept from now on.
     """
-    more = min(PERIOD, -(-asked * _SIZE // max(1, size, asked)))
+    more = min(PERIOD, -(-requested_bytes * _SIZE // max(1, size, requested_bytes)))
     drawn = int(xxhash.xxh3_64_intdigest(uri.encode()))
     return (debt + more) % PERIOD, (debt + drawn) % PERIOD + more >= PERIOD
 
@@ -60,7 +60,7 @@ _PAGE: Final = 4096
 _USED: Final = struct.Struct("<Q")
 _SLOTS: Final = 1 << 20  # files that are remembered as removed, each with 40 bits of its name, `_KEPT`, and its debt
 _NAME: Final = -1 << 24
-_KEPT: Final = 1 << 23  # it is kept again
+_READMITTED: Final = 1 << 23  # it is kept again
 _NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -167,19 +167,19 @@ class Room:
         """Whether a file lay here before and was removed for others."""
         return self._slot(digest) is not None
 
-    def keeps(self, key: NodeKey, asked: int, *, ahead: bool = False) -> bool:
+    def keeps(self, key: NodeKey, requested_bytes: int, *, ahead: bool = False) -> bool:
         """Whether bytes of a file are to be kept while the cache is full: not what was removed, until its debt is due.
 
         Args:
             key: of the file.
-            asked: how many bytes are asked for.
+            requested_bytes: how many bytes are asked for.
             ahead: they are asked for before they are used, so that nothing is owed yet.
         """
         slot = self._slot(key.digest)
-        if slot is None or slot & _KEPT or ahead:
-            return slot is None or bool(slot & _KEPT)
-        debt, due = owed(key.uri, slot, asked, key.size)
-        self._note(key.digest, debt | _KEPT * due)
+        if slot is None or slot & _READMITTED or ahead:
+            return slot is None or bool(slot & _READMITTED)
+        debt, due = owed(key.uri, slot, requested_bytes, key.size)
+        self._note(key.digest, debt | _READMITTED * due)
         return due
 
     def _slot(self, digest: str) -> int | None:
@@ -282,7 +282,7 @@ class Room:
             unlock(handle, os.getpid())
         if remember:
             with suppress(ValueError):
-                self._note(each.digest, (self._slot(each.digest) or 0) & ~_KEPT)
+                self._note(each.digest, (self._slot(each.digest) or 0) & ~_READMITTED)
         return True
 
     def _note(self, digest: str, noted: int) -> None:

@@ -213,7 +213,7 @@ def sums_of(data: memoryview) -> NDArray[np.uint64]:
     )
 
 
-def runs_of(blocks: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def block_runs(blocks: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield the first block, and the one after the last, of each run of neighbours."""
     if len(blocks):
         cuts = np.flatnonzero(np.diff(blocks) != 1) + 1
@@ -286,10 +286,10 @@ class NodeFile:
         unlock(handle, self._pid)
         self._over(self)
 
-    def stamp(self, asked_ns: int) -> None:
+    def stamp(self, requested_ns: int) -> None:
         """Note when it was asked for, since what goes for others follows from the order of asks, and not from when bytes came."""
         with suppress(OSError):
-            os.utime(self.handle, ns=(asked_ns, asked_ns))
+            os.utime(self.handle, ns=(requested_ns, requested_ns))
 
     def mend_size(self) -> None:
         """Give it its size back, where it was cut; what was lost is found by its sums."""

@@ -40,8 +40,8 @@ from spiral_stream.storage.node_cache.file import (
     PART_BLOCKS,
     NodeFile,
     NodeKey,
+    block_runs,
     data_file,
-    runs_of,
     sums_of,
 )
 from spiral_stream.storage.store import READ_BYTES, Buffer, Facts, Get, Got, Store
@@ -114,20 +114,20 @@ class _Ask:
     key: NodeKey
     name: str  # in the store
     facts: Facts
-    places: list[int] = field(default_factory=list)  # in the call
+    indices: list[int] = field(default_factory=list)  # in the call
     ranges: list[Range] = field(default_factory=list)
     missing: _Blocks = field(default_factory=lambda: np.empty(0, np.int64))
-    asked_ns: int = 0  # when, since 1970; of the asks of one call each has its own
+    requested_ns: int = 0  # when, since 1970; of the asks of one call each has its own
 
     def part(self, runs: Sequence[tuple[int, int]]) -> "_Ask":
         """Return what fetches some blocks, and enters nothing."""
         ends = [(first * BLOCK, min(stop * BLOCK, self.key.size)) for first, stop in runs]
         ranges = [(at, end - at) for at, end in ends]
-        return _Ask(self.key, self.name, self.facts, [], ranges, asked_ns=self.asked_ns)
+        return _Ask(self.key, self.name, self.facts, [], ranges, requested_ns=self.requested_ns)
 
     def gets(self) -> Iterator[Get]:
         """Yield what is asked of the store for the blocks that are missing: the whole object as one."""
-        for first, stop in runs_of(self.missing):
+        for first, stop in block_runs(self.missing):
             begin, end = first * BLOCK, min(stop * BLOCK, self.key.size)
             if (begin, end) == (0, self.key.size) and end <= READ_BYTES:
                 yield Get(self.name)
@@ -231,7 +231,7 @@ class NodeStore(Store):
                 continue
             key = NodeKey(f"{self._root}/{each.key}", f"{known.mark:016x}", known.size)
             ask = asks.setdefault(key, _Ask(key, each.key, known))
-            ask.places.append(at)
+            ask.indices.append(at)
             ask.ranges.append((each.start, length))
         return list(asks.values())
 
@@ -268,8 +268,8 @@ class _Reading:
         self._cache, self._store, self._wanted, self._found = cache, store, wanted, found
 
     def run(self, asks: Sequence[_Ask]) -> None:
-        for asked_ns, each in enumerate(asks, time.time_ns()):
-            each.asked_ns = asked_ns
+        for requested_ns, each in enumerate(asks, time.time_ns()):
+            each.requested_ns = requested_ns
         left = self._not_here(asks)
         if len(left) < len(asks):
             gone = {id(each) for each in left}
@@ -327,13 +327,13 @@ class _Reading:
                     file.release()
             else:
                 data = [memoryview(b"") for _ in each.ranges]
-            for index, some in zip(each.places, data, strict=False):  # a part has no places
+            for index, some in zip(each.indices, data, strict=False):  # a part has no places
                 self._found[index] = Got(some, each.facts)
         return left
 
     def _here(self, ask: _Ask, file: NodeFile) -> bool:
         file.mend_size()
-        file.stamp(ask.asked_ns)
+        file.stamp(ask.requested_ns)
         ask.missing = missing = file.missing(ask.missing)
         between = missing[:-1][np.diff(missing) == 2] + 1  # noqa: PLR2004  one block, which costs less than a request
         if len(between):
@@ -346,7 +346,7 @@ class _Reading:
             mine: list[_Ask] = []
             others: list[_Ask] = []
             for each in left:
-                leased = [run for run in runs_of(each.missing) if leases.take(each.key.digest, *run) or alone]
+                leased = [run for run in block_runs(each.missing) if leases.take(each.key.digest, *run) or alone]
                 blocks = sum(stop - first for first, stop in leased)
                 (mine if blocks == len(each.missing) else others).append(each)
                 if 0 < blocks < len(each.missing):
@@ -359,14 +359,14 @@ class _Reading:
 
     def _fetch(self, asks: Sequence[_Ask], unkept: Sequence[_Ask]) -> None:
         gets = [list(each.gets()) for each in asks]
-        indices = [index for each in unkept for index in each.places]
+        indices = [index for each in unkept for index in each.indices]
         exact = [self._wanted[index] for index in indices]
         answers = iter(self._store.read([get for some in gets for get in some] + exact))
         for each, some in zip(asks, gets, strict=True):
             got = [(get.start, next(answers)) for get in some]
             fault = next((answer for _, answer in got if isinstance(answer, SourceError)), None)
             if fault is not None:
-                for index in each.places:
+                for index in each.indices:
                     self._found[index] = fault
                 continue
             parts = [(at, answer.data) for at, answer in got if isinstance(answer, Got) and answer.data is not None]
@@ -383,17 +383,17 @@ class _Reading:
         """Keep what came, and enter it."""
         again = self._cache.room.was_removed(ask.key.digest)
         came = sum(len(data) for _, data in parts)
-        cached = self._kept(ask, parts)
+        cached = self._read_here(ask, parts)
         count(again=came if again else 0, unkept=0 if cached else came)
-        for index, (at, length) in zip(ask.places, ask.ranges, strict=False):
+        for index, (at, length) in zip(ask.indices, ask.ranges, strict=False):
             for begin, data in parts:
                 if begin <= at and at + length <= begin + len(data):
                     self._found[index] = Got(data[at - begin : at - begin + length], ask.facts)
                     break
-        if cached and any(self._found[index] is None for index in ask.places):
+        if cached and any(self._found[index] is None for index in ask.indices):
             self._not_here([ask])  # a range of blocks that came and of some that were here
 
-    def _kept(self, ask: _Ask, parts: list[tuple[int, memoryview]]) -> bool:
+    def _read_here(self, ask: _Ask, parts: list[tuple[int, memoryview]]) -> bool:
         try:
             file = self._cache.file_of(ask.key)
         except (CacheError, OSError) as error:
@@ -408,7 +408,7 @@ class _Reading:
                         return False
                     file.write(at, data)
                     sums.write(first, sums_of(data))
-            file.stamp(ask.asked_ns)
+            file.stamp(ask.requested_ns)
         except (CacheError, OSError) as error:
             tell(f"node cache {self._cache.folder}: {getattr(error, 'strerror', None) or error}")
             return False

@@ -25,7 +25,7 @@ _TRIES: Final = 10  # boxes that are tried before the image is left alone, as to
 
 
 @final
-@class_door(PlanError, kept=("value",))
+@class_door(PlanError, excepted=("value",))
 @dataclass(frozen=True)
 class RandomErasing(PixelTransform):
     """Overwrite a random box with probability ``p``. Masks, boxes and key points stay.

@@ -92,9 +92,9 @@ class ImageProgram:
         Raises:
             DataError: an image is smaller than a crop, or images end in different sizes; ``row`` is its place.
         """
-        return self.placed(heights, widths, keys).geometry()
+        return self.geometries(heights, widths, keys).geometry()
 
-    def placed(self, heights: Int32, widths: Int32, keys: UInt64) -> Placement:
+    def geometries(self, heights: Int32, widths: Int32, keys: UInt64) -> Placement:
         """Place every image of a batch, whose results may differ in size; arguments as of `geometry`.
 
         Raises:
@@ -119,7 +119,7 @@ class ImageProgram:
         if not self.steps:
             return list(images)
         sizes = np.array([each.shape[:2] for each in images], np.int32)
-        at = self.placed(sizes[:, 0], sizes[:, 1], keys)
+        at = self.geometries(sizes[:, 0], sizes[:, 1], keys)
         out = [np.empty((h, w, 3), np.uint8) for h, w in zip(at.window_h.tolist(), at.window_w.tolist(), strict=True)]
         addresses, strides = np.empty(1, np.uint64), np.empty(1, np.int64)
         heights, widths = np.empty(1, np.int32), np.empty(1, np.int32)
@@ -143,7 +143,7 @@ class ImageProgram:
             DataError: one does; ``row`` is its place.
         """
         sizes = np.array([each.shape[:2] for each in images], np.int32)
-        at = self.placed(sizes[:, 0], sizes[:, 1], keys)
+        at = self.geometries(sizes[:, 0], sizes[:, 1], keys)
         wanted = shape[1:] if self.layout == "nchw" else shape[:2]
         other = np.flatnonzero((at.window_h != wanted[0]) | (at.window_w != wanted[1]))
         if len(other):
@@ -203,7 +203,7 @@ class ImageProgram:
 
     def render(
         self,
-        placed: Geometry,
+        geometry: Geometry,
         addresses: UInt64,
         strides: NDArray[np.int64],
         heights: Int32,
@@ -213,7 +213,7 @@ class ImageProgram:
         """Do the second half of `run_at`, for a known geometry. Only pixels of the boxes are read.
 
         Args:
-            placed: from `geometry`, or from `Geometry.inside_boxes`.
+            geometry: from `geometry`, or from `Geometry.inside_boxes`.
             addresses: shape [B], uint64: where each image, or each box, begins.
             strides: shape [B], int64.
             heights: shape [B], int32.
@@ -223,7 +223,7 @@ class ImageProgram:
         Raises:
             ValueError: ``out`` does not fit.
         """
-        expected = (len(addresses), *self.shape(placed))
+        expected = (len(addresses), *self.shape(geometry))
         if out.shape != expected or out.dtype != host_dtype(self.dtype) or not out.flags.c_contiguous:
             msg = f"out is {out.dtype} {out.shape}. Give a C-contiguous {self.dtype} array of shape {expected}"
             raise ValueError(msg)
@@ -232,10 +232,10 @@ class ImageProgram:
             np.ascontiguousarray(strides, np.int64),
             np.ascontiguousarray(heights, np.int32),
             np.ascontiguousarray(widths, np.int32),
-            placed.boxes(),
+            geometry.boxes(),
             out,
-            placed.out_h,
-            placed.out_w,
+            geometry.out_h,
+            geometry.out_w,
             out.itemsize,
             self.layout == "nchw",
             self._table(),

@@ -83,12 +83,12 @@ def twin_of(tokenizer: Mapping[str, Any]) -> Twin:
     if missing:
         msg = f"its vocabulary lacks {len(missing)} single bytes, the first is 0x{missing[0]:02X}"
         raise Uncovered(msg)
-    merge_ranks = _places(model["merges"])
+    merge_ranks = _merge_ranks(model["merges"])
     spelled = [text for text in vocab if all(letter in letters for letter in text) and text]
     stable = _stable(tokenizer, vocab, spelled)
     if model.get("ignore_merges"):
         _check_whole_words(tokenizer, spelled, stable)
-    final_place = _final_places(merge_ranks, stable, model["merges"])
+    final_place = _final_ranks(merge_ranks, stable, model["merges"])
     order = [letter for letter in letters if letter in vocab]
     order += sorted(final_place, key=final_place.__getitem__)
     ranks = {bytes(letters[letter] for letter in text): rank for rank, text in enumerate(order)}
@@ -108,7 +108,7 @@ def _check_plain(tokenizer: Mapping[str, Any], model: Mapping[str, Any]) -> None
             raise Uncovered(msg)
 
 
-def _places(merges: Sequence[Any]) -> dict[tuple[str, str], int]:
+def _merge_ranks(merges: Sequence[Any]) -> dict[tuple[str, str], int]:
     """Pair -> place in the list of merges."""
     pairs = [_pair(merge) for merge in merges]
     ranks = {pair: rank for rank, pair in enumerate(pairs)}
@@ -146,7 +146,7 @@ def _check_whole_words(tokenizer: Mapping[str, Any], spelled: Iterable[str], sta
             raise Uncovered(msg)
 
 
-def _final_places(places: Mapping[tuple[str, str], int], stable: set[str], merges: Sequence[Any]) -> dict[str, int]:
+def _final_ranks(ranks: Mapping[tuple[str, str], int], stable: set[str], merges: Sequence[Any]) -> dict[str, int]:
     """Each stable token of more than one byte -> the place of its final pair.
 
     Only where several listed pairs of stable parts make one token, with other tokens' places between them,
@@ -154,7 +154,7 @@ def _final_places(places: Mapping[tuple[str, str], int], stable: set[str], merge
     """
     ways: dict[str, list[int]] = {}
     made: list[str] = []  # by place, for stable tokens of stable parts
-    for (left, right), rank in places.items():
+    for (left, right), rank in ranks.items():
         text = left + right
         if text in stable and left in stable and right in stable:
             ways.setdefault(text, []).append(rank)
@@ -162,16 +162,16 @@ def _final_places(places: Mapping[tuple[str, str], int], stable: set[str], merge
     runs = sum(1 for n, text in enumerate(made) if n == 0 or made[n - 1] != text)
     if runs == len(ways):
         return {text: found[0] for text, found in ways.items()}
-    return {text: found[0] if len(found) == 1 else _last_merge(text, places, merges) for text, found in ways.items()}
+    return {text: found[0] if len(found) == 1 else _last_merge(text, ranks, merges) for text, found in ways.items()}
 
 
-def _last_merge(text: str, places: Mapping[tuple[str, str], int], merges: Sequence[Any]) -> int:
+def _last_merge(text: str, ranks: Mapping[tuple[str, str], int], merges: Sequence[Any]) -> int:
     """Follow the listed merges on one stable token; the place of the last one."""
     parts = list(text)
     none = len(merges)
     last = none
     while len(parts) > 1:
-        found = [places.get(pair, none) for pair in itertools.pairwise(parts)]
+        found = [ranks.get(pair, none) for pair in itertools.pairwise(parts)]
         last = min(found)
         at = found.index(last)
         parts[at : at + 2] = [parts[at] + parts[at + 1]]

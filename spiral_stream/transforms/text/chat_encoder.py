@@ -83,7 +83,7 @@ class ChatEncoder:
                 found = np.array(encoding.ids, dtype=self.dtype)
                 mask = _mask(encoding, spans[at - begin]) if self.masked else np.zeros(len(found), np.uint8)
                 try:
-                    span = slice(0, 0) if at in refused else self._kept(mask, spans[at - begin])
+                    span = slice(0, 0) if at in refused else self._span_left(mask, spans[at - begin])
                 except DataError as error:
                     refused[at], span = str(error), slice(0, 0)
                 ids.append(found[span])
@@ -107,7 +107,7 @@ class ChatEncoder:
             spans.append(where)
         return texts, spans
 
-    def _kept(self, mask: NDArray[np.uint8], spans: Spans) -> slice:
+    def _span_left(self, mask: NDArray[np.uint8], spans: Spans) -> slice:
         """The tokens of a row that ``max_length`` leaves.
 
         Raises:

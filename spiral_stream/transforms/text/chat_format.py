@@ -81,7 +81,7 @@ def chat_facts(loaded: Any) -> dict[str, Any]:
     return _facts(getattr(loaded, "chat_template", None), special)
 
 
-def chat_facts_beside(path: Path) -> dict[str, Any] | None:
+def chat_facts_next_to(path: Path) -> dict[str, Any] | None:
     """Return template and special tokens that the files next to a tokenizer.json hold; None if there is no such file."""
     special: dict[str, str] = {}
     template: Any = None

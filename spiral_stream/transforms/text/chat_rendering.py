@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn, final
 from spiral_stream.errors import DataError, cut, shown
 from spiral_stream.transforms.text.chat import ROLES, ChatTemplate
 from spiral_stream.transforms.text.chat_format import ChatFormat
-from spiral_stream.transforms.text.jinja import need_placed_marks, run
+from spiral_stream.transforms.text.jinja import need_located_marks, run
 
 Message = dict[str, Any]
 Spans = list[tuple[int, int]]
@@ -32,7 +32,7 @@ class Renderer:
     def __init__(self, chat: ChatTemplate, form: ChatFormat, *, masked: bool) -> None:
         self._chat, self._form, self._masked = chat, form, masked
         if masked and form.marks_itself:
-            need_placed_marks(form.text)
+            need_located_marks(form.text)
         self._roles = frozenset((*ROLES, *chat.roles))
         self._reads_text: bool | None = (
             None  # whether the template reads content as text alone; asked at the first parts

@@ -26,7 +26,7 @@ from spiral_stream.integrity.regular_files import regular_bytes
 from spiral_stream.transforms.text.byte_pairs import twin_of
 from spiral_stream.transforms.text.splitting import SEPARATOR, pattern_of
 from spiral_stream.transforms.text.tokenize import Tokenize
-from spiral_stream.transforms.text.tokenizer_equivalence import Core, Proof, apart_pattern, proof_beside, prove
+from spiral_stream.transforms.text.tokenizer_equivalence import Core, Proof, apart_pattern, proof_next_to, prove
 from spiral_stream.transforms.text.tokenizer_identity import content_digest, encoder_digest
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class TextEncoder:
     def _build(self) -> tuple[Core | None, str, str]:
         if not self._fast:
             return None, "", "tokenizers: fast=False"
-        proof: Proof = proof_beside(self._path, self._data) if self._path else prove(self._data)
+        proof: Proof = proof_next_to(self._path, self._data) if self._path else prove(self._data)
         if not proof.covered:
             return None, "", f"tokenizers: {proof.reason}"
         tokenizer = json.loads(self._data)
@@ -174,7 +174,7 @@ class TextEncoder:
         out = np.empty(int(ends[-1]), dtype=self._dtype)
         out[ends[:-1, None] + np.arange(len(self._before))] = self._before
         out[ends[1:, None] + np.arange(-len(self._after), 0)] = self._after
-        out[_places(ends[:-1] + len(self._before), lengths)] = ids[_places(_offsets(counts)[:-1], lengths)]
+        out[_indices(ends[:-1] + len(self._before), lengths)] = ids[_indices(_offsets(counts)[:-1], lengths)]
         return out, ends
 
 
@@ -346,7 +346,7 @@ def _interleaved(
     starts = _offsets(counts)[:-1]
     ids = np.empty(int(counts.sum()), dtype=even_part[0].dtype)
     for rows, (values, sizes) in ((~odd, even_part), (odd, odd_part)):
-        ids[_places(starts[rows], sizes)] = values
+        ids[_indices(starts[rows], sizes)] = values
     return ids, counts
 
 
@@ -356,6 +356,6 @@ def _offsets(counts: Int64) -> Int64:
     return out
 
 
-def _places(starts: Int64, counts: Int64) -> Int64:
+def _indices(starts: Int64, counts: Int64) -> Int64:
     """Return ``counts[i]`` places from ``starts[i]`` on, for all i. It takes 8 bytes per token."""
     return np.repeat(starts - _offsets(counts)[:-1], counts) + np.arange(int(counts.sum()))

@@ -35,7 +35,7 @@ def names_read(text: str) -> set[str]:
         raise PlanError(msg) from error
 
 
-def need_placed_marks(text: str) -> None:
+def need_located_marks(text: str) -> None:
     """Refuse a template whose ``{% generation %}`` stands where its place in the text is not known.
 
     What a macro, a ``{% set %}`` block, a filter block, a call or a recursive loop writes is collected before it is put

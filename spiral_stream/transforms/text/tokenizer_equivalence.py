@@ -88,7 +88,7 @@ def prove(data: bytes, report: Report = lambda _step, _what: None) -> Proof:
     return Proof(True, said, tuple(_ranges(apart, uncovered_points())), _versions())
 
 
-def proof_beside(path: Path, data: bytes) -> Proof:
+def proof_next_to(path: Path, data: bytes) -> Proof:
     """Return the stored proof of a tokenizer file, or make one and store it if the folder can be written.
 
     Args:

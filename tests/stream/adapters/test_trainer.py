@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 from accelerate import skip_first_batches  # noqa: E402  after the skip
 from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments  # noqa: E402  after the skip
 
-from spiral_stream.adapters.trainer import PLACE_FILE, StreamTrainer, TrainerFeed  # noqa: E402  after the skip
+from spiral_stream.adapters.trainer import POSITION_FILE, StreamTrainer, TrainerFeed  # noqa: E402  after the skip
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -163,10 +163,10 @@ def test_the_stream_knows_which_epoch_is_trainers_last(texts: sp.Catalog, tmp_pa
 
 def test_a_checkpoint_without_a_place_is_refused(texts: sp.Catalog, tmp_path: Path) -> None:
     with stream_of(texts) as stream:
-        with pytest.raises(sp.ResumeError, match=rf"{PLACE_FILE}.*Resume from a checkpoint that it wrote"):
+        with pytest.raises(sp.ResumeError, match=rf"{POSITION_FILE}.*Resume from a checkpoint that it wrote"):
             trainer(tmp_path, stream, max_steps=4).train(str(tmp_path))
         (tmp_path / "trainer_state.json").write_text(json.dumps({"global_step": 1}))
-        (tmp_path / PLACE_FILE).write_text("{")
+        (tmp_path / POSITION_FILE).write_text("{")
         with pytest.raises(sp.ResumeError, match="that can be read"):
             trainer(tmp_path, stream, max_steps=4).train(str(tmp_path))
 

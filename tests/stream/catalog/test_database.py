@@ -319,7 +319,7 @@ def test_a_writer_tidies_up_now_and_then(tmp_path: Path, monkeypatch: pytest.Mon
     for k in range(20):
         catalog.saved.save(f"s{k % 3}", {"k": k})
     assert versions(catalog, "streams") > 20  # somebody may read them
-    monkeypatch.setattr(database, "KEPT_FOR", timedelta(0))
+    monkeypatch.setattr(database, "READABLE_FOR", timedelta(0))
     for k in range(4):
         catalog.saved.save(f"s{k % 3}", {"k": 20 + k})
 
@@ -334,7 +334,7 @@ def test_tidying_up_removes_what_it_says(tmp_path: Path, monkeypatch: pytest.Mon
     catalog.drop("t")
     catalog.register("u", rows())
     assert catalog.database.old_bytes("relations") == 0
-    monkeypatch.setattr(database, "KEPT_FOR", timedelta(0))
+    monkeypatch.setattr(database, "READABLE_FOR", timedelta(0))
 
     def size() -> int:
         return sum(file.stat().st_size for file in (tmp_path / "relations.lance").rglob("*.*"))
@@ -360,7 +360,7 @@ def test_a_reader_whose_version_was_removed_reads_the_newest(tmp_path: Path, mon
     opened = Database._opened
     old = [opened(catalog.database, "relations")]
     catalog.register("u", rows())
-    monkeypatch.setattr(database, "KEPT_FOR", timedelta(0))
+    monkeypatch.setattr(database, "READABLE_FOR", timedelta(0))
     catalog.database.tidy("relations")
     monkeypatch.setattr(Database, "_opened", lambda self, name: old.pop() if old else opened(self, name))
 
@@ -369,7 +369,7 @@ def test_a_reader_whose_version_was_removed_reads_the_newest(tmp_path: Path, mon
 
 
 def test_two_processes_register_while_a_third_tidies_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "KEPT_FOR", timedelta(0))  # whatever they read may go at once
+    monkeypatch.setattr(database, "READABLE_FOR", timedelta(0))  # whatever they read may go at once
     names = ["p0", "p1"]
     processes = [python(REGISTER, tmp_path / "catalog", name) for name in names]
     assert [process.stdout.readline() for process in processes] == ["ready\n"] * 2

@@ -227,10 +227,10 @@ def test_a_content_or_a_proof_that_changed_is_not_used(
     data, kept = content.read_bytes(), content.with_name(proof_room.PROOF).read_bytes()
     anew = proof_room.Proof(covered=False, reason="made anew", apart=(), versions=proof_room._versions())
     monkeypatch.setattr(proof_room, "prove", lambda *_: anew)
-    sound = proof_room.proof_beside(content, data)
+    sound = proof_room.proof_next_to(content, data)
     for seed in range(100):
         content.with_name(proof_room.PROOF).write_bytes(mutated_bytes(kept, seed))
-        assert proof_room.proof_beside(content, data) in (sound, anew)
+        assert proof_room.proof_next_to(content, data) in (sound, anew)
         content.write_bytes(changed := mutated_bytes(data, seed))
         if changed != data:
             with pytest.raises(

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 import spiral_stream as sp
 from spiral_stream.commands import cli
-from spiral_stream.commands.command_words import own_names, source_options, typed
+from spiral_stream.commands.command_words import source_options, typed, typed_names
 
 ROOMS = Path(sp.__file__).parent
 GROUP = typer.main.get_command(cli.app)
@@ -73,7 +73,7 @@ def test_every_option_of_every_source_is_named_as_the_command_takes_it(command: 
 def test_every_option_of_every_command_is_named_by_it() -> None:
     looked_at = 0
     for command in COMMANDS.values():
-        options, places = own_names(command)
+        options, places = typed_names(command)
         for name, words in {**options, **places}.items():
             said = typed(f"{command.name}: {name}='v' is wrong. Give another", command)
             looked_at += 1

@@ -12,7 +12,7 @@ from spiral_stream.derived import build as room
 from spiral_stream.derived import pieces as pieces_room
 from spiral_stream.derived.index import Roster, RosterFile, keys_of
 from spiral_stream.derived.kinds.column import Column
-from spiral_stream.derived.kinds.gather import KeptColumn, located
+from spiral_stream.derived.kinds.gather import NarrowColumn, located
 from spiral_stream.derived.part import verify_file
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.errors import CacheError, DamageError
@@ -32,7 +32,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Shards:
 
 def read(pieces: Pieces, rows: list[int]) -> list[int]:
     starts = np.arange(0, ROWS + 1, ROWS // 6, dtype=np.uint64)
-    return KeptColumn(X, pieces).arrow(*located(starts, np.array(rows, np.uint64))).to_pylist()
+    return NarrowColumn(X, pieces).arrow(*located(starts, np.array(rows, np.uint64))).to_pylist()
 
 
 def part_of(pieces: Pieces, shard: int) -> Path:

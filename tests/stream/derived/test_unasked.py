@@ -61,7 +61,7 @@ def words(stream: sp.PreparedStream) -> str:
 
 
 def test_much_is_told_before_it_is_made_and_only_once(catalog: sp.Catalog, looked_at: pytest.MonkeyPatch) -> None:
-    looked_at.setattr(unasked, "TOLD_CPU_S", 0.0)
+    looked_at.setattr(unasked, "WARN_CPU_S", 0.0)
     with stream(catalog, filtered=True) as one, pytest.warns(sp.SpiralWarning) as told:
         first = next(iter(one))
     messages = [str(each.message) for each in told]
@@ -75,7 +75,7 @@ def test_much_is_told_before_it_is_made_and_only_once(catalog: sp.Catalog, looke
 
 
 def test_what_is_asked_for_is_not_told(catalog: sp.Catalog, looked_at: pytest.MonkeyPatch) -> None:
-    looked_at.setattr(unasked, "TOLD_CPU_S", 0.0)
+    looked_at.setattr(unasked, "WARN_CPU_S", 0.0)
     with stream(catalog, filtered=True) as one, pytest.warns(sp.SpiralWarning) as told:
         one.materialize(report=lambda _: None)
     assert [str(each.message)[:30] for each in told] == ["materialize: nothing is built:"]
@@ -92,7 +92,7 @@ def test_above_the_bound_the_smallest_columns_are_made_and_explain_names_the_oth
 
     with stream(other) as one:
         assert list(one) == expected
-        kept = one.stages.streams[0].selected.kept
+        kept = one.stages.streams[0].selected.narrow
         assert {name for name in TABLE.column_names if name in kept} == {"small"}
         lines = words(one)
         for name in ("id", "x", "text", "tokens"):
@@ -102,7 +102,7 @@ def test_above_the_bound_the_smallest_columns_are_made_and_explain_names_the_oth
 
         one.materialize(report=lambda _: None)
         assert "than is done unasked" not in words(one)
-        assert all(name in one.stages.streams[0].selected.kept for name in TABLE.column_names)
+        assert all(name in one.stages.streams[0].selected.narrow for name in TABLE.column_names)
         assert list(one) != expected  # the next epoch
     with stream(other) as one:
         assert list(one) == expected

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.labels import Labels, ShiftedLabels
-from spiral_stream.fields.sequence import WIDE, Placed
+from spiral_stream.fields.sequence import WIDE, SequenceLayout
 from tests.fixtures.tokens import Drawn, drawn, filled, ragged
 
 IGNORED = st.integers(-(2**31), -1)
@@ -41,7 +41,7 @@ def test_a_model_that_shifts_labels_gets_the_shifted_labels(batch: Drawn, dtype:
 def test_a_packed_row_predicts_no_token_of_another_document() -> None:
     tokens = ragged([np.array([1, 2, 3], dtype=np.uint16), np.array([4, 5], dtype=np.uint16)])
     zeros = np.zeros(2, dtype=np.int64)
-    placed = Placed(zeros, np.array([0, 3]), zeros, np.array([3, 2]), 1, 6)
+    placed = SequenceLayout(zeros, np.array([0, 3]), zeros, np.array([3, 2]), 1, 6)
 
     assert filled(ShiftedLabels("t"), tokens, placed).tolist() == [[2, 3, -100, 5, -100, -100]]
     assert filled(Labels("t"), tokens, placed).tolist() == [[1, 2, 3, -100, 5, -100]]
@@ -49,7 +49,7 @@ def test_a_packed_row_predicts_no_token_of_another_document() -> None:
 
 def test_a_split_document_has_no_label_across_the_cut() -> None:
     document = np.array([1, 2, 3, 4, 5], dtype=np.uint16)
-    placed = Placed(np.array([0, 1]), np.zeros(2, np.int64), np.array([0, 3]), np.array([3, 2]), 2, 3)
+    placed = SequenceLayout(np.array([0, 1]), np.zeros(2, np.int64), np.array([0, 3]), np.array([3, 2]), 2, 3)
 
     assert filled(ShiftedLabels("t"), ragged([document] * 2), placed).tolist() == [[2, 3, -100], [5, -100, -100]]
 

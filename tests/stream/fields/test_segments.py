@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
-from spiral_stream.fields.sequence import WIDE, Placed
+from spiral_stream.fields.sequence import WIDE, SequenceLayout
 from tests.fixtures.tokens import Drawn, drawn, filled, ragged
 
 
@@ -48,9 +48,9 @@ def test_every_piece_is_a_segment_of_the_cumulated_lengths(batch: Drawn) -> None
         assert (begin, begin + len(tokens)) in segments
 
 
-def packed() -> Placed:
+def packed() -> SequenceLayout:
     """Documents of 3, 2 and 4 tokens in two rows of 6."""
-    return Placed(np.array([0, 0, 1]), np.array([0, 3, 0]), np.zeros(3, np.int64), np.array([3, 2, 4]), 2, 6)
+    return SequenceLayout(np.array([0, 0, 1]), np.array([0, 3, 0]), np.zeros(3, np.int64), np.array([3, 2, 4]), 2, 6)
 
 
 def test_a_packed_batch_in_three_spellings() -> None:
@@ -64,14 +64,14 @@ def test_a_packed_batch_in_three_spellings() -> None:
 def test_without_padding_they_are_the_lengths_cumulated() -> None:
     lengths = np.array([3, 2, 4])
     zeros = np.zeros(3, dtype=np.int64)
-    placed = Placed(zeros, np.array([0, 3, 5]), zeros, lengths, 1, 9)
+    placed = SequenceLayout(zeros, np.array([0, 3, 5]), zeros, lengths, 1, 9)
 
     assert CuSeqlens("t").cu_seqlens(placed).tolist() == [0, *np.cumsum(lengths).tolist()]
 
 
 def test_empty_documents_are_no_segments() -> None:
     zeros = np.zeros(3, dtype=np.int64)
-    placed = Placed(zeros, np.array([0, 0, 2]), zeros, np.array([0, 1, 0]), 1, 4)
+    placed = SequenceLayout(zeros, np.array([0, 0, 2]), zeros, np.array([0, 1, 0]), 1, 4)
     tokens = ragged([np.array([9], dtype=np.uint16)] * 3)
 
     assert filled(Segments("t"), tokens, placed).tolist() == [[1, 0, 0, 0]]
@@ -99,7 +99,7 @@ def test_a_batch_that_int32_cannot_address_is_refused() -> None:
     lengths = np.full(2, 2**30, dtype=np.int64)
 
     with pytest.raises(PlanError, match=r"the batch has 2 x 1073741824 places; .* Lower max_tokens"):
-        CuSeqlens("t").cu_seqlens(Placed.whole(lengths, 2**30))
+        CuSeqlens("t").cu_seqlens(SequenceLayout.whole(lengths, 2**30))
 
 
 @pytest.mark.parametrize("field", [Segments, Positions])

@@ -15,7 +15,7 @@ from spiral_stream.fields.labels import Labels, ShiftedLabels
 from spiral_stream.fields.pad import Pad, PadMask
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
-from spiral_stream.fields.sequence import Placed, TokenField
+from spiral_stream.fields.sequence import SequenceLayout, TokenField
 from tests.fixtures.tokens import SENTINEL, Drawn, drawn, filled, ragged
 
 FIELDS: list[TokenField] = [
@@ -84,7 +84,7 @@ def test_threads_fill_one_batch_together() -> None:
     lengths = draw.integers(0, 900, 600)
     values = draw.integers(0, 50_000, int(lengths.sum())).astype(np.uint16)
     tokens = Ragged.of_flat(values, np.concatenate([[0], np.cumsum(lengths)]))
-    placed = Placed.whole(lengths, 896 + 5)
+    placed = SequenceLayout.whole(lengths, 896 + 5)
     whole = filled(Pad("t"), tokens, placed)
     out_BT = np.full_like(whole, -1)
 
@@ -101,7 +101,7 @@ def test_threads_fill_one_batch_together() -> None:
         assert not whole[i, lengths[i] :].any()
 
 
-def places(**changed: list[int] | int) -> Placed:
+def places(**changed: list[int] | int) -> SequenceLayout:
     found: dict[str, list[int] | int] = {
         "rows": [0, 0, 1],
         "starts": [0, 2, 0],
@@ -111,7 +111,7 @@ def places(**changed: list[int] | int) -> Placed:
         "T": 4,
     }
     found |= changed
-    return Placed(**{k: np.array(v, dtype=np.int64) if isinstance(v, list) else v for k, v in found.items()})
+    return SequenceLayout(**{k: np.array(v, dtype=np.int64) if isinstance(v, list) else v for k, v in found.items()})
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def places(**changed: list[int] | int) -> Placed:
         (places(rows=[0, 0], starts=[0, 2], offsets=[0, 0], lengths=[2, 2]), "the arrays differ in length"),
     ],
 )
-def test_placements_that_cannot_be_are_named(placed: Placed, says: str) -> None:
+def test_placements_that_cannot_be_are_named(placed: SequenceLayout, says: str) -> None:
     tokens = ragged([np.array([1, 2], dtype=np.uint16)] * 3)
 
     with pytest.raises(ValueError, match=says):
@@ -139,7 +139,7 @@ def test_a_sequence_off_its_alignment_is_refused() -> None:
     tokens = replace(tokens, addresses=tokens.addresses + np.uint64(2))
 
     with pytest.raises(ValueError, match="piece 0: its sequence is not aligned to its items"):
-        filled(Pad("t"), tokens, Placed.whole(np.array([2]), 2))
+        filled(Pad("t"), tokens, SequenceLayout.whole(np.array([2]), 2))
 
 
 def test_item_sizes_other_than_integers_have_are_refused() -> None:
@@ -147,12 +147,12 @@ def test_item_sizes_other_than_integers_have_are_refused() -> None:
     tokens = replace(tokens, item_bytes=np.array([3], dtype=np.uint8))
 
     with pytest.raises(ValueError, match="piece 0: its items are not of 1, 2, 4 or 8 bytes"):
-        filled(Pad("t"), tokens, Placed.whole(np.array([2]), 2))
+        filled(Pad("t"), tokens, SequenceLayout.whole(np.array([2]), 2))
 
 
 def test_places_are_int64() -> None:
     with pytest.raises(ValueError, match=r"lengths is int32 of shape \[2\]. Give int64 of shape \[2\]"):
-        Placed.whole(np.array([1, 2], dtype=np.int32), 4)
+        SequenceLayout.whole(np.array([1, 2], dtype=np.int32), 4)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_token_that_does_not_fit_is_refused_by_its_row(field: type[Pad], dtype
     tokens = ragged([np.array([1, 2], dtype=kind), wrong, wrong])
 
     with pytest.raises(DataError, match=f"a token does not fit dtype {dtype}; .* Ask for int64") as caught:
-        filled(field("t", dtype=dtype), tokens, Placed.whole(np.array([2, 41, 41]), 48))
+        filled(field("t", dtype=dtype), tokens, SequenceLayout.whole(np.array([2, 41, 41]), 48))
     assert caught.value.row == 1
 
 
@@ -207,5 +207,8 @@ def test_they_are_not_filled_from_values_alone() -> None:
 def test_an_empty_batch_is_an_empty_array() -> None:
     nothing = np.empty(0, dtype=np.int64)
 
-    assert filled(Pad("t"), ragged([]), Placed.whole(nothing, 128)).shape == (0, 128)
-    assert filled(Pad("t"), ragged([np.empty(0, np.uint16)]), Placed.whole(np.zeros(1, np.int64), 0)).shape == (1, 0)
+    assert filled(Pad("t"), ragged([]), SequenceLayout.whole(nothing, 128)).shape == (0, 128)
+    assert filled(Pad("t"), ragged([np.empty(0, np.uint16)]), SequenceLayout.whole(np.zeros(1, np.int64), 0)).shape == (
+        1,
+        0,
+    )

@@ -141,7 +141,7 @@ def test_what_many_small_relations_take_together_is_told_and_bounded(monkeypatch
     for room in (unasked, kept_columns):
         monkeypatch.setattr(room, "LOOKED_AT_ROWS", 100)  # each relation has fewer
     with registered([30] * 5, ["parquet"]) as catalog:
-        monkeypatch.setattr(unasked, "TOLD_CPU_S", 0.0)
+        monkeypatch.setattr(unasked, "WARN_CPU_S", 0.0)
         with pytest.warns(
             sp.SpiralWarning, match="makes columns of a, id, text now, which later ones read: 150 rows"
         ) as told:
@@ -149,7 +149,7 @@ def test_what_many_small_relations_take_together_is_told_and_bounded(monkeypatch
         assert len(told) == 1
         forget(catalog)
         monkeypatch.setattr(unasked, "MOST_BYTES", 150 * 8 + 1)  # room for the narrow one alone
-        monkeypatch.setattr(unasked, "TOLD_CPU_S", 1e9)
+        monkeypatch.setattr(unasked, "WARN_CPU_S", 1e9)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             bounded = stream(catalog, range(5), None)

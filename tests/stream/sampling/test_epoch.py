@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.sampling.epoch import EpochOrder, Places
+from spiral_stream.sampling.epoch import EpochOrder, StreamRows
 from spiral_stream.sampling.mixing.mixture import Mixture
 from spiral_stream.sampling.mixing.remainder import LeftOver
 from spiral_stream.sampling.order import Order, Population
@@ -42,7 +42,7 @@ def test_streams_go_through_their_passes_row_by_row(
     epochs = order_of(populate, order, sizes, quotas)
     seen: list[list[tuple[int, int]]] = [[] for _ in sizes]
     for epoch in range(3):
-        places = epochs.places(epoch, everything(epochs))
+        places = epochs.stream_rows(epoch, everything(epochs))
         for stream, row, number in zip(places.streams, places.rows, places.passes, strict=True):
             seen[stream].append((int(number), int(row)))
     for size, quota, own in zip(sizes, quotas, seen, strict=True):
@@ -59,7 +59,7 @@ def test_a_row_is_found_where_it_stands(
 ) -> None:
     quotas = [data.draw(st.integers(1, 70)) for _ in sizes] if mixed else None
     epochs = order_of(populate, order, sizes if mixed else sizes[:1], quotas)
-    places = epochs.places(epoch, everything(epochs))
+    places = epochs.stream_rows(epoch, everything(epochs))
     stream = data.draw(st.integers(0, len(sizes) - 1)) if mixed else 0
     row = data.draw(st.integers(0, sizes[stream] - 1))
 
@@ -72,11 +72,11 @@ def test_what_else_is_asked_does_not_matter(
     populate: Populate, data: st.DataObject, sizes: list[int], order: Order
 ) -> None:
     epochs = order_of(populate, order, sizes, [2 * n for n in sizes])
-    whole = epochs.places(1, everything(epochs))
+    whole = epochs.stream_rows(1, everything(epochs))
     some = np.array(data.draw(st.lists(st.integers(0, epochs.total - 1), max_size=20)), dtype=np.int64)
     asked = some.astype(np.uint64)
 
-    places = epochs.places(1, asked)
+    places = epochs.stream_rows(1, asked)
     wanted = whole.take(some)
     for name in ("streams", "rows", "passes"):
         assert getattr(places, name).tolist() == getattr(wanted, name).tolist()
@@ -91,7 +91,7 @@ def test_a_carried_stream_goes_on_with_what_was_left(
     left_over = LeftOver(tuple((use, 1) for use in sorted(left)), 41)
     population = populate([(0, sizes)], stream="s0")
     epochs = EpochOrder(sp.GlobalShuffle(seed=1), [population], Mixture(5, [quota]), [left_over])
-    found = epochs.places(0, everything(epochs))
+    found = epochs.stream_rows(0, everything(epochs))
 
     uses = np.array([*sorted(left), *range(41, 41 + quota)][:quota])
     wanted = []
@@ -109,7 +109,7 @@ def test_a_carried_stream_goes_on_with_what_was_left(
 
 def test_without_a_mixture_the_pass_is_the_epoch(populate: Populate) -> None:
     epochs = order_of(populate, sp.GlobalShuffle(seed=3), [9], None)
-    places = epochs.places(4, everything(epochs))
+    places = epochs.stream_rows(4, everything(epochs))
 
     assert sorted(places.rows.tolist()) == list(range(9))
     assert set(places.passes.tolist()) == {4}
@@ -119,7 +119,7 @@ def test_without_a_mixture_the_pass_is_the_epoch(populate: Populate) -> None:
 @pytest.mark.parametrize("quotas", [None, [3, 4]])
 def test_no_positions_are_no_places(populate: Populate, quotas: list[int] | None) -> None:
     epochs = order_of(populate, sp.GlobalShuffle(seed=3), [9, 2][: 1 if quotas is None else 2], quotas)
-    nothing = epochs.places(0, np.empty(0, dtype=np.uint64))
+    nothing = epochs.stream_rows(0, np.empty(0, dtype=np.uint64))
 
     assert len(nothing) == 0
-    assert len(Places.concat([nothing, nothing])) == 0
+    assert len(StreamRows.concat([nothing, nothing])) == 0

@@ -14,7 +14,7 @@ numbers = st.integers(1, 6)
 def test_each_rank_has_one_place_and_rank_0_the_first(nodes: int, each: int) -> None:
     found = Nodes(nodes * each, each)
 
-    places = [found.place_of(rank) for rank in range(nodes * each)]
+    places = [found.turn_of(rank) for rank in range(nodes * each)]
 
     assert sorted(places) == list(range(nodes * each))
     assert [found.rank_at(place) for place in places] == list(range(nodes * each))
@@ -30,7 +30,7 @@ def test_each_node_reads_its_own_lanes(nodes: int, each: int, merge: int, times:
     for step in range(steps):
         for rank in range(nodes * each):
             begin = first + step * found.world_size * merge  # a run may resume at any batch
-            for number in batches_of(found.place_of(rank), begin, merge):
+            for number in batches_of(found.turn_of(rank), begin, merge):
                 turn = lanes.turn(number, long)
                 assert turn is not None
                 read[rank // each].add(turn[0])

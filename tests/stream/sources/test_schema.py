@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.schema import columns, declared, need_kept_names
+from spiral_stream.sources.schema import columns, declared, need_column_names
 
 PLAIN = st.sampled_from(
     [
@@ -75,6 +75,6 @@ def test_what_is_no_schema_is_refused(schema: object, said: str) -> None:
 
 @pytest.mark.parametrize("name", ["*", "a`b", "a.b", "", "_rowid"])
 def test_names_that_lance_does_not_read_are_refused(name: str) -> None:
-    need_kept_names(["**", "a *", "n"], "Jsonl", "Leave it out")
+    need_column_names(["**", "a *", "n"], "Jsonl", "Leave it out")
     with pytest.raises(SourceError, match=r"Jsonl: a column is called .*Leave it out"):
-        need_kept_names(["n", name], "Jsonl", "Leave it out")
+        need_column_names(["n", name], "Jsonl", "Leave it out")

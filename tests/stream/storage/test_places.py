@@ -22,7 +22,7 @@ from spiral_stream.storage.objects import Objects
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import need_values, options_of, use_storage
 from spiral_stream.storage.store import Get, Got
-from spiral_stream.storage.uri import joined, place_of
+from spiral_stream.storage.uri import joined, parse_uri
 from tests.fixtures import stores
 from tests.fixtures.fault_proxy import FaultProxy, fault_proxy
 
@@ -30,12 +30,12 @@ from tests.fixtures.fault_proxy import FaultProxy, fault_proxy
 @pytest.mark.parametrize("key", ["a//b", "/a", "./a", "a/./b", "a/../b", "..", "a/.."])
 def test_keys_that_clients_take_for_others_are_refused(key: str) -> None:
     with pytest.raises(SourceError, match="keys with an empty part"):
-        place_of(f"s3://bucket/{key}")
+        parse_uri(f"s3://bucket/{key}")
 
 
 @pytest.mark.parametrize("key", ["a/b", "a/", "a.b/.c", "...", "a/..b", ""])
 def test_keys_that_stand_for_themselves_are_kept(key: str) -> None:
-    assert place_of(f"s3://bucket/{key}").key == key
+    assert parse_uri(f"s3://bucket/{key}").key == key
 
 
 def test_a_relative_reference_with_an_empty_part_names_no_other_object() -> None:
@@ -136,7 +136,7 @@ def test_whoever_waits_for_a_store_is_told_before_the_deadline(
     doing: str, silent: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patience, "TELL_AFTER_S", 0.2)
-    monkeypatch.setattr(patience, "_TOLD", {})
+    monkeypatch.setattr(patience, "_WARNED", {})
     (tmp_path / "file").write_bytes(b"some")
     options = stores.options(silent.address) | {"client_retry_timeout": "1", "timeout": "1s"}
     use_storage("mute", prefix="s3://mute", **options)
@@ -158,7 +158,7 @@ def test_whoever_waits_for_a_store_is_told_before_the_deadline(
 
 def test_nobody_is_told_while_a_list_is_worked_on(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "TELL_AFTER_S", 0.2)
-    monkeypatch.setattr(patience, "_TOLD", {})
+    monkeypatch.setattr(patience, "_WARNED", {})
     root = f"s3://{stores.new_bucket(s3_endpoint)}"
     use_storage("listed", prefix=root, **stores.options(s3_endpoint))
     store = Objects(root, options_of(f"{root}/"))
@@ -168,7 +168,7 @@ def test_nobody_is_told_while_a_list_is_worked_on(s3_endpoint: str, monkeypatch:
         warnings.simplefilter("error")
         for _ in store.list(""):
             time.sleep(0.3)
-    assert not patience._TOLD
+    assert not patience._WARNED
     use_storage("listed", prefix=root)
 
 
@@ -217,12 +217,12 @@ def test_a_store_that_answers_a_byte_a_second_is_named_in_time(s3_endpoint: str,
 
 def test_the_wait_begins_anew_with_each_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "TELL_AFTER_S", 1.0)
-    monkeypatch.setattr(patience, "_TOLD", {})
+    monkeypatch.setattr(patience, "_WARNED", {})
     with patience.Patience().telling("s3://parts/key") as answered:
         for _ in range(6):
             time.sleep(0.3)
             answered()
-        assert not patience._TOLD
+        assert not patience._WARNED
         with pytest.warns(sp.SpiralWarning, match="s3://parts has not answered"):
             time.sleep(1.5)
 

@@ -19,7 +19,7 @@ from spiral_stream.errors import SourceError
 from spiral_stream.storage.faults import ChangedError, NotThereError
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import profile_names, use_storage
-from spiral_stream.storage.store import Get, Got, Store, runs_of, what_differs
+from spiral_stream.storage.store import Get, Got, Store, coalesced, what_differs
 from tests.fixtures import stores
 
 
@@ -103,7 +103,7 @@ def test_a_prefix_lists_what_lies_below_it(place: tuple[Store, str]) -> None:
 
 def test_neighbours_are_one_request() -> None:
     wanted = [Get("k", 1_000_000, 10), Get("k", 0, 10), Get("j", 0, 10), Get("k", 500, 10), Get("j"), Get("k", 3, 2)]
-    assert sorted(map(sorted, runs_of(wanted))) == [[0], [1, 3, 5], [2], [4]]
+    assert sorted(map(sorted, coalesced(wanted))) == [[0], [1, 3, 5], [2], [4]]
 
 
 # ---- web servers

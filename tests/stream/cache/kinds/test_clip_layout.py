@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiral_stream.cache.kinds.clip_layout import BESIDE, Clips, bytes_at, pack
+from spiral_stream.cache.kinds.clip_layout import NARROW, Clips, bytes_at, pack
 from spiral_stream.cache.kinds.kind import Rows
 from spiral_stream.decoders.video.frame_selection import ClipSegment, FrameSelection
 from spiral_stream.errors import CacheError, DataError
@@ -17,7 +17,7 @@ MS = 1_000
 def clip(payload: bytes, pictures: int, *, short: bool = False) -> Clips:
     """One clip, as a cache gives it."""
     clips = Clips(1)
-    beside = dict(zip(BESIDE, np.array([[1], [1], [pictures], [short]], dtype=np.int32), strict=True))
+    beside = dict(zip(NARROW, np.array([[1], [1], [pictures], [short]], dtype=np.int32), strict=True))
     clips.put_rows(np.array([0]), Rows(payload, np.array([len(payload)]), {}, beside, 0))
     return clips
 
@@ -66,13 +66,13 @@ def test_clips_of_several_owners_stay_apart() -> None:
         b"".join(pack([bytes([k]) * (k + 1)], ClipSegment(0, 1, 0, 1), np.array([0]), chosen=True)) for k in range(3)
     ]
     clips = Clips(3)
-    beside = {name: np.ones(2, dtype=np.int32) for name in BESIDE}
+    beside = {name: np.ones(2, dtype=np.int32) for name in NARROW}
     clips.put_rows(
         np.array([2, 0]),
         Rows(payloads[2] + payloads[0], np.array([*map(len, (payloads[2], payloads[0]))]), {}, beside, 0),
     )
     held = np.frombuffer(payloads[1], dtype=np.uint8)
-    one = {name: np.ones(1, dtype=np.int32) for name in BESIDE}
+    one = {name: np.ones(1, dtype=np.int32) for name in NARROW}
     clips.put(np.array([1]), np.array([held.ctypes.data], dtype=np.uint64), np.array([len(held)]), one, held)
 
     assert [read(clips, FrameSelection(1), at=at)[0] for at in range(3)] == [[bytes([k]) * (k + 1)] for k in range(3)]
@@ -111,7 +111,7 @@ def test_a_clip_kept_for_another_number_of_frames_is_refused() -> None:
 def test_too_short_a_segment_is_dropped_by_name() -> None:
     payload = b"".join(pack([b"a"], ClipSegment(0, 1, 0, 40 * MS), np.array([0]), chosen=False))
     clips = Clips(2)
-    beside = {name: np.ones(2, dtype=np.int32) for name in BESIDE}
+    beside = {name: np.ones(2, dtype=np.int32) for name in NARROW}
     clips.put_rows(np.arange(2), Rows(payload * 2, np.full(2, len(payload)), {}, beside, 0))
 
     with pytest.raises(DataError, match="filter on frame_count") as raised:

@@ -179,8 +179,8 @@ def test_a_short_clip_repeats_frames_that_are_kept_once(
 
     assert [number_of(frame[:, :, 0]) for frame in out[0]] == numbers
     assert was_short.tolist() == [True]
-    assert rows.beside["frames"].tolist() == [5]
-    assert rows.beside["short"].tolist() == [1]
+    assert rows.narrow["frames"].tolist() == [5]
+    assert rows.narrow["short"].tolist() == [1]
 
 
 def test_a_random_start_keeps_the_segment_and_serves_every_length(folder: Path) -> None:
@@ -190,9 +190,9 @@ def test_a_random_start_keeps_the_segment_and_serves_every_length(folder: Path) 
     rows = wide.keep_rows(table, str(folder))
 
     assert wide.fingerprint == narrow.fingerprint
-    assert rows.beside["frames"].tolist() == [12]
+    assert rows.narrow["frames"].tolist() == [12]
     fly = in_memory(narrow.keep_rows(table, str(folder), np.array([0.9])))
-    assert fly.beside["frames"].tolist() == [3]
+    assert fly.narrow["frames"].tolist() == [3]
     whole = rendered(narrow, in_memory(rows), [0.9], (Resize((64, 96)),), [0])[0]
     assert np.array_equal(whole, rendered(narrow, fly, [0.9], (Resize((64, 96)),), [0])[0])
 
@@ -209,7 +209,7 @@ def test_clips_come_back_from_disk(folder: Path, tmp_path: Path) -> None:
     assert shard is not None
     found = shard.find(np.array([4, 1]))
     clips = Clips(2)
-    clips.put(np.arange(2), *shard.locate(found), {name: a[found] for name, a in shard.beside.items()}, shard)
+    clips.put(np.arange(2), *shard.locate(found), {name: a[found] for name, a in shard.narrow.items()}, shard)
 
     from_disk = rendered(made, clips, [0.0, 0.0], (Resize((40, 40)),), [0, 0])[0]
     assert np.array_equal(from_disk[::-1], rendered(made, in_memory(rows), [0.0, 0.0], (Resize((40, 40)),), [0, 0])[0])
@@ -332,7 +332,7 @@ def test_a_damaged_jpeg_of_the_cache_is_refused_by_name(
 def test_pixels_of_another_size_are_refused_by_name(folder: Path) -> None:
     made = kind(FrameSelection(2), Frames())
     rows = made.keep_rows(rows_of(["0.mp4"]), str(folder))
-    clips = in_memory(replace(rows, beside={**rows.beside, "height": rows.beside["height"] * 2}))
+    clips = in_memory(replace(rows, narrow={**rows.narrow, "height": rows.narrow["height"] * 2}))
 
     with pytest.raises(CacheError, match="not of its height and width"):
         rendered(made, clips, [0.0], (Resize((64, 96)),), [0])

@@ -9,7 +9,7 @@ import pytest
 
 from spiral_stream.cache.kinds import probes
 from spiral_stream.cache.kinds.probes import Probes, index_of
-from spiral_stream.cache.kinds.video_index import BESIDE, IndexKind
+from spiral_stream.cache.kinds.video_index import NARROW, IndexKind
 from spiral_stream.decoders.video.frame_selection import FrameSelection, segment_of
 from spiral_stream.decoders.video.probe import probe
 from spiral_stream.decoders.video.video_index import VideoIndex
@@ -71,9 +71,9 @@ def test_rows_are_indexes_with_what_statistics_ask_beside(folder: Path) -> None:
     assert long is not None
     assert turned is not None
     assert long.to_bytes() == index_of(located(folder / "long.mp4")).to_bytes()
-    assert set(rows.beside) == set(BESIDE)
-    assert all(values.dtype == np.int32 for values in rows.beside.values())
-    assert {name: values.tolist() for name, values in rows.beside.items()} == {
+    assert set(rows.narrow) == set(NARROW)
+    assert all(values.dtype == np.int32 for values in rows.narrow.values())
+    assert {name: values.tolist() for name, values in rows.narrow.items()} == {
         "frames": [36, 24],
         "duration_ms": [1_500, 2_000],
         "height": [48, 64],
@@ -103,7 +103,7 @@ def test_a_row_that_names_a_segment_keeps_the_part_it_needs(folder: Path) -> Non
     whole = index_of(located(folder / "long.mp4"))
 
     assert kind.columns == ("clip", "start_time_ms", "duration_ms")
-    assert rows.beside["frames"].tolist() == [36] * 4  # of the file
+    assert rows.narrow["frames"].tolist() == [36] * 4  # of the file
     for (start, duration), part in zip(times, payloads(rows), strict=True):
         assert part is not None
         of_whole = segment_of(whole.times_F, whole.duration, start, duration)
@@ -127,7 +127,7 @@ def test_bad_rows_are_refused_with_their_reason_and_the_others_kept(folder: Path
     assert "beyond the end" in rows.refused[1]
     assert "null" in rows.refused[3]
     assert rows.sizes.astype(bool).tolist() == [False, False, True, False]
-    assert rows.beside["frames"].tolist() == [0, 0, 36, 0]
+    assert rows.narrow["frames"].tolist() == [0, 0, 36, 0]
     assert IndexKind("clips", "clip").keep_rows(table([None, "long.mp4"]), str(folder)).refused.keys() == {0}
 
 

@@ -30,7 +30,7 @@ def everything(store: CacheStore) -> dict[str, Any]:
         addresses, sizes = shard.locate(at[at >= 0])
         reader.verify(addresses, sizes)
         rows = [ctypes.string_at(int(a), int(n)) for a, n in zip(addresses, sizes, strict=True)]
-        beside = {name: values[at[at >= 0]].tolist() for name, values in shard.beside.items()}
+        beside = {name: values[at[at >= 0]].tolist() for name, values in shard.narrow.items()}
         out[key] = (at.tolist(), rows, beside, [shard.refused(int(each)) for each in at[at >= 0]])
     return out
 

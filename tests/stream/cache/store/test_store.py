@@ -90,7 +90,7 @@ def test_what_is_stored_is_found_in_any_order(
         else:
             assert shard.refused(at) is None
             assert stored(shard, at) == payload(offset)
-            assert int(shard.beside["width"][at]) == 7
+            assert int(shard.narrow["width"][at]) == 7
 
 
 def test_payload_is_packed_in_one_blob_file_that_is_mapped(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.derived.derivation import ShardRows
 from spiral_stream.derived.kinds.column import FIXED, LIST, TEXT, Column, fewest_bytes, form_of, item_of
-from spiral_stream.derived.kinds.gather import KeptColumn
+from spiral_stream.derived.kinds.gather import NarrowColumn
 from spiral_stream.fields.ragged import Ragged
 from tests.fixtures.examples import few
 from tests.fixtures.named_shards import Shards, kept_column, shard_places
@@ -153,8 +153,8 @@ def identical(found: pa.Array, wanted: pa.Array) -> bool:
     return repr(found.to_pylist()) == repr(wanted.to_pylist()) and found.null_count == wanted.null_count
 
 
-def need_copied(kept: KeptColumn, shards: Any, offsets: Any, wanted: pa.Array) -> None:
-    """Check that rows are copied to their place as `KeptColumn.arrow` holds them."""
+def need_copied(kept: NarrowColumn, shards: Any, offsets: Any, wanted: pa.Array) -> None:
+    """Check that rows are copied to their place as `NarrowColumn.arrow` holds them."""
     if form_of(wanted.type) == TEXT:
         texts, nbytes = kept.texts(shards, offsets)
         assert (texts, nbytes) == (wanted.to_pylist(), wanted.nbytes)

@@ -9,8 +9,8 @@ from spiral_stream.derived.kinds.column_facts import (
     REGISTERS,
     STEPS,
     estimated_distinct,
-    places_of_points,
-    quantile_places,
+    points_at,
+    quantile_points,
     registers_of,
 )
 
@@ -53,12 +53,12 @@ def test_distinct_values_are_estimated_within_four_standard_errors() -> None:
 )
 def test_quartiles_are_wrong_by_few_ranks(shards: list[list[int]], repeats: int) -> None:
     values = [np.sort(np.array(shard * repeats, np.int64)) for shard in shards]
-    kept = [shard[places_of_points(len(shard))] for shard in values]
+    kept = [shard[points_at(len(shard))] for shard in values]
     points, rows = np.array([len(each) for each in kept]), np.array([len(each) for each in values])
     joined, every = np.concatenate(kept), np.sort(np.concatenate(values))
 
     weights = np.repeat(rows / np.maximum(points, 1), points)
-    found = joined[quantile_places(np.argsort(joined, kind="stable"), weights, int(rows.sum()))]
+    found = joined[quantile_points(np.argsort(joined, kind="stable"), weights, int(rows.sum()))]
 
     assert (found[0], found[4]) == (every[0], every[-1])
     assert points.max() <= STEPS + 1

@@ -86,7 +86,7 @@ def test_what_a_dead_builder_of_the_same_folder_has_is_free_at_once(tmp_path: Pa
     dead = machine(tmp_path, "a")
     assert dead.take_all([1, 2]) == [True, True]
     dead._ended.set()
-    dead._own.close()
+    dead._local.close()
     again = machine(tmp_path, "a")
     assert again.is_free(1)
     assert again.take_all([1, 2]) == [True, True]

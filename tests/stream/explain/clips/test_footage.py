@@ -10,7 +10,7 @@ from tests.stream.explain import footages
 
 
 def test_over_read_is_frames_decoded_per_frame_kept() -> None:
-    assert Footage(kept=[4, 4], decoded=[10, 30]).over_read == 5
+    assert Footage(needed_frames=[4, 4], decoded=[10, 30]).over_read == 5
     assert Footage().over_read == 0
 
 
@@ -18,7 +18,7 @@ def test_over_read_is_frames_decoded_per_frame_kept() -> None:
     ("found", "whole"),
     [
         (Footage(total=10, indexed=10), True),
-        (Footage(total=10, kept_rows=10), True),
+        (Footage(total=10, cached_rows=10), True),
         (Footage(total=10, indexed=9), False),
         (Footage(total=10, indexed=10, planned=5, out_of_file=True), False),
         (Footage(total=10, indexed=10, planned=9, refused=["bad"], out_of_file=True), True),
@@ -52,5 +52,5 @@ def test_without_cache_and_index_only_the_relations_own_column_speaks(
         found = footage(seen[0], clip)
 
     assert found.total > 20 >= found.rows == found.counted > 0
-    assert (found.kept_rows, found.indexed, found.planned, found.known) == (0, 0, 0, 0)
+    assert (found.cached_rows, found.indexed, found.planned, found.known) == (0, 0, 0, 0)
     assert not found.whole

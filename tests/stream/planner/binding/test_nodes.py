@@ -42,13 +42,13 @@ class Mesh:
 
 
 def test_a_rank_has_its_own_place_where_nothing_is_bound() -> None:
-    assert settled(LANES, rank=5, world_size=8).place == 5
-    assert settled(LANES, rank=5, world_size=8, ranks_per_node=4).place == 3
+    assert settled(LANES, rank=5, world_size=8).turn == 5
+    assert settled(LANES, rank=5, world_size=8, ranks_per_node=4).turn == 3
 
 
 def test_auto_takes_what_torchrun_says(torchrun: pytest.MonkeyPatch) -> None:
     assert settled(LANES, ranks_per_node="auto").ranks_per_node == 4
-    assert settled(LANES, ranks_per_node=2).place == 6  # the second rank of node 2 of 4
+    assert settled(LANES, ranks_per_node=2).turn == 6  # the second rank of node 2 of 4
     torchrun.setenv("GROUP_RANK", "0")
     with pytest.raises(BindError, match=r"rank 5 runs on node 0 .* leave ranks_per_node unbound"):
         settled(LANES, ranks_per_node="auto")
@@ -96,4 +96,4 @@ def test_lanes_that_cannot_be_dealt_to_nodes_are_refused_with_a_number_that_can(
             settled(LANES, ranks_per_node=value)
     with pytest.raises(PlanError, match=r"may not depend on where it runs.*lanes=12, and bind\(ranks_per_node=8\)"):
         DataParallel(0, 1, lanes="nodes")  # type: ignore[arg-type]  # as some would write it
-    assert settled(SAMPLE, rank=3, world_size=8, ranks_per_node=8).place == 3  # one node has all lanes
+    assert settled(SAMPLE, rank=3, world_size=8, ranks_per_node=8).turn == 3  # one node has all lanes

@@ -16,7 +16,7 @@ from spiral_stream.errors import DamageError
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.planner.columns.mixed_columns import MixedColumns
 from spiral_stream.planner.columns.streams import read
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 from tests.fixtures.examples import few
 from tests.fixtures.named_shards import flip
 
@@ -86,7 +86,7 @@ def test_one_gather_gives_what_each_stream_reads(
     streams = stream.stages.streams
     of = data.draw(st.lists(st.integers(0, len(streams) - 1), min_size=samples, max_size=samples))
     rows = [data.draw(st.integers(0, streams[k].selected.total - 1)) for k in of]
-    places = Places(np.array(of, np.int64), np.array(rows, np.uint64), np.zeros(samples, np.uint64))
+    places = StreamRows(np.array(of, np.int64), np.array(rows, np.uint64), np.zeros(samples, np.uint64))
     mixed = MixedColumns(streams)
 
     found = mixed.read(places, NAMES, ragged)

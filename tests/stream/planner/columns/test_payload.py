@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.catalog.relation.reader import OpenRelation
-from spiral_stream.planner.columns.payload import Payload, own_payload, payload_of
+from spiral_stream.planner.columns.payload import Payload, base_payload, payload_of
 from spiral_stream.planner.lower import lower
 from spiral_stream.planner.stages import Stages
 
@@ -93,7 +93,7 @@ def test_what_is_computed_lies_nowhere(stages: Stages) -> None:
 
 def test_columns_of_the_owning_relation_need_no_plan_to_name_them(stages: Stages) -> None:
     stream = stages.streams[0]
-    payload = own_payload(stream.selected, stream.base, "at")
+    payload = base_payload(stream.selected, stream.base, "at")
 
     assert sum(len(work.offsets) for work in payload.needed()) == stream.selected.total
     assert payload.ordinals(np.array([0], np.uint64)).tolist() == [1]

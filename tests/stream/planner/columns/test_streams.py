@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.planner.columns.streams import StreamStage, fetch, ordinals, split
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 from tests.fixtures.texts import documents, make_catalog, mixed
 
 SIZES = {"a": 20, "b": 7, "one": 1}
@@ -27,7 +27,7 @@ def test_columns_come_in_the_order_asked(streams: tuple[StreamStage, ...], picks
     sizes = list(SIZES.values())
     rows = [int(part * sizes[k]) for k, part in picks]
     nothing = np.zeros(len(picks), dtype=np.uint64)
-    places = Places(np.array([k for k, _ in picks], dtype=np.int32), np.array(rows, dtype=np.uint64), nothing)
+    places = StreamRows(np.array([k for k, _ in picks], dtype=np.int32), np.array(rows, dtype=np.uint64), nothing)
 
     table = fetch(streams, places, ["sample_id", "size", "stream_id"])
 
@@ -41,7 +41,7 @@ def test_columns_come_in_the_order_asked(streams: tuple[StreamStage, ...], picks
 @given(of=st.lists(st.integers(0, 5), max_size=40))
 def test_split_says_where_each_stream_stands(of: list[int]) -> None:
     nothing = np.zeros(len(of), dtype=np.uint64)
-    found = split(Places(np.array(of, dtype=np.int32), nothing, nothing))
+    found = split(StreamRows(np.array(of, dtype=np.int32), nothing, nothing))
 
     assert [stream for stream, _ in found] == sorted(set(of))
     for stream, at in found:

@@ -320,7 +320,7 @@ def test_old_versions_of_a_catalogs_tables_go(catalog: sp.Catalog, monkeypatch: 
         return [each for each in catalog.caches(remove_dead=remove_dead) if each.kind == "table"]
 
     assert table() == []  # somebody may read them
-    monkeypatch.setattr(database, "KEPT_FOR", NOW)
+    monkeypatch.setattr(database, "READABLE_FOR", NOW)
     (before,) = table()
     (removed,) = table(remove_dead=True)
 

@@ -14,7 +14,7 @@ from spiral_stream.planner.selection.late_columns import (
     FetchedColumns,
     Right,
     in_memory,
-    place_of,
+    leaf_of,
     right_leaf,
     substitute,
 )
@@ -82,8 +82,8 @@ def test_where_every_row_misses_the_right_side_is_null_and_not_asked() -> None:
 
 @given(st.integers(0, 99), st.text(min_size=1).filter(lambda name: "\0" not in name))
 def test_a_leaf_tells_whose_it_is_whatever_the_name(k: int, name: str) -> None:
-    assert place_of(right_leaf(k, name)) == (k, name)
-    assert place_of(name) == (None, name)
+    assert leaf_of(right_leaf(k, name)) == (k, name)
+    assert leaf_of(name) == (None, name)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.errors import SourceError
-from spiral_stream.planner.selection.narrow_columns import KeptRelation, MappedColumn
+from spiral_stream.planner.selection.narrow_columns import MappedColumn, NarrowSource
 
 DOCUMENTS = 600
 
@@ -73,7 +73,7 @@ def test_a_filter_and_a_shuffle_read_the_documents_that_they_name(catalog: sp.Ca
 
 def test_ids_are_addresses_in_the_files_and_no_piece_is_made(catalog: sp.Catalog, tmp_path: Path) -> None:
     with OpenRelation(catalog.entry("files")) as relation:
-        kept = KeptRelation(relation, tmp_path)
+        kept = NarrowSource(relation, tmp_path)
         kept.keep(["tokens"], DOCUMENTS)
         column = kept.column("tokens")
         at = kept.located(np.arange(DOCUMENTS, dtype=np.uint64)[::-1].copy())
@@ -93,7 +93,7 @@ def test_ids_are_addresses_in_the_files_and_no_piece_is_made(catalog: sp.Catalog
 
 def test_other_readers_have_no_columns_in_place(catalog: sp.Catalog) -> None:
     with OpenRelation(catalog.entry("lists")) as relation:
-        assert relation.in_place == frozenset()
+        assert relation.mapped_lists == frozenset()
         with pytest.raises(SourceError, match=r"does not lie in mapped files\. Use fetch"):
             relation.spans(np.array([0], np.uint64), "tokens")
 

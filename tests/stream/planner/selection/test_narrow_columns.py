@@ -22,7 +22,7 @@ from spiral_stream.expr import Col, bind, col
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.planner.selection import narrow_columns as room
 from spiral_stream.planner.selection.late_columns import Columns
-from spiral_stream.planner.selection.narrow_columns import NARROW_BYTES, RARE, KeptColumns, KeptRelation
+from spiral_stream.planner.selection.narrow_columns import NARROW_BYTES, RARE, NarrowColumns, NarrowSource
 from tests.fixtures.named_shards import flip
 
 ROWS, FILES = 192, 3
@@ -65,12 +65,12 @@ def relation(tmp_path: Path) -> Iterator[OpenRelation]:
 
 
 @pytest.fixture
-def kept(relation: OpenRelation, tmp_path: Path) -> Callable[[], KeptRelation]:
+def kept(relation: OpenRelation, tmp_path: Path) -> Callable[[], NarrowSource]:
     """Opens the relation's kept columns anew, as the next process does."""
-    return lambda: KeptRelation(relation, tmp_path / "prepared")
+    return lambda: NarrowSource(relation, tmp_path / "prepared")
 
 
-def names_of(kept: KeptRelation) -> set[str]:
+def names_of(kept: NarrowSource) -> set[str]:
     return {name for name in kept.schema.names if name in kept}
 
 
@@ -92,7 +92,7 @@ def fetched(relation: OpenRelation, monkeypatch: pytest.MonkeyPatch) -> list[tup
     return found
 
 
-def test_narrow_columns_are_kept_unasked_and_payload_is_not(kept: Callable[[], KeptRelation]) -> None:
+def test_narrow_columns_are_kept_unasked_and_payload_is_not(kept: Callable[[], NarrowSource]) -> None:
     one = kept()
     one.keep(one.schema.names, ROWS)
 
@@ -105,7 +105,7 @@ def test_narrow_columns_are_kept_unasked_and_payload_is_not(kept: Callable[[], K
     names=st.lists(st.sampled_from(TABLE.column_names), unique=True),
 )
 def test_rows_are_those_of_the_source_whatever_is_kept(
-    kept: Callable[[], KeptRelation], relation: OpenRelation, rows: list[int], names: list[str]
+    kept: Callable[[], NarrowSource], relation: OpenRelation, rows: list[int], names: list[str]
 ) -> None:
     one = kept()
     one.keep(TABLE.column_names, ROWS)
@@ -121,7 +121,7 @@ def test_rows_are_those_of_the_source_whatever_is_kept(
     assert one.lengths("tokens", ordinals).tolist() == sizes
 
 
-def test_lists_come_as_addresses_where_they_are_kept_and_asked_so(kept: Callable[[], KeptRelation]) -> None:
+def test_lists_come_as_addresses_where_they_are_kept_and_asked_so(kept: Callable[[], NarrowSource]) -> None:
     one = kept()
     one.keep(["tokens", "holes"], ROWS)
     rows = np.array([5, 0, 6, 6], np.uint64)
@@ -136,7 +136,7 @@ def test_lists_come_as_addresses_where_they_are_kept_and_asked_so(kept: Callable
 
 @pytest.mark.parametrize(("read_rows", "made"), [(ROWS // RARE, True), (ROWS // RARE - 1, False)])
 def test_nothing_is_made_for_a_selection_of_few_rows(
-    kept: Callable[[], KeptRelation], read_rows: int, made: bool
+    kept: Callable[[], NarrowSource], read_rows: int, made: bool
 ) -> None:
     one = kept()
     one.keep(["id"], read_rows)
@@ -149,7 +149,7 @@ def test_nothing_is_made_for_a_selection_of_few_rows(
 
 
 def test_a_wide_column_of_many_bytes_waits_until_it_is_asked_for(
-    kept: Callable[[], KeptRelation], monkeypatch: pytest.MonkeyPatch
+    kept: Callable[[], NarrowSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "AUTO_BYTES", 128 * ROWS - 1)
     wide = ["vector", "long_tokens", "id", "tokens"]
@@ -167,7 +167,7 @@ def test_a_wide_column_of_many_bytes_waits_until_it_is_asked_for(
 
 
 def test_a_wide_column_of_just_enough_bytes_is_kept_unasked(
-    kept: Callable[[], KeptRelation], monkeypatch: pytest.MonkeyPatch
+    kept: Callable[[], NarrowSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "AUTO_BYTES", 128 * ROWS)
     one = kept()
@@ -176,7 +176,7 @@ def test_a_wide_column_of_just_enough_bytes_is_kept_unasked(
 
 
 def test_columns_of_few_bytes_a_row_are_kept_whatever_the_number_of_rows(
-    kept: Callable[[], KeptRelation], monkeypatch: pytest.MonkeyPatch
+    kept: Callable[[], NarrowSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "AUTO_BYTES", 0)
     one = kept()
@@ -185,7 +185,7 @@ def test_columns_of_few_bytes_a_row_are_kept_whatever_the_number_of_rows(
 
 
 def test_long_texts_are_looked_at_once(
-    kept: Callable[[], KeptRelation], fetched: list[tuple[str, ...]], tmp_path: Path
+    kept: Callable[[], NarrowSource], fetched: list[tuple[str, ...]], tmp_path: Path
 ) -> None:
     for _ in range(3):
         kept().keep(["text", "id"], ROWS)
@@ -196,7 +196,7 @@ def test_long_texts_are_looked_at_once(
     assert not RosterFile(tmp_path / "prepared", Column("text", pa.utf8())).path.exists()
 
 
-def test_what_is_built_is_not_looked_at_again(kept: Callable[[], KeptRelation], fetched: list[tuple[str, ...]]) -> None:
+def test_what_is_built_is_not_looked_at_again(kept: Callable[[], NarrowSource], fetched: list[tuple[str, ...]]) -> None:
     kept().keep(["name", "tokens", "id"], ROWS)
     assert fetched == [("name", "tokens")]
     for _ in range(2):
@@ -205,7 +205,7 @@ def test_what_is_built_is_not_looked_at_again(kept: Callable[[], KeptRelation], 
 
 
 def test_a_column_with_null_items_is_read_from_its_source(
-    kept: Callable[[], KeptRelation], fetched: list[tuple[str, ...]]
+    kept: Callable[[], NarrowSource], fetched: list[tuple[str, ...]]
 ) -> None:
     one = kept()
     one.keep(["holes"], ROWS)
@@ -219,7 +219,7 @@ def test_a_column_with_null_items_is_read_from_its_source(
 
 @pytest.mark.parametrize("file", ["roster.sealed.arrow", "*.sums"])
 def test_one_flipped_bit_is_named_and_mended_when_the_columns_are_opened(
-    kept: Callable[[], KeptRelation], tmp_path: Path, file: str
+    kept: Callable[[], NarrowSource], tmp_path: Path, file: str
 ) -> None:
     kept().keep(["id"], ROWS)
     (path,) = (tmp_path / "prepared").rglob(file)
@@ -233,7 +233,7 @@ def test_one_flipped_bit_is_named_and_mended_when_the_columns_are_opened(
 
 
 def test_one_flipped_bit_of_a_value_is_named_when_it_is_read_and_mended_by_the_next(
-    kept: Callable[[], KeptRelation], tmp_path: Path
+    kept: Callable[[], NarrowSource], tmp_path: Path
 ) -> None:
     kept().keep(["id"], ROWS)
     (path,) = (tmp_path / "prepared").rglob("*.piece")
@@ -249,7 +249,7 @@ def test_one_flipped_bit_of_a_value_is_named_when_it_is_read_and_mended_by_the_n
 
 
 def test_a_disk_that_damages_all_that_it_is_given_is_named(
-    kept: Callable[[], KeptRelation], monkeypatch: pytest.MonkeyPatch
+    kept: Callable[[], NarrowSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[Pieces] = []
 
@@ -264,7 +264,7 @@ def test_a_disk_that_damages_all_that_it_is_given_is_named(
 
 
 def test_of_many_parts_each_is_mapped_when_it_is_read(
-    kept: Callable[[], KeptRelation], monkeypatch: pytest.MonkeyPatch
+    kept: Callable[[], NarrowSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spiral_stream.derived.build.CHUNK_ROWS", 1)
     monkeypatch.setattr(room, "MAPPED_AT_ONCE", FILES - 1)
@@ -282,7 +282,7 @@ def test_of_many_parts_each_is_mapped_when_it_is_read(
     assert len(pieces.owners) == FILES
 
 
-def test_mean_bytes_are_those_of_all_rows(kept: Callable[[], KeptRelation]) -> None:
+def test_mean_bytes_are_those_of_all_rows(kept: Callable[[], NarrowSource]) -> None:
     one = kept()
     one.keep(["id", "name", "vector"], ROWS)
 
@@ -295,17 +295,17 @@ def test_mean_bytes_are_those_of_all_rows(kept: Callable[[], KeptRelation]) -> N
 SURVIVING = np.arange(ROWS, dtype=np.uint64)[::-3].copy()
 
 
-def plan(base: KeptRelation) -> KeptColumns:
+def plan(base: NarrowSource) -> NarrowColumns:
     """Every third row, last first, with a computed column."""
     twice = bind(col("id") * 2, TABLE.schema)
     env = {name: Col(name) for name in TABLE.column_names} | {"renamed": Col("tokens"), "twice": twice}
     schema = TABLE.schema.append(TABLE.schema.field("tokens").with_name("renamed"))
     schema = schema.append(pa.field("twice", pa.int64()))
     columns = Columns(base, lambda rows: SURVIVING[rows.astype(np.int64)], [], env, schema)
-    return KeptColumns({0: base}, columns)
+    return NarrowColumns({0: base}, columns)
 
 
-def test_columns_of_a_plan_are_kept_by_what_they_are_made_of(kept: Callable[[], KeptRelation]) -> None:
+def test_columns_of_a_plan_are_kept_by_what_they_are_made_of(kept: Callable[[], NarrowSource]) -> None:
     base = kept()
     own = plan(base)
     own.keep(["renamed", "twice", "text"], len(SURVIVING))
@@ -325,7 +325,7 @@ def test_columns_of_a_plan_are_kept_by_what_they_are_made_of(kept: Callable[[], 
 
 
 def test_lengths_of_lists_that_are_not_kept_are_read_once_for_everybody(
-    kept: Callable[[], KeptRelation], monkeypatch: pytest.MonkeyPatch
+    kept: Callable[[], NarrowSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = np.array([5, 0, 16, 3], np.uint64)
     scans: list[list[str]] = []
@@ -337,7 +337,7 @@ def test_lengths_of_lists_that_are_not_kept_are_read_once_for_everybody(
         expected = [len(TABLE[name][int(SURVIVING[row])].as_py() or ()) for row in rows.astype(int)]
         for _ in range(2):
             base = kept()
-            own = KeptColumns({0: base}, plan(base)._columns)
+            own = NarrowColumns({0: base}, plan(base)._columns)
             own.keep([], len(SURVIVING))
             lengths = own.lengths(name, rows)
             assert lengths is not None
@@ -347,7 +347,7 @@ def test_lengths_of_lists_that_are_not_kept_are_read_once_for_everybody(
     assert scans == [["holes"], ["tokens"]]
 
 
-def test_lengths_are_not_kept_for_few_rows(kept: Callable[[], KeptRelation]) -> None:
+def test_lengths_are_not_kept_for_few_rows(kept: Callable[[], NarrowSource]) -> None:
     base = kept()
     own = plan(base)
     own.keep([], ROWS // RARE - 1)
@@ -356,7 +356,7 @@ def test_lengths_are_not_kept_for_few_rows(kept: Callable[[], KeptRelation]) -> 
 
 
 def test_what_is_asked_for_is_built_and_said_with_its_relation(
-    kept: Callable[[], KeptRelation], monkeypatch: pytest.MonkeyPatch
+    kept: Callable[[], NarrowSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "AUTO_BYTES", 0)
     base = kept()

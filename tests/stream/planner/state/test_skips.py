@@ -29,11 +29,11 @@ def test_batches_are_those_that_were_named(numbers: list[tuple[int, list[int]]])
     skips = record(numbers)
     for epoch in range(3):
         named = {n for at, each in numbers for n in each if at == epoch}
-        kept = skips.kept(epoch)
+        kept = skips.remaining(epoch)
         left = [n for n in range(60) if n not in named]
         assert kept.uses(np.arange(len(left), dtype=np.uint64)).tolist() == left
-        assert kept.own(np.array(left, dtype=np.uint64)).tolist() == list(range(len(left)))
-        assert (kept.own(np.array(sorted(named), dtype=np.uint64)) == -1).all()
+        assert kept.plan_uses(np.array(left, dtype=np.uint64)).tolist() == list(range(len(left)))
+        assert (kept.plan_uses(np.array(sorted(named), dtype=np.uint64)) == -1).all()
         assert [skips.after(epoch, n) for n in range(45)] == [
             any((at, m) >= (epoch, n) for at, each in numbers for m in each) for n in range(45)
         ]

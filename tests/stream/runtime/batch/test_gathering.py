@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.derived.kinds.gather import KeptColumn
+from spiral_stream.derived.kinds.gather import NarrowColumn
 from spiral_stream.testing import same
 
 ROWS = 230
@@ -67,12 +67,14 @@ def test_gathered_fields_are_those_that_columns_fill(
         with relation.to_numpy(prefetch=1).bind(merge=merge) as stream:
             return list(stream), stream.metrics()
 
-    copy, texts = KeptColumn.copy, KeptColumn.texts
-    monkeypatch.setattr(KeptColumn, "copy", lambda kept, *at: (gathered.append(kept.column.name), copy(kept, *at))[1])
-    monkeypatch.setattr(KeptColumn, "texts", lambda kept, *at: (gathered.append(kept.column.name), texts(kept, *at))[1])
+    copy, texts = NarrowColumn.copy, NarrowColumn.texts
+    monkeypatch.setattr(NarrowColumn, "copy", lambda kept, *at: (gathered.append(kept.column.name), copy(kept, *at))[1])
+    monkeypatch.setattr(
+        NarrowColumn, "texts", lambda kept, *at: (gathered.append(kept.column.name), texts(kept, *at))[1]
+    )
     found, counted = read()
     assert {"bool", "half", "vector", "time", "text"} <= set(gathered)
-    monkeypatch.setattr(KeptColumn, "copies", False)
+    monkeypatch.setattr(NarrowColumn, "copies", False)
     filled, expected = read()
 
     assert len(found) == len(filled) > 5

@@ -16,10 +16,10 @@ from spiral_stream.cursor import Cursor
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import TokenField
 from spiral_stream.runtime.batch import look_up as looking_up
-from spiral_stream.runtime.batch.look_up import FoundBatch, Gathering, LookingUp
+from spiral_stream.runtime.batch.look_up import Gathering, LookedUpBatch, LookingUp
 from spiral_stream.runtime.columns.samples import Int64, Samples
 from spiral_stream.runtime.numbering.steps import Steps
-from spiral_stream.sampling.epoch import EpochOrder, Places
+from spiral_stream.sampling.epoch import EpochOrder, StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.testing import same
 from tests.fixtures.texts import fields, make_catalog, tokenized
@@ -161,7 +161,7 @@ def test_an_error_of_looking_up_comes_at_its_batch(
         bad = stream.ledger(7)[0]
 
         def failing(gathering: Gathering, samples: Samples) -> tuple[Int64, UInt64]:
-            if bad in samples.places.rows:
+            if bad in samples.stream_rows.rows:
                 msg = "row cannot be found"
                 raise sp.SourceError(msg)
             return located(gathering, samples)
@@ -178,15 +178,15 @@ def test_an_error_of_looking_up_comes_at_its_batch(
 
 
 def test_an_error_of_drawing_comes_at_its_batch(rows: sp.Relation, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = EpochOrder.places
+    places = EpochOrder.stream_rows
 
-    def failing(order: EpochOrder, epoch: int, positions: UInt64) -> Places:
+    def failing(order: EpochOrder, epoch: int, positions: UInt64) -> StreamRows:
         if np.uint64(7 * 16) in positions:
             msg = "the order cannot be read"
             raise sp.SourceError(msg)
         return places(order, epoch, positions)
 
-    monkeypatch.setattr(EpochOrder, "places", failing)
+    monkeypatch.setattr(EpochOrder, "stream_rows", failing)
     with collated(rows, "counted").to_numpy(prefetch=2) as stream:
         seen: list[Any] = []
         with pytest.raises(sp.SourceError, match="the order cannot be read") as caught:
@@ -241,7 +241,7 @@ def test_tokens_that_are_brought_near_together_are_few(
     seen: list[tuple[int, int]] = []
     locate = LookingUp._locate
 
-    def locating(looking: LookingUp, found: Sequence[FoundBatch]) -> None:
+    def locating(looking: LookingUp, found: Sequence[LookedUpBatch]) -> None:
         locate(looking, found)
         lists = [values for each in found for values in each.drawn.samples.columns.values()]
         near = sum(values.nbytes for values in lists if isinstance(values, Ragged) and values.is_near)

@@ -181,7 +181,7 @@ def test_a_plan_with_a_stored_length_is_saved_and_one_without_stays_as_it_was(
 def test_the_column_of_lengths_is_kept_so_that_counting_reads_no_source(catalog: sp.Catalog, caches: Path) -> None:
     with plan(catalog, sp.Packed(max_tokens=24, length="n")) as one:
         assert one.count() > 0
-        assert all("n" in stream.selected.kept for stream in one.stages.streams)
+        assert all("n" in stream.selected.narrow for stream in one.stages.streams)
         assert one.numbering.forming.for_counting().reader.metrics.source_rows == 0
 
 

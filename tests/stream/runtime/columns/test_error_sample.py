@@ -30,7 +30,7 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
 
 def samples_of(stream: Any) -> Samples:
     samples: Samples = stream.numbering.draw(0, 0).samples
-    return Samples(samples.places, samples.parts, samples.origins)
+    return Samples(samples.stream_rows, samples.parts, samples.origins)
 
 
 @pytest.mark.parametrize("name", ["one", "mixed"])

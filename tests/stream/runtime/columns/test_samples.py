@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.planner.columns.lineage import Stored
 from spiral_stream.runtime.columns.samples import SampleReader, Samples, lengths_of
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 from tests.fixtures.examples import few
 from tests.fixtures.texts import TOKENIZER, documents, fields, ids_of, make_catalog, tokenized
 
@@ -58,7 +58,7 @@ def reader_of(stream: Any) -> SampleReader:
 
 def at(rows: list[int]) -> Samples:
     wanted = np.array(rows, dtype=np.uint64)
-    return Samples.at(Places(np.zeros(len(rows), dtype=np.int32), wanted, np.zeros(len(rows), dtype=np.uint64)))
+    return Samples.at(StreamRows(np.zeros(len(rows), dtype=np.int32), wanted, np.zeros(len(rows), dtype=np.uint64)))
 
 
 # ---- laws
@@ -90,7 +90,7 @@ def test_taking_and_joining_keep_columns_with_their_samples(mapped: Any, rows: l
     found = both.take(np.array([pick % len(both) for pick in picks] if rows else [], dtype=np.int64))
     wanted = [[*rows, *rows[::-1]][pick % len(both)] for pick in picks] if rows else []
 
-    assert found.places.rows.tolist() == wanted
+    assert found.stream_rows.rows.tolist() == wanted
     assert found.columns[keys[0]].to_pylist() == [TABLE["size"][row].as_py() for row in wanted]
     assert lengths_of(found.columns[keys[1]]).tolist() == [len(TABLE["tokens"][row]) for row in wanted]
     assert found.only([keys[0]]).columns.keys() == {keys[0]}

@@ -11,7 +11,7 @@ import spiral_stream as sp
 from spiral_stream.cache.kinds.probes import index_of
 from spiral_stream.decoders.video.video_index import VideoIndex
 from spiral_stream.errors import DataError
-from spiral_stream.runtime.fields.clips import KEPT_PIECE, PIECE, ClipField
+from spiral_stream.runtime.fields.clips import CACHED_PIECE, PIECE, ClipField
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sources.references.ranged import Located
 from tests.fixtures.clips import SEGMENTS, Clips, video_catalog
@@ -43,7 +43,7 @@ def rendered(stream: Any, field: ClipField) -> Any:
     (stage,) = stream.stages.clips
     samples = stream.numbering.draw(0, 0).samples
     out = np.zeros((BATCH, stage.frames, *stage.program.output_shape), stage.program.dtype)
-    for (feed, found, part, rows), _ in field.find(samples.places, np.zeros(len(samples.places), np.uint64)):
+    for (feed, found, part, rows), _ in field.find(samples.stream_rows, np.zeros(len(samples.stream_rows), np.uint64)):
         own = np.empty((len(part), *out.shape[1:]), out.dtype)
         feed.render(found, part, np.zeros(len(part), np.uint64), stage.program, own)
         out[rows] = own
@@ -52,9 +52,9 @@ def rendered(stream: Any, field: ClipField) -> Any:
 
 def test_every_clip_of_a_batch_is_in_one_piece(stream: Any) -> None:
     (stage,) = stream.stages.clips
-    places = stream.numbering.draw(0, 0).samples.places
+    places = stream.numbering.draw(0, 0).samples.stream_rows
     pieces = [task for task, _ in ClipField(stage, Metrics()).find(places, np.zeros(len(places), np.uint64))]
-    most = PIECE if stage.sources[0].frames is None else KEPT_PIECE
+    most = PIECE if stage.sources[0].frames is None else CACHED_PIECE
 
     assert sorted(row for *_, rows in pieces for row in rows.tolist()) == list(range(BATCH))
     assert all(0 < len(part) == len(rows) <= most for _, _, part, rows in pieces)
@@ -87,7 +87,7 @@ def test_an_original_that_cannot_be_read_carries_its_place(stream: Any) -> None:
         raise DataError(message)
 
     field = ClipField(stage, Metrics(), failing)
-    places = stream.numbering.draw(0, 0).samples.places
+    places = stream.numbering.draw(0, 0).samples.stream_rows
     for (feed, found, part, _), _fetch in field.find(places, np.zeros(len(places), np.uint64)):
         out = np.empty((len(part), stage.frames, *stage.program.output_shape), stage.program.dtype)
         with pytest.raises(DataError, match="broken") as caught:

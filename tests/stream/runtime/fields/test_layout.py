@@ -11,14 +11,14 @@ from spiral_stream.errors import DataError
 from spiral_stream.fields.pad import Pad
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.runtime.columns.samples import Samples
-from spiral_stream.runtime.fields.layout import PIECE_ITEMS, as_ragged, cuts, need_items, null_items, place
+from spiral_stream.runtime.fields.layout import PIECE_ITEMS, as_ragged, cuts, lay_out, need_items, null_items
 from spiral_stream.runtime.numbering.drawn import Drawn, joined, sample_count
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 
 
 def samples(count: int, first: int = 0) -> Samples:
     rows = np.arange(first, first + count, dtype=np.uint64)
-    return Samples.at(Places(np.zeros(count, dtype=np.int32), rows, np.zeros(count, dtype=np.uint64)))
+    return Samples.at(StreamRows(np.zeros(count, dtype=np.int32), rows, np.zeros(count, dtype=np.uint64)))
 
 
 def ragged(lengths: list[int]) -> Ragged:
@@ -27,7 +27,7 @@ def ragged(lengths: list[int]) -> Ragged:
 
 
 def written(tokens: Ragged, shape: Membership, multiple: int) -> list[list[int]]:
-    placed = place(tokens, shape, multiple, alone=True)
+    placed = lay_out(tokens, shape, multiple, alone=True)
     out = np.empty((placed.B, placed.T), dtype=np.int64)
     return Pad("tokens").fill_tokens(tokens, placed, out).tolist()  # type: ignore[no-any-return]
 
@@ -41,7 +41,7 @@ def test_joined_batches_have_the_samples_of_each_in_order(counts: list[int]) -> 
     ]
     whole = joined(drawn)
 
-    assert whole.samples.places.rows.tolist() == list(range(sum(counts)))
+    assert whole.samples.stream_rows.rows.tolist() == list(range(sum(counts)))
     assert whole.membership.rows == sample_count(whole) == sum(counts)
     assert whole.membership.width == max(counts)
     assert whole.membership.lengths is not None
@@ -86,12 +86,12 @@ def test_a_formations_lengths_cut_sequences_and_its_width_holds_for_an_only_colu
     shape = Membership(np.arange(2), 2, width=6, lengths=np.array([2, 9]))
 
     assert written(ragged([4, 3]), shape, 4) == [[1, 2, 0, 0, 0, 0], [5, 6, 7, 0, 0, 0]]
-    assert place(ragged([4, 3]), shape, 4, alone=False).T == 4
+    assert lay_out(ragged([4, 3]), shape, 4, alone=False).T == 4
 
 
 @given(rows=st.integers(1, 5_000), width=st.integers(1, 2 * PIECE_ITEMS))
 def test_cuts_cover_the_rows_in_pieces_of_bounded_size(rows: int, width: int) -> None:
-    borders = cuts(place(ragged([0] * rows), Membership(np.arange(rows), rows, width=width), 1, alone=True))
+    borders = cuts(lay_out(ragged([0] * rows), Membership(np.arange(rows), rows, width=width), 1, alone=True))
     sizes = np.diff(borders)
 
     assert (borders[0], borders[-1]) == (0, rows)

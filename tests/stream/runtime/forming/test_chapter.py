@@ -63,7 +63,7 @@ def test_a_chapter_is_formed_alike_at_once_or_bit_by_bit(
             assert bits.has(index)
             a, b = whole.draw(index), bits.draw(index)
             assert a.membership.samples.tolist() == b.membership.samples.tolist()
-            assert a.samples.places.rows.tolist() == b.samples.places.rows.tolist()
+            assert a.samples.stream_rows.rows.tolist() == b.samples.stream_rows.rows.tolist()
         assert not bits.has(count)
         numbers = sorted(sample for batch in whole.batches for sample in batch.samples.tolist())
         assert numbers == list(range(forming.begin(1, lane, number + 1) - forming.begin(1, lane, number)))
@@ -86,7 +86,7 @@ def test_batches_drawn_together_are_those_drawn_one_by_one(
         for a, b in zip(drawn, map(single.draw, some), strict=True):
             assert a.membership.samples.tolist() == b.membership.samples.tolist()
             for name in ("streams", "rows", "passes"):
-                assert getattr(a.samples.places, name).tolist() == getattr(b.samples.places, name).tolist()
+                assert getattr(a.samples.stream_rows, name).tolist() == getattr(b.samples.stream_rows, name).tolist()
             assert [a.samples.parts.tolist(), a.samples.origins.tolist()] == [
                 b.samples.parts.tolist(),
                 b.samples.origins.tolist(),
@@ -105,9 +105,9 @@ def test_batches_may_be_left_out_at_the_start(catalog: sp.Catalog, first: int, s
         whole, later = Chapter(forming, 0, 0, 0), Chapter(forming, 0, 0, 0)
         count = whole.finish()
         first = min(first, count - 1)
-        every = [whole.draw(index).samples.places.rows.tolist() for index in range(count)]
+        every = [whole.draw(index).samples.stream_rows.rows.tolist() for index in range(count)]
         assert [
-            later.draw(index).samples.places.rows.tolist() for index in range(first, count) if later.has(index)
+            later.draw(index).samples.stream_rows.rows.tolist() for index in range(first, count) if later.has(index)
         ] == (every[first:])
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.runtime.columns.samples import Samples
 from spiral_stream.runtime.forming.held_samples import HeldSamples
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.epoch import StreamRows
 
 COLUMN = ("tokens", 0)
 
@@ -17,7 +17,9 @@ COLUMN = ("tokens", 0)
 def samples(first: int, size: int) -> Samples:
     """Samples whose column holds their numbers; rows repeat from 10 on."""
     numbers = np.arange(first, first + size)
-    places = Places((numbers % 2).astype(np.int32), (numbers % 10).astype(np.uint64), np.zeros(size, dtype=np.uint64))
+    places = StreamRows(
+        (numbers % 2).astype(np.int32), (numbers % 10).astype(np.uint64), np.zeros(size, dtype=np.uint64)
+    )
     made = Samples.at(places)
     made.columns[COLUMN] = pa.array(numbers)
     return made

@@ -34,7 +34,7 @@ def forming(catalog: sp.Catalog) -> Iterator[Forming]:
 
 def samples(forming: Forming, count: int) -> Samples:
     """The first samples of the epoch, with the columns that the formation looks at."""
-    some = Samples.at(forming.stages.epochs.places(0, np.arange(count, dtype=np.uint64)))
+    some = Samples.at(forming.stages.epochs.stream_rows(0, np.arange(count, dtype=np.uint64)))
     forming.reader.need(0, some, forming.wanted)
     return some
 
@@ -44,7 +44,7 @@ def test_a_window_has_numbers_streams_and_keys(forming: Forming) -> None:
     window = forming.window(some, 40)
 
     assert window.samples.tolist() == list(range(40, 50))
-    assert window.streams.tolist() == some.places.streams.tolist()
+    assert window.streams.tolist() == some.stream_rows.streams.tolist()
     lengths, sizes = window.keys
     assert (sizes * 2 - 1).tolist() == lengths.tolist()  # a document's size is one more than its tokens
     assert (lengths.dtype, sizes.dtype) == (np.int64, np.float64)

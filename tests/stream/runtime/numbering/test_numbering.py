@@ -32,7 +32,7 @@ def test_counted_batches_are_known_without_forming_anything(tmp_path: Path, last
 
 def test_a_row_is_found_in_the_batch_that_draws_it(tmp_path: Path) -> None:
     with stream(tmp_path, sp.DropPartial) as one:
-        drawn = [one.numbering.draw(0, number).samples.places.rows.tolist() for number in range(4)]
+        drawn = [one.numbering.draw(0, number).samples.stream_rows.rows.tolist() for number in range(4)]
         for row in range(ROWS):
             assert list(one.numbering.find(0, 0, row)) == [number for number, rows in enumerate(drawn) if row in rows]
 

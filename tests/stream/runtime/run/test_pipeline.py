@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.derived.kinds.gather import KeptColumn
+from spiral_stream.derived.kinds.gather import NarrowColumn
 from spiral_stream.runtime.batch.builder import BatchBuilder
 from spiral_stream.runtime.batch.pending_batch import Pending
 from spiral_stream.runtime.fields.images import ImageFeed
@@ -152,15 +152,15 @@ def test_a_worker_error_comes_at_its_batch(
 
 
 def test_a_feeder_error_comes_at_its_batch(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy, calls = KeptColumn.copy, iter(range(10**6))
+    copy, calls = NarrowColumn.copy, iter(range(10**6))
 
-    def sometimes(kept: KeptColumn, *where: Any) -> None:
+    def sometimes(kept: NarrowColumn, *where: Any) -> None:
         if kept.column.name == "label_id" and next(calls) == 3:
             msg = "rows cannot be read"
             raise sp.SourceError(msg)
         copy(kept, *where)
 
-    monkeypatch.setattr(KeptColumn, "copy", sometimes)
+    monkeypatch.setattr(NarrowColumn, "copy", sometimes)
     with maker(catalog, prefetch=3)() as stream:
         seen = []
         with pytest.raises(sp.SourceError, match="rows cannot be read"):

@@ -23,7 +23,7 @@ def test_what_was_left_comes_first_and_then_all_that_follows(drawn: tuple[LeftOv
     own = np.arange(size, dtype=np.uint64)
 
     assert left_over.uses(own).tolist() == [*left, *range(left_over.then, left_over.then + size)][:size]
-    assert left_over.own(left_over.uses(own)).tolist() == own.tolist()
+    assert left_over.plan_uses(left_over.uses(own)).tolist() == own.tolist()
 
 
 @given(drawn=left_overs())
@@ -31,7 +31,7 @@ def test_a_use_that_was_delivered_has_no_place(drawn: tuple[LeftOver, list[int]]
     left_over, left = drawn
     gone = sorted(set(range(left_over.then)) - set(left))
 
-    assert (left_over.own(np.array(gone, dtype=np.uint64)) == -1).all()
+    assert (left_over.plan_uses(np.array(gone, dtype=np.uint64)) == -1).all()
 
 
 @given(drawn=left_overs(), begin=st.integers(0, 200), size=st.integers(0, 200))

@@ -97,7 +97,7 @@ def test_the_parts_of_a_pass_cannot_be_seen(seed: int, part_rows: int) -> None:
     shuffled = np.random.default_rng(1).permutation(one.size).astype(np.uint64)
     assert np.array_equal(several.rows(shuffled), rows[shuffled])
     assert np.array_equal(several.positions(rows), places(one.size))
-    assert several.places_of(0) == []
+    assert several.positions_of(0) == []
 
 
 def test_a_large_pass_is_read_part_by_part() -> None:

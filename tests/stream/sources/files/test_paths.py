@@ -81,7 +81,7 @@ def test_references_may_leave_a_base_only_where_none_was_given_or_it_is_asked(
     base: str | None, asked: bool | None, allowed: bool
 ) -> None:
     assert outside_allowed(base, asked) is allowed
-    assert outside_allowed(base, asked=False) is False
+    assert outside_allowed(base, stated=False) is False
     with pytest.raises(SourceError, match=r"allow_outside='yes'\. Give True or False"):
         outside_allowed(base, "yes")  # type: ignore[arg-type]
 

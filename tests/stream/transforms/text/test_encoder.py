@@ -193,7 +193,7 @@ def test_a_tokenizer_that_tiktoken_would_encode_otherwise_goes_to_its_own_librar
 def test_code_points_set_apart_go_to_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "tokenizer.json"
     apart = Proof(True, "", ((0x61, 0x62), (0x1F642, 0x10FFFF)), {})
-    monkeypatch.setattr(encoder_room, "proof_beside", lambda *_: apart)
+    monkeypatch.setattr(encoder_room, "proof_next_to", lambda *_: apart)
     encoder = TextEncoder(path, PLAIN)
     seen: list[str] = []
     library = encoder._by_library

@@ -52,9 +52,9 @@ def test_marks_whose_place_is_not_known_are_refused(block: str) -> None:
     with pytest.raises(
         PlanError, match=rf"line 1 of the template.* stands inside .*{block}.*Put it around the outermost"
     ):
-        jinja.need_placed_marks(COLLECTED[block])
+        jinja.need_located_marks(COLLECTED[block])
 
 
 @pytest.mark.parametrize("template", [PLAIN, MARKED, "{% macro say(m) %}{{ m.content }}{% endmacro %}" + MARKED])
 def test_marks_in_the_text_are_accepted(template: str) -> None:
-    jinja.need_placed_marks(template)
+    jinja.need_located_marks(template)

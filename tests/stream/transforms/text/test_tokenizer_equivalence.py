@@ -25,7 +25,7 @@ from spiral_stream.transforms.text.tokenizer_equivalence import (
     Core,
     Proof,
     apart_pattern,
-    proof_beside,
+    proof_next_to,
     prove,
     save,
 )
@@ -56,7 +56,7 @@ def test_a_proof_comes_back_as_it_was_kept(
     made = proof(*apart, covered=covered, reason=reason)
     save(made, DATA, folder / PROOF)
 
-    assert proof_beside(folder / "tokenizer.json", DATA) == made
+    assert proof_next_to(folder / "tokenizer.json", DATA) == made
     assert list(folder.glob(".proof-*")) == []
 
 
@@ -66,7 +66,7 @@ def test_a_proof_comes_back_as_it_was_kept(
 def test_a_proof_that_is_not_as_it_was_written_is_made_anew(how: str, proved: list[bytes], tmp_path: Path) -> None:
     kept = proof((5, 9), (30, 40))
     save(kept, DATA, tmp_path / PROOF)
-    assert (proof_beside(tmp_path / "tokenizer.json", DATA), proved) == (kept, [])
+    assert (proof_next_to(tmp_path / "tokenizer.json", DATA), proved) == (kept, [])
     held = json.loads((tmp_path / PROOF).read_bytes())
     changes: dict[str, Callable[[], object]] = {
         "missing": (tmp_path / PROOF).unlink,
@@ -78,13 +78,13 @@ def test_a_proof_that_is_not_as_it_was_written_is_made_anew(how: str, proved: li
     }
     changes[how]()
 
-    assert proof_beside(tmp_path / "tokenizer.json", DATA).reason == "anew"
-    assert proof_beside(tmp_path / "tokenizer.json", DATA).reason == "anew"
+    assert proof_next_to(tmp_path / "tokenizer.json", DATA).reason == "anew"
+    assert proof_next_to(tmp_path / "tokenizer.json", DATA).reason == "anew"
     assert proved == [DATA]  # and kept
 
 
 def test_where_the_folder_cannot_be_written_a_proof_serves_unkept(proved: list[bytes], tmp_path: Path) -> None:
-    assert proof_beside(tmp_path / "none" / "tokenizer.json", DATA).covered
+    assert proof_next_to(tmp_path / "none" / "tokenizer.json", DATA).covered
     assert proved == [DATA]
 
 
