@@ -35,21 +35,21 @@ THEIRS = [v2.RandomResizedCrop(224), v2.RandomHorizontalFlip()]
 CASES = {
     "crop, flip, normalize": ([CROP, FLIP, NORMALIZE], [*THEIRS, *FLOAT]),
     "+ ColorJitter": (
-        [CROP, FLIP, sp.ColorJitter(0.4, 0.4, 0.4, 0.1), NORMALIZE],
+        [CROP, FLIP, sp.transforms.ColorJitter(0.4, 0.4, 0.4, 0.1), NORMALIZE],
         [*THEIRS, v2.ColorJitter(0.4, 0.4, 0.4, 0.1), *FLOAT],
     ),
     "+ RandomRotation (bilinear)": (
-        [CROP, FLIP, sp.RandomRotation(20, interpolation="bilinear"), NORMALIZE],
+        [CROP, FLIP, sp.transforms.RandomRotation(20, interpolation="bilinear"), NORMALIZE],
         [*THEIRS, v2.RandomRotation(20, interpolation=v2.InterpolationMode.BILINEAR), *FLOAT],
     ),
-    "+ RandAugment": ([CROP, FLIP, sp.RandAugment(), NORMALIZE], [*THEIRS, v2.RandAugment(), *FLOAT]),
+    "+ RandAugment": ([CROP, FLIP, sp.transforms.RandAugment(), NORMALIZE], [*THEIRS, v2.RandAugment(), *FLOAT]),
     "SimCLR: jitter p=0.8, gray, blur 23 p=0.5": (
         [
             CROP,
             FLIP,
-            sp.ColorJitter(0.8, 0.8, 0.8, 0.2, p=0.8),
-            sp.RandomGrayscale(0.2),
-            sp.GaussianBlur(23, p=0.5),
+            sp.transforms.ColorJitter(0.8, 0.8, 0.8, 0.2, p=0.8),
+            sp.transforms.RandomGrayscale(0.2),
+            sp.transforms.GaussianBlur(23, p=0.5),
             NORMALIZE,
         ],
         [

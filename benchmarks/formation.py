@@ -44,7 +44,8 @@ def peers() -> dict[str, Form]:
 
 def ours() -> dict[str, Form]:
     """As `peers`; a window is one chapter here, so that all of it comes out."""
-    from spiral_stream import BatchBudget, BucketKey, Packed, WindowedBucket
+    from spiral_stream import BatchBudget, BucketKey, WindowedBucket
+    from spiral_stream.batching import Packed
     from spiral_stream.batching.formation import Formation, Setting, Window
 
     def former(formation: Formation, batch_size: int | None, multiple: int) -> Form:

@@ -71,7 +71,7 @@ def indexing(data: Data, repeats: int) -> dict[str, tuple[float, float, float]]:
     def register() -> int:
         with tempfile.TemporaryDirectory() as folder:
             catalog = spiral.connect(folder)
-            catalog.register("tars", spiral.WebDataset(str(data.root / "tars")), identity="__key__")
+            catalog.register("tars", spiral.sources.WebDataset(str(data.root / "tars")), identity="__key__")
             return len(catalog.table("tars").project("cls").to_arrow())
 
     def headers() -> int:

@@ -62,9 +62,9 @@ def tables(folder: Path, rows: int) -> Cells:
     _write_tables(folder, rows)
     sources = {
         "Lance": spiral.Lance(str(folder / "rows.lance")),
-        "Vortex": spiral.Vortex(str(folder / "vortex")),
+        "Vortex": spiral.sources.Vortex(str(folder / "vortex")),
         "Parquet": spiral.Parquet(str(folder / "parquet")),
-        "HuggingFace": spiral.HuggingFace(str(folder / "saved")),
+        "HuggingFace": spiral.sources.HuggingFace(str(folder / "saved")),
     }
     readers = {name: source.open() for name, source in sources.items()}
     names = [name for name in readers["Lance"].schema.names if name != "id"]

@@ -32,10 +32,10 @@ def texts(folder: Path, rows: int) -> Cells:
     _write_texts(folder, rows)
     cells: Cells = {}
     for name, source in {
-        "rows.jsonl": spiral.Jsonl,
-        "rows.jsonl.gz": spiral.Jsonl,
-        "rows.csv": spiral.Csv,
-        "quoted.csv": spiral.Csv,
+        "rows.jsonl": spiral.sources.Jsonl,
+        "rows.jsonl.gz": spiral.sources.Jsonl,
+        "rows.csv": spiral.sources.Csv,
+        "quoted.csv": spiral.sources.Csv,
     }.items():
         path, what = str(folder / name), f"{name}, {rows:,} rows"
         lines = "jsonl" in name
@@ -117,15 +117,15 @@ def _catalog(folder: Path) -> spiral.Catalog:
         lance.write_dataset(table, str(folder / "lists.lance"), max_rows_per_file=DOCUMENTS // 4)
         (folder / "tokens-done").touch()
     catalog.register("Lance", spiral.Lance(str(folder / "lists.lance")), identity="id")
-    catalog.register("Tokens", spiral.Tokens(folder / "ids", separator=0), identity=spiral.RowIdentity())
+    catalog.register("Tokens", spiral.sources.Tokens(folder / "ids", separator=0), identity=spiral.RowIdentity())
     return catalog
 
 
 def _batches(catalog: spiral.Catalog, name: str, *, packed: bool) -> Iterator[Any]:
     rows = catalog.table(name).sample(order=spiral.GlobalShuffle(seed=1))
     if packed:
-        formation = spiral.Packed(max_tokens=2048, strategy="best_fit", oversize="split")
-        fields: dict[str, Any] = {"ids": spiral.Pad("tokens"), "segments": spiral.Segments("tokens")}
+        formation = spiral.batching.Packed(max_tokens=2048, strategy="best_fit", oversize="split")
+        fields: dict[str, Any] = {"ids": spiral.Pad("tokens"), "segments": spiral.fields.Segments("tokens")}
         stream = rows.collate(batch_size=16, formation=formation, fields=fields).to_numpy()
     else:
         fields = {"ids": spiral.Pad("tokens"), "mask": spiral.PadMask("tokens")}

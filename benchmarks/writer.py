@@ -1,4 +1,4 @@
-"""Writing samples to shards: `spiral.Writer` and Mosaic's MDSWriter, the same samples, interleaved, in fresh processes.
+"""Writing samples to shards: `spiral.sources.Writer` and Mosaic's MDSWriter, the same samples, interleaved, in fresh processes.
 
 `python -m benchmarks.writer FOLDER --mosaic PYTHON` prints a table: CPU seconds of the process, imports left out.
 """

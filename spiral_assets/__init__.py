@@ -13,7 +13,7 @@ def need_dagster() -> None:
         MissingExtraError: it is not installed; says what to install.
     """
     if find_spec("dagster") is None:
-        from spiral_stream import MissingExtraError
+        from spiral_stream.errors import MissingExtraError
 
         msg = (
             'spiral_assets needs the package dagster, which is not installed. Run: pip install "spiral-stream[dagster]"'

@@ -19,7 +19,7 @@ def build(
     context: dg.AssetExecutionContext,
     catalog: "spiral.Catalog",
     stream: "spiral.PreparedStream",
-    metadata: Callable[["spiral.CacheStatus"], Mapping[str, Any]],
+    metadata: Callable[["spiral.results.CacheStatus"], Mapping[str, Any]],
     *,
     executor: str = "threads",
     workers: int | None = None,
@@ -66,7 +66,7 @@ def build(
     )
 
 
-def on_disk(catalog: "spiral.Catalog", caches: "list[spiral.CacheStatus]") -> dict[str, int]:
+def on_disk(catalog: "spiral.Catalog", caches: "list[spiral.results.CacheStatus]") -> dict[str, int]:
     """Return the bytes of caches on disk: all, those in use, and those that nobody can use, such as of shards that changed.
 
     Args:
@@ -82,7 +82,7 @@ def on_disk(catalog: "spiral.Catalog", caches: "list[spiral.CacheStatus]") -> di
     }
 
 
-def data_version(caches: "list[spiral.CacheStatus]", relations: Mapping[str, str]) -> dg.DataVersion:
+def data_version(caches: "list[spiral.results.CacheStatus]", relations: Mapping[str, str]) -> dg.DataVersion:
     """Return the data version of built caches: their fingerprints and their relations' data versions.
 
     Args:
@@ -115,12 +115,12 @@ class ReportedProgress:
         before: the caches as they were when the build began.
     """
 
-    def __init__(self, context: dg.AssetExecutionContext, before: "list[spiral.CacheStatus]" = ()) -> None:  # type: ignore[assignment]  # nothing was built before
+    def __init__(self, context: dg.AssetExecutionContext, before: "list[spiral.results.CacheStatus]" = ()) -> None:  # type: ignore[assignment]  # nothing was built before
         self._context = context
         self._built, self._rows = (sum(getattr(cache, name) for cache in before) for name in ("built", "rows"))
         self._begun = self._last = self._last_event = time.monotonic()
 
-    def __call__(self, done: "spiral.Progress") -> None:
+    def __call__(self, done: "spiral.results.Progress") -> None:
         now = time.monotonic()
         finished = done.rows >= done.rows_total
         if now - self._last < EVERY_S and not finished:

@@ -41,7 +41,7 @@ def in_catalog(folder: str) -> dict[str, dict[str, Any]]:
     if "://" not in catalog_folder and not Path(catalog_folder).exists():  # opening it would make it
         return {}
     import spiral_stream as spiral
-    from spiral_stream import source_facts
+    from spiral_stream.report import source_facts
 
     catalog = spiral.connect(catalog_folder)
     entries = [catalog.entry(name) for name in catalog.tables()]

@@ -24,7 +24,7 @@ def missing(catalog: "spiral.Catalog", relation: str, limit: float, limits: Mapp
     """Compare nulls and NaN of each column with its limit."""
     import spiral_stream as spiral
 
-    report = spiral.report_relation(catalog, relation, labels=(), origins=(), along="", samples=0, pictures=0)
+    report = spiral.report.report_relation(catalog, relation, labels=(), origins=(), along="", samples=0, pictures=0)
     if not report.is_measured:
         return warned(passed=False, description=_UNMEASURED)
     unknown = sorted(set(limits) - {each.name for each in report.columns})
@@ -54,7 +54,9 @@ def mixed(catalog: "spiral.Catalog", relation: str, column: str, limit: float) -
     """Compare the shard farthest from the whole with a limit; above it, say what to do."""
     import spiral_stream as spiral
 
-    report = spiral.report_relation(catalog, relation, labels=[column], origins=(), along="", samples=0, pictures=0)
+    report = spiral.report.report_relation(
+        catalog, relation, labels=[column], origins=(), along="", samples=0, pictures=0
+    )
     if not report.skews:
         return warned(passed=False, description="; ".join(report.notes) or _UNMEASURED)
     (found,) = report.skews

@@ -74,7 +74,7 @@ def _picture(context: dg.AssetExecutionContext, folder: Path, found: Progress) -
 
     resumed = sorted({begun["step"] for begun in found.begins if begun["step"]})
     rows = list(_binned(found, POINTS))
-    picture = spiral.draw_curves(
+    picture = spiral.report.draw_curves(
         PICTURE,
         f"{found.step:,} steps, {len(found.begins)} process{'es' * (len(found.begins) > 1)}"
         + (f", of {found.begins[-1]['world']} ranks" if found.begins[-1]["world"] > 1 else ""),

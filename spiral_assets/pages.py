@@ -1,4 +1,4 @@
-"""What the page of a relation shows in Dagster, from a `spiral_stream.Report`.
+"""What the page of a relation shows in Dagster, from a `spiral_stream.report.Report`.
 
 Values come in the order in which they are read: how to open it first, then tables of few rows, then pictures. Pictures lie
 among the compute logs of their run, from where the webserver serves them, because markdown of more than 1,000 characters,
@@ -51,18 +51,18 @@ def definition_metadata(name: str, source: Mapping[str, Any]) -> dict[str, str]:
 
 
 def relation_page(
-    context: Context, report: "spiral.Report", descriptions: Mapping[str, str] | None = None
+    context: Context, report: "spiral.report.Report", descriptions: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return what the page of a registered relation shows: how to open it, its schema, some samples, its size.
 
     Args:
         context: of the run that shows it; pictures are kept with it.
-        report: from `spiral_stream.report_relation`.
+        report: from `spiral_stream.report.report_relation`.
         descriptions: column -> its meaning, where the relation itself says none.
 
     Examples:
         >>> from spiral_assets.pages import relation_page
-        >>> report = spiral.report_relation(catalog, "shop.photos", samples=2)
+        >>> report = spiral.report.report_relation(catalog, "shop.photos", samples=2)
         >>> relation_page(dg.build_asset_context(), report)["dagster/row_count"]
         24
     """
@@ -89,18 +89,18 @@ def relation_page(
     return found
 
 
-def statistics_page(context: Context, report: "spiral.Report") -> dict[str, Any]:
+def statistics_page(context: Context, report: "spiral.report.Report") -> dict[str, Any]:
     """Return what the page of a relation's statistics shows: its columns, and how labels and origins are spread.
 
     The same as one HTML page is written beside the catalog.
 
     Args:
         context: of the run that shows it; pictures are kept with it.
-        report: from `spiral_stream.report_relation`.
+        report: from `spiral_stream.report.report_relation`.
 
     Examples:
         >>> from spiral_assets.pages import statistics_page
-        >>> report = spiral.report_relation(catalog, "shop.photos", samples=0, pictures=0)
+        >>> report = spiral.report.report_relation(catalog, "shop.photos", samples=0, pictures=0)
         >>> statistics_page(dg.build_asset_context(), report)["storage_shards"]
         2
     """
@@ -123,12 +123,12 @@ def statistics_page(context: Context, report: "spiral.Report") -> dict[str, Any]
     return found | dict(numbers(report))
 
 
-def numbers(report: "spiral.Report") -> Iterator[tuple[str, float]]:
+def numbers(report: "spiral.report.Report") -> Iterator[tuple[str, float]]:
     """Yield what Dagster plots over time: missing values, means, and the skew of labels and origins.
 
     Examples:
         >>> from spiral_assets.pages import numbers
-        >>> report = spiral.report_relation(catalog, "shop.photos", samples=0, pictures=0)
+        >>> report = spiral.report.report_relation(catalog, "shop.photos", samples=0, pictures=0)
         >>> dict(numbers(report))["label_id_mean"]
         1.0
     """
@@ -144,16 +144,16 @@ def numbers(report: "spiral.Report") -> Iterator[tuple[str, float]]:
             yield f"{each.column}_{name}", float(f"{value:.4g}")
 
 
-def table_schema(report: "spiral.Report", descriptions: Mapping[str, str] | None = None) -> dg.TableSchema:
+def table_schema(report: "spiral.report.Report", descriptions: Mapping[str, str] | None = None) -> dg.TableSchema:
     """Return a relation's columns with descriptions, and with their roles as tags.
 
     Args:
-        report: from `spiral_stream.report_relation`.
+        report: from `spiral_stream.report.report_relation`.
         descriptions: column -> its meaning, where the relation itself says none.
 
     Examples:
         >>> from spiral_assets.pages import table_schema
-        >>> report = spiral.report_relation(catalog, "shop.photos", samples=0, pictures=0)
+        >>> report = spiral.report.report_relation(catalog, "shop.photos", samples=0, pictures=0)
         >>> [column.name for column in table_schema(report).columns]
         ['sample_id', 'image_ref', 'label_id', 'storage_shard']
     """
@@ -172,7 +172,7 @@ def table_schema(report: "spiral.Report", descriptions: Mapping[str, str] | None
 
 
 def with_pictures(context: Context, of: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata in which each `spiral_stream.Picture` is markdown that shows it.
+    """Return metadata in which each `spiral_stream.report.Picture` is markdown that shows it.
 
     Args:
         context: of the run that shows it.
@@ -181,14 +181,16 @@ def with_pictures(context: Context, of: str, metadata: Mapping[str, Any]) -> dic
 
     Examples:
         >>> from spiral_assets.pages import with_pictures
-        >>> metadata = {"rows": 24, "photo": spiral.Picture("photo", "A photo", "jpg", jpeg(9))}
+        >>> metadata = {"rows": 24, "photo": spiral.report.Picture("photo", "A photo", "jpg", jpeg(9))}
         >>> with_pictures(dg.build_asset_context(), "shop.photos", metadata)["photo"].value
         '![photo](data:image/jpeg;base64,...)'
     """
     import spiral_stream as spiral
 
     return {
-        name: shown(context, of, [(value.name, value.form, value.data)]) if isinstance(value, spiral.Picture) else value
+        name: shown(context, of, [(value.name, value.form, value.data)])
+        if isinstance(value, spiral.report.Picture)
+        else value
         for name, value in metadata.items()
     }
 

@@ -78,7 +78,7 @@ def page(
     """
     import spiral_stream as spiral
 
-    report = spiral.report_relation(catalog, name, labels=(), origins=(), along="")
+    report = spiral.report.report_relation(catalog, name, labels=(), origins=(), along="")
     metadata = {**pages.relation_page(context, report, descriptions), **(more or {})}
     version = dg.DataVersion(catalog.entry(name).data_version)
     return dg.MaterializeResult(data_version=version, metadata=metadata, tags=tags)

@@ -31,7 +31,7 @@ def references_check(asset: dg.AssetsDefinition, relation: str, column: str, sam
     def references_resolve(catalog: CatalogResource) -> dg.AssetCheckResult:
         import spiral_stream as spiral
 
-        field = spiral.Stack(column, decode="jpeg", transforms=[spiral.Resize((_SIDE, _SIDE))])
+        field = spiral.Stack(column, decode="jpeg", transforms=[spiral.transforms.Resize((_SIDE, _SIDE))])
         one_by_one = (
             catalog.open()
             .table(relation)
@@ -42,7 +42,7 @@ def references_check(asset: dg.AssetsDefinition, relation: str, column: str, sam
             with one_by_one.to_numpy() as stream:
                 found = min(sampled, len(stream))
                 refused = list(_refused(stream, found))
-        except spiral.SourceError as error:  # the relation as a whole
+        except spiral.errors.SourceError as error:  # the relation as a whole
             return dg.AssetCheckResult(passed=False, description=str(error))
         return dg.AssetCheckResult(
             passed=not refused,
@@ -62,7 +62,7 @@ def _refused(stream: Any, sampled: int) -> Any:
     for number in range(sampled):
         try:
             stream.batch(number)
-        except (spiral.DataError, spiral.SourceError) as error:
+        except (spiral.errors.DataError, spiral.errors.SourceError) as error:
             yield {"sample": stream.ledger(number)[0], "reason": str(error)}
 
 

@@ -31,7 +31,7 @@ def table(
     Args:
         rows: with the same names.
         most: rows that are shown.
-        cut: whether to shorten values to fit their cells; cells of a `spiral_stream.Report` are.
+        cut: whether to shorten values to fit their cells; cells of a `spiral_stream.report.Report` are.
     """
     if not rows:
         return dg.MetadataValue.text("none")
@@ -45,7 +45,7 @@ def table(
     return dg.MetadataValue.table(records)
 
 
-def column_tables(report: "spiral.Report") -> dict[str, Any]:
+def column_tables(report: "spiral.report.Report") -> dict[str, Any]:
     """Return tables of a relation's columns, of as many cells as a page shows without a scroll bar."""
     rows = [each.cells() for each in report.columns if each.nulls is not None]
     tables = {

@@ -17,9 +17,9 @@ from spiral_assets.named import Named
 if TYPE_CHECKING:
     import spiral_stream as spiral
 
-    Made = Callable[["spiral.Catalog"], "spiral.Source"]
+    Made = Callable[["spiral.Catalog"], "spiral.sources.Source"]
 
-Declared = Mapping[str, Any] | Named | Callable[["spiral.Catalog"], "spiral.Source"]
+Declared = Mapping[str, Any] | Named | Callable[["spiral.Catalog"], "spiral.sources.Source"]
 
 _VARIABLE: Final = re.compile(r"\$(\w+|\{\w+\})")
 _LOCATION_FIELDS: Final = ("path", "uri", "url", "repo")  # fields that say where rows lie, the first that is there
@@ -58,7 +58,7 @@ def place_of(source: Declared) -> str | None:
     return next((str(source[name]) for name in _LOCATION_FIELDS if name in source), None)
 
 
-def made(source: Declared, catalog: "spiral.Catalog") -> "spiral.Source":
+def made(source: Declared, catalog: "spiral.Catalog") -> "spiral.sources.Source":
     """Make a declared source.
 
     Raises:
@@ -68,9 +68,9 @@ def made(source: Declared, catalog: "spiral.Catalog") -> "spiral.Source":
     import spiral_stream as spiral
 
     if isinstance(source, Mapping):
-        return spiral.declared_source(expanded(source))
+        return spiral.sources.declared_source(expanded(source))
     found = source(catalog)
-    if not isinstance(found, spiral.Source):
+    if not isinstance(found, spiral.sources.Source):
         msg = f"source: {source} returned a {type(found).__name__}. Return a source, such as spiral.Parquet(path)"
         raise dg.Failure(msg, allow_retries=False)
     return found

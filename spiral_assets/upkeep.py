@@ -77,7 +77,7 @@ def retention_job(
     return dg.Definitions(jobs=[remove_dead_caches], schedules=schedules)
 
 
-def _row(each: "spiral.PreparedData") -> dict[str, Any]:
+def _row(each: "spiral.results.PreparedData") -> dict[str, Any]:
     return {
         "what": f"{each.kind} {each.name[:8]}",
         "of": ", ".join(each.relations) or each.about,

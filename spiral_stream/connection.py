@@ -581,7 +581,7 @@ def cache_fingerprint(
         PlanError: ``form`` is `Frames`, and ``decode`` is not the field that reads the clips.
 
     Examples:
-        >>> len(spiral.cache_fingerprint("photos", "image", spiral.Raw(shorter_side=20)))
+        >>> len(spiral.profiles.cache_fingerprint("photos", "image", spiral.Raw(shorter_side=20)))
         32
     """
     from spiral_stream.cache.fingerprint import clip_facts, image_facts, token_code_facts

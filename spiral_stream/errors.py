@@ -70,7 +70,7 @@ class TrustError(PlanError):
         >>> catalog.save_stream("trusted", plan.to_numpy())
         >>> try:
         ...     stream = catalog.open_stream("trusted")
-        ... except spiral.TrustError as error:
+        ... except spiral.errors.TrustError as error:
         ...     print(f"name the module in trust=: {error}")
     """
 
@@ -239,7 +239,7 @@ class CacheError(SpiralError):
     Examples:
         >>> try:
         ...     found = catalog.caches()
-        ... except spiral.CacheError as error:
+        ... except spiral.errors.CacheError as error:
         ...     print(f"the cache cannot be used: {error}")
     """
 
@@ -252,7 +252,7 @@ class DamageError(CacheError):
     Examples:
         >>> try:
         ...     checked = stream.verify()
-        ... except spiral.DamageError as error:
+        ... except spiral.errors.DamageError as error:
         ...     print(f"build it again: {error}")
     """
 
@@ -300,7 +300,7 @@ class MissingExtraError(SpiralError, ImportError):
     Examples:
         >>> try:
         ...     stream = plan.to_torch()
-        ... except spiral.MissingExtraError as error:
+        ... except spiral.errors.MissingExtraError as error:
         ...     print(f"install it, or use to_numpy(): {error}")
     """
 

@@ -19,7 +19,7 @@ _MAP: Final = (
 )
 _IMAGES: Final = 'Give the field its steps: spiral.Stack("image", decode="jpeg", transforms=[...])'
 _REGISTER: Final = (
-    'Register data once, catalog.register("name", spiral.HuggingFace(path)), and take catalog.table("name")'
+    'Register data once, catalog.register("name", spiral.sources.HuggingFace(path)), and take catalog.table("name")'
 )
 _BOUND: Final = (
     "The ranks share the batches by themselves under torchrun; else stream.bind(data_parallel_rank=..., ...)"
@@ -109,8 +109,10 @@ OF_DOOR: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("concatenate_datasets", "ConcatDataset", "ChainDataset"), "Write a.union(b), or spiral.concat([...])"
     ),
-    **dict.fromkeys(("JsonLines", "JSONLines", "JSONL", "Json", "read_json", "from_json"), "Write spiral.Jsonl(path)"),
-    **dict.fromkeys(("Pack", "Packing", "ConstantLengthDataset"), "Write spiral.Packed(max_tokens=512)"),
+    **dict.fromkeys(
+        ("JsonLines", "JSONLines", "JSONL", "Json", "read_json", "from_json"), "Write spiral.sources.Jsonl(path)"
+    ),
+    **dict.fromkeys(("Pack", "Packing", "ConstantLengthDataset"), "Write spiral.batching.Packed(max_tokens=512)"),
     **dict.fromkeys(("AutoTokenizer", "Tokenizer"), 'Write catalog.register_tokenizer("name", tokenizer)'),
     **dict.fromkeys(
         ("interleave_datasets", "interleave", "RandomMix", "Mix", "Mixture"),
@@ -120,10 +122,12 @@ OF_DOOR: Final[Mapping[str, str]] = {
     **dict.fromkeys(("Dataset", "IterableDataset", "StreamingDataset", "MapDataset", "LocalDataset"), _LOOP),
     **dict.fromkeys(("DistributedSampler", "split_dataset_by_node"), _BOUND),
     **dict.fromkeys(("RandomSampler", "SubsetRandomSampler", "Shuffle"), _SHUFFLE),
-    "WeightedRandomSampler": 'Write .sample(order=spiral.Weighted("weight", seed=17))',
+    "WeightedRandomSampler": 'Write .sample(order=spiral.orders.Weighted("weight", seed=17))',
     "SequentialSampler": "Write .sample(order=spiral.Sequential())",
     "BatchSampler": "Write .collate(batch_size=..., fields={...}, last=spiral.KeepPartial)",
-    **dict.fromkeys(("MDSWriter", "ShardWriter", "TarWriter", "ArrayRecordWriter"), "Write spiral.Writer(uri, schema)"),
+    **dict.fromkeys(
+        ("MDSWriter", "ShardWriter", "TarWriter", "ArrayRecordWriter"), "Write spiral.sources.Writer(uri, schema)"
+    ),
     **dict.fromkeys(("Compose", "ToTensor"), _IMAGES),
 }
 OF_ARGUMENTS: Final[Mapping[str, str]] = {

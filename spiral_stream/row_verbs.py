@@ -493,7 +493,7 @@ class RowVerbs:
             PlanError: a column is unknown, or cannot be kept in this form; a function is not one of the row alone.
 
         Examples:
-            >>> small = photos.cache(image=spiral.Jpeg(shorter_side=16))
+            >>> small = photos.cache(image=spiral.profiles.Jpeg(shorter_side=16))
         """
         if isinstance(self.node, nodes.Sampled):
             if profiles:

@@ -141,7 +141,7 @@ def test_torch_weighted_random_sampler_draws_rows_as_often(rows: spiral.Relation
     passes, weights = 60, TABLE["weight"].to_pylist()
     generator = torch.Generator().manual_seed(1)
     theirs = Counter(WeightedRandomSampler(weights, passes * ROWS, generator=generator))
-    order = rows.sample(order=spiral.Weighted("weight", seed=1))
+    order = rows.sample(order=spiral.orders.Weighted("weight", seed=1))
     ours = Counter(k for epoch in range(passes) for k in order.order(epoch).rows(range(ROWS))["id"].to_pylist())
 
     assert not any(weights[k] == 0 for k in (*theirs, *ours))
@@ -154,7 +154,7 @@ def test_torch_weighted_random_sampler_draws_rows_as_often(rows: spiral.Relation
 def test_torch_weighted_random_sampler_without_replacement_draws_each_once(rows: spiral.Relation) -> None:
     heavy = [k for k, weight in enumerate(TABLE["weight"].to_pylist()) if weight]
     theirs = WeightedRandomSampler(TABLE["weight"].to_pylist(), len(heavy), replacement=False)
-    ours = rows.sample(order=spiral.Weighted("weight", replacement=False, seed=1)).order()
+    ours = rows.sample(order=spiral.orders.Weighted("weight", replacement=False, seed=1)).order()
 
     assert sorted(ours.rows(range(len(heavy)))["id"].to_pylist()) == sorted(theirs) == heavy
 
@@ -256,7 +256,7 @@ def test_collator_for_language_modeling(rows: spiral.Relation) -> None:
         rows,
         input_ids=spiral.Pad("tokens"),
         attention_mask=spiral.PadMask("tokens"),
-        labels=spiral.Labels("tokens"),
+        labels=spiral.fields.Labels("tokens"),
     )
 
     assert_same(ours, theirs_of(DataCollatorForLanguageModeling(tokenizer, mlm=False), "input_ids"))
@@ -301,7 +301,7 @@ def test_webdataset_gives_the_same_pictures_and_labels(tmp_path: Path, catalog: 
     pattern = str(tmp_path / "s-000000.tar")
     loaded = wds.WebDataset(pattern, shardshuffle=False).decode("torchrgb").to_tuple("jpg", "cls")
     theirs = [torch.stack([image for image, _ in loaded]).numpy(), [label for _, label in loaded]]
-    catalog.register("tars", spiral.WebDataset(pattern), identity="__key__", replace=True)
+    catalog.register("tars", spiral.sources.WebDataset(pattern), identity="__key__", replace=True)
     images, labels = pixels(catalog.table("tars").rename(label_id="cls"))
 
     assert labels.ravel().tolist() == theirs[1]
@@ -353,7 +353,7 @@ def test_mosaic_writes_what_we_read_row_for_row(tmp_path: Path, catalog: spiral.
         for k in range(16):
             out.write({"id": k, "text": f"row {k}", "jpg": jpeg(k)})
     theirs = list(mosaic.StreamingDataset(local=str(tmp_path / "mds"), shuffle=False, batch_size=1))
-    catalog.register("mds", spiral.Mds(str(tmp_path / "mds")), identity="id", replace=True)
+    catalog.register("mds", spiral.sources.Mds(str(tmp_path / "mds")), identity="id", replace=True)
     fields = {name: spiral.List(name) for name in ("id", "text", "jpg")}
     samples = catalog.table("mds").sample(order=spiral.Sequential())
     with samples.collate(batch_size=16, fields=fields).to_numpy() as stream:

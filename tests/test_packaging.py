@@ -49,7 +49,7 @@ def steps(catalog: spiral.Catalog, name: str) -> int:
         stream.load_state_dict(stream.state_dict())
         try:
             return sum(1 for _ in stream.bind(epoch=1))
-        except spiral.DataError:
+        except spiral.errors.DataError:
             return len(stream)
 
 
@@ -60,7 +60,7 @@ WRONG = {
     "spiral.connect(3)": "arg-type",
     "spiral.Stak": "attr-defined",
     'spiral.table("rows").collect()': "attr-defined",
-    "spiral.Packed(max_tokens=8).nothing": "attr-defined",
+    "spiral.batching.Packed(max_tokens=8).nothing": "attr-defined",
 }
 
 

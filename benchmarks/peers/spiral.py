@@ -18,7 +18,6 @@ def program(data: Data, cache: str) -> Any:
     from spiral_stream import (
         DataParallel,
         DropPartial,
-        Jpeg,
         List,
         Normalize,
         RandomHorizontalFlip,
@@ -29,6 +28,7 @@ def program(data: Data, cache: str) -> Any:
         Stack,
         col,
     )
+    from spiral_stream.profiles import Jpeg
 
     catalog = spiraldb.connect(str(data.root / "catalog"))
     if "vision.imagenet_train" not in catalog.tables():

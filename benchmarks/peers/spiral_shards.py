@@ -24,7 +24,7 @@ def opened(data: Data, form: str, remote: str) -> Any:
     catalog = spiral.connect(str(data.root / ("catalog-remote" if remote else "catalog")))
     if form not in catalog.tables():
         names = {"image": "jpg", "label": "cls"} if form == "tars" else ["image", "label", "sample_id"]
-        source = spiral.WebDataset if form == "tars" else spiral.Mds
+        source = spiral.sources.WebDataset if form == "tars" else spiral.sources.Mds
         identity = "__key__" if form == "tars" else "sample_id"
         catalog.register(form, source(remote or str(data.root / form), columns=names), identity=identity)
     return catalog

@@ -21,17 +21,16 @@ def _stream(texts: Texts, task: Task, cache: str, strategy: str) -> Any:
         BatchBudget,
         BucketKey,
         DropPartial,
-        Packed,
         Pad,
         PadMask,
-        Positions,
         RuntimeParam,
-        Segments,
         ShardAwareShuffle,
         ShiftedLabels,
         Tokenize,
         WindowedBucket,
     )
+    from spiral_stream.batching import Packed
+    from spiral_stream.fields import Positions, Segments
 
     catalog = spiraldb.connect(str(texts.root / "catalog"))
     if "text.documents" not in catalog.tables():

@@ -61,7 +61,7 @@ def ours(workload: str, folder: str, given: Rows, together: int = 1) -> None:
         "score": pa.float64(),
     }
     schema = pa.schema([(name, kinds[name]) for name in names(workload)])
-    with spiral.Writer(folder, schema, shard_bytes=SHARD_BYTES) as writer:
+    with spiral.sources.Writer(folder, schema, shard_bytes=SHARD_BYTES) as writer:
         if together == 1:
             for row in given:
                 writer.write(row)

@@ -10,7 +10,7 @@ resources ``catalog`` and, for training, ``runs`` and ``pipes`` as `spiral_asset
 
 
     def every_photo(catalog: spiral.Catalog) -> spiral.Relation:
-        field = spiral.Stack("photo", decode="jpeg", transforms=[spiral.Resize((64, 64))])
+        field = spiral.Stack("photo", decode="jpeg", transforms=[spiral.transforms.Resize((64, 64))])
         photos = catalog.table("shop.photos").cache(photo=spiral.Raw(shorter_side=96))
         return photos.sample(order=spiral.Sequential()).collate(
             batch_size=1, last=spiral.KeepPartial, fields={"image": field}

@@ -25,7 +25,7 @@ def cache_asset(
     description: str,
     domain: str = "",
     code_version: str | None = None,
-    metadata: Callable[["spiral.CacheStatus"], Mapping[str, Any]] = lambda _: {},
+    metadata: Callable[["spiral.results.CacheStatus"], Mapping[str, Any]] = lambda _: {},
     owners: Sequence[str] = DATA_TEAM,
     executor: str = "threads",
     workers: int | None = None,

@@ -83,7 +83,7 @@ def measure_assets(
     Args:
         key: after ``stats/``, such as ``text/token_lengths``.
         measure: gets the catalog; returns the data version of what it read, and the metadata, which may have a
-            `spiral_stream.Picture` as a value.
+            `spiral_stream.report.Picture` as a value.
         deps: what it reads.
         description: shown in the UI.
         domain: tag by which jobs select the asset.

@@ -219,7 +219,7 @@ def _statistics(
 
         opened = catalog.open()
         opened.measure(name)
-        report = spiral.report_relation(
+        report = spiral.report.report_relation(
             opened,
             name,
             labels=roles.labels or None,

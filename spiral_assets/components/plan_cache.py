@@ -59,6 +59,6 @@ class PlanCache(Owned, dg.Component, dg.Resolvable):
         )
 
 
-def form(cache: "spiral.CacheStatus") -> Mapping[str, Any]:
+def form(cache: "spiral.results.CacheStatus") -> Mapping[str, Any]:
     """Return in which form a cache stores a column."""
     return {f"form_of_{cache.column}": cache.form}

@@ -118,7 +118,7 @@ def warning(check: dg.AssetCheckEvaluation) -> str:
     """Say what a check warns of; one that a process reported through Pipes has numbers and no description."""
     import spiral_stream as spiral
 
-    numbers = ", ".join(f"{name} {spiral.written(value.value)}" for name, value in check.metadata.items())
+    numbers = ", ".join(f"{name} {spiral.report.written(value.value)}" for name, value in check.metadata.items())
     return f"{check.check_name} warns: {check.description or numbers or 'it gives no reason'}"
 
 

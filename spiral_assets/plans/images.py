@@ -31,7 +31,7 @@ def cache_plan(catalog: "spiral.Catalog", relation: str = RELATION) -> "spiral.R
     """Read every image in storage order. The cache is built and checked with this plan."""
     import spiral_stream as spiral
 
-    field = spiral.Stack(COLUMN, decode="jpeg", transforms=[spiral.Resize((SIDE, SIDE))])
+    field = spiral.Stack(COLUMN, decode="jpeg", transforms=[spiral.transforms.Resize((SIDE, SIDE))])
     cached = catalog.table(relation).cache(**{COLUMN: profile()})
     return cached.sample(order=spiral.Sequential()).collate(
         batch_size=1, last=spiral.KeepPartial, fields={"image": field}
@@ -74,7 +74,7 @@ def validation(catalog: "spiral.Catalog", relation: str = RELATION, splits: str 
     """Centre crops in storage order, each sample once."""
     import spiral_stream as spiral
 
-    transforms = [spiral.Resize(SIDE + 8), spiral.CenterCrop(SIDE), spiral.Normalize(MEAN, STD)]
+    transforms = [spiral.transforms.Resize(SIDE + 8), spiral.transforms.CenterCrop(SIDE), spiral.Normalize(MEAN, STD)]
     rows = images(catalog, "val", relation, splits)
     return _batches(rows, spiral.Sequential(), spiral.KeepPartial, transforms)
 

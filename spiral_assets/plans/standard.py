@@ -39,7 +39,7 @@ def decoded_images(
     """
     import spiral_stream as spiral
 
-    field = spiral.Stack(column, decode="jpeg", transforms=[spiral.Resize((SIDE, SIDE))])
+    field = spiral.Stack(column, decode="jpeg", transforms=[spiral.transforms.Resize((SIDE, SIDE))])
     return (
         _cached(catalog, relation, column, cached_side)
         .sample(order=spiral.Sequential())
@@ -84,7 +84,7 @@ def image_batches(
     rows = rows.split(train=1 - HELD_OUT, val=HELD_OUT)[part]
     normal = spiral.Normalize(MEAN, STD)
     random = [spiral.RandomResizedCrop(side, scale=(0.4, 1.0)), spiral.RandomHorizontalFlip(), normal]
-    centre = [spiral.Resize(side + side // 8), spiral.CenterCrop(side), normal]
+    centre = [spiral.transforms.Resize(side + side // 8), spiral.transforms.CenterCrop(side), normal]
     training = part == "train"
     order: Any = spiral.GlobalShuffle(seed=SEED) if training else spiral.Sequential()
     return rows.sample(identity=identity, order=order).collate(

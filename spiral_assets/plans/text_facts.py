@@ -76,7 +76,7 @@ def _quantiles(lengths: "dict[str, NDArray[np.int64]]") -> list[dict[str, Any]]:
     ]
 
 
-def _histogram(stream: str, lengths: "NDArray[np.int64]") -> "spiral.Picture":
+def _histogram(stream: str, lengths: "NDArray[np.int64]") -> "spiral.report.Picture":
     """Draw documents by the power of two at or below their length; empty ones count in the first bar."""
     import numpy as np
 
@@ -85,7 +85,7 @@ def _histogram(stream: str, lengths: "NDArray[np.int64]") -> "spiral.Picture":
     powers = np.minimum(np.log2(np.maximum(lengths, 1)).astype(np.int64), LARGEST_POWER)
     counts = np.bincount(powers, minlength=LARGEST_POWER + 1).tolist()
     names = [f"{2**power:,}" for power in range(LARGEST_POWER)] + [f"{2**LARGEST_POWER:,} +"]
-    return spiral.draw_bars(
+    return spiral.report.draw_bars(
         f"{stream}_by_length",
         f"{len(lengths):,} documents of {stream} by length",
         list(zip(names, counts, strict=True)),

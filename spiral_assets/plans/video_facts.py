@@ -60,11 +60,11 @@ def _quantiles(values: "dict[str, NDArray[np.number[Any]]]") -> list[dict[str, A
     ]
 
 
-def _lengths(counts: list[int]) -> "spiral.Picture":
+def _lengths(counts: list[int]) -> "spiral.report.Picture":
     import spiral_stream as spiral
 
     names = [f"{at * BIN_MS / 1_000:g}" for at in range(len(counts) - 1)] + [f"{LONGEST_MS / 1_000:g} +"]
-    return spiral.draw_bars(
+    return spiral.report.draw_bars(
         "segments_by_length",
         f"{sum(counts):,} segments by length",
         list(zip(names, counts, strict=True)),
@@ -82,7 +82,7 @@ def _counted(name: str, values: list[Any]) -> dict[str, Any]:
         counts[value] = counts.get(value, 0) + 1
     rows = [{name: value, "files": counts[value]} for value in sorted(counts)]
     words = name.replace("_", " ")
-    picture = spiral.draw_bars(
+    picture = spiral.report.draw_bars(
         f"files_by_{name}",
         f"{len(values):,} files by {words}",
         [(str(row[name]), row["files"]) for row in rows],

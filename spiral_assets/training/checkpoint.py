@@ -101,7 +101,7 @@ class Checkpoint:
             msg = (
                 f"{self._file}: {missing[0]!r} was not saved; it has {', '.join(sorted(saved))}. Save it, or begin anew"
             )
-            raise spiral.ResumeError(msg)
+            raise spiral.errors.ResumeError(msg)
         stream.load_state_dict(json.loads(saved["stream"]))
         for name, part in parts.items():
             part.load_state_dict(saved[name])

@@ -49,7 +49,7 @@ def train(learner: Learner, run: TrainingRun, steps: int, save_every: int) -> No
                 break
         if run.step == before and begun["batch"] == 0:
             msg = f"epoch {begun['epoch']} has no batch: a batch needs more samples than the stream has"
-            raise spiral.StreamError(msg)
+            raise spiral.errors.StreamError(msg)
 
 
 def _learn(learner: Learner, batch: dict[str, Any]) -> float:

@@ -215,5 +215,5 @@ class TrainingRun:
                 f"TrainingRun: this is rank {self.rank} of {self.world}, and they cannot wait for each other. "
                 'Call torch.distributed.init_process_group("gloo"), or "nccl", before'
             )
-            raise spiral.StreamError(msg)
+            raise spiral.errors.StreamError(msg)
         torch.distributed.barrier()

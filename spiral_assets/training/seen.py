@@ -56,7 +56,7 @@ def _same(stream: spiral.PreparedStream, part: Mapping[str, Any]) -> None:
             f"samples seen: stream {name!r} has plan {stream.fingerprint[:8]}, the model was trained on plan "
             f"{part['fingerprint'][:8]}. Save the earlier plan under this name in a catalog of its own, and replay there"
         )
-        raise spiral.ResumeError(msg)
+        raise spiral.errors.ResumeError(msg)
     now = stream.data_versions
     changed = sorted(each for each, version in part["data_versions"].items() if now.get(each) != version)
     if changed:
@@ -64,4 +64,4 @@ def _same(stream: spiral.PreparedStream, part: Mapping[str, Any]) -> None:
             f"samples seen: relation {changed[0]!r} has data version {str(now.get(changed[0]))[:8]}, the model was trained on "
             f"{part['data_versions'][changed[0]][:8]}. Register the earlier data in a catalog of its own, and replay there"
         )
-        raise spiral.ResumeError(msg)
+        raise spiral.errors.ResumeError(msg)

@@ -154,7 +154,7 @@ class StreamLoader(IterableDataset[Tensors]):
         **options: further arguments of `torch.utils.data.DataLoader`, for its workers and pinned memory.
 
     Examples:
-        >>> from spiral_stream.adapters.torch import StreamLoader
+        >>> from spiral_stream.adapters import StreamLoader
         >>> loader = StreamLoader(plan.to_torch())  # num_workers=4 reads in four processes
         >>> next(iter(loader))["width"].shape
         torch.Size([8])
@@ -195,7 +195,7 @@ class StreamLoader(IterableDataset[Tensors]):
         """Return where the loop stands; see `PreparedStream.state_dict`.
 
         Examples:
-            >>> from spiral_stream.adapters.torch import StreamLoader
+            >>> from spiral_stream.adapters import StreamLoader
             >>> with_state = StreamLoader(plan.to_torch())
             >>> state = with_state.state_dict()
             >>> with_state.close()
@@ -211,7 +211,7 @@ class StreamLoader(IterableDataset[Tensors]):
             state: what `state_dict` returned, of this loader, of another with any number of workers, or of a stream.
 
         Examples:
-            >>> from spiral_stream.adapters.torch import StreamLoader
+            >>> from spiral_stream.adapters import StreamLoader
             >>> loader = StreamLoader(plan.to_torch())
             >>> loader.load_state_dict(loader.state_dict())
             >>> loader.close()
@@ -223,7 +223,7 @@ class StreamLoader(IterableDataset[Tensors]):
         """End the pass under way, and go to a place of which only the number is known; see `PreparedStream.seek`.
 
         Examples:
-            >>> from spiral_stream.adapters.torch import StreamLoader
+            >>> from spiral_stream.adapters import StreamLoader
             >>> loader = StreamLoader(plan.to_torch())
             >>> loader.seek(step=2)
             >>> loader.close()
@@ -235,7 +235,7 @@ class StreamLoader(IterableDataset[Tensors]):
         """End the pass under way. The next one goes on after the last batch that the loop had.
 
         Examples:
-            >>> from spiral_stream.adapters.torch import StreamLoader
+            >>> from spiral_stream.adapters import StreamLoader
             >>> StreamLoader(plan.to_torch()).close()
         """
         reading, self._reading = self._reading, None

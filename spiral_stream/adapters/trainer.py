@@ -122,7 +122,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
 
     Examples:
         >>> import torch
-        >>> from spiral_stream.adapters.trainer import StreamTrainer
+        >>> from spiral_stream.adapters import StreamTrainer
         >>> from transformers import TrainingArguments
         >>> class Model(torch.nn.Linear):
         ...     def forward(self, width):

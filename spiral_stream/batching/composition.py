@@ -77,7 +77,7 @@ class OneStream(Composition):
         >>> alone = (
         ...     spiral.mix(streams)
         ...     .sample(order=shuffle)
-        ...     .collate(batch_size=4, composition=spiral.OneStream(), fields={"from": spiral.List("stream_id")})
+        ...     .collate(batch_size=4, composition=spiral.batching.OneStream(), fields={"from": spiral.List("stream_id")})
         ... )
         >>> len(set(alone.to_numpy()[0]["from"]))
         1

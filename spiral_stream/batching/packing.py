@@ -96,12 +96,12 @@ class Packed(Formation):
     Examples:
         >>> packed = documents.collate(
         ...     batch_size=2,
-        ...     formation=spiral.Packed(max_tokens=16, window_size=20),
+        ...     formation=spiral.batching.Packed(max_tokens=16, window_size=20),
         ...     fields={"input_ids": spiral.Pad("tokens")},
         ... )
         >>> packed.to_numpy()[0]["input_ids"].shape
         (2, 16)
-        >>> dict(spiral.Packed(max_tokens={"inputs": 512, "targets": 128}).widths)
+        >>> dict(spiral.batching.Packed(max_tokens={"inputs": 512, "targets": 128}).widths)
         {'inputs': 512, 'targets': 128}
     """
 

@@ -82,12 +82,12 @@ class PadPartial(Tail):
 
     Examples:
         >>> filled = samples.collate(
-        ...     batch_size=50, last=spiral.PadPartial(value=0), fields={"x": spiral.Stack("width")}
+        ...     batch_size=50, last=spiral.batching.PadPartial(value=0), fields={"x": spiral.Stack("width")}
         ... ).to_numpy()
         >>> sum(int(batch["real"].sum()) for batch in filled) == filled.rows
         True
         >>> padded = samples.collate(
-        ...     batch_size=10, last=spiral.PadPartial, fields={"x": spiral.Stack("width")}
+        ...     batch_size=10, last=spiral.batching.PadPartial, fields={"x": spiral.Stack("width")}
         ... ).to_numpy()
         >>> padded[4]["x"].shape
         (10,)

@@ -3,8 +3,8 @@
 If a fact changes, the fingerprint does, and another fingerprint is another cache. So no cache is ever wrong; one that no
 plan names any more is only not used. Data is no such fact: shards whose content changed are built anew (`materialize`).
 
-The facts are known from a plan's words. `spiral.cache_fingerprint` uses them before a relation is registered, so this room
-opens no file and imports neither a video decoder nor a tokenizer.
+The facts are known from a plan's words. `spiral.profiles.cache_fingerprint` uses them before a relation is registered, so
+this room opens no file and imports neither a video decoder nor a tokenizer.
 """
 
 from dataclasses import astuple

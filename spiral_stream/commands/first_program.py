@@ -448,7 +448,7 @@ def _why(found: DataFound, said: str) -> str:
     if column[1] in _TEXTS and _is_text(values.type):
         return "  # spiral.Tokenize makes tokens of it"
     if _is_chat(values.type):
-        return "  # spiral.ChatTemplate makes tokens of it"
+        return "  # spiral.transforms.ChatTemplate makes tokens of it"
     return "  # some are missing" if _is_number(values.type) and values.null_count else ""
 
 

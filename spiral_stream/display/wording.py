@@ -26,7 +26,7 @@ def written(value: Any, most: int = LONGEST) -> str:
     """Write any value on one line; nothing but a text or a list of values is shortened.
 
     Examples:
-        >>> spiral.written({"labels": [0, 1, 2]})
+        >>> spiral.report.written({"labels": [0, 1, 2]})
         'labels: [0, 1, 2]'
     """
     if value is None or isinstance(value, bool):

@@ -108,8 +108,8 @@ class Boxes(Following):
         PlanError: an argument is out of range.
 
     Examples:
-        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.Resize((48, 64))])
-        >>> fields = {"image": image, "boxes": spiral.Boxes("boxes", of="image", format="xyxy")}
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.transforms.Resize((48, 64))])
+        >>> fields = {"image": image, "boxes": spiral.fields.Boxes("boxes", of="image", format="xyxy")}
         >>> samples.collate(batch_size=8, fields=fields).to_numpy()[0]["boxes"].shape
         (8, 2, 4)
     """
@@ -200,11 +200,11 @@ class BoxLabels(Following):
         of: the field of the boxes, in the same batch.
 
     Examples:
-        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.Resize((48, 64))])
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.transforms.Resize((48, 64))])
         >>> fields = {
         ...     "image": image,
-        ...     "boxes": spiral.Boxes("boxes", of="image"),
-        ...     "kinds": spiral.BoxLabels("kinds", of="boxes"),
+        ...     "boxes": spiral.fields.Boxes("boxes", of="image"),
+        ...     "kinds": spiral.fields.BoxLabels("kinds", of="boxes"),
         ... }
         >>> samples.collate(batch_size=8, fields=fields).to_numpy()[0]["kinds"].shape
         (8, 2)
@@ -241,8 +241,8 @@ class KeyPoints(Following):
         PlanError: an argument is out of range.
 
     Examples:
-        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.Resize((48, 64))])
-        >>> fields = {"image": image, "points": spiral.KeyPoints("points", of="image")}
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.transforms.Resize((48, 64))])
+        >>> fields = {"image": image, "points": spiral.fields.KeyPoints("points", of="image")}
         >>> samples.collate(batch_size=8, fields=fields).to_numpy()[0]["points"].shape
         (8, 2, 2)
     """

@@ -27,7 +27,7 @@ class FieldSpec:
         device: where the field is delivered; None for the host.
 
     Examples:
-        >>> from spiral_stream.fields.field import FieldSpec
+        >>> from spiral_stream.fields import FieldSpec
         >>> FieldSpec("float32", (3, 224, 224)).shape
         (3, 224, 224)
     """

@@ -150,7 +150,7 @@ class Labels(LabelField):
         PlanError: the dtype is unknown, or cannot hold ``ignore_index``.
 
     Examples:
-        >>> fields = {"input_ids": spiral.Pad("tokens"), "labels": spiral.Labels("tokens")}
+        >>> fields = {"input_ids": spiral.Pad("tokens"), "labels": spiral.fields.Labels("tokens")}
         >>> documents.collate(batch_size=2, fields=fields).to_numpy()[0]["labels"].tolist()
         [[19, 19, 19, 19, 19], [17, 17, 17, -100, -100]]
     """

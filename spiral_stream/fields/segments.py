@@ -36,8 +36,8 @@ class Segments(TokenField):
         PlanError: the dtype is unknown.
 
     Examples:
-        >>> packing = spiral.Packed(max_tokens=8, window_size=20)
-        >>> fields = {"input_ids": spiral.Pad("tokens"), "segments": spiral.Segments("tokens")}
+        >>> packing = spiral.batching.Packed(max_tokens=8, window_size=20)
+        >>> fields = {"input_ids": spiral.Pad("tokens"), "segments": spiral.fields.Segments("tokens")}
         >>> segments = documents.collate(batch_size=1, formation=packing, fields=fields).to_numpy()[0]["segments"]
         >>> segments.tolist()
         [[1, 1, 1, 1, 1, 2, 2, 3]]
@@ -71,8 +71,8 @@ class Positions(TokenField):
         PlanError: the dtype is unknown.
 
     Examples:
-        >>> packing = spiral.Packed(max_tokens=8, window_size=20)
-        >>> fields = {"input_ids": spiral.Pad("tokens"), "position_ids": spiral.Positions("tokens")}
+        >>> packing = spiral.batching.Packed(max_tokens=8, window_size=20)
+        >>> fields = {"input_ids": spiral.Pad("tokens"), "position_ids": spiral.fields.Positions("tokens")}
         >>> documents.collate(batch_size=1, formation=packing, fields=fields).to_numpy()[0]["position_ids"].tolist()
         [[0, 1, 2, 3, 4, 0, 1, 0]]
     """
@@ -106,8 +106,8 @@ class CuSeqlens(SequenceField):
         device: where the field is delivered; None leaves it on the host.
 
     Examples:
-        >>> packing = spiral.Packed(max_tokens=8, window_size=20)
-        >>> fields = {"input_ids": spiral.Pad("tokens"), "cu_seqlens": spiral.CuSeqlens("tokens")}
+        >>> packing = spiral.batching.Packed(max_tokens=8, window_size=20)
+        >>> fields = {"input_ids": spiral.Pad("tokens"), "cu_seqlens": spiral.fields.CuSeqlens("tokens")}
         >>> documents.collate(batch_size=1, formation=packing, fields=fields).to_numpy()[0]["cu_seqlens"].tolist()
         [0, 5, 7, 8]
     """

@@ -60,7 +60,7 @@ class Report:
         default_path: where `save` writes the page: beside the catalog.
 
     Examples:
-        >>> report = spiral.report_relation(catalog, "texts", pictures=0)
+        >>> report = spiral.report.report_relation(catalog, "texts", pictures=0)
         >>> report.html()[:15]
         '<!doctype html>'
     """
@@ -87,7 +87,7 @@ class Report:
         """Python code that opens the relation.
 
         Examples:
-            >>> len(spiral.report_relation(catalog, "texts", pictures=0).snippet) > 0
+            >>> len(spiral.report.report_relation(catalog, "texts", pictures=0).snippet) > 0
             True
         """
         root = place_of(self.default_path.parent.parent)
@@ -98,7 +98,7 @@ class Report:
         """Return what is said of the relation as a whole, each with its name.
 
         Examples:
-            >>> report = spiral.report_relation(catalog, "texts", pictures=0)
+            >>> report = spiral.report.report_relation(catalog, "texts", pictures=0)
             >>> dict(report.facts())["rows"]
             '40'
         """
@@ -119,7 +119,7 @@ class Report:
             MissingExtraError: matplotlib is not installed.
 
         Examples:
-            >>> pictures = spiral.report_relation(catalog, "texts", pictures=0).pictures()
+            >>> pictures = spiral.report.report_relation(catalog, "texts", pictures=0).pictures()
         """
         return [picture for each in self.skews for picture in each.pictures(form)]
 
@@ -127,7 +127,7 @@ class Report:
         """Return the report as one page of at most 16 MiB. Without matplotlib, a note is in the place of pictures of skew.
 
         Examples:
-            >>> "texts" in spiral.report_relation(catalog, "texts", pictures=0).html()
+            >>> "texts" in spiral.report.report_relation(catalog, "texts", pictures=0).html()
             True
         """
         from spiral_stream.report.page import relation_parts
@@ -145,7 +145,7 @@ class Report:
             CatalogError: it cannot be written.
 
         Examples:
-            >>> spiral.report_relation(catalog, "texts", pictures=0).save("report.html").name
+            >>> spiral.report.report_relation(catalog, "texts", pictures=0).save("report.html").name
             'report.html'
         """
         return write_page(f"report of {self.name}", self.default_path if path is None else Path(path), self.html())
@@ -202,7 +202,7 @@ def report_relation(
         SourceError: the relation cannot be read.
 
     Examples:
-        >>> report = spiral.report_relation(catalog, "texts", pictures=0)
+        >>> report = spiral.report.report_relation(catalog, "texts", pictures=0)
         >>> report.save("texts.html").exists()
         True
     """

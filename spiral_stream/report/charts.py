@@ -58,7 +58,7 @@ class Picture:
     """A drawn picture.
 
     Examples:
-        >>> drawn = spiral.Picture("dot", "A dot", "svg", b"<svg></svg>")
+        >>> drawn = spiral.report.Picture("dot", "A dot", "svg", b"<svg></svg>")
         >>> drawn.title
         'A dot'
     """
@@ -223,7 +223,7 @@ def draw_bars(
         form: ``svg`` or ``png``.
 
     Examples:
-        >>> drawn = spiral.draw_bars(
+        >>> drawn = spiral.report.draw_bars(
         ...     "labels", "Rows per label", [("fox", 12), ("owl", 30)], across="label", up="rows"
         ... )
         >>> drawn.form, drawn.data[:5]
@@ -267,7 +267,7 @@ def draw_curves(
 
     Examples:
         >>> loss = {"loss": {"train": [(0, 2.3), (1, 1.7)], "val": [(0, 2.4), (1, 1.9)]}}
-        >>> spiral.draw_curves("loss", "Loss", loss, across="epoch").title
+        >>> spiral.report.draw_curves("loss", "Loss", loss, across="epoch").title
         'Loss'
     """
     from matplotlib import colormaps

@@ -81,7 +81,7 @@ class Population:
     ``weights`` are those of `Order.weighted_by`.
 
     Examples:
-        >>> from spiral_stream.sampling.order import Population
+        >>> from spiral_stream.orders import Population
         >>> Population(np.array([12, 4], np.uint64), np.array([0, 1], np.uint64)).total
         16
     """
@@ -103,7 +103,7 @@ class Arrangement(ABC):
     """One pass of an order over a population.
 
     Examples:
-        >>> from spiral_stream.sampling.order import Population
+        >>> from spiral_stream.orders import Population
         >>> everything = Population(np.array([12], np.uint64), np.zeros(1, np.uint64))
         >>> arranged = spiral.GlobalShuffle(seed=17).arrange(everything, 0)
         >>> rows = arranged.rows(np.arange(3, dtype=np.uint64))
@@ -130,7 +130,7 @@ class Order(ABC):
     """A policy of the plan: frozen, JSON-able, without data.
 
     Examples:
-        >>> from spiral_stream.sampling.order import Population
+        >>> from spiral_stream.orders import Population
         >>> from spiral_stream.testing import check_order
         >>> check_order(
         ...     spiral.GlobalShuffle(seed=17), Population(np.array([12], np.uint64), np.zeros(1, np.uint64))

@@ -115,7 +115,7 @@ class VideoFolder(ClassFolder):
         >>> for kind in ("fox", "owl"):
         ...     Path("clips", kind).mkdir(parents=True)
         ...     size = Path("clips", kind, "1.mp4").write_bytes(b"a film")  # registering decodes nothing
-        >>> entry = catalog.register("from-clips", spiral.VideoFolder("clips"))
+        >>> entry = catalog.register("from-clips", spiral.sources.VideoFolder("clips"))
         >>> catalog.table("from-clips").to_arrow()["clip_ref"].to_pylist()
         ['fox/1.mp4', 'owl/1.mp4']
     """

@@ -175,7 +175,7 @@ class ImportedSource(Source):
 
     Examples:
         >>> from spiral_stream.sources import ImportedSource
-        >>> issubclass(spiral.Csv, ImportedSource), issubclass(spiral.Parquet, ImportedSource)  # which is read in place
+        >>> issubclass(spiral.sources.Csv, ImportedSource), issubclass(spiral.Parquet, ImportedSource)  # which is read in place
         (True, False)
     """
 

@@ -273,7 +273,7 @@ def declared_source(declared: Mapping[str, Any]) -> Source:
         SourceError: the kind is unknown, or its fields do not fit.
 
     Examples:
-        >>> spiral.declared_source({"kind": "parquet", "path": "parts/*.parquet"}).KIND
+        >>> spiral.sources.declared_source({"kind": "parquet", "path": "parts/*.parquet"}).KIND
         'parquet'
     """
     kind = declared.get("kind")

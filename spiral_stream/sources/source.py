@@ -112,7 +112,7 @@ class Source(ABC):
     """The storage of a relation's rows. Subclasses are frozen dataclasses of JSON values.
 
     Examples:
-        >>> isinstance(spiral.Arrow(text_rows), spiral.Source)
+        >>> isinstance(spiral.Arrow(text_rows), spiral.sources.Source)
         True
     """
 

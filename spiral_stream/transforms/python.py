@@ -182,7 +182,7 @@ def fn(function: Callable[..., Any]) -> UnnamedFunction:
         >>> def words(text):
         ...     return [len(each.split()) for each in text.to_pylist()]
         >>> sampled = texts.sample(order=shuffle)
-        >>> sampled.map(spiral.fn(words) >> "words", columns=["text"], returns=pa.int64()).columns[-1]
+        >>> sampled.map(spiral.transforms.fn(words) >> "words", columns=["text"], returns=pa.int64()).columns[-1]
         'words'
     """
     return UnnamedFunction(function)

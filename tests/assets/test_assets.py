@@ -36,7 +36,7 @@ pytestmark = [
 
 
 def photos(catalog: spiral.Catalog) -> spiral.Relation:
-    field = spiral.Stack("photo", decode="jpeg", transforms=[spiral.Resize((8, 8))])
+    field = spiral.Stack("photo", decode="jpeg", transforms=[spiral.transforms.Resize((8, 8))])
     cached = catalog.table(PHOTOS).cache(photo=FORM)
     return cached.sample(order=spiral.Sequential()).collate(
         batch_size=2, last=spiral.KeepPartial, fields={"image": field, "sample_id": spiral.List("sample_id")}
@@ -53,7 +53,7 @@ photos_decoded = cache_asset(
     "photos_decoded",
     domain="shop",
     plan=photos,
-    code_version=spiral.cache_fingerprint(PHOTOS, "photo", FORM),
+    code_version=spiral.profiles.cache_fingerprint(PHOTOS, "photo", FORM),
     deps=[photos_relation],
     description="Decoded product photos.",
     metadata=lambda cache: {"form": cache.form},

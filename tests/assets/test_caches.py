@@ -34,7 +34,7 @@ def test_the_cache_is_built_whole_and_a_second_build_finds_nothing_to_do(place: 
     assert (again["rows_built"], again["shards_built"]) == (0, 0)
     assert data_version(place, CACHE) == version
     entry = spiral.connect(str(place.root / "catalog")).entry(plans.RELATION)
-    fingerprint = spiral.cache_fingerprint(plans.RELATION, plans.COLUMN, plans.profile())
+    fingerprint = spiral.profiles.cache_fingerprint(plans.RELATION, plans.COLUMN, plans.profile())
     assert version == f"{fingerprint}:{entry.data_version}"
 
 

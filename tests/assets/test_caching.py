@@ -10,9 +10,9 @@ import spiral_stream as spiral
 from spiral_assets import caching
 
 
-def progress(rows: int, total: int) -> spiral.Progress:
+def progress(rows: int, total: int) -> spiral.results.Progress:
     return cast(
-        "spiral.Progress",
+        "spiral.results.Progress",
         SimpleNamespace(rows=rows, rows_total=total, shards=rows // 10, shards_total=total // 10, payload_bytes=0),
     )
 
@@ -51,7 +51,7 @@ def test_a_resumed_build_counts_what_was_built_before_and_shows_figures_on_the_p
     context, clock = Context(), SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr(caching, "time", clock)
     now = 0.0
-    before = [cast("spiral.CacheStatus", SimpleNamespace(built=900, rows=1_000))]
+    before = [cast("spiral.results.CacheStatus", SimpleNamespace(built=900, rows=1_000))]
     reported = caching.ReportedProgress(cast("dg.AssetExecutionContext", context), before)
 
     for now, rows in ((10.0, 20), (25.0, 50)):  # noqa: B007  read by the clock

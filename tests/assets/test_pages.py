@@ -51,7 +51,7 @@ def shown(
 
     @dg.asset
     def relation(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
-        report = spiral.report_relation(catalog.open(), "my.images", labels=["label"], origins=())
+        report = spiral.report.report_relation(catalog.open(), "my.images", labels=["label"], origins=())
         return dg.MaterializeResult(
             metadata={
                 **pages.relation_page(context, report, {"label": "what is seen"}),
@@ -149,7 +149,7 @@ def test_a_definition_says_where_a_relation_lies(source: dict[str, Any], told: t
 
 
 def test_pictures_among_metadata_are_shown_and_the_rest_stays() -> None:
-    bars = spiral.draw_bars("files", "Files", [("a", 1), ("b", 2)], across="name", up="files", form="png")
+    bars = spiral.report.draw_bars("files", "Files", [("a", 1), ("b", 2)], across="name", up="files", form="png")
     with dg.DagsterInstance.ephemeral() as instance:
         context = dg.build_asset_context(instance=instance)
         found = pages.with_pictures(context, "stats/x", {"files": bars, "count": 2})

@@ -105,6 +105,6 @@ def test_a_checkpoint_of_another_plan_is_refused(place: Place) -> None:
 
     with (
         catalog.open_stream(plans.TRAIN, device="cpu") as stream,
-        pytest.raises(spiral.ResumeError, match="this is plan"),
+        pytest.raises(spiral.errors.ResumeError, match="this is plan"),
     ):
         kept.load(stream, {"model": model, "optimizer": optimizer})

@@ -32,7 +32,7 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> spiral.Catalog:
     made.register("photos", spiral.Arrow(rows), semantic={"photo": "image/jpeg-ref"})
     for side in (8, 12):
         cached = made.table("photos").cache(photo=spiral.Raw(shorter_side=side))
-        field = spiral.Stack("photo", decode="jpeg", transforms=[spiral.Resize((8, 8))])
+        field = spiral.Stack("photo", decode="jpeg", transforms=[spiral.transforms.Resize((8, 8))])
         plan = cached.sample(order=spiral.Sequential()).collate(batch_size=1, fields={"image": field})
         with plan.to_numpy() as stream:
             stream.materialize()

@@ -173,7 +173,7 @@ def test_the_cache_holds_every_clip_and_the_streams_read_it(prepared: tuple[Plac
     opened = catalog(place)
 
     assert (built["rows_built"], built["rows_refused"], built["shards_built"]) == (ROWS, 0, VIDEO_SHARDS)
-    form = spiral.cache_fingerprint(
+    form = spiral.profiles.cache_fingerprint(
         plans.RELATION, plans.COLUMN, plans.profile(), plans.clips(random_crop=False), timed=True
     )
     assert built["fingerprint"] == form

@@ -223,14 +223,14 @@ def test_a_killed_ray_worker_costs_its_shard_and_no_row_is_stored_twice(
     catalog.register("photos", source, semantic={"image_ref": "image/jpeg-ref"})
     killed = list[int]()
 
-    def kill(done: spiral.Progress) -> None:
+    def kill(done: spiral.results.Progress) -> None:
         workers = [] if killed or done.shards < 1 else list(ray_workers())
         for pid in workers[:1]:
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
 
     with decoded_images(catalog, "photos", cached_side=SIDE).to_numpy() as stream:
-        with suppress(spiral.CacheError):  # on a busy machine, Ray may give up the whole node
+        with suppress(spiral.errors.CacheError):  # on a busy machine, Ray may give up the whole node
             stream.materialize(kill, executor="ray", workers=2)
         finished = place.finished()
         rest = stream.materialize(executor="ray", workers=2)

@@ -41,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[sp.Catalog, Path]:
         stream.materialize(lambda _: None)
         catalog.save_stream("train", stream)
     sampled = catalog.table("docs").sample(order=sp.Sequential()).map(sp.Tokenize("text", tokenizer="words") >> "tok")
-    packing = sp.Packed(max_tokens=64, window_size=30)
+    packing = sp.batching.Packed(max_tokens=64, window_size=30)
     catalog.save_stream(
         "text", sampled.collate(batch_size=2, formation=packing, fields={"ids": sp.Pad("tok")}).to_numpy()
     )

@@ -30,7 +30,7 @@ from spiral_assets.resources import CatalogResource
 
 @dg.asset
 def rows(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult:
-    report = spiral.report_relation(catalog.open(), "my.rows", labels=["label"])
+    report = spiral.report.report_relation(catalog.open(), "my.rows", labels=["label"])
     return dg.MaterializeResult(metadata=pages.statistics_page(context, report))
 
 

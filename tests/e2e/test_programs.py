@@ -41,7 +41,7 @@ def test_the_image_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     register(tmp_path, 600)
     train = program(monkeypatch, tmp_path)
 
-    with pytest.raises(spiral.BindError, match=r'bind\(device="cpu"\)'):
+    with pytest.raises(spiral.errors.BindError, match=r'bind\(device="cpu"\)'):
         next(iter(train))
     train.bind(device="cpu", epoch=0, data_parallel_rank=0, data_parallel_world_size=1)
     batches = list(train)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("no_threads_left")
 BAD_ROW = 10
 BAD_NAME = "img-00000010"
 SEMANTIC = {"image_ref": "image/jpeg-ref"}
-PROFILES = [None, sp.Original(), sp.Raw(shorter_side=20), sp.Jpeg(shorter_side=20)]
+PROFILES = [None, sp.profiles.Original(), sp.Raw(shorter_side=20), sp.profiles.Jpeg(shorter_side=20)]
 
 
 def photo() -> bytes:
@@ -59,7 +59,7 @@ def with_bad_row(value: bytes | None) -> pa.Table:
 def refusal(stream: Any) -> tuple[int, str]:
     """The batch at which a stream stops, and why."""
     seen: list[Any] = []
-    with pytest.raises(sp.DataError) as caught:
+    with pytest.raises(sp.errors.DataError) as caught:
         seen.extend(stream)
     assert our_threads() == []
     return len(seen), str(caught.value)
@@ -84,8 +84,8 @@ def test_a_bad_image_is_refused_by_name_cached_or_not(bad_rows: sp.Catalog, bad:
     with make() as stream:
         cached_at, cached = refusal(stream)
 
-    with pytest.raises(sp.DataError, match=rf"^bad: sample sample_id='{BAD_NAME}': .*{why}.*{WAY_OUT}"):
-        raise sp.DataError(uncached)
+    with pytest.raises(sp.errors.DataError, match=rf"^bad: sample sample_id='{BAD_NAME}': .*{why}.*{WAY_OUT}"):
+        raise sp.errors.DataError(uncached)
     assert cached == in_the_same_stream == uncached
     assert place is not None
     assert at == cached_at == place["batch"]
@@ -113,10 +113,10 @@ def test_a_missing_file_is_named_in_streams_and_builds(own: sp.Catalog, tmp_path
     make = maker(own, "listed", profile=sp.Raw(20), order=sp.Sequential(), batch_size=8)
     with make() as stream:
         message = rf"listed: sample sample_id='{BAD_NAME}': {gone}: No such file.*Restore the file.*{WAY_OUT}"
-        with pytest.raises(sp.SourceError, match=message) as caught:
+        with pytest.raises(sp.errors.SourceError, match=message) as caught:
             list(stream)
-        assert not isinstance(caught.value, sp.DataError)  # an I/O fault is no property of the bytes
-        with pytest.raises(sp.SourceError, match=rf"{gone}: No such file.*Restore the file"):
+        assert not isinstance(caught.value, sp.errors.DataError)  # an I/O fault is no property of the bytes
+        with pytest.raises(sp.errors.SourceError, match=rf"{gone}: No such file.*Restore the file"):
             stream.materialize(lambda _: None)
         assert our_threads() == []
 
@@ -138,7 +138,7 @@ def test_a_byte_range_past_the_end_of_its_file_is_named(own: sp.Catalog, tmp_pat
     own.register("packed", sp.Arrow(table, base=str(tmp_path)), semantic=SEMANTIC)
     with maker(own, "packed", order=sp.Sequential(), batch_size=8)() as stream:
         message = rf"sample_id='{BAD_NAME}': {tmp_path}/packed.bin has \d+ bytes, the reference asks for .*Restore"
-        with pytest.raises(sp.SourceError, match=message):
+        with pytest.raises(sp.errors.SourceError, match=message):
             list(stream)
 
 
@@ -150,7 +150,7 @@ def test_a_null_label_is_named(own: sp.Catalog) -> None:
     own.register("unlabelled", sp.Arrow(table), semantic=SEMANTIC)
     with maker(own, "unlabelled", order=sp.Sequential(), batch_size=8)() as stream:
         message = rf"sample_id='{BAD_NAME}': Stack\('label_id'\): the value is null. Filter it out.*{WAY_OUT}"
-        with pytest.raises(sp.DataError, match=message):
+        with pytest.raises(sp.errors.DataError, match=message):
             list(stream)
 
 
@@ -163,7 +163,7 @@ def test_a_label_that_does_not_fit_is_named(own: sp.Catalog) -> None:
     narrow = {"small": sp.Stack("label_id", dtype="uint8")}
     with maker(own, "wide", order=sp.Sequential(), batch_size=8, **narrow)() as stream:
         message = rf"sample_id='{BAD_NAME}': Stack\('label_id'\): the value 300 does not fit dtype uint8\. Give a wider"
-        with pytest.raises(sp.DataError, match=message):
+        with pytest.raises(sp.errors.DataError, match=message):
             list(stream)
 
 
@@ -172,7 +172,9 @@ def test_a_duplicate_identity_is_refused_at_registration(own: sp.Catalog) -> Non
     names = table["sample_id"].to_pylist()
     names[20] = names[BAD_ROW]
     table = table.set_column(0, "sample_id", pa.array(names))
-    with pytest.raises(sp.CatalogError, match=rf"identity repeats: .*{BAD_NAME}.*Name a unique column or several"):
+    with pytest.raises(
+        sp.errors.CatalogError, match=rf"identity repeats: .*{BAD_NAME}.*Name a unique column or several"
+    ):
         own.register("twice", sp.Arrow(table), semantic=SEMANTIC)
 
 
@@ -206,7 +208,7 @@ Verb = Callable[[sp.Relation], Any]
 def test_a_plan_that_cannot_be_says_which_name_and_what_would_be_right(
     catalog: sp.Catalog, use: Verb, message: str
 ) -> None:
-    with pytest.raises(sp.PlanError, match=f"(?s){message}"):
+    with pytest.raises(sp.errors.PlanError, match=f"(?s){message}"):
         use(catalog.table("lance"))
 
 
@@ -222,12 +224,14 @@ def test_a_plan_that_cannot_be_says_which_name_and_what_would_be_right(
     ],
 )
 def test_a_binding_that_does_not_fit_is_refused(catalog: sp.Catalog, bindings: dict[str, Any], message: str) -> None:
-    with maker(catalog)() as stream, pytest.raises(sp.BindError, match=message):
+    with maker(catalog)() as stream, pytest.raises(sp.errors.BindError, match=message):
         stream.bind(**bindings)
 
 
 def test_unknown_names_in_the_catalog_come_with_near_ones(catalog: sp.Catalog) -> None:
-    with pytest.raises(sp.CatalogError, match=r"'lnace' is not in catalog .*lance.*Register it first"):
+    with pytest.raises(sp.errors.CatalogError, match=r"'lnace' is not in catalog .*lance.*Register it first"):
         catalog.table("lnace")
-    with pytest.raises(sp.CatalogError, match=r"stream 'traain' is not in catalog .*Save it with save_stream first"):
+    with pytest.raises(
+        sp.errors.CatalogError, match=r"stream 'traain' is not in catalog .*Save it with save_stream first"
+    ):
         catalog.open_stream("traain")

@@ -47,7 +47,7 @@ def with_text(catalog: sp.Catalog, name: str, values: dict[int, Any], folder: Pa
 
 
 def refusal(plan: sp.Relation) -> str:
-    with plan.to_numpy() as stream, pytest.raises(sp.DataError) as caught:
+    with plan.to_numpy() as stream, pytest.raises(sp.errors.DataError) as caught:
         list(stream)
     return str(caught.value)
 
@@ -57,7 +57,7 @@ def refusal(plan: sp.Relation) -> str:
 
 def test_an_empty_document_is_a_sample_of_no_tokens(catalog: sp.Catalog) -> None:
     rows = with_text(catalog, "empty", {3: "", 4: "   "})
-    for formation, size in ((WINDOWED, None), (None, 8), (sp.Packed(max_tokens=24, window_size=8), 2)):
+    for formation, size in ((WINDOWED, None), (None, 8), (sp.batching.Packed(max_tokens=24, window_size=8), 2)):
         with collated(rows, formation=formation, batch_size=size).to_numpy() as stream:
             batches = list(stream)
             assert sorted(ids_of(batches)) == sorted(f"empty-{i}" for i in range(30))
@@ -130,7 +130,7 @@ def above(catalog: sp.Catalog, oversize: str, **packed: Any) -> sp.Relation:
     rows = tokenized(catalog.table(name), ORDER)
     if packed:
         return rows.collate(
-            batch_size=2, formation=sp.Packed(max_tokens=32, window_size=8, oversize=oversize), fields=fields(),
+            batch_size=2, formation=sp.batching.Packed(max_tokens=32, window_size=8, oversize=oversize), fields=fields(),
             last=sp.KeepPartial,
         )  # fmt: skip
     formation = sp.WindowedBucket(
@@ -202,7 +202,7 @@ def test_a_tokenizer_that_changed_after_the_plan_was_saved_is_refused(catalog: s
     with (
         catalog.open_stream("train") as stream,
         pytest.raises(
-            sp.PlanError, match=r"tokenizer 'words' changed since this plan.*Make the plan again.*old tokenizer"
+            sp.errors.PlanError, match=r"tokenizer 'words' changed since this plan.*Make the plan again.*old tokenizer"
         ),
     ):
         next(iter(stream))
@@ -233,7 +233,9 @@ def test_an_unknown_tokenizer_is_refused_with_what_is_near(catalog: sp.Catalog) 
 
 @pytest.mark.parametrize("share", [-0.1, 0, float("nan"), float("inf"), "half", True])
 def test_a_proportion_that_is_none_is_refused(catalog: sp.Catalog, share: Any) -> None:
-    with pytest.raises(sp.PlanError, match=r"stream 'b': proportion=.*Give a number above 0, or leave the stream out"):
+    with pytest.raises(
+        sp.errors.PlanError, match=r"stream 'b': proportion=.*Give a number above 0, or leave the stream out"
+    ):
         mixed(catalog, {"a": 0.5, "b": share}, 100)
 
 
@@ -256,7 +258,7 @@ def test_a_stream_that_is_empty_after_filters_is_named(catalog: sp.Catalog) -> N
         epoch_size=100,
     )
     message = r"mix: stream 'wiki': no row of b is left.*Loosen the filter, or leave the stream out"
-    with collated(docs).to_numpy() as stream, pytest.raises(sp.PlanError, match=message):
+    with collated(docs).to_numpy() as stream, pytest.raises(sp.errors.PlanError, match=message):
         next(iter(stream))
 
 
@@ -267,7 +269,9 @@ def test_a_repeat_of_no_sample_is_refused(catalog: sp.Catalog, nested: bool) -> 
         docs = sp.mix([sp.Stream("in", docs, proportion=0.5), sp.Stream("a", catalog.table("a"), proportion=0.5)])
     with (
         collated(docs).to_numpy() as stream,
-        pytest.raises(sp.PlanError, match=r"stream 'few': repeat=0.01 of 12 rows is no sample. Raise it, or leave"),
+        pytest.raises(
+            sp.errors.PlanError, match=r"stream 'few': repeat=0.01 of 12 rows is no sample. Raise it, or leave"
+        ),
     ):
         next(iter(stream))
 
@@ -276,14 +280,16 @@ def test_what_is_no_list_of_streams_is_refused_in_a_line(catalog: sp.Catalog) ->
     rows: Any = catalog.table("a")
     way_out = r"Give a list, \[Stream\(name, relation, proportion=...\), ...\]$"
     for streams, found in ((sp.Stream("a", rows), "a Stream"), ([rows, rows], "a list of Relation"), ([], "nothing")):
-        with pytest.raises(sp.PlanError, match=way_out) as caught:
+        with pytest.raises(sp.errors.PlanError, match=way_out) as caught:
             sp.mix(streams)  # type: ignore[arg-type]  # what it refuses
         assert found in str(caught.value)
         assert len(str(caught.value)) < 150
-    with pytest.raises(sp.PlanError, match=r"Stream 'a': relation is 'text\.x'\. .*catalog\.table\(\"text\.x\"\)"):
+    with pytest.raises(
+        sp.errors.PlanError, match=r"Stream 'a': relation is 'text\.x'\. .*catalog\.table\(\"text\.x\"\)"
+    ):
         sp.Stream("a", "text.x", proportion=1.0)  # type: ignore[arg-type]  # as above
     with pytest.raises(
-        sp.PlanError, match=r"Stream 'a': relation is a int. Give a relation, for example catalog\.table"
+        sp.errors.PlanError, match=r"Stream 'a': relation is a int. Give a relation, for example catalog\.table"
     ):
         sp.Stream("a", 3)  # type: ignore[arg-type]  # as above
 
@@ -298,15 +304,17 @@ def test_what_is_no_list_of_streams_is_refused_in_a_line(catalog: sp.Catalog) ->
     ],
 )
 def test_a_schedule_that_is_none_is_refused_by_its_place(catalog: sp.Catalog, schedule: Any, message: str) -> None:
-    with pytest.raises(sp.PlanError, match=message):
+    with pytest.raises(sp.errors.PlanError, match=message):
         mixed(catalog, {"a": 0.5, "b": 0.5}, 100, schedule=schedule)
 
 
 def test_an_epoch_size_needs_proportions(catalog: sp.Catalog) -> None:
-    with pytest.raises(sp.PlanError, match=r"no stream has a proportion.*Give each stream a proportion=, or drop"):
+    with pytest.raises(
+        sp.errors.PlanError, match=r"no stream has a proportion.*Give each stream a proportion=, or drop"
+    ):
         mixed(catalog, {"a": None, "b": None}, 100)
     with pytest.raises(
-        sp.PlanError, match=r"epoch_size with repeat= or choose= counts. Give each .*, or drop epoch_size"
+        sp.errors.PlanError, match=r"epoch_size with repeat= or choose= counts. Give each .*, or drop epoch_size"
     ):
         sp.mix([sp.Stream("a", catalog.table("a"), repeat=2)], epoch_size=100)
 
@@ -316,7 +324,7 @@ def test_rebase_takes_a_stream_or_a_state(catalog: sp.Catalog, wrong: Any) -> No
     with (
         collated(mixed(catalog, {"a": 0.5, "b": 0.5}, 60)).to_numpy() as stream,
         pytest.raises(
-            sp.ResumeError, match=r"got a \w+\. Give .*old\.load_state_dict\(state\), then new\.rebase\(old\)"
+            sp.errors.ResumeError, match=r"got a \w+\. Give .*old\.load_state_dict\(state\), then new\.rebase\(old\)"
         ),
     ):
         stream.rebase(wrong)
@@ -324,7 +332,7 @@ def test_rebase_takes_a_stream_or_a_state(catalog: sp.Catalog, wrong: Any) -> No
 
 @pytest.mark.parametrize("count", [2.5, 0, -1, "ten"])
 def test_a_chosen_count_is_whole(catalog: sp.Catalog, count: Any) -> None:
-    with pytest.raises(sp.PlanError, match=r"choose=.*Give a whole number above 0, or leave the stream out"):
+    with pytest.raises(sp.errors.PlanError, match=r"choose=.*Give a whole number above 0, or leave the stream out"):
         sp.mix([sp.Stream("a", catalog.table("a"), choose=count)])
 
 
@@ -334,17 +342,17 @@ def test_a_chosen_count_is_whole(catalog: sp.Catalog, count: Any) -> None:
 def test_unknown_columns_are_refused_with_what_is_near(catalog: sp.Catalog) -> None:
     rows = catalog.table("a")
     sampled = rows.sample(order=ORDER)
-    with pytest.raises(sp.PlanError, match=r"tokenize: 'txt' is not a column.*did you mean 'text'"):
+    with pytest.raises(sp.errors.PlanError, match=r"tokenize: 'txt' is not a column.*did you mean 'text'"):
         sampled.map(sp.Tokenize("txt", tokenizer=TOKENIZER) >> "tokens")
-    with pytest.raises(sp.PlanError, match=r"tokenize: 'size' is int64. Name a column of text"):
+    with pytest.raises(sp.errors.PlanError, match=r"tokenize: 'size' is int64. Name a column of text"):
         sampled.map(sp.Tokenize("size", tokenizer=TOKENIZER) >> "tokens")
-    with pytest.raises(sp.PlanError, match=r"field 'ids'.*'tokns' is not a column.*did you mean 'tokens'"):
+    with pytest.raises(sp.errors.PlanError, match=r"field 'ids'.*'tokns' is not a column.*did you mean 'tokens'"):
         collated(rows, fields={"ids": sp.Pad("tokns")})
-    with pytest.raises(sp.PlanError, match=r"Pad\('text'\): the column is string.*Tokenize\(\"text\""):
+    with pytest.raises(sp.errors.PlanError, match=r"Pad\('text'\): the column is string.*Tokenize\(\"text\""):
         collated(rows, fields={"ids": sp.Pad("text")})
-    with pytest.raises(sp.PlanError, match=r"bucket key 'len\(tokns\)'.*tokns"):
+    with pytest.raises(sp.errors.PlanError, match=r"bucket key 'len\(tokns\)'.*tokns"):
         collated(rows, formation=sp.WindowedBucket(keys=[sp.BucketKey("len(tokns)")]), batch_size=4)
-    with pytest.raises(sp.PlanError, match=r"bucket key 'text' is string. Give a number of each sample"):
+    with pytest.raises(sp.errors.PlanError, match=r"bucket key 'text' is string. Give a number of each sample"):
         collated(rows, formation=sp.WindowedBucket(keys=[sp.BucketKey("text")]), batch_size=4)
 
 
@@ -357,7 +365,7 @@ def test_columns_of_a_function_are_a_list(catalog: sp.Catalog, columns: Any) -> 
         "flat_map": lambda: sampled.flat_map(len, name="x", columns=columns, returns=kind, fan_out=2),
         "assemble": lambda: sampled.assemble(len, columns=columns, returns=pa.schema([])),
     }.items():
-        with pytest.raises(sp.PlanError, match=rf"^{verb}: columns=.*. Give a list of .*columns=\["):
+        with pytest.raises(sp.errors.PlanError, match=rf"^{verb}: columns=.*. Give a list of .*columns=\["):
             make()
 
 
@@ -377,11 +385,11 @@ def test_a_device_that_is_none_is_refused_where_it_is_named(catalog: sp.Catalog,
     plan = collated(catalog.table("a"), stored=True)
     with (
         plan.to_numpy() as stream,
-        pytest.raises(sp.BindError, match=r'^bind: device=.*Give "cpu", "cuda", .*cuda:0.* or "auto"'),
+        pytest.raises(sp.errors.BindError, match=r'^bind: device=.*Give "cpu", "cuda", .*cuda:0.* or "auto"'),
     ):
         stream.bind(device=device)
     with pytest.raises(
-        sp.PlanError, match=r'^to_torch: device=.*Give "cpu", "cuda", a CUDA device .*"cuda:0".* or "auto"'
+        sp.errors.PlanError, match=r'^to_torch: device=.*Give "cpu", "cuda", a CUDA device .*"cuda:0".* or "auto"'
     ):
         plan.to_torch(device=device)
 
@@ -402,43 +410,49 @@ def test_text_through_a_dictionary_is_text(catalog: sp.Catalog) -> None:
 
 
 def test_two_columns_of_one_name_are_refused_by_it() -> None:
-    with pytest.raises(sp.SourceError, match=r"Arrow: two columns are called 'x'\. .*table\.rename_columns"):
+    with pytest.raises(sp.errors.SourceError, match=r"Arrow: two columns are called 'x'\. .*table\.rename_columns"):
         sp.Arrow(pa.table([[1], [2], [3]], names=["x", "y", "x"]))
 
 
 def test_what_bounds_no_batch_is_refused_with_the_plan(catalog: sp.Catalog) -> None:
     rows = catalog.table("a")
-    with pytest.raises(sp.PlanError, match=r"batch_size=None needs a formation that bounds a batch. Give"):
+    with pytest.raises(sp.errors.PlanError, match=r"batch_size=None needs a formation that bounds a batch. Give"):
         collated(rows, formation=None)
-    with pytest.raises(sp.PlanError, match=r"batch_size is None and there is no budget. Give batch_size, or budget="):
+    with pytest.raises(
+        sp.errors.PlanError, match=r"batch_size is None and there is no budget. Give batch_size, or budget="
+    ):
         collated(rows, formation=sp.WindowedBucket())
-    with pytest.raises(sp.PlanError, match=r"max_tokens is 4, but one row is already 8 wide.*Raise max_tokens"):
+    with pytest.raises(sp.errors.PlanError, match=r"max_tokens is 4, but one row is already 8 wide.*Raise max_tokens"):
         collated(rows, formation=sp.WindowedBucket(budget=sp.BatchBudget(max_tokens=4)))
-    with pytest.raises(sp.PlanError, match=r"multiple of 8.*Give max_tokens=24 or 16"):
-        collated(rows, formation=sp.Packed(max_tokens=20), batch_size=2)
-    with pytest.raises(sp.PlanError, match=r"a budget of tokens, or packing, needs a field of tokens. Add one"):
+    with pytest.raises(sp.errors.PlanError, match=r"multiple of 8.*Give max_tokens=24 or 16"):
+        collated(rows, formation=sp.batching.Packed(max_tokens=20), batch_size=2)
+    with pytest.raises(sp.errors.PlanError, match=r"a budget of tokens, or packing, needs a field of tokens. Add one"):
         collated(rows, fields={"id": sp.List("sample_id")})
     with pytest.raises(
-        sp.PlanError, match=r"max_bytes of BatchBudget counts decoded frames.*use max_tokens, or batch_size"
+        sp.errors.PlanError, match=r"max_bytes of BatchBudget counts decoded frames.*use max_tokens, or batch_size"
     ):
         collated(rows, formation=sp.WindowedBucket(budget=sp.BatchBudget(max_bytes=100)))
 
 
 def test_a_composition_needs_its_mixture(catalog: sp.Catalog) -> None:
     rows, docs = catalog.table("a"), mixed(catalog, {"a": 0.5, "b": 0.5}, 100)
-    with pytest.raises(sp.PlanError, match=r"nothing is mixed. Drop it, or begin with mix"):
+    with pytest.raises(sp.errors.PlanError, match=r"nothing is mixed. Drop it, or begin with mix"):
         collated(rows, composition=sp.StratifiedByStream())
-    with pytest.raises(sp.PlanError, match=r"StratifiedByStream\('lang'\); a mixture's streams are in 'stream_id'"):
+    with pytest.raises(
+        sp.errors.PlanError, match=r"StratifiedByStream\('lang'\); a mixture's streams are in 'stream_id'"
+    ):
         collated(docs, composition=sp.StratifiedByStream("lang"))
-    with pytest.raises(sp.PlanError, match=r"Packed.*Leave the composition out.*or use WindowedBucket"):
-        collated(docs, formation=sp.Packed(max_tokens=24), composition=sp.StratifiedByStream(), batch_size=2)
+    with pytest.raises(sp.errors.PlanError, match=r"Packed.*Leave the composition out.*or use WindowedBucket"):
+        collated(docs, formation=sp.batching.Packed(max_tokens=24), composition=sp.StratifiedByStream(), batch_size=2)
 
 
 def test_a_packed_row_cannot_be_stacked(catalog: sp.Catalog) -> None:
-    with pytest.raises(sp.PlanError, match=r"field 'size': a packed row holds several.*Use List\('size'\), or another"):
+    with pytest.raises(
+        sp.errors.PlanError, match=r"field 'size': a packed row holds several.*Use List\('size'\), or another"
+    ):
         collated(
             catalog.table("a"),
-            formation=sp.Packed(max_tokens=24),
+            formation=sp.batching.Packed(max_tokens=24),
             batch_size=2,
             fields=fields() | {"size": sp.Stack("size")},
         )
@@ -452,7 +466,9 @@ def test_a_null_bucket_key_is_refused(catalog: sp.Catalog) -> None:
 
     with (
         plan.to_numpy() as stream,
-        pytest.raises(sp.PlanError, match=r"bucket key 'size' is null for 1 of 20 samples.*Filter those rows out"),
+        pytest.raises(
+            sp.errors.PlanError, match=r"bucket key 'size' is null for 1 of 20 samples.*Filter those rows out"
+        ),
     ):
         next(iter(stream))
 
@@ -483,7 +499,7 @@ def lopsided(catalog: sp.Catalog, tokens: dict[int, int], labels: dict[int, int]
 
 def packed(sampled: sp.Relation, **options: Any) -> sp.Relation:
     fields = {"ids": sp.Pad("tokens"), "target": sp.Pad("labels", pad_value=-100), "sample_id": sp.List("sample_id")}
-    formation = sp.Packed(max_tokens=16, window_size=8, **options)
+    formation = sp.batching.Packed(max_tokens=16, window_size=8, **options)
     return sampled.collate(batch_size=1, formation=formation, fields=fields, last=sp.KeepPartial)
 
 

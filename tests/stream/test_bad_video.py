@@ -130,7 +130,7 @@ Bad = Callable[[Path, Path], tuple[Any, Any, Any]]
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.__name__)
 def test_a_bad_clip_is_named_with_the_way_out(good: Path, tmp_path: Path, bad: Bad, profile: Any) -> None:
     catalog = catalog_of(tmp_path, [(good, 0, DURATION), bad(good, tmp_path)])
-    with pytest.raises(sp.DataError, match=BAD[bad]) as refused, stream(catalog, profile) as made:
+    with pytest.raises(sp.errors.DataError, match=BAD[bad]) as refused, stream(catalog, profile) as made:
         list(made)
     text = str(refused.value)
     assert "clips: sample sample_id='clip-1': " in text
@@ -144,7 +144,7 @@ def test_a_bad_clip_is_refused_alike_whatever_is_built(good: Path, tmp_path: Pat
     texts = []
     for _ in range(2):
         with stream(catalog, sp.Frames(shorter_side=40) if built == "clips" else None) as made:
-            with pytest.raises(sp.DataError) as refused:
+            with pytest.raises(sp.errors.DataError) as refused:
                 list(made)
             texts.append(str(refused.value))
             if built != "nothing":
@@ -155,9 +155,9 @@ def test_a_bad_clip_is_refused_alike_whatever_is_built(good: Path, tmp_path: Pat
 def test_a_missing_file_is_a_fault_of_storage(good: Path, tmp_path: Path) -> None:
     catalog = catalog_of(tmp_path, [(good, 0, DURATION), (tmp_path / "gone.mp4", 0, DURATION)])
     says = r"clip-1.*gone.mp4: No such file.*Restore the file"
-    with pytest.raises(sp.SourceError, match=says) as refused, stream(catalog) as made:
+    with pytest.raises(sp.errors.SourceError, match=says) as refused, stream(catalog) as made:
         list(made)
-    assert not isinstance(refused.value, sp.DataError)
+    assert not isinstance(refused.value, sp.errors.DataError)
 
 
 def test_a_file_that_changes_after_it_was_indexed_is_refused_until_the_relation_is_refreshed(tmp_path: Path) -> None:
@@ -165,7 +165,10 @@ def test_a_file_that_changes_after_it_was_indexed_is_refused_until_the_relation_
     catalog = catalog_of(tmp_path, [(path, 0, DURATION)])
     sp.index_videos(catalog, "clips", "clip_ref")
     write_video(path, Made(frames=60, gop=5, first=500))
-    with stream(catalog) as made, pytest.raises(sp.SourceError, match=r'a.mp4 changed .*catalog.refresh\("clips"\)'):
+    with (
+        stream(catalog) as made,
+        pytest.raises(sp.errors.SourceError, match=r'a.mp4 changed .*catalog.refresh\("clips"\)'),
+    ):
         list(made)
     catalog.refresh("clips")
     with stream(catalog) as made:
@@ -188,7 +191,7 @@ def test_no_bytes_end_the_process(good: Path, places: list[tuple[float, int]], k
         data[int(at * len(data))] = value
     data = data[: int(len(data) * keep)]
     table = pa.table({"sample_id": ["a"], "clip_ref": pa.array([bytes(data)], pa.large_binary())})
-    with contextlib.suppress(sp.DataError):
+    with contextlib.suppress(sp.errors.DataError):
         assert decoded(table).shape == (1, 8, 3, 32, 32)
 
 
@@ -283,7 +286,9 @@ def test_refusals_are_the_same_whatever_is_built_and_on_any_world(mixed: sp.Cata
 
 
 def test_more_bad_clips_than_the_budget_end_the_epoch(mixed: sp.Catalog) -> None:
-    with pytest.raises(sp.DataError, match=r"4 samples of epoch 0 could not be read, more than the 2") as refused:
+    with pytest.raises(
+        sp.errors.DataError, match=r"4 samples of epoch 0 could not be read, more than the 2"
+    ) as refused:
         batches(stream(mixed, on_error="skip", error_budget=2))
     assert "stream.quarantine()" in str(refused.value)
 
@@ -310,10 +315,13 @@ def test_a_file_that_is_mended_is_served_again_whatever_was_built(good: Path, tm
     catalog = catalog_of(tmp_path, [(good, 0, DURATION), (bad, 0, DURATION)])
     with stream(catalog, profile) as made:
         made.materialize(lambda _: None)
-        with pytest.raises(sp.DataError, match="ends early"):
+        with pytest.raises(sp.errors.DataError, match="ends early"):
             list(made)
     bad.write_bytes(good.read_bytes())
-    with stream(catalog, profile) as made, pytest.raises(sp.SourceError, match=r'bad.mp4 changed .*refresh\("clips"\)'):
+    with (
+        stream(catalog, profile) as made,
+        pytest.raises(sp.errors.SourceError, match=r'bad.mp4 changed .*refresh\("clips"\)'),
+    ):
         list(made)
     catalog.refresh("clips")
     ((one, other),) = [batch["x"] for batch in batches(stream(catalog, profile))]
@@ -326,15 +334,17 @@ def test_times_that_are_no_milliseconds_are_refused_by_the_plan(good: Path, tmp_
     times = pa.array([1], pa.int64()).cast(kind)
     table = pa.table({"sample_id": ["a"], "clip_ref": [str(good)], "start_time_ms": [0], "duration_ms": times})
     catalog.register("clips", sp.Arrow(table), identity="sample_id", semantic={"clip_ref": H264_REF})
-    with pytest.raises(sp.PlanError, match=r"clips: 'duration_ms' is .*; .* whole milliseconds: store them as int64"):
+    with pytest.raises(
+        sp.errors.PlanError, match=r"clips: 'duration_ms' is .*; .* whole milliseconds: store them as int64"
+    ):
         stream(catalog)
-    with pytest.raises(sp.PlanError, match="store them as int64"):
+    with pytest.raises(sp.errors.PlanError, match="store them as int64"):
         sp.index_videos(catalog, "clips", "clip_ref")
 
 
 def test_a_path_that_cannot_be_one_is_told(tmp_path: Path) -> None:
     catalog = catalog_of(tmp_path, [("a\0b.mp4", 0, DURATION)])
-    with pytest.raises(sp.DataError, match=r"a\\x00b.mp4 holds a NUL character.*Correct it"):
+    with pytest.raises(sp.errors.DataError, match=r"a\\x00b.mp4 holds a NUL character.*Correct it"):
         batches(stream(catalog))
 
 
@@ -343,7 +353,7 @@ def test_a_segment_past_a_long_pause_is_beyond_the_end(tmp_path: Path) -> None:
     path = write_video(tmp_path / "pause.mp4", Made(frames=6, ticks=ticks, fps=1))
     for start in (904_000, 905_000):
         (tmp_path / str(start)).mkdir()
-        with pytest.raises(sp.DataError, match="lies beyond the end"):
+        with pytest.raises(sp.errors.DataError, match="lies beyond the end"):
             batches(stream(catalog_of(tmp_path / str(start), [(path, start, 100_000)])))
 
 
@@ -357,5 +367,5 @@ def test_a_segment_past_a_long_pause_is_beyond_the_end(tmp_path: Path) -> None:
     ],
 )
 def test_values_of_another_type_are_refused_where_they_are_given(wrong: Callable[[], Any]) -> None:
-    with pytest.raises(sp.PlanError, match=r"Give|takes"):
+    with pytest.raises(sp.errors.PlanError, match=r"Give|takes"):
         wrong()

@@ -18,7 +18,7 @@ from spiral_stream.testing import check_elastic, check_replay, check_resume, sam
 from spiral_stream.transforms.image.image import compile_image
 from tests.fixtures.scenes import encoded, smooth
 
-STEPS = [sp.RandomResizedCrop(16), sp.ColorJitter(0.3), sp.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))]
+STEPS = [sp.RandomResizedCrop(16), sp.transforms.ColorJitter(0.3), sp.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_without_ml_dtypes_the_way_out_is_torch(catalog: sp.Catalog, monkeypatch
     with (
         plan(catalog).to_numpy() as stream,
         pytest.raises(
-            sp.MissingExtraError, match=r"to_numpy: field 'number' .* pip install ml_dtypes; or use to_torch"
+            sp.errors.MissingExtraError, match=r"to_numpy: field 'number' .* pip install ml_dtypes; or use to_torch"
         ),
     ):
         next(iter(stream))
@@ -126,7 +126,10 @@ def test_a_number_that_would_become_infinite_is_named(tmp_path: Path, field: Any
     made = sp.connect(str(tmp_path))
     made.register("t", sp.Arrow(pa.table({"id": [1, 2], "x": [1.0, 3.4e38], "y": [[1.0], [3.4e38]]})), identity="id")
     rows = made.table("t").sample(order=sp.Sequential())
-    with rows.collate(batch_size=2, fields={"x": field}).to_torch() as stream, pytest.raises(sp.DataError, match=says):
+    with (
+        rows.collate(batch_size=2, fields={"x": field}).to_torch() as stream,
+        pytest.raises(sp.errors.DataError, match=says),
+    ):
         next(iter(stream))
-    with pytest.raises(sp.PlanError, match=r"pad_value=3\.4e\+38\. Give a finite number that fits bfloat16"):
+    with pytest.raises(sp.errors.PlanError, match=r"pad_value=3\.4e\+38\. Give a finite number that fits bfloat16"):
         sp.Pad("y", dtype="bfloat16", pad_value=3.4e38)

@@ -100,10 +100,10 @@ def tuned(model: nn.Module, batch: dict[str, Any]) -> Tensor:
 
 def fine_tuning(folder: Path) -> sp.Relation:
     catalog = sp.connect(str(folder / "catalog"))
-    chat = sp.ChatTemplate("messages", tokenizer="chat")
+    chat = sp.transforms.ChatTemplate("messages", tokenizer="chat")
     mapped = catalog.table("chats").sample(identity="sample_id", order=sp.GlobalShuffle(seed=1))
     return mapped.map(chat >> ("tokens", "loss_mask")).collate(
-        formation=sp.Packed(max_tokens=192),
+        formation=sp.batching.Packed(max_tokens=192),
         batch_size=2,
         fields={"input_ids": sp.Pad("tokens"), "labels": sp.ShiftedLabels("tokens", mask="loss_mask")},
     )
@@ -147,7 +147,7 @@ def test_preference_pairs_train_by_the_loss_of_dpo(tmp_path: Path) -> None:
     rows = chats.table(chats.conversations(48), prompt=words["p"], chosen=chosen, rejected=rejected)
     plan = chats.catalog_of(tmp_path, rows).table("chats").sample(identity="sample_id", order=sp.GlobalShuffle(seed=1))
     for side in ("chosen", "rejected"):
-        chat = sp.ChatTemplate(side, prompt="prompt", tokenizer="chat")
+        chat = sp.transforms.ChatTemplate(side, prompt="prompt", tokenizer="chat")
         plan = plan.map(chat >> (f"{side}_tokens", f"{side}_mask"))
     fields: dict[str, Any] = {
         "chosen": sp.Pad("chosen_tokens", also="rejected_tokens"),

@@ -27,7 +27,7 @@ def sampled(catalog: sp.Catalog, name: str = "chats") -> sp.Relation:
 
 def fields(**more: Any) -> dict[str, Any]:
     found = {"input_ids": sp.Pad("tokens", pad_value=-1), "loss_mask": sp.Pad("loss_mask"), **more}
-    return {**found, "labels": sp.Labels("tokens", mask="loss_mask"), "sample_id": sp.List("sample_id")}
+    return {**found, "labels": sp.fields.Labels("tokens", mask="loss_mask"), "sample_id": sp.List("sample_id")}
 
 
 def rows_of(plan: sp.Relation) -> dict[str, Row]:
@@ -44,12 +44,12 @@ def rows_of(plan: sp.Relation) -> dict[str, Row]:
     return out
 
 
-def read(catalog: sp.Catalog, chat: sp.ChatTemplate, **options: Any) -> dict[str, Row]:
+def read(catalog: sp.Catalog, chat: sp.transforms.ChatTemplate, **options: Any) -> dict[str, Row]:
     mapped = sampled(catalog).map(chat >> ("tokens", "loss_mask"))
     return rows_of(mapped.collate(batch_size=4, last=sp.KeepPartial(), fields=fields(), **options))
 
 
-CHAT = sp.ChatTemplate("messages", tokenizer="chat")
+CHAT = sp.transforms.ChatTemplate("messages", tokenizer="chat")
 
 
 @pytest.mark.parametrize("template", [PLAIN, MARKED])
@@ -95,10 +95,10 @@ def test_packed_and_padded_labels_agree(tmp_path: Path) -> None:
     padded = rows_of(mapped.collate(batch_size=8, last=sp.KeepPartial(), fields=fields()))
     shifted = sp.ShiftedLabels("tokens", mask="loss_mask")
     packed = mapped.collate(
-        formation=sp.Packed(max_tokens=256),
+        formation=sp.batching.Packed(max_tokens=256),
         batch_size=2,
         last=sp.KeepPartial(),
-        fields=fields(segments=sp.Segments("tokens"), shifted=shifted),
+        fields=fields(segments=sp.fields.Segments("tokens"), shifted=shifted),
     )
 
     seen = 0
@@ -118,7 +118,7 @@ def test_packed_and_padded_labels_agree(tmp_path: Path) -> None:
     assert seen == 40
 
 
-@pytest.mark.parametrize("formation", [None, sp.Packed(max_tokens=256)])
+@pytest.mark.parametrize("formation", [None, sp.batching.Packed(max_tokens=256)])
 def test_laws_of_resume_of_ranks_and_of_replay(tmp_path: Path, formation: Any) -> None:
     catalog = catalog_of(tmp_path, table(chats.conversations(24)))
     plan = sampled(catalog).map(CHAT >> ("tokens", "loss_mask"))
@@ -138,8 +138,8 @@ def test_ranks_of_a_sequence_that_slice_shifted_labels_lose_none(tmp_path: Path)
     catalog = catalog_of(tmp_path, table(chats.conversations(24)))
     plan = sampled(catalog).map(CHAT >> ("tokens", "loss_mask"))
     shifted = sp.ShiftedLabels("tokens", mask="loss_mask")
-    named = {"input_ids": sp.Pad("tokens"), "labels": shifted, "whole": sp.Labels("tokens", mask="loss_mask")}
-    plan = plan.collate(formation=sp.Packed(max_tokens=192), batch_size=2, last=sp.DropPartial(), fields=named)
+    named = {"input_ids": sp.Pad("tokens"), "labels": shifted, "whole": sp.fields.Labels("tokens", mask="loss_mask")}
+    plan = plan.collate(formation=sp.batching.Packed(max_tokens=192), batch_size=2, last=sp.DropPartial(), fields=named)
     with plan.to_numpy() as stream:
         stream.materialize()
     slices: list[list[Any]] = []
@@ -165,7 +165,7 @@ def test_options_choose_the_turns_and_cut(tmp_path: Path) -> None:
     catalog, reference = catalog_of(tmp_path, table(rows)), of_transformers()
 
     def trained(**options: Any) -> tuple[int, str]:
-        ids, mask = read(catalog, sp.ChatTemplate("messages", tokenizer="chat", **options))["chat-0"]
+        ids, mask = read(catalog, sp.transforms.ChatTemplate("messages", tokenizer="chat", **options))["chat-0"]
         return len(ids), reference.decode([i for i, m in zip(ids, mask, strict=True) if m])
 
     whole, every = trained()
@@ -188,7 +188,9 @@ def test_tools_and_variables_reach_the_template(tmp_path: Path) -> None:
     rows = [[turn("user", "the"), turn("assistant", "fox")]] * 2
     catalog = catalog_of(tmp_path, table(rows, tools=tools), template=MARKED + "{{ 'z' if thinking else '' }}")
 
-    found = read(catalog, sp.ChatTemplate("messages", tokenizer="chat", tools="tools", variables={"thinking": True}))
+    found = read(
+        catalog, sp.transforms.ChatTemplate("messages", tokenizer="chat", tools="tools", variables={"thinking": True})
+    )
 
     texts = [of_transformers().decode(found[f"chat-{k}"][0]) for k in (0, 1)]
     assert texts[0].startswith('tools: [{"type": "function", "function": {"name": "add"}}]')
@@ -210,7 +212,7 @@ def test_a_bad_conversation_is_named_and_put_aside(tmp_path: Path) -> None:
     rows: list[Any] = [*chats.conversations(3), *(messages for messages, _ in BAD.values())]
     plan = sampled(catalog_of(tmp_path, table(rows))).map(CHAT >> ("tokens", "loss_mask"))
 
-    with pytest.raises(sp.DataError, match=r"chat-[3-8]"):
+    with pytest.raises(sp.errors.DataError, match=r"chat-[3-8]"):
         rows_of(plan.collate(batch_size=9, fields=fields()))
     with plan.collate(batch_size=9, fields=fields(), on_error="skip", error_budget=0.9).to_numpy() as stream:
         (batch,) = stream
@@ -241,8 +243,8 @@ def test_a_template_that_raises_or_does_not_say_where_is_named(tmp_path: Path) -
         ({"max_length": 3, "truncate": "refuse"}, "tokens, above max_length=3"),
     ):
         given: dict[str, Any] = options
-        with pytest.raises(sp.DataError, match=f"(?s){words}"):
-            read(catalog, sp.ChatTemplate("messages", tokenizer="chat", **given))
+        with pytest.raises(sp.errors.DataError, match=f"(?s){words}"):
+            read(catalog, sp.transforms.ChatTemplate("messages", tokenizer="chat", **given))
 
 
 def test_stored_masks_are_checked_row_by_row(tmp_path: Path) -> None:
@@ -253,9 +255,9 @@ def test_stored_masks_are_checked_row_by_row(tmp_path: Path) -> None:
         return sampled(catalog).collate(batch_size=2, fields=fields())
 
     assert rows_of(made([[0, 1, 1], [0, 1]])) == {"a": ([1, 2, 3], [0, 1, 1]), "b": ([4, 5], [0, 1])}
-    with pytest.raises(sp.DataError, match=r"(?s)'b'.*2 tokens, and 3 values in mask='loss_mask'"):
+    with pytest.raises(sp.errors.DataError, match=r"(?s)'b'.*2 tokens, and 3 values in mask='loss_mask'"):
         rows_of(made([[0, 1, 1], [0, 1, 1]]))
-    with pytest.raises(sp.DataError, match=r"(?s)'a'.*neither 0 nor 1"):
+    with pytest.raises(sp.errors.DataError, match=r"(?s)'a'.*neither 0 nor 1"):
         rows_of(made([[0, -100, 1], [0, 1]]))
 
 
@@ -263,18 +265,18 @@ def test_a_changed_template_is_refused_with_the_place(tmp_path: Path) -> None:
     catalog = catalog_of(tmp_path, table(chats.conversations(6)))
 
     def plan(template: str | None = None) -> sp.Relation:
-        chat = sp.ChatTemplate("messages", tokenizer="chat", template=template)
+        chat = sp.transforms.ChatTemplate("messages", tokenizer="chat", template=template)
         return sampled(catalog).map(chat >> ("tokens", "loss_mask")).collate(batch_size=2, fields=fields())
 
     old = plan()
     with old.to_numpy() as stream:
         next(iter(stream))
         state = stream.state_dict()
-    with plan(MARKED).to_numpy() as other, pytest.raises(sp.ResumeError, match="template"):
+    with plan(MARKED).to_numpy() as other, pytest.raises(sp.errors.ResumeError, match="template"):
         other.load_state_dict(state)
     catalog.register_tokenizer("chat", of_transformers(MARKED), replace=True)
     with pytest.raises(
-        sp.PlanError, match=r"ChatTemplate\('messages'\) >> tokens, loss_mask: the chat template .* changed"
+        sp.errors.PlanError, match=r"ChatTemplate\('messages'\) >> tokens, loss_mask: the chat template .* changed"
     ):
         next(iter(old.to_numpy()))
 
@@ -282,7 +284,7 @@ def test_a_changed_template_is_refused_with_the_place(tmp_path: Path) -> None:
 def test_a_plan_says_what_does_not_fit(tmp_path: Path) -> None:
     catalog = catalog_of(tmp_path, table(chats.conversations(3), number=[1, 2, 3]), template=None)
 
-    with pytest.raises(sp.PlanError, match=r"came without a chat template\. Give template="):
+    with pytest.raises(sp.errors.PlanError, match=r"came without a chat template\. Give template="):
         sampled(catalog).map(CHAT >> ("tokens", "loss_mask"))
     for options, words in (
         ({"column": "number"}, "is int64. Name a column of messages"),
@@ -294,10 +296,10 @@ def test_a_plan_says_what_does_not_fit(tmp_path: Path) -> None:
     ):
         given: dict[str, Any] = {"template": PLAIN, **options}
         with pytest.raises(sp.SpiralError, match=words):
-            sampled(catalog).map(sp.ChatTemplate(tokenizer="chat", **given) >> ("tokens", "loss_mask"))
-    with pytest.raises(sp.PlanError, match="ChatTemplate has 3 names"):
+            sampled(catalog).map(sp.transforms.ChatTemplate(tokenizer="chat", **given) >> ("tokens", "loss_mask"))
+    with pytest.raises(sp.errors.PlanError, match="ChatTemplate has 3 names"):
         sampled(catalog).map(CHAT >> ("a", "b", "c"))
-    with pytest.raises(sp.PlanError, match="Tokenize has 2 names, and gives one column"):
+    with pytest.raises(sp.errors.PlanError, match="Tokenize has 2 names, and gives one column"):
         sampled(catalog).map(sp.Tokenize("sample_id", tokenizer="chat") >> ("a", "b"))
 
 
@@ -307,7 +309,7 @@ PAIRED = {"chosen": sp.Pad("chosen_tokens", also="rejected_tokens"), "rejected":
 def pairs(catalog: sp.Catalog) -> sp.Relation:
     plan = sampled(catalog)
     for side in ("chosen", "rejected"):
-        chat = sp.ChatTemplate(side, prompt="prompt", tokenizer="chat")
+        chat = sp.transforms.ChatTemplate(side, prompt="prompt", tokenizer="chat")
         plan = plan.map(chat >> (f"{side}_tokens", f"{side}_mask"))
     return plan
 
@@ -317,7 +319,7 @@ def test_both_sides_of_a_pair_share_their_width_and_packed_their_places(tmp_path
     texts = {name: [" ".join(rng.choice(chats.WORDS, int(rng.integers(1, 9)))) for _ in range(12)] for name in "pcr"}
     rows = table(chats.conversations(12), prompt=texts["p"], chosen=texts["c"], rejected=texts["r"])
     plan, reference = pairs(catalog_of(tmp_path, rows)), of_transformers()
-    labels = {f"{side}_labels": sp.Labels(f"{side}_tokens", mask=f"{side}_mask") for side in PAIRED}
+    labels = {f"{side}_labels": sp.fields.Labels(f"{side}_tokens", mask=f"{side}_mask") for side in PAIRED}
     named = {**PAIRED, **labels, "sample_id": sp.List("sample_id")}
 
     with plan.collate(batch_size=4, fields=named).to_numpy() as stream:
@@ -328,8 +330,8 @@ def test_both_sides_of_a_pair_share_their_width_and_packed_their_places(tmp_path
                 for side, own in (("chosen", "c"), ("rejected", "r")):
                     kept = [i for i in batch[f"{side}_labels"][k] if i != -100]
                     assert reference.decode(kept) == texts[own][at] + "<|im_end|>\n"
-    segments = {f"{side}_segments": sp.Segments(f"{side}_tokens") for side in PAIRED}
-    packed = plan.collate(formation=sp.Packed(max_tokens=128), batch_size=2, fields={**named, **segments})
+    segments = {f"{side}_segments": sp.fields.Segments(f"{side}_tokens") for side in PAIRED}
+    packed = plan.collate(formation=sp.batching.Packed(max_tokens=128), batch_size=2, fields={**named, **segments})
     with packed.to_numpy() as stream:
         for batch in stream:
             assert batch["chosen"].shape == batch["rejected"].shape
@@ -337,9 +339,9 @@ def test_both_sides_of_a_pair_share_their_width_and_packed_their_places(tmp_path
                 for number in range(1, len(names) + 1):
                     begins = [int(np.flatnonzero(batch[f"{side}_segments"][row] == number)[0]) for side in PAIRED]
                     assert begins[0] == begins[1]
-    with pytest.raises(sp.PlanError, match="splits samples"):
-        plan.collate(formation=sp.Packed(max_tokens=128, oversize="split"), batch_size=2, fields=named)
-    with pytest.raises(sp.PlanError, match="no field pads it"):
+    with pytest.raises(sp.errors.PlanError, match="splits samples"):
+        plan.collate(formation=sp.batching.Packed(max_tokens=128, oversize="split"), batch_size=2, fields=named)
+    with pytest.raises(sp.errors.PlanError, match="no field pads it"):
         plan.collate(batch_size=2, fields={"chosen": PAIRED["chosen"]})
 
 
@@ -367,7 +369,7 @@ def registered(folder: Path, rows: list[Any], template: str) -> sp.Catalog:
     catalog = catalog_of(folder, table(chats.conversations(1)), template=template)
     lines = [json.dumps({"sample_id": f"chat-{k}", "messages": chat}) + "\n" for k, chat in enumerate(rows)]
     (folder / "chats.jsonl").write_text("".join(lines))
-    catalog.register("mixed", sp.Jsonl(folder / "chats.jsonl"), identity="sample_id")
+    catalog.register("mixed", sp.sources.Jsonl(folder / "chats.jsonl"), identity="sample_id")
     return catalog
 
 
@@ -394,7 +396,9 @@ def test_parts_that_a_template_of_texts_cannot_write_are_refused(tmp_path: Path)
         (tmp_path / name).mkdir()
         catalog = registered(tmp_path / name, [chat], template)
         mapped = sampled(catalog, "mixed").map(plan).collate(batch_size=1, fields=fields())
-        with pytest.raises(sp.DataError, match=r"message 0 of messages has 2 parts .*Give a template that reads parts"):
+        with pytest.raises(
+            sp.errors.DataError, match=r"message 0 of messages has 2 parts .*Give a template that reads parts"
+        ):
             rows_of(mapped)
     (tmp_path / "c").mkdir()
     catalog = registered(tmp_path / "c", [chat], PARTS)

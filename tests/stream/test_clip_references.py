@@ -92,7 +92,7 @@ def test_a_folder_of_class_folders_is_a_relation_of_clips(tmp_path: Path) -> Non
         (tmp_path / "videos" / name).mkdir(parents=True)
         write_video(tmp_path / "videos" / name / "a.mp4", Made(frames=12, first=len(name)))
     catalog = sp.connect(str(tmp_path / "catalog"))
-    catalog.register("videos", sp.VideoFolder(str(tmp_path / "videos")), identity="sample_id")
+    catalog.register("videos", sp.sources.VideoFolder(str(tmp_path / "videos")), identity="sample_id")
     plan = catalog.table("videos").sample(identity="sample_id", order=sp.Sequential())
     fields = {"x": sp.Stack("clip_ref", decode="h264", sequence_length=4, crop=64), "y": sp.Stack("label_id")}
     with plan.collate(batch_size=2, fields=fields).to_numpy() as stream:
@@ -132,7 +132,7 @@ def joined(catalog: sp.Catalog) -> sp.Relation:
 
 
 def test_labels_that_multiply_rows_are_an_error_with_the_ways_out(labelled: tuple[sp.Catalog, pa.Table]) -> None:
-    with pytest.raises(sp.PlanError) as refused, stream(joined(labelled[0]), "sample_id") as made:
+    with pytest.raises(sp.errors.PlanError) as refused, stream(joined(labelled[0]), "sample_id") as made:
         list(made)
     text = str(refused.value)
     assert "join on sample_id: 2 keys have several rows on the right" in text

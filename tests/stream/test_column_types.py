@@ -52,14 +52,14 @@ def written(table: pa.Table, folder: Path, kind: str) -> spiral.sources.Source:
         return spiral.Lance(str(place))
     if kind == "vortex":
         vortex.io.write(table, str(place))
-        return spiral.Vortex(str(place))
+        return spiral.sources.Vortex(str(place))
     if kind == "saved":
         place.mkdir()
         with pa.OSFile(str(place / "data.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         (place / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
         (place / "dataset_info.json").write_text("{}")
-        return spiral.HuggingFace(str(place))
+        return spiral.sources.HuggingFace(str(place))
     return spiral.Arrow(table)
 
 
@@ -123,7 +123,7 @@ def test_categories_of_numbers_do_what_the_numbers_do(
 
 def test_a_category_that_is_missing_is_refused_as_a_null(tmp_path: Path) -> None:
     table = pa.table({"id": [0, 1], "v": pa.array([5, None]).dictionary_encode()})
-    with pytest.raises(spiral.DataError, match=r"the value is null. Filter it out before sample"):
+    with pytest.raises(spiral.errors.DataError, match=r"the value is null. Filter it out before sample"):
         VERBS["stack"](registered(spiral.Arrow(table), tmp_path), 2)
 
 
@@ -223,7 +223,7 @@ def test_arrays_of_hugging_face_keep_their_shape(
         made.save_to_disk(str(place))
     else:
         made.to_parquet(str(place / "data" / "train-00000-of-00001.parquet"))
-    catalog = registered(spiral.HuggingFace(str(place)), tmp_path)
+    catalog = registered(spiral.sources.HuggingFace(str(place)), tmp_path)
     found = fields_of(
         catalog, rows, x=spiral.Stack("v"), id=spiral.Stack("id"), wide=spiral.Stack("v", dtype="float64")
     )
@@ -236,18 +236,18 @@ def test_an_array_of_another_shape_than_its_source_says_is_named(tmp_path: Path)
         field = pa.field("v", pa.list_(pa.list_(pa.int64())), metadata={b"spiral:shape": b"1,2"})
         assert spiral.Stack("v").spec(field).shape == (1, 2)
         with pytest.raises(
-            spiral.DataError, match=r"is no array of shape 1, 2, which its source says of all. Mend it"
+            spiral.errors.DataError, match=r"is no array of shape 1, 2, which its source says of all. Mend it"
         ) as found:
             spiral.Stack("v").fill(pa.array(values, field.type), np.empty((2, 1, 2), np.int64))
         assert found.value.row == 1
-    with pytest.raises(spiral.DataError, match="is null in part"):
+    with pytest.raises(spiral.errors.DataError, match="is null in part"):
         spiral.Stack("v").fill(pa.array([[[1, 2]], [[3, None]]], field.type), np.empty((2, 1, 2), np.int64))
 
 
 def test_arrays_of_mds_keep_their_shape(tmp_path: Path) -> None:
     folder = Path(__file__).parents[1] / "data" / "mds" / "raw"
     catalog = spiral.connect(str(tmp_path / "catalog"))
-    catalog.register("x", spiral.Mds(str(folder), arrays={"tokens": "int64"}), identity="int")
+    catalog.register("x", spiral.sources.Mds(str(folder), arrays={"tokens": "int64"}), identity="int")
     sampled = catalog.table("x").sample(identity="int", order=spiral.Sequential())
     fields = {"x": spiral.Stack("fixed"), "flat": spiral.List("fixed")}
     for _ in range(2):  # the second time from kept columns

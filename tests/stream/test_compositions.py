@@ -36,7 +36,7 @@ def prepared(catalog: sp.Catalog, shares: dict[str, float], size: int, **options
 # ---- steps of one stream
 
 TWO = {"a": 0.75, "b": 0.25}
-FOUR = {"batch_size": 8, "composition": sp.OneStream(batches=4)}
+FOUR = {"batch_size": 8, "composition": sp.batching.OneStream(batches=4)}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ FOUR = {"batch_size": 8, "composition": sp.OneStream(batches=4)}
         pytest.param(12_810, 8_192, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("last", [sp.KeepPartial, sp.DropPartial, sp.PadPartial])
+@pytest.mark.parametrize("last", [sp.KeepPartial, sp.DropPartial, sp.batching.PadPartial])
 def test_every_step_is_of_one_stream_and_batches_are_short_at_the_epochs_end_only(
     catalog: sp.Catalog, last: Any, size: int, window: int
 ) -> None:
@@ -63,10 +63,10 @@ def test_every_step_is_of_one_stream_and_batches_are_short_at_the_epochs_end_onl
     assert {len(batch["stream_id"]) for batch in batches[: 4 * inside]} == {8}
     assert len(batches) % 4 == 0
     assert rows.sum() == size if last is sp.KeepPartial else abs(rows.sum() - size) < 2 * 32
-    assert (rows.sum() - size) * {sp.KeepPartial: 0, sp.DropPartial: -1, sp.PadPartial: 1}[last] >= 0
+    assert (rows.sum() - size) * {sp.KeepPartial: 0, sp.DropPartial: -1, sp.batching.PadPartial: 1}[last] >= 0
 
 
-@pytest.mark.parametrize("last", [sp.KeepPartial, sp.PadPartial])
+@pytest.mark.parametrize("last", [sp.KeepPartial, sp.batching.PadPartial])
 def test_steps_of_one_stream_replay_resume_and_are_the_same_for_all_ranks(catalog: sp.Catalog, last: Any) -> None:
     def make() -> sp.PreparedStream:
         formation = sp.WindowedBucket(window_size=80, keys=[sp.BucketKey("size")])
@@ -86,18 +86,18 @@ def test_only_counted_batches_are_another_version(catalog: sp.Catalog) -> None:
         mixed = sp.mix([sp.Stream(n, catalog.table(n)) for n in SIZES]).sample(order=sp.GlobalShuffle(seed=0))
         return canonical(mixed.collate(fields=fields, **{"batch_size": 8, **options}).node)["formation"]["@version"]
 
-    assert version(composition=sp.OneStream()) == version(composition=sp.StratifiedByStream()) == 3
+    assert version(composition=sp.batching.OneStream()) == version(composition=sp.StratifiedByStream()) == 3
     assert version(formation=sp.WindowedBucket(window_size=512)) == 3
 
 
 def test_a_window_in_which_no_stream_may_have_a_step_is_refused_at_birth(catalog: sp.Catalog) -> None:
     says = r"3 streams may wait with 93 samples for whole steps of 4 batches of 8, .* formation=WindowedBucket\(window_size=94\)"
-    with pytest.raises(sp.PlanError, match=says):
+    with pytest.raises(sp.errors.PlanError, match=says):
         prepared(catalog, THREE, 800, formation=sp.WindowedBucket(window_size=93), **FOUR)
     with prepared(catalog, THREE, 800, formation=sp.WindowedBucket(window_size=94), **FOUR) as stream:
         assert {len(batch["sample_id"]) for batch in stream} == {8}
     with prepared(
-        catalog, THREE, 800, batch_size=3_000, composition=sp.OneStream(), last=sp.KeepPartial
+        catalog, THREE, 800, batch_size=3_000, composition=sp.batching.OneStream(), last=sp.KeepPartial
     ) as stream:  # a window as large as it needs
         assert stream.fingerprint
 
@@ -163,7 +163,7 @@ def test_a_small_window_keeps_the_laws(catalog: sp.Catalog) -> None:
             sp.DropPartial,
             r"an epoch of 600 samples c \(about 30\) have fewer than a step's 32, and DropPartial drops",
         ),
-        (THREE, 600, 512, sp.PadPartial, r"PadPartial fills it with repeated ones. Give last=KeepPartial"),
+        (THREE, 600, 512, sp.batching.PadPartial, r"PadPartial fills it with repeated ones. Give last=KeepPartial"),
     ],
 )
 def test_steps_of_one_stream_that_cannot_be_whole_are_warned_of(

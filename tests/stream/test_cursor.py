@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream import ResumeError
 from spiral_stream.cursor import Cursor
+from spiral_stream.errors import ResumeError
 
 runs = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(0, 6)), min_size=1, max_size=6)
 

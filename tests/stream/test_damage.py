@@ -43,7 +43,7 @@ def outcome(of: sp.Catalog, stored: bool) -> tuple[list[Any] | None, list[str]]:
         warnings.simplefilter("always", sp.SpiralWarning)
         try:
             found = batches(of, stored=stored)
-        except sp.DamageError as error:
+        except sp.errors.DamageError as error:
             return None, [str(error)]
     return found, [str(each.message) for each in caught if issubclass(each.category, sp.SpiralWarning)]
 
@@ -89,7 +89,7 @@ def test_a_damaged_shard_is_named_and_built_again_alone(catalog: sp.Catalog) -> 
     before = {path: path.stat().st_ino for path in blobs}
     flip(blobs[0], 0.0)
     with pytest.raises(
-        sp.DamageError,
+        sp.errors.DamageError,
         match=r"cache of \w+\.text: .*\.blob is damaged: bytes 0 to .*content key.*stream\.materialize\(\)",
     ):
         batches(catalog)
@@ -170,7 +170,7 @@ for kind in LARGE:
             for batch in stream:
                 pass
             print("nothing", flush=True)
-        except sp.DamageError as error:
+        except sp.errors.DamageError as error:
             print(error, flush=True)
 """
 LARGE = {"payload": "*.blob", "index": "rows.npy", "kept columns": "*.piece"}

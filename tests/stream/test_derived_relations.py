@@ -225,7 +225,9 @@ def test_ids_that_clash_between_the_sides_are_refused_and_a_column_that_tells_th
     catalog: sp.Catalog,
 ) -> None:
     a, b = catalog.table("a"), catalog.table("b")
-    with pytest.raises(sp.PlanError, match=r"identity id repeats in 15 of 105 rows .*several as identity=\[\.\.\.\]"):
+    with pytest.raises(
+        sp.errors.PlanError, match=r"identity id repeats in 15 of 105 rows .*several as identity=\[\.\.\.\]"
+    ):
         stream(a.union(b)).batch(0)
     both = a.with_columns(side="a").union(b.with_columns(side="b"))
 
@@ -245,9 +247,9 @@ def test_the_keys_of_groups_are_their_identity(catalog: sp.Catalog) -> None:
 
 def test_sql_text_needs_an_identity_of_its_own_columns(catalog: sp.Catalog) -> None:
     query = catalog.sql("select id, x from a order by x")
-    with pytest.raises(sp.PlanError, match=r"rows of SQL text have no identity.*sample\(identity="):
+    with pytest.raises(sp.errors.PlanError, match=r"rows of SQL text have no identity.*sample\(identity="):
         query.sample(order=sp.Sequential())
-    with pytest.raises(sp.PlanError, match="identity x repeats in"):
+    with pytest.raises(sp.errors.PlanError, match="identity x repeats in"):
         stream(query, identity="x").batch(0)
 
     assert delivered(stream(query, sp.Sequential())) == sorted(collected(query))  # by identity
@@ -268,9 +270,9 @@ def test_sql_text_whose_rows_differ_by_run_is_refused_unless_they_are_kept(
 ) -> None:
     query = own.sql(text)
     for relation in (query, query.filter(sp.col("x") > 1).distinct("id"), own.table("b").join(query, on="id")):
-        with pytest.raises(sp.PlanError, match=rf"sample: the SQL text has {found}, so .*catalog.register\("):
+        with pytest.raises(sp.errors.PlanError, match=rf"sample: the SQL text has {found}, so .*catalog.register\("):
             stream(relation)
-    with pytest.raises(sp.PlanError, match=found):
+    with pytest.raises(sp.errors.PlanError, match=found):
         sp.mix([sp.Stream("b", own.table("b").project("id")), sp.Stream("q", query.project("id"))]).sample(
             order=ORDERS[1]
         )
@@ -280,7 +282,7 @@ def test_sql_text_whose_rows_differ_by_run_is_refused_unless_they_are_kept(
 
 def test_an_interval_in_the_result_of_sql_text_is_refused_with_a_cast(own: sp.Catalog) -> None:
     query = own.sql("select id, interval 1 day as later from a")
-    with pytest.raises(sp.PlanError, match=r"column 'later' of the SQL text is .*CAST\(later AS VARCHAR\)"):
+    with pytest.raises(sp.errors.PlanError, match=r"column 'later' of the SQL text is .*CAST\(later AS VARCHAR\)"):
         stream(query.project("id", "later").filter(sp.col("id") != "")).batch(0)
     cast = own.sql("select id, cast(interval 1 day as varchar) as later from a")
     assert sorted(delivered(stream(cast))) == sorted(collected(cast))
@@ -295,7 +297,7 @@ def test_a_sample_with_a_seed_is_the_same_everywhere(own: sp.Catalog) -> None:
 def test_rows_that_are_not_there_are_refused(catalog: sp.Catalog) -> None:
     none = catalog.table("a").filter(sp.col("x") > 100)
     for relation in (none.union(none), none.group_by("id").aggregate(x=("x", "sum"))):
-        with pytest.raises(sp.PlanError, match=r"sample: \w+ .*row.* Loosen what it reads"):
+        with pytest.raises(sp.errors.PlanError, match=r"sample: \w+ .*row.* Loosen what it reads"):
             stream(relation).batch(0)
 
 
@@ -364,7 +366,7 @@ def test_a_run_goes_on_over_changed_data(own: sp.Catalog, kind: str) -> None:
         state = made.state_dict()
     own.register("c", sp.Arrow(rows("c", 41)), identity="id", replace=True)
     with stream(relation(), order, identity) as made:
-        with pytest.raises(sp.ResumeError, match="the data changed since"):
+        with pytest.raises(sp.errors.ResumeError, match="the data changed since"):
             made.load_state_dict(state)
         made.rebase(state)
         rest = ids(made)

@@ -151,7 +151,7 @@ def made(code: str, module: str) -> Callable[..., object]:
     """A function behind a door whose body is some code, in a module of a name."""
     space: dict[str, Any] = {"__name__": module}
     exec(f"def f(a: int = 1, b: str = 'x') -> None:\n    {code}", space)
-    function: Callable[..., object] = door(sp.PlanError)(space["f"])
+    function: Callable[..., object] = door(sp.errors.PlanError)(space["f"])
     return function
 
 
@@ -163,14 +163,14 @@ def test_an_error_that_a_room_words_passes_as_it_is(code: str) -> None:
 
 @pytest.mark.parametrize("code", RAW_CODE)
 def test_a_raw_error_becomes_one_that_names_the_argument(code: str) -> None:
-    with pytest.raises(sp.PlanError, match=r"f: a='not whole' is a str\. Give a whole number"):
+    with pytest.raises(sp.errors.PlanError, match=r"f: a='not whole' is a str\. Give a whole number"):
         made(code, "spiral_stream.room")(a="not whole")
 
 
 @pytest.mark.parametrize("code", WORDED)
 @pytest.mark.parametrize("module", ["__main__", "spiral_streams", "numpy"])
 def test_words_of_others_are_raw(code: str, module: str) -> None:
-    with pytest.raises(sp.PlanError, match=r"f: a='not whole' is a str\. Give a whole number"):
+    with pytest.raises(sp.errors.PlanError, match=r"f: a='not whole' is a str\. Give a whole number"):
         made(code, module)(a="not whole")
 
 
@@ -183,14 +183,14 @@ def test_an_error_that_no_argument_explains_passes_as_it_is(code: str) -> None:
 
 @pytest.mark.timeout(60)
 def test_more_samples_than_there_are_rows_are_all_rows(world: World) -> None:
-    assert len(sp.report_relation(world.catalog, "rows", samples=10**30, pictures=10**30).samples) == 24
+    assert len(sp.report.report_relation(world.catalog, "rows", samples=10**30, pictures=10**30).samples) == 24
 
 
 @pytest.mark.timeout(60)
 def test_a_text_for_panels_or_marks_is_refused_before_anything_is_drawn() -> None:
     for given in ({"panels": "x" * 5_000}, {"panels": {"p": {"c": [(0.0, 1.0)]}}, "marks": "x" * 5_000}):
-        with pytest.raises(sp.PlanError, match=r"draw_curves: (panels|marks)=.* is a str\. Give a"):
-            sp.draw_curves("n", "t", across="a", **given)  # type: ignore[arg-type]  # wrong on purpose
+        with pytest.raises(sp.errors.PlanError, match=r"draw_curves: (panels|marks)=.* is a str\. Give a"):
+            sp.report.draw_curves("n", "t", across="a", **given)  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.parametrize(
@@ -213,12 +213,12 @@ def test_a_dtype_may_be_one_of_torch() -> None:
 
     assert sp.Stack("x", dtype=torch.float16) == sp.Stack("x", dtype="float16")
     assert sp.Stack("x", dtype=torch.bfloat16) == sp.Stack("x", dtype="bfloat16")
-    assert sp.Labels("x", dtype=torch.int32) == sp.Labels("x", dtype="int32")
+    assert sp.fields.Labels("x", dtype=torch.int32) == sp.fields.Labels("x", dtype="int32")
 
 
 @pytest.mark.parametrize("given", [dict, object(), np.array([1, 2]), sp.col("x"), pa.string(), None])
 def test_what_is_no_dtype_is_refused(given: object) -> None:
-    with pytest.raises(sp.PlanError, match="it is one of int64"):
+    with pytest.raises(sp.errors.PlanError, match="it is one of int64"):
         sp.Pad("x", dtype=given)
 
 
@@ -232,7 +232,7 @@ def test_what_is_no_dtype_is_refused(given: object) -> None:
     ],
 )
 def test_a_wrong_option_of_a_store_is_refused_where_it_is_given(option: str, value: object, way_out: str) -> None:
-    with pytest.raises(sp.SourceError, match=rf"use_storage\('wrong'\).*{option}.*{way_out}"):
+    with pytest.raises(sp.errors.SourceError, match=rf"use_storage\('wrong'\).*{option}.*{way_out}"):
         sp.use_storage("wrong", "s3://bucket/", **{option: value})
 
 
@@ -259,18 +259,26 @@ NUMPY = {
     "orders": lambda kind: [
         *(
             sp.GlobalShuffle(seed=kind(3)),
-            sp.WindowShuffle(seed=kind(3), window=kind(9)),
-            sp.WithReplacement(seed=kind(1)),
+            sp.orders.WindowShuffle(seed=kind(3), window=kind(9)),
+            sp.orders.WithReplacement(seed=kind(1)),
         ),
-        *(sp.HashBucketed(seed=kind(3), bucket_count=kind(8)), sp.ExpandedRange(seed=kind(3), expanded_range=kind(20))),
-        *(sp.ShardAwareShuffle(seed=kind(3), shuffle_block_size=kind(16)), sp.WithinShards(seed=kind(2))),
+        *(
+            sp.HashBucketed(seed=kind(3), bucket_count=kind(8)),
+            sp.orders.ExpandedRange(seed=kind(3), expanded_range=kind(20)),
+        ),
+        *(sp.ShardAwareShuffle(seed=kind(3), shuffle_block_size=kind(16)), sp.orders.WithinShards(seed=kind(2))),
     ],
     "batches": lambda kind: [
-        *(sp.Packed(max_tokens=kind(8), window_size=kind(16)), sp.WindowedBucket(kind(16))),
-        *(sp.BatchBudget(max_tokens=kind(16)), sp.OneStream(batches=kind(2)), sp.Pad("t", pad_value=kind(0))),
+        *(sp.batching.Packed(max_tokens=kind(8), window_size=kind(16)), sp.WindowedBucket(kind(16))),
+        *(sp.BatchBudget(max_tokens=kind(16)), sp.batching.OneStream(batches=kind(2)), sp.Pad("t", pad_value=kind(0))),
     ],
     "transforms": lambda kind: [
-        *(sp.Resize(kind(3)), sp.Resize((kind(3), kind(4))), sp.CenterCrop([kind(3), kind(4)]), sp.RandomCrop(kind(4))),
+        *(
+            sp.transforms.Resize(kind(3)),
+            sp.transforms.Resize((kind(3), kind(4))),
+            sp.transforms.CenterCrop([kind(3), kind(4)]),
+            sp.transforms.RandomCrop(kind(4)),
+        ),
     ],
 }
 
@@ -288,7 +296,7 @@ def test_arrays_and_short_floats_are_numbers() -> None:
     assert sp.Normalize(np.array([0.5, 0.25, 0.125]), np.float32([0.5, 0.5, 0.25])) == sp.Normalize(
         (0.5, 0.25, 0.125), (0.5, 0.5, 0.25)
     )
-    assert sp.ColorJitter(np.float32(0.5)) == sp.ColorJitter(0.5)
+    assert sp.transforms.ColorJitter(np.float32(0.5)) == sp.transforms.ColorJitter(0.5)
 
 
 def test_a_stream_takes_numbers_of_numpy(tmp_path: Path) -> None:

@@ -107,8 +107,8 @@ class Drawn:
                 fields["half"] = sp.List("half")
         formation: Any = None
         if self.kind == "packed":
-            fields |= {"ids": sp.Pad("tokens", pad_value=99), "seg": sp.Segments("tokens")}
-            formation = sp.Packed(window_size=self.window, **self.packed)
+            fields |= {"ids": sp.Pad("tokens", pad_value=99), "seg": sp.fields.Segments("tokens")}
+            formation = sp.batching.Packed(window_size=self.window, **self.packed)
         elif self.kind == "windowed":
             formation = sp.WindowedBucket(self.window, [sp.BucketKey("size")] if self.keyed else [])
         plan = rows.collate(
@@ -153,13 +153,13 @@ def orders(mixed: bool) -> list[Any]:
         *(
             sp.GlobalShuffle(seed=5),
             sp.HashBucketed(seed=5, bucket_count=8),
-            sp.ExpandedRange(seed=6, expanded_range=20),
+            sp.orders.ExpandedRange(seed=6, expanded_range=20),
         ),
         *(
-            sp.WithReplacement(seed=9),
-            sp.Weighted("weight", seed=8),
-            sp.WithinShards(seed=7),
-            sp.WindowShuffle(seed=6, window=10),
+            sp.orders.WithReplacement(seed=9),
+            sp.orders.Weighted("weight", seed=8),
+            sp.orders.WithinShards(seed=7),
+            sp.orders.WindowShuffle(seed=6, window=10),
         ),
         sp.ShardAwareShuffle(seed=3, shard_key=["storage_shard"], shuffle_block_size=16),
     ]
@@ -186,7 +186,7 @@ def drawn(draw: random.Random) -> Drawn:
     plan.kind = draw.choice(["windowed", "windowed", "windowed", "fixed", "packed"])
     plan.window, plan.batch_size = draw.choice([3, 5, 8, 16, 24, 40]), draw.choice([1, 2, 3, 4, 5, 7, 8, 9, 16, 24])
     plan.keyed, plan.lanes = draw.random() < 0.5, draw.choice([1, 1, 1, 2, 3, 4, 6, 7])
-    plan.last = draw.choice([sp.KeepPartial, sp.DropPartial, sp.PadPartial])
+    plan.last = draw.choice([sp.KeepPartial, sp.DropPartial, sp.batching.PadPartial])
     if plan.kind == "packed":
         strategy, oversize = (
             draw.choice(["best_fit", "first_fit", "concat_and_split"]),
@@ -201,9 +201,14 @@ def drawn(draw: random.Random) -> Drawn:
         return plan
     if parts and draw.random() < 0.65:
         plan.composition = draw.choice(
-            [sp.StratifiedByStream(), sp.StratifiedByStream(), sp.OneStream(), sp.OneStream(batches=2)]
+            [
+                sp.StratifiedByStream(),
+                sp.StratifiedByStream(),
+                sp.batching.OneStream(),
+                sp.batching.OneStream(batches=2),
+            ]
         )
-    one = isinstance(plan.composition, sp.OneStream)
+    one = isinstance(plan.composition, sp.batching.OneStream)
     least = len(parts) * (plan.composition.batches * plan.batch_size - 1) + 1 if one else plan.batch_size
     plan.window = max(plan.window, least)
     return plan
@@ -232,9 +237,9 @@ def delivered(batches: Sequence[Any]) -> Counter[Any]:
 
 def check(plan: Drawn, catalog: sp.Catalog, draw: random.Random) -> None:
     samples = plan.samples(catalog)
-    epoch = {last: plan.read(catalog, last) for last in (sp.KeepPartial, sp.DropPartial, sp.PadPartial)}
+    epoch = {last: plan.read(catalog, last) for last in (sp.KeepPartial, sp.DropPartial, sp.batching.PadPartial)}
     kept, dropped, padded = epoch.values()
-    ends = 2 * len(plan.parts) * plan.composition.batches if isinstance(plan.composition, sp.OneStream) else 1
+    ends = 2 * len(plan.parts) * plan.composition.batches if isinstance(plan.composition, sp.batching.OneStream) else 1
 
     assert delivered(kept) == plan.wanted(samples)
     assert all(rows_of(batch) == plan.batch_size for batch in [*kept[: max(0, len(kept) - ends)], *dropped, *padded])
@@ -310,7 +315,7 @@ def test_a_drawn_plan_delivers_what_the_oracle_says(
         monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / str(seed)))
         try:
             check(plan, catalog, draw)
-        except (sp.PlanError, sp.BindError):
+        except (sp.errors.PlanError, sp.errors.BindError):
             continue  # refused by name, which has its own tests
         except Exception as error:
             error.add_note(f"seed {seed}: {plan}")

@@ -69,7 +69,7 @@ counted = catalog.sql('select count(*) as n from "lance" where label_id > 1').to
 found = {}
 for name in ("lance", "parquet"):
     relation = catalog.table(name).filter(sp.col("label_id") > 1).join(labels, on="label_id")
-    plan = streams.plan(relation, profile=sp.Jpeg(shorter_side=20, quality=90), last=sp.KeepPartial, epoch=0)
+    plan = streams.plan(relation, profile=sp.profiles.Jpeg(shorter_side=20, quality=90), last=sp.KeepPartial, epoch=0)
     with plan.to_numpy() as stream:
         assert "EXPLAIN DATA" in str(stream.explain())
         batches = list(stream)
@@ -113,7 +113,9 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
 
 
 def clips(catalog: sp.Catalog) -> sp.Relation:
-    clip = sp.Stack("clip", decode="h264", sequence_length=4, transforms=[sp.Resize(32), sp.CenterCrop(32)])
+    clip = sp.Stack(
+        "clip", decode="h264", sequence_length=4, transforms=[sp.transforms.Resize(32), sp.transforms.CenterCrop(32)]
+    )
     return (
         catalog.table("clips")
         .sample(identity="sample_id", order=sp.Sequential())
@@ -160,7 +162,7 @@ def test_a_missing_extra_is_named_before_anything_is_read(
     package, use, by, otherwise = NEEDED[what]
     monkeypatch.setitem(sys.modules, package, None)
 
-    with pytest.raises(sp.MissingExtraError) as told:
+    with pytest.raises(sp.errors.MissingExtraError) as told:
         use(rows)
 
     install = f'pip install "spiral-stream[{EXTRA_OF[package]}]"'
@@ -173,7 +175,7 @@ def test_a_missing_extra_is_named_before_anything_is_read(
 WITHOUT_ONE = """
 import importlib
 import sys
-from spiral_stream import MissingExtraError
+from spiral_stream.errors import MissingExtraError
 
 for room, package in (each.split("/") for each in sys.argv[1:]):
     sys.modules[package] = None
@@ -197,7 +199,7 @@ def test_an_adapter_that_is_imported_without_its_package_says_so() -> None:
 def test_the_dagster_location_without_dagster_says_so() -> None:
     told = python(
         "import sys\nsys.modules['dagster'] = None\nimport spiral_stream\ntry:\n    import spiral_assets.definitions\n"
-        "except spiral_stream.MissingExtraError as error:\n    print(error)"
+        "except spiral_stream.errors.MissingExtraError as error:\n    print(error)"
     )
 
     assert told.endswith('Run: pip install "spiral-stream[dagster]"\n')
@@ -207,7 +209,7 @@ def test_a_saved_stream_of_torch_says_so_when_it_is_opened(rows: sp.Catalog, mon
     rows.save_stream("tensors", images(rows).to_torch())
     monkeypatch.setitem(sys.modules, "torch", None)
 
-    with pytest.raises(sp.MissingExtraError, match=r"to_torch needs the package torch.*spiral-stream\[torch\]"):
+    with pytest.raises(sp.errors.MissingExtraError, match=r"to_torch needs the package torch.*spiral-stream\[torch\]"):
         rows.open_stream("tensors")
 
 
@@ -215,7 +217,7 @@ def test_a_refused_binding_leaves_the_stream_as_it_was(rows: sp.Catalog, monkeyp
     stream = images(rows).to_jax()
     monkeypatch.setitem(sys.modules, "jax", None)
 
-    with pytest.raises(sp.MissingExtraError):
+    with pytest.raises(sp.errors.MissingExtraError):
         stream.bind(epoch=3, run_seed=9)
 
     assert stream.epoch == 0

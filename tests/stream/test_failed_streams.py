@@ -113,7 +113,7 @@ def remote(folder: Path, endpoint: str, address: str) -> sp.Catalog:
     for path in (folder / "tars").iterdir():
         store_of(bucket)[0].put(f"tars/{path.name}", path.read_bytes())
     catalog = sp.connect(str(folder / "catalog"))
-    catalog.register("rows", sp.WebDataset(f"{bucket}/tars"), identity=sp.RowIdentity())
+    catalog.register("rows", sp.sources.WebDataset(f"{bucket}/tars"), identity=sp.RowIdentity())
     return catalog
 
 

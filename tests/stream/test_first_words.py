@@ -119,16 +119,16 @@ REFUSED |= {
 def test_a_habit_is_refused_with_what_to_write(catalog: spiral.Catalog, words: str) -> None:
     write, way_out = REFUSED[words]
 
-    with pytest.raises((TypeError, spiral.PlanError), match=way_out):
+    with pytest.raises((TypeError, spiral.errors.PlanError), match=way_out):
         write(catalog.table("chats"))
 
 
 @pytest.mark.parametrize(
     ("name", "way_out"),
     [
-        ("JsonLines", "spiral.Jsonl"),
-        ("read_json", "spiral.Jsonl"),
-        ("Packing", "spiral.Packed"),
+        ("JsonLines", "spiral.sources.Jsonl"),
+        ("read_json", "spiral.sources.Jsonl"),
+        ("Packing", "spiral.batching.Packed"),
         ("interleave", "spiral.mix"),
     ],
 )
@@ -180,9 +180,9 @@ def test_a_text_that_looks_like_a_computation_is_said_to_be_a_text(
 def test_an_empty_part_names_exact_and_an_empty_filter_does_not(catalog: spiral.Catalog) -> None:
     chats = catalog.table("chats").with_columns(source=col("meta")["lang"])
     empty = next(part for part in chats.split(a=0.5, b=0.5, by="source").values() if not part.count())
-    with pytest.raises(spiral.PlanError, match=r"no row of chats is left .*give the split exact=True"):
+    with pytest.raises(spiral.errors.PlanError, match=r"no row of chats is left .*give the split exact=True"):
         len(stream(empty))
-    with pytest.raises(spiral.PlanError, match=r"Loosen the filter, or register other data"):
+    with pytest.raises(spiral.errors.PlanError, match=r"Loosen the filter, or register other data"):
         len(stream(chats.filter("score > 2")))
 
 
@@ -213,7 +213,7 @@ def test_a_text_in_a_pipe_is_as_wide_as_it_is(tmp_path: Path) -> None:
     catalog = spiral.connect(tmp_path / "catalog")
     catalog.register("chats", spiral.Arrow(pa.Table.from_pylist(ROWS)), identity="id")
     catalog.register_tokenizer("tok", chat_tokenizer())
-    template = spiral.ChatTemplate("messages", tokenizer="tok", template=MARKED)
+    template = spiral.transforms.ChatTemplate("messages", tokenizer="tok", template=MARKED)
     tokens = catalog.table("chats").sample(order=spiral.Sequential()).map(template >> ("ids", "mask"))
     catalog.save_stream("train", tokens.collate(batch_size=2, fields={"ids": spiral.Pad("ids")}).to_numpy())
 

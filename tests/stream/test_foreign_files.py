@@ -67,9 +67,9 @@ def batches(catalog: sp.Catalog, name: str, **options: Any) -> list[Any]:
 def refused(catalog: sp.Catalog, table: pa.Table, base: Path, **source: Any) -> str:
     """Why the first batch cannot be read, without waiting for it."""
     catalog.register("r", sp.Arrow(table, base=str(base), **source), semantic={"image_ref": JPEG_REF}, replace=True)
-    with deadline(), pytest.raises(sp.SourceError) as caught:
+    with deadline(), pytest.raises(sp.errors.SourceError) as caught:
         batches(catalog, "r")
-    assert not isinstance(caught.value, sp.DataError)
+    assert not isinstance(caught.value, sp.errors.DataError)
     return str(caught.value)
 
 
@@ -145,7 +145,7 @@ def test_a_source_without_a_base_reads_absolute_references_as_before(
         )
         own.register("c", confined, semantic={"image_ref": JPEG_REF}, replace=True)
         assert own.entry("c").source.allow_outside is False  # also after it was saved
-        with pytest.raises(sp.SourceError, match="lies outside"):
+        with pytest.raises(sp.errors.SourceError, match="lies outside"):
             batches(own, "c")
 
 
@@ -158,7 +158,7 @@ def test_clips_are_confined_too(own: sp.Catalog, folder: Path) -> None:
     (folder / "in.mp4").symlink_to(folder.parent / "out.mp4")
     table = pa.table({"sample_id": ["a"], "clip_ref": ["in.mp4"]})
     own.register("clips", sp.Arrow(table, base=str(folder)), semantic={"clip_ref": H264_REF})
-    with pytest.raises(sp.SourceError, match=r"in.mp4 \(which is .*/out.mp4\) lies outside"):
+    with pytest.raises(sp.errors.SourceError, match=r"in.mp4 \(which is .*/out.mp4\) lies outside"):
         clips(own, "clips")
 
 
@@ -184,7 +184,7 @@ def test_blobs_that_lance_itself_reads_from_other_files_are_refused_under_a_base
     uri = str(tmp_path / "blobs.lance")
     lance.write_dataset(table, uri, data_storage_version="2.2", allow_external_blob_outside_bases=True)
     with pytest.raises(
-        sp.SourceError, match=r"'image_ref' has blobs in files of their own, such as file.*allow_outside=True"
+        sp.errors.SourceError, match=r"'image_ref' has blobs in files of their own, such as file.*allow_outside=True"
     ):
         own.register("r", sp.Lance(uri, base=str(tmp_path)), semantic={"image_ref": JPEG_REF})
     own.register("r", sp.Lance(uri, base=str(tmp_path), allow_outside=True), semantic={"image_ref": JPEG_REF})
@@ -218,7 +218,7 @@ def test_a_clip_that_is_no_file_is_named(own: sp.Catalog, tmp_path: Path, kind: 
     os.mkfifo(tmp_path / "it.mp4")
     uri = str(tmp_path / "it.mp4") if kind == "a FIFO" else "/dev/zero"
     own.register("clips", sp.Arrow(pa.table({"sample_id": ["a"], "clip_ref": [uri]})), semantic={"clip_ref": H264_REF})
-    with deadline(), pytest.raises(sp.SourceError, match=f"it is {kind}, not a file"):
+    with deadline(), pytest.raises(sp.errors.SourceError, match=f"it is {kind}, not a file"):
         clips(own, "clips")
 
 
@@ -226,11 +226,11 @@ def test_a_fifo_in_a_class_folder_or_among_parquet_files_is_named(
     own: sp.Catalog, folder: Path, tmp_path: Path
 ) -> None:
     os.mkfifo(folder / "inner" / "x.jpg")
-    with deadline(), pytest.raises(sp.SourceError, match=r"it is a FIFO, not a file: .*inner/x.jpg"):
+    with deadline(), pytest.raises(sp.errors.SourceError, match=r"it is a FIFO, not a file: .*inner/x.jpg"):
         own.register("f", sp.ImageFolder(str(folder)), semantic={"image_ref": JPEG_REF})
     (tmp_path / "rows").mkdir()
     os.mkfifo(tmp_path / "rows" / "x.parquet")
-    with deadline(), pytest.raises(sp.SourceError, match=r"x.parquet: .*it is a FIFO, not a file"):
+    with deadline(), pytest.raises(sp.errors.SourceError, match=r"x.parquet: .*it is a FIFO, not a file"):
         own.register("p", sp.Parquet(str(tmp_path / "rows")))
 
 
@@ -260,18 +260,20 @@ def test_a_source_that_nothing_reads_says_so_and_lists_no_files(
 ) -> None:
     (tmp_path / "mine.parquet").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
-    for make in (sp.Parquet, sp.ImageFolder, sp.VideoFolder):
-        with pytest.raises(sp.SourceError, match=r"not read here|names a member of a tar|not known here") as caught:
+    for make in (sp.Parquet, sp.ImageFolder, sp.sources.VideoFolder):
+        with pytest.raises(
+            sp.errors.SourceError, match=r"not read here|names a member of a tar|not known here"
+        ) as caught:
             own.register("r", make(f"{scheme}://bucket/mine.parquet"))
         assert "near it" not in str(caught.value)
-    with pytest.raises(sp.SourceError, match="host elsewhere"):
+    with pytest.raises(sp.errors.SourceError, match="host elsewhere"):
         sp.Parquet("file://elsewhere/mine.parquet")
 
 
 def test_a_nul_in_a_reference_is_a_sample_that_cannot_be_read(own: sp.Catalog, folder: Path) -> None:
     table = table_of(["0.jpg", "a\0b.jpg", "1.jpg"])
     own.register("r", sp.Arrow(table, base=str(folder)), semantic={"image_ref": JPEG_REF})
-    with pytest.raises(sp.DataError, match=r"sample_id='r1'.*a\\x00b.jpg holds a NUL character"):
+    with pytest.raises(sp.errors.DataError, match=r"sample_id='r1'.*a\\x00b.jpg holds a NUL character"):
         batches(own, "r")
     field = sp.Stack("image_ref", decode="jpeg", transforms=FIXED)
     sampled = own.table("r").sample(identity="sample_id", order=sp.Sequential())
@@ -320,7 +322,7 @@ def test_messages_show_no_bytes_of_foreign_files(own: sp.Catalog, folder: Path) 
         with sampled.collate(
             batch_size=20, fields=fields, on_error="skip", error_budget=99, last=sp.KeepPartial
         ).to_numpy() as s:
-            with pytest.raises(sp.DataError) as caught:
+            with pytest.raises(sp.errors.DataError) as caught:
                 list(s)
             said += [str(caught.value), *s.quarantine()["reason"].to_pylist()]
     assert len(said) == 3 + 3 * len(texts)
@@ -376,10 +378,10 @@ def test_a_file_that_changed_since_registration_is_named_and_refresh_is_the_way_
         changed(how, path, jpegs[5])
         stream.set_epoch(1)
         with pytest.raises(
-            sp.SourceError, match=r'0.jpg changed since registration: .*catalog.refresh\("r"\)'
+            sp.errors.SourceError, match=r'0.jpg changed since registration: .*catalog.refresh\("r"\)'
         ) as caught:
             list(stream)
-        assert not isinstance(caught.value, sp.DataError)
+        assert not isinstance(caught.value, sp.errors.DataError)
     before = own.entry("r").data_version
     own.refresh("r")
     if how == "replaced by one of the same size and time":  # the content key is of size and time, as copies keep them
@@ -387,7 +389,7 @@ def test_a_file_that_changed_since_registration_is_named_and_refresh_is_the_way_
         return
     assert own.entry("r").data_version != before
     with make() as stream:
-        with pytest.raises(sp.ResumeError, match="r"):
+        with pytest.raises(sp.errors.ResumeError, match="r"):
             stream.load_state_dict(state)
         if how == "written anew" and form != "ranges":
             assert len(list(stream)) == 2
@@ -416,7 +418,7 @@ def test_a_clip_that_changed_is_named_also_while_its_cache_is_built(own: sp.Cata
     own.register("clips", sp.Arrow(table, base=str(folder)), semantic={"clip_ref": H264_REF})
     write_video(path, Made(frames=12, first=300))
     for profile in (None, sp.Frames(shorter_side=32)):
-        with pytest.raises(sp.SourceError, match=r"a.mp4 changed since registration"):
+        with pytest.raises(sp.errors.SourceError, match=r"a.mp4 changed since registration"):
             clips(own, "clips", profile, materialize=True)
 
 
@@ -434,14 +436,16 @@ def test_source_files_edited_in_place_are_named_when_opened_and_while_read(
     make = maker(own, kind, batch_size=8, order=sp.Sequential())
     with OpenRelation(own.entry(kind)) as relation:
         changed("edited in place", path, b"")
-        with pytest.raises(sp.SourceError, match=rf"{path.name[-20:]} changed while it is being read.*catalog.refresh"):
+        with pytest.raises(
+            sp.errors.SourceError, match=rf"{path.name[-20:]} changed while it is being read.*catalog.refresh"
+        ):
             relation.fetch(np.arange(200, dtype=np.uint64) % relation.manifest.total, ["sample_id", "image_ref"])
     with (
-        pytest.raises(sp.SourceError, match=r"changed since registration|is changed since registration"),
+        pytest.raises(sp.errors.SourceError, match=r"changed since registration|is changed since registration"),
         make() as stream,
     ):
         list(stream)
-    with pytest.raises(sp.SourceError, match=r"changed since registration|is changed since registration"):
+    with pytest.raises(sp.errors.SourceError, match=r"changed since registration|is changed since registration"):
         OpenRelation(own.entry(kind))
     own.refresh(kind)
     OpenRelation(own.entry(kind)).close()
@@ -462,7 +466,7 @@ def test_a_relation_that_was_registered_before_there_were_pins_is_read_as_before
     assert len(batches(own, "r")) == 1
     own.refresh("r")
     (folder / "0.jpg").write_bytes((folder / "2.jpg").read_bytes())
-    with pytest.raises(sp.SourceError, match=r"0.jpg changed since registration"):
+    with pytest.raises(sp.errors.SourceError, match=r"0.jpg changed since registration"):
         batches(own, "r")
 
 
@@ -529,14 +533,14 @@ def run(name, column, materialize, profile, **field):
         ids = [each for batch in stream for each in batch["id"]]
         return ids, stream.quarantine()["reason"].to_pylist()
 
-sizes = {"transforms": [sp.Resize((16, 16))]}
+sizes = {"transforms": [sp.transforms.Resize((16, 16))]}
 run("good", "image_ref", True, sp.Raw(16), decode="image", **sizes)
 run("good_clip", "clip_ref", False, None, decode="h264", sequence_length=2, crop=16)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 spent = time.process_time()
 out = []
 for decode in ("jpeg", "image"):
-    for profile in (None, sp.Raw(16), sp.Original()):
+    for profile in (None, sp.Raw(16), sp.profiles.Original()):
         out.append(run("images", "image_ref", profile is not None, profile, decode=decode, **sizes))
 for profile in (None, sp.Frames(shorter_side=16)):
     out.append(run("clips", "clip_ref", profile is not None, profile, decode="h264", sequence_length=2, crop=16))
@@ -594,7 +598,7 @@ def test_limits_are_raised_and_lowered_by_the_field_and_enter_the_fingerprint_on
         assert same(usual.batch(0, epoch=0), raised.batch(0, epoch=0))
     with (
         stream(max_pixels=100) as low,
-        pytest.raises(sp.DataError, match=r"claims \d+ x \d+ pixels, more than the 100"),
+        pytest.raises(sp.errors.DataError, match=r"claims \d+ x \d+ pixels, more than the 100"),
     ):
         low.batch(0, epoch=0)
 
@@ -613,7 +617,7 @@ def test_limits_of_a_clip_are_told_before_it_is_decoded(own: sp.Catalog, folder:
         ({"max_pixels": 100}, "claims .* pixels, more than the 100 .*raise max_pixels"),
     ):
         for profile in (None, sp.Frames(shorter_side=32)):
-            with pytest.raises(sp.DataError, match=says):
+            with pytest.raises(sp.errors.DataError, match=says):
                 clips(own, "clips", profile, profile is not None, **limits)
 
 
@@ -628,5 +632,5 @@ def test_limits_of_a_clip_are_told_before_it_is_decoded(own: sp.Catalog, folder:
     ],
 )
 def test_a_limit_that_says_nothing_is_refused(field: Any) -> None:
-    with pytest.raises(sp.PlanError, match=r"Stack\('a'\): max_\w+.*(Give a whole number|limits )"):
+    with pytest.raises(sp.errors.PlanError, match=r"Stack\('a'\): max_\w+.*(Give a whole number|limits )"):
         field()

@@ -109,7 +109,7 @@ def test_boxes_that_a_function_gives_follow_their_images(tmp_path: Path) -> None
     plan = plan.map(own.boxes, columns=["n"], returns={"boxes": pa.list_(pa.list_(pa.float32(), 4))})
     fields = {
         "image": sp.Stack("image", decode="jpeg", transforms=[sp.RandomResizedCrop(16)]),
-        "boxes": sp.Boxes("boxes", of="image"),
+        "boxes": sp.fields.Boxes("boxes", of="image"),
     }
     (batch,) = read(plan.collate(batch_size=8, fields=fields).to_numpy())
 
@@ -322,8 +322,8 @@ def test_tokens_of_what_a_function_gives_are_kept(catalog: sp.Catalog) -> None:
     plan = plan.map(sp.Tokenize("text", tokenizer=TOKENIZER) >> "tokens")
 
     def packed(plan: sp.Relation) -> Any:
-        fields = {"tokens": sp.Pad("tokens", pad_value=0), "segments": sp.Segments("tokens")}
-        return plan.collate(batch_size=2, fields=fields, formation=sp.Packed(max_tokens=64)).to_numpy()
+        fields = {"tokens": sp.Pad("tokens", pad_value=0), "segments": sp.fields.Segments("tokens")}
+        return plan.collate(batch_size=2, fields=fields, formation=sp.batching.Packed(max_tokens=64)).to_numpy()
 
     want = read(packed(plan))
     with packed(plan.cache()) as stream:

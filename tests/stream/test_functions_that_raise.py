@@ -142,7 +142,7 @@ def read(stream: Any) -> list[dict[str, Any]]:
     out = []
     try:
         out.extend(frozen(batch) for batch in stream)
-    except sp.DataError as error:
+    except sp.errors.DataError as error:
         if "leaves nothing" not in str(error):
             raise
     return out
@@ -237,12 +237,12 @@ class PackedCase:
         tokens = {"columns": ["n"], "name": "m", "returns": pa.list_(pa.int64()), "batched": False}
         plan = plan.map(own.Tokens(self.bad), **tokens)
         plan = plan.cache() if self.kept else plan
-        fields = {"ids": sp.Pad("m", pad_value=-1), "segments": sp.Segments("m"), "id": sp.List("id")}
+        fields = {"ids": sp.Pad("m", pad_value=-1), "segments": sp.fields.Segments("m"), "id": sp.List("id")}
         return (
             plan.collate(
                 batch_size=self.size,
                 fields=fields,
-                formation=sp.Packed(max_tokens=16, **self.options),
+                formation=sp.batching.Packed(max_tokens=16, **self.options),
                 on_error="skip",
                 error_budget=1.0,
                 last=sp.KeepPartial,
@@ -289,12 +289,12 @@ def test_a_token_that_does_not_fit_leaves_its_place_in_packed_rows(tmp_path: Pat
     catalog.register("d", sp.Arrow(pa.table({"id": range(20), "t": lists})), identity="id")
     plan = catalog.table("d").sample(order=sp.Sequential())
     fields = {"ids": sp.Pad("t", dtype="int32", pad_value=-1), "id": sp.List("id")}
-    packed: dict[str, Any] = {"fields": fields, "formation": sp.Packed(max_tokens=11), "batch_size": 2}
+    packed: dict[str, Any] = {"fields": fields, "formation": sp.batching.Packed(max_tokens=11), "batch_size": 2}
     with plan.collate(on_error="skip", error_budget=1, last=sp.KeepPartial, **packed).to_numpy() as stream:
         tokens = np.concatenate([batch["ids"].ravel() for batch in stream])
         assert sorted(tokens[tokens >= 0].tolist()) == sorted([row for row in range(20) if row != 4] * 5)
         assert stream.quarantine()["id"].to_pylist() == [4]
-    with pytest.raises(sp.PlanError, match=r'on_error="substitute" with Packed.*Use on_error="skip"'):
+    with pytest.raises(sp.errors.PlanError, match=r'on_error="substitute" with Packed.*Use on_error="skip"'):
         plan.collate(on_error="substitute", **packed)
 
 
@@ -346,7 +346,9 @@ def test_an_assembler_of_tables_is_refused_with_the_way_out(catalog: sp.Catalog)
     plan = catalog.table("d").sample(order=sp.Sequential())
     returns = pa.schema([("id", pa.utf8()), ("n", pa.int64())])
     made = plan.assemble(own.Batched, columns=["id", "n"], returns=returns)
-    with pytest.raises(sp.PlanError, match=r'on_error="skip" after assemble, whose push sees many.*batched=False'):
+    with pytest.raises(
+        sp.errors.PlanError, match=r'on_error="skip" after assemble, whose push sees many.*batched=False'
+    ):
         made.collate(batch_size=4, fields={"n": sp.List("n")}, on_error="skip")
 
 
@@ -359,11 +361,11 @@ def test_an_assembler_of_tables_is_refused_with_the_way_out(catalog: sp.Catalog)
         ("ValueError", None),
         ("a bad image", None),
         ("DataError", None),
-        ("MemoryError", sp.SourceError),
-        ("FileNotFoundError", sp.SourceError),
-        ("ConnectionError", sp.SourceError),
-        ("TimeoutError", sp.SourceError),
-        ("StreamError", sp.SourceError),
+        ("MemoryError", sp.errors.SourceError),
+        ("FileNotFoundError", sp.errors.SourceError),
+        ("ConnectionError", sp.errors.SourceError),
+        ("TimeoutError", sp.errors.SourceError),
+        ("StreamError", sp.errors.SourceError),
     ],
 )
 @pytest.mark.parametrize("workers", [None, 1])
@@ -381,7 +383,7 @@ def test_faults_that_are_no_property_of_the_row_stop_the_stream(
             return
         with pytest.raises(error, match=r"map \(Raises\): failed: ") as caught:
             next(iter(stream))
-        assert not isinstance(caught.value, sp.DataError)
+        assert not isinstance(caught.value, sp.errors.DataError)
 
 
 def test_without_a_policy_a_function_that_raises_stops_the_stream_and_names_the_way_out(catalog: sp.Catalog) -> None:
@@ -389,7 +391,9 @@ def test_without_a_policy_a_function_that_raises_stops_the_stream_and_names_the_
     plan = plan.map(own.Single((5,)), columns=["n"], name="m", returns=pa.int64(), batched=False)
     with (
         plan.collate(batch_size=8, fields={"m": sp.List("m")}).to_numpy() as stream,
-        pytest.raises(sp.DataError, match=r"d: sample id='r5': map \(Single\): failed: ValueError: bad: 5.*on_error="),
+        pytest.raises(
+            sp.errors.DataError, match=r"d: sample id='r5': map \(Single\): failed: ValueError: bad: 5.*on_error="
+        ),
     ):
         list(stream)
 
@@ -400,6 +404,6 @@ def test_kept_values_of_a_strict_plan_name_the_row(tmp_path: Path) -> None:
     plan = plan.map(own.Single((5,)), columns=["n"], name="m", returns=pa.int64(), batched=False).cache()
     with (
         plan.collate(batch_size=8, fields={"m": sp.List("m")}).to_numpy() as stream,
-        pytest.raises(sp.DataError, match=r"d: sample id='r5'"),
+        pytest.raises(sp.errors.DataError, match=r"d: sample id='r5'"),
     ):
         stream.materialize(lambda _: None)

@@ -20,7 +20,7 @@ from tests.fixtures.mutations import COUNTS, deadline, mutated_bytes
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left")]
 BATCH = 25
-STEPS = (sp.Resize((8, 8)),)
+STEPS = (sp.transforms.Resize((8, 8)),)
 
 
 def seeds() -> list[bytes]:

@@ -63,7 +63,7 @@ def collected(catalog: sp.Catalog, given: dict[str, Any], **options: Any) -> lis
 
 
 def test_a_list_holds_what_its_images_give_one_by_one(catalog: sp.Catalog) -> None:
-    fixed = [sp.Resize((20, 30))]
+    fixed = [sp.transforms.Resize((20, 30))]
     for batch in collected(catalog, fields(transforms=fixed)):
         longest = max(1, *(COUNTS[at] for at in batch["id"]))
         assert batch["x"].shape == (4, longest, 3, 20, 30)
@@ -94,7 +94,9 @@ def test_a_fixed_length_pads_every_batch_alike_and_refuses_longer_lists(catalog:
         assert not wide["x"][:, width:].any()
         assert np.array_equal(wide["there"][:, :width], batch["there"])
 
-    with pytest.raises(sp.DataError, match=r"id=\d+: .*the list has [45] images, above sequence_length=3\. Raise it"):
+    with pytest.raises(
+        sp.errors.DataError, match=r"id=\d+: .*the list has [45] images, above sequence_length=3\. Raise it"
+    ):
         collected(catalog, fields(sequence_length=3))
     left = collected(catalog, fields(sequence_length=3), on_error="skip", error_budget=2)
     assert sorted(at for batch in left for at in batch["id"]) == [at for at, count in enumerate(COUNTS) if count < 4]
@@ -129,7 +131,7 @@ def test_images_draw_apart_or_alike_and_masks_follow_their_images(catalog: sp.Ca
 
 
 @pytest.mark.parametrize(
-    "profile", [sp.Original(), sp.Raw(shorter_side=30), sp.Jpeg(shorter_side=30, quality=90)], ids=str
+    "profile", [sp.profiles.Original(), sp.Raw(shorter_side=30), sp.profiles.Jpeg(shorter_side=30, quality=90)], ids=str
 )
 @pytest.mark.parametrize("given", [fields(), fields(sequence_length=5, dtype="bfloat16")], ids=["longest", "fixed"])
 def test_caches_change_nothing(tmp_path: Path, profile: Any, given: dict[str, Any]) -> None:
@@ -147,7 +149,7 @@ def test_caches_change_nothing(tmp_path: Path, profile: Any, given: dict[str, An
         (status,) = found.caches()
         assert (built.rows, status.built, status.complete) == (12, 12, True)
         assert status.form == f"lists of {profile}"
-        assert status.fingerprint == sp.cache_fingerprint("lists", "images", profile, "image", lists=True)
+        assert status.fingerprint == sp.profiles.cache_fingerprint("lists", "images", profile, "image", lists=True)
         again = [frozen(batch) for batch in found]
         assert found.metrics()["source_rows"] == 0
         assert "an image" in str(found.explain())
@@ -210,13 +212,13 @@ def test_lists_of_one_length_files_and_a_mixture_are_read(catalog: sp.Catalog, t
     sampled = made.table("pairs").sample(order=sp.Sequential())
     with sampled.collate(batch_size=None, fields=fields(), formation=budget).to_numpy() as read:
         assert {batch["x"].shape for batch in read} == {(2, 2, 3, 24, 24)}
-    with pytest.raises(sp.PlanError, match=r"sequence_length=1 .* at least 2, or leave it out"):
+    with pytest.raises(sp.errors.PlanError, match=r"sequence_length=1 .* at least 2, or leave it out"):
         sampled.collate(batch_size=2, fields=fields(sequence_length=1))
 
     mixed = sp.mix(streams).sample(identity="id", order=sp.GlobalShuffle(seed=1)).collate(batch_size=6, fields=fields())
     check_replay(mixed.to_numpy)
     (tmp_path / "003.jpg").unlink()
-    with pytest.raises(sp.SourceError, match=r"003\.jpg"):
+    with pytest.raises(sp.errors.SourceError, match=r"003\.jpg"):
         collected(made, fields())
 
 
@@ -247,7 +249,7 @@ def test_a_bad_list_is_named_or_left_out_cached_or_not(what: str, profile: Any, 
         with plan.collate(batch_size=3, fields=fields()).to_numpy() as read:
             if built:
                 read.materialize(lambda _: None)
-            with pytest.raises(sp.DataError, match=rf"id=1: .*{says}"):
+            with pytest.raises(sp.errors.DataError, match=rf"id=1: .*{says}"):
                 next(iter(read))
         with plan.collate(batch_size=3, fields=fields(), on_error="skip", error_budget=1).to_numpy() as read:
             batch = next(iter(read))
@@ -261,7 +263,7 @@ def test_a_bad_list_is_named_or_left_out_cached_or_not(what: str, profile: Any, 
     ("given", "says"),
     [
         ({"x": image(sequence_length=0)}, r"sequence_length=0 of a column of list.* Give a whole number of at least 1"),
-        ({"x": image([sp.Resize(20)])}, r"images of a list need one size\. End with"),
+        ({"x": image([sp.transforms.Resize(20)])}, r"images of a list need one size\. End with"),
         ({"x": image(), "there": sp.PadMask("masks")}, r"no field decodes this column\. Add Stack\('masks'"),
         (
             {"x": image(sequence_length=3), "there": sp.PadMask("images", length=4)},
@@ -272,7 +274,7 @@ def test_a_bad_list_is_named_or_left_out_cached_or_not(what: str, profile: Any, 
             r"pad_to_multiple_of is of numbers, not of images",
         ),
         (
-            {"x": image(), "boxes": sp.Boxes("boxes", of="x")},
+            {"x": image(), "boxes": sp.fields.Boxes("boxes", of="x")},
             "has a list of images per row, and boxes and points follow one image",
         ),
     ],
@@ -281,7 +283,7 @@ def test_fields_that_do_not_fit_are_refused(tmp_path: Path, given: dict[str, Any
     made = sp.connect(str(tmp_path))
     boxes = pa.array([[[0.0, 0.0, 4.0, 4.0]]] * 12, pa.list_(pa.list_(pa.float64(), 4)))
     made.register("lists", sp.Arrow(rows().append_column("boxes", boxes)), identity="id", semantic=SEMANTIC)
-    with pytest.raises(sp.PlanError, match=says):
+    with pytest.raises(sp.errors.PlanError, match=says):
         stream(made, given)
 
 
@@ -292,7 +294,7 @@ def test_what_is_of_lists_is_refused_for_single_images(option: dict[str, Any], t
     made.register("one", sp.Arrow(table), identity="id", semantic={"image": "image/jpeg-ref"})
     field = sp.Stack("image", decode="image", transforms=STEPS, **option)
     with pytest.raises(
-        sp.PlanError, match=rf"{next(iter(option))} is of lists of images.*'image' has one image per row"
+        sp.errors.PlanError, match=rf"{next(iter(option))} is of lists of images.*'image' has one image per row"
     ):
         made.table("one").sample(order=sp.Sequential()).collate(batch_size=1, fields={"x": field})
 
@@ -313,10 +315,10 @@ def test_a_budget_counts_the_images_of_lists(catalog: sp.Catalog, keys: Any) -> 
         check(lambda: stream(catalog, fields(), batch_size=None, **form(max_images=6)))
     with stream(catalog, fields(), batch_size=None, **form(max_images=6)) as read:
         assert "max_images 6" in str(read.explain())
-    with pytest.raises(sp.DataError, match="a sample has 5 images, and a batch may hold 4"):
+    with pytest.raises(sp.errors.DataError, match="a sample has 5 images, and a batch may hold 4"):
         collected(catalog, fields(), batch_size=None, **form(max_images=4))
     with pytest.raises(
-        sp.PlanError, match="max_images of BatchBudget counts the images of lists, which no field decodes"
+        sp.errors.PlanError, match="max_images of BatchBudget counts the images of lists, which no field decodes"
     ):
         stream(catalog, {"id": sp.List("id")}, batch_size=None, **form(max_images=4))
 
@@ -331,5 +333,5 @@ def test_masks_that_do_not_fit_their_images_are_named(tmp_path: Path, change: st
         "lists", sp.Arrow(pa.table({"id": [7], "images": [images], "masks": [masks]})), identity="id", semantic=SEMANTIC
     )
     mask = sp.Stack("masks", decode="image", mode="L", interpolation="nearest", transforms=STEPS)
-    with pytest.raises(sp.DataError, match=rf"id=7: .*the list has {len(masks)} masks of 2 images \('x'\)"):
+    with pytest.raises(sp.errors.DataError, match=rf"id=7: .*the list has {len(masks)} masks of 2 images \('x'\)"):
         collected(made, {"x": image(), "m": mask}, batch_size=1)

@@ -97,17 +97,17 @@ KINDS: dict[str, tuple[Callable[[Path], object], str]] = {  # how it is written,
     "flat images": (flat, "spiral.Arrow(table, base=str(folder))"),
     "parquet": (library("parquet"), 'spiral.Parquet("data")'),
     "features": (features, "left out: feature_"),
-    "json lines": (library("jsonl"), 'spiral.Jsonl("data")'),
-    "chats": (chats, "spiral.ChatTemplate"),
-    "csv": (library("csv"), 'spiral.Csv("data")'),
-    "tars": (images_in_tars, 'spiral.WebDataset("data")'),
-    "mds": (library("mds"), 'spiral.Mds("data")'),
-    "a copy of the Hub": (hub, 'spiral.HuggingFace("data", split="train")'),
-    "text files": (library("text_files"), 'spiral.TextFiles("data")'),
-    "videos": (videos, 'spiral.VideoFolder("data")'),
-    "token files": (library("tokens"), 'spiral.Tokens("data", length=1024)'),
-    "arrays of tokens": (numbered, 'spiral.Tokens("data")'),
-    "vortex": (library("vortex"), 'spiral.Vortex("data")'),
+    "json lines": (library("jsonl"), 'spiral.sources.Jsonl("data")'),
+    "chats": (chats, "spiral.transforms.ChatTemplate"),
+    "csv": (library("csv"), 'spiral.sources.Csv("data")'),
+    "tars": (images_in_tars, 'spiral.sources.WebDataset("data")'),
+    "mds": (library("mds"), 'spiral.sources.Mds("data")'),
+    "a copy of the Hub": (hub, 'spiral.sources.HuggingFace("data", split="train")'),
+    "text files": (library("text_files"), 'spiral.sources.TextFiles("data")'),
+    "videos": (videos, 'spiral.sources.VideoFolder("data")'),
+    "token files": (library("tokens"), 'spiral.sources.Tokens("data", length=1024)'),
+    "arrays of tokens": (numbered, 'spiral.sources.Tokens("data")'),
+    "vortex": (library("vortex"), 'spiral.sources.Vortex("data")'),
 }
 
 
@@ -228,12 +228,12 @@ def test_what_is_there_stays_unless_it_may_be_replaced(place: Path) -> None:
     assert (place / "train.py").read_text() == "mine"
     assert not (place / "catalog").exists()
     typed("data", "--force")
-    assert "spiral.Csv" in (place / "train.py").read_text()
+    assert "spiral.sources.Csv" in (place / "train.py").read_text()
 
     (place / "other" / "data").mkdir(parents=True)
     MADE["jsonl"].write(place / "other" / "data")
     (place / "train.py").unlink()
-    with pytest.raises(sp.CatalogError, match=r"another relation 'data'\. Give --force to replace it"):
+    with pytest.raises(sp.errors.CatalogError, match=r"another relation 'data'\. Give --force to replace it"):
         typed("other/data")
     typed("data")
 
@@ -257,7 +257,7 @@ def test_what_is_not_known_is_refused_with_what_is(place: Path, path: str, messa
 def test_flat_images_have_no_component(place: Path) -> None:
     flat(place / "data")
 
-    with pytest.raises(sp.SourceError, match="Put them into folders, one per class; or leave --dagster out"):
+    with pytest.raises(sp.errors.SourceError, match="Put them into folders, one per class; or leave --dagster out"):
         typed("data", "--dagster")
     assert not (place / "train.py").exists()
 

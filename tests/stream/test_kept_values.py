@@ -75,7 +75,7 @@ def test_values_that_differ_are_found_when_they_are_opened(
     ways_out = r'version="2".*__spiral_version__ = "2".*stream\.materialize\(\).*or restore what it rested on'
     with collated(plan(sampled(catalog)).cache()) as stream:
         for read in (lambda: next(iter(stream)), lambda: stream.batch(0)):
-            with pytest.raises(sp.CacheError, match=rf"cache: d: sample id=\d+: {says}.*{ways_out}"):
+            with pytest.raises(sp.errors.CacheError, match=rf"cache: d: sample id=\d+: {says}.*{ways_out}"):
                 read()
     if kind != "failing":  # another version makes them again
         with collated(plan(sampled(catalog), version="2").cache()) as stream:
@@ -125,7 +125,7 @@ def test_rows_that_cannot_be_read_here_are_told_and_not_checked(
         want = [batch["m"] for batch in stream]
 
     def away(*_: Any) -> Any:
-        raise sp.SourceError("Parquet: the store does not answer")
+        raise sp.errors.SourceError("Parquet: the store does not answer")
 
     monkeypatch.setattr("spiral_stream.runtime.columns.recomputed.rows_through", away)
     says = r"values of from_environment are read and not checked.*does not answer.*opening the stream there"
@@ -143,7 +143,7 @@ def test_sums_of_floats_may_differ_in_the_last_digits(catalog: sp.Catalog, monke
     with plan() as stream:
         list(stream)
     monkeypatch.setenv("KEPT_TEST", "99999")
-    with plan() as stream, pytest.raises(sp.CacheError, match="is kept"):
+    with plan() as stream, pytest.raises(sp.errors.CacheError, match="is kept"):
         list(stream)
 
 
@@ -184,7 +184,9 @@ def test_a_filter_takes_a_version_for_a_function_alone(catalog: sp.Catalog) -> N
     plan = sampled(catalog)
     prints = [plan.filter(kept.parity, columns=["n"], version=each) for each in ("1", "1", "2")]
     assert collated(prints[0]).fingerprint == collated(prints[1]).fingerprint != collated(prints[2]).fingerprint
-    with pytest.raises(sp.PlanError, match=r"filter: version='1' stands for the code of a function.*Leave it out"):
+    with pytest.raises(
+        sp.errors.PlanError, match=r"filter: version='1' stands for the code of a function.*Leave it out"
+    ):
         plan.filter(sp.col("n") > 1, version="1")
 
 
@@ -195,7 +197,7 @@ def test_code_that_finds_names_at_run_time_is_refused_with_the_ways_out(catalog:
         r"cache: map \(found_by_name\) uses globals\(\.\.\.\) in tests\.fixtures\.kept\.found_by_name, which a reading of its "
         r'code does not follow.*Name what it uses.*or give map \(found_by_name\) version="1"'
     )
-    with pytest.raises(sp.PlanError, match=says):
+    with pytest.raises(sp.errors.PlanError, match=says):
         plan.map(kept.found_by_name, **options).cache()
     with collated(plan.map(kept.found_by_name, **options), "m") as stream:  # without keeping it is a plan as any other
         assert next(iter(stream))["m"] == [1 + n * 37 % 101 for n in range(16)]
@@ -215,12 +217,12 @@ def test_an_instance_of_a_class_is_told_what_helps_and_it_does(catalog: sp.Catal
         r"is tests\.fixtures\.kept\.Model, an instance of a class.*frozen dataclass.*__spiral_version__ = \"1\" in class.*"
         r"version=\"1\" to the verb"
     )
-    with pytest.raises(sp.PlanError, match=says):
+    with pytest.raises(sp.errors.PlanError, match=says):
         plan(kept.Model(2))
     assert made(kept.Model(2), version="1") != made(kept.Model(2), version="2")
     assert made(kept.Versioned(2)) == made(kept.Versioned(2)) != made(kept.Versioned(3))
     with pytest.raises(
-        sp.PlanError, match=r"attribute 'handle' of the instance, a memoryview.*Set self.__spiral_version__"
+        sp.errors.PlanError, match=r"attribute 'handle' of the instance, a memoryview.*Set self.__spiral_version__"
     ):
         plan(kept.Locked(2))
     assert made(kept.Locked(2, "a")) == made(kept.Locked(2, "a")) != made(kept.Locked(2, "b"))

@@ -25,7 +25,12 @@ FORMS: dict[str, dict[str, Any]] = {
     "records": {"what": own.placed_rows, "name": None, "returns": {"at": pa.int64(), "before": pa.int64()}},
 }
 FORMED = sp.WindowedBucket(window_size=32, keys=[sp.BucketKey("at")])
-ORDERS = [sp.GlobalShuffle(seed=3), sp.Sequential(), sp.ShardAwareShuffle(seed=5), sp.WindowShuffle(seed=2, window=50)]
+ORDERS = [
+    sp.GlobalShuffle(seed=3),
+    sp.Sequential(),
+    sp.ShardAwareShuffle(seed=5),
+    sp.orders.WindowShuffle(seed=2, window=50),
+]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +66,7 @@ def test_the_index_is_the_place_in_the_order_on_any_ranks_and_after_a_resume(
         base = base.filter(col("n") > data.draw(st.integers(0, 60)))
     plan = indexed(base, **FORMS[data.draw(st.sampled_from(sorted(FORMS)))])
     formed = data.draw(st.sampled_from([None, FORMED]))
-    tail = data.draw(st.sampled_from([sp.KeepPartial, sp.PadPartial, sp.DropPartial]))
+    tail = data.draw(st.sampled_from([sp.KeepPartial, sp.batching.PadPartial, sp.DropPartial]))
     made = plan.collate(batch_size=data.draw(st.integers(1, 24)), fields=fields(), formation=formed, last=tail)
     world, epoch = data.draw(st.integers(1, 3)), data.draw(st.integers(0, 2))
 
@@ -144,7 +149,7 @@ def test_a_place_in_the_epoch_is_not_kept_and_assembled_samples_have_none(catalo
 @given(name=st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12))
 def test_fn_names_the_column_as_name_does(catalog: sp.Catalog, name: str) -> None:
     base = catalog.table("d").sample(order=sp.Sequential())
-    by_arrow = base.map(sp.fn(own.doubled) >> name, columns=["n"], returns=pa.int64())
+    by_arrow = base.map(sp.transforms.fn(own.doubled) >> name, columns=["n"], returns=pa.int64())
 
     assert by_arrow.fingerprint == base.map(own.doubled, name=name, columns=["n"], returns=pa.int64()).fingerprint
     assert by_arrow.columns[-1] == name or name in base.columns
@@ -155,11 +160,11 @@ def test_what_is_wrong_about_a_name_says_what_to_type(catalog: sp.Catalog, tmp_p
     rest: dict[str, Any] = {"columns": ["n"], "returns": pa.int64()}
     for wrong, says in [
         (lambda: base.map(own.doubled, **rest), r'fn\(score\) >> "score"'),
-        (lambda: base.map(sp.fn(own.doubled), **rest), r'Write fn\(doubled\) >> "score"'),
-        (lambda: base.map(sp.fn(own.doubled) >> "x", name="y", **rest), "Leave one of them out"),
-        (lambda: sp.fn(own.doubled) >> 3, r'as in fn\(doubled\) >> "score"'),
-        (lambda: sp.fn("doubled"), "Give a function"),
-        (lambda: base.map(sp.fn(own.doubled) >> "x", columns=["n"], returns={"y": pa.int64()}), "returns="),
+        (lambda: base.map(sp.transforms.fn(own.doubled), **rest), r'Write fn\(doubled\) >> "score"'),
+        (lambda: base.map(sp.transforms.fn(own.doubled) >> "x", name="y", **rest), "Leave one of them out"),
+        (lambda: sp.transforms.fn(own.doubled) >> 3, r'as in fn\(doubled\) >> "score"'),
+        (lambda: sp.transforms.fn("doubled"), "Give a function"),
+        (lambda: base.map(sp.transforms.fn(own.doubled) >> "x", columns=["n"], returns={"y": pa.int64()}), "returns="),
     ]:
         with pytest.raises(PlanError, match=says):
             wrong()

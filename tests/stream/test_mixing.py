@@ -82,7 +82,7 @@ def test_a_temperature_is_of_proportions_where_there_are_some_and_of_tokens_with
 def test_options_that_contradict_each_other_are_refused(
     catalog: sp.Catalog, given: dict[str, Any], options: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(sp.PlanError, match=said):
+    with pytest.raises(sp.errors.PlanError, match=said):
         sp.mix(streams(catalog, **given), **options)
 
 
@@ -135,7 +135,7 @@ def test_streams_of_different_columns_are_mixed_with_nulls(catalog: sp.Catalog) 
 def test_columns_of_different_types_are_refused_wherever_they_are(catalog: sp.Catalog) -> None:
     parts = [*streams(catalog), sp.Stream("other", catalog.table("small").project("id", y=sp.col("tokens")))]
 
-    with pytest.raises(sp.PlanError, match="column 'y' is string in stream 'small' and int64 in 'other'"):
+    with pytest.raises(sp.errors.PlanError, match="column 'y' is string in stream 'small' and int64 in 'other'"):
         sp.mix(parts, columns="all")
 
 
@@ -194,10 +194,10 @@ def test_a_concat_of_mixtures_or_proportions_is_refused(catalog: sp.Catalog) -> 
         (lambda: sp.concat(streams(catalog, proportion=0.5)), "has a proportion"),
         (lambda: sp.concat("large"), r"\[Stream\(name, relation\), ...\]"),  # type: ignore[arg-type]  # that is what is tested
     ):
-        with pytest.raises(sp.PlanError, match=said):
+        with pytest.raises(sp.errors.PlanError, match=said):
             made()
     sampled = sp.concat(streams(catalog)).sample(order=sp.GlobalShuffle(1))
-    with pytest.raises(sp.PlanError, match="concat reads one after the other"):
+    with pytest.raises(sp.errors.PlanError, match="concat reads one after the other"):
         sampled.collate(batch_size=5, fields={"id": sp.List("id")}, composition=sp.StratifiedByStream())
 
 
@@ -226,7 +226,7 @@ def test_rows_of_two_relations_are_zipped_by_position(catalog: sp.Catalog, tmp_p
 
 @pytest.mark.parametrize("window", [None, 2])
 def test_streams_that_follow_each_other_keep_their_sorts(catalog: sp.Catalog, window: int | None) -> None:
-    order = sp.Sequential() if window is None else sp.WindowShuffle(seed=1, window=window)
+    order = sp.Sequential() if window is None else sp.orders.WindowShuffle(seed=1, window=window)
     sorted_down = [sp.Stream(name, catalog.table(name).sort("id", descending=True)) for name in ("large", "small")]
     sampled = sp.concat(sorted_down).sample(order=order)
     with sampled.collate(batch_size=425, fields={"id": sp.List("id")}).to_numpy() as made:
@@ -241,7 +241,7 @@ def test_streams_that_follow_each_other_keep_their_sorts(catalog: sp.Catalog, wi
 def test_the_order_of_storage_is_refused_where_streams_are_drawn(catalog: sp.Catalog) -> None:
     mixed = sp.mix(streams(catalog))
     with pytest.raises(
-        sp.PlanError, match=r"Sequential goes .* Take concat\(\[...\]\), which keeps each stream's order"
+        sp.errors.PlanError, match=r"Sequential goes .* Take concat\(\[...\]\), which keeps each stream's order"
     ):
         mixed.sample(order=sp.Sequential())
-    assert mixed.sample(order=sp.WindowShuffle(seed=1, window=2)) is not None
+    assert mixed.sample(order=sp.orders.WindowShuffle(seed=1, window=2)) is not None

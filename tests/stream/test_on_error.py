@@ -57,7 +57,7 @@ def run(stream: Any) -> list[dict[str, Any]]:
     with stream:
         try:
             out.extend(frozen(batch) for batch in stream)
-        except sp.DataError as error:
+        except sp.errors.DataError as error:
             if "leaves nothing" not in str(error):
                 raise
     return out
@@ -143,7 +143,7 @@ def test_every_refused_sample_is_in_the_quarantine_once(
             for number in (*range(3), 0, 2):  # the same batches again say nothing new
                 try:
                     stream.batch(number)
-                except (IndexError, sp.DataError):
+                except (IndexError, sp.errors.DataError):
                     continue
             for number in range(3):
                 ids = stream.ledger(number) if number < stream.count() or drawn.last == "pad" else []
@@ -223,9 +223,9 @@ def test_files_are_named_in_the_quarantine(own: sp.Catalog, tmp_path: Path) -> N
         list(stream)
         assert stream.quarantine()["reference"].to_pylist() == ["img-00000003.jpg"]
         (tmp_path / paths[9]).unlink()
-        with pytest.raises(sp.SourceError, match=r"img-00000009\.jpg: No such file.*Restore the file") as caught:
+        with pytest.raises(sp.errors.SourceError, match=r"img-00000009\.jpg: No such file.*Restore the file") as caught:
             list(stream)
-        assert not isinstance(caught.value, sp.DataError)  # storage is no property of a sample
+        assert not isinstance(caught.value, sp.errors.DataError)  # storage is no property of a sample
         assert our_threads() == []
 
 
@@ -251,7 +251,7 @@ def test_images_of_a_size_that_only_the_data_know_are_compacted_too(own: sp.Cata
     for name, bad, options in (("whole", {}, {}), ("bad", BAD_IMAGES, {"on_error": "skip", "error_budget": 9})):
         table = image_table({**dict(enumerate(photos)), **bad})
         own.register(name, sp.Arrow(table), semantic={"image_ref": "image/jpeg-ref"})
-        plan = image_plan(own.table(name), transforms=(sp.Resize(20),), last=sp.KeepPartial, **options)
+        plan = image_plan(own.table(name), transforms=(sp.transforms.Resize(20),), last=sp.KeepPartial, **options)
         plans[name] = run(plan.to_numpy())
     drawn = Damaged("images", "skip", "global", "keep", 1, False, {})
     assert plans["bad"][0]["image"].shape[1:] == (3, 20, 26)
@@ -362,7 +362,7 @@ def test_a_used_up_budget_stops_the_stream_and_says_how_to_go_on(own: sp.Catalog
             r"'img-.*' \(image: .*\)\. All are in .*/prepared/quarantine/.*, see stream\.quarantine\(\): mend them, leave them "
             r"out before sample with \.filter\(~col\(\"sample_id\"\)\.is_in\(\[\.\.\.\]\)\), or raise error_budget"
         )
-        with pytest.raises(sp.DataError, match=message):
+        with pytest.raises(sp.errors.DataError, match=message):
             seen.extend(frozen(batch) for batch in stream)
         assert our_threads() == []
         assert len(stream.quarantine()) == 6
@@ -396,7 +396,7 @@ def test_the_default_budget_is_a_hundredth_and_at_least_one(own: sp.Catalog) -> 
             if count == 1:
                 assert sum(len(batch["label"]) for batch in stream) == 59
             else:
-                with pytest.raises(sp.DataError, match=r"more than the 1 that error_budget=0\.01 allows of 60"):
+                with pytest.raises(sp.errors.DataError, match=r"more than the 1 that error_budget=0\.01 allows of 60"):
                     list(stream)
 
 
@@ -435,7 +435,7 @@ def test_a_batch_of_which_nothing_is_left_is_refused_where_none_beside_it_has_an
             r"can; the first: image: jpeg: .*stream\.quarantine\(\)"
         )
         with plan.to_numpy() as stream:
-            with pytest.raises(sp.DataError, match=message):
+            with pytest.raises(sp.errors.DataError, match=message):
                 list(stream)
             assert len(stream.quarantine()) >= size
 
@@ -508,8 +508,8 @@ def test_a_list_with_a_null_item_is_a_bad_sample(tmp_path: Path, source: str) ->
     last = ([3, 4, 5], [[0, 0], [0, 0], [4, 4]])
     assert batches(on_error="skip", error_budget=1) == [([0, 2], [[1, 0], [3, 0]]), last]
     assert batches(on_error="substitute", error_budget=1) == [([0, 2, 2], [[1, 0], [3, 0], [3, 0]]), last]
-    for options in ({}, {"formation": sp.Packed(max_tokens=4)}):
+    for options in ({}, {"formation": sp.batching.Packed(max_tokens=4)}):
         with pytest.raises(
-            sp.DataError, match=r"rows: sample sample_id=1: 'tokens': the list holds a null item. Fill it in"
+            sp.errors.DataError, match=r"rows: sample sample_id=1: 'tokens': the list holds a null item. Fill it in"
         ):
             batches(**options)

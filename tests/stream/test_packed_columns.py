@@ -57,21 +57,21 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
 
 FIELDS: Final[Mapping[str, Any]] = {
     **{column: sp.Pad(column, pad_value=-1, dtype="int32") for column in WIDTHS},
-    **{f"{column}_segment_ids": sp.Segments(column) for column in WIDTHS},
-    **{f"{column}_positions": sp.Positions(column, dtype="int32") for column in WIDTHS},
-    **{f"{column}_labels": sp.Labels(column) for column in WIDTHS},
-    **{f"{column}_cu": sp.CuSeqlens(column) for column in WIDTHS},
+    **{f"{column}_segment_ids": sp.fields.Segments(column) for column in WIDTHS},
+    **{f"{column}_positions": sp.fields.Positions(column, dtype="int32") for column in WIDTHS},
+    **{f"{column}_labels": sp.fields.Labels(column) for column in WIDTHS},
+    **{f"{column}_cu": sp.fields.CuSeqlens(column) for column in WIDTHS},
     "key": sp.List("key"),
 }
 
 
-def plan(catalog: sp.Catalog, name: str, packed: sp.Packed, order: Any = None, **options: Any) -> Any:
+def plan(catalog: sp.Catalog, name: str, packed: sp.batching.Packed, order: Any = None, **options: Any) -> Any:
     settings = {"batch_size": 2, "last": sp.KeepPartial, "formation": packed, "fields": FIELDS, **options}
     return catalog.table(name).sample(order=order or sp.GlobalShuffle(seed=3)).collate(**settings)
 
 
-def packed(**own: Any) -> sp.Packed:
-    return sp.Packed(**{"max_tokens": WIDTHS, "window_size": 32, **own})
+def packed(**own: Any) -> sp.batching.Packed:
+    return sp.batching.Packed(**{"max_tokens": WIDTHS, "window_size": 32, **own})
 
 
 @st.composite
@@ -94,7 +94,7 @@ def policies(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 # ---- the same in plain Python
 
 
-def plain_rows(lengths: Sequence[Sequence[int]], policy: sp.Packed) -> list[Row]:
+def plain_rows(lengths: Sequence[Sequence[int]], policy: sp.batching.Packed) -> list[Row]:
     """First fit and best fit as they are told: of each sample one length per column."""
     widths = list(policy.widths.values())
     rows: list[Row] = []
@@ -137,7 +137,7 @@ def test_a_former_packs_columns_as_the_plain_algorithm_does(
     count = data.draw(st.integers(0, 40))
     share = data.draw(st.sampled_from([0.2, 0.6, 1.0]))
     lengths = [data.draw(st.tuples(*(st.integers(0, int(width * share)) for width in widths))) for _ in range(count)]
-    policy = sp.Packed(
+    policy = sp.batching.Packed(
         {f"c{at}": width for at, width in enumerate(widths)},
         data.draw(st.sampled_from(["best_fit", "first_fit"])),
         data.draw(st.none() | st.integers(1, 3)),
@@ -175,8 +175,8 @@ def test_one_column_with_a_width_of_its_own_is_packed_as_without_a_name(data: st
     }
     streams, setting = np.zeros(len(lengths), dtype=np.int32), Setting(5, len(lengths), batch_size=batch_size)
 
-    one = check_formation(sp.Packed(24, **own), ChapterSamples(lengths, streams), setting)
-    named = check_formation(sp.Packed({"tokens": 24}, **own), ChapterSamples(lengths[None], streams), setting)
+    one = check_formation(sp.batching.Packed(24, **own), ChapterSamples(lengths, streams), setting)
+    named = check_formation(sp.batching.Packed({"tokens": 24}, **own), ChapterSamples(lengths[None], streams), setting)
 
     for a, b in zip(one.batches, named.batches, strict=True):
         assert a.packing is not None
@@ -191,7 +191,7 @@ def test_thousands_of_rows_are_looked_at_in_runs_and_the_fullest_is_found() -> N
     rng = np.random.default_rng(4)
     lengths = np.stack([rng.integers(300, 700, 1500), rng.integers(0, 256, 1500)])
     for strategy in ("best_fit", "first_fit"):
-        policy = sp.Packed({"a": 1000, "b": 256}, strategy)
+        policy = sp.batching.Packed({"a": 1000, "b": 256}, strategy)
         chapter = ChapterSamples(lengths, np.zeros(1500, dtype=np.int32))
         out = check_formation(policy, chapter, chapter.setting())
         found = [batch.samples.tolist() for batch in out.batches]
@@ -202,7 +202,7 @@ def test_thousands_of_rows_are_looked_at_in_runs_and_the_fullest_is_found() -> N
 # ---- at the door
 
 
-def read(catalog: sp.Catalog, name: str, policy: sp.Packed, **options: Any) -> list[dict[str, Any]]:
+def read(catalog: sp.Catalog, name: str, policy: sp.batching.Packed, **options: Any) -> list[dict[str, Any]]:
     with plan(catalog, name, policy, **options).to_numpy() as stream:
         return list(stream)
 
@@ -219,7 +219,7 @@ def test_every_sample_comes_once_and_is_the_same_segment_in_every_column(
     catalog: sp.Catalog, drawn: tuple[str, dict[str, Any]]
 ) -> None:
     name, own = drawn
-    policy = sp.Packed(**own)
+    policy = sp.batching.Packed(**own)
     table, seen = {row["key"]: row for row in drawn_table(name).to_pylist()}, []
     for batch in read(catalog, name, policy):
         for row, keys in enumerate(batch["key"]):
@@ -246,7 +246,7 @@ def test_laws_of_replay_resume_and_world_size(catalog: sp.Catalog, drawn: tuple[
     name, own = drawn
 
     def make(**binding: Any) -> Any:
-        return plan(catalog, name, sp.Packed(**own)).to_numpy().bind(**binding)
+        return plan(catalog, name, sp.batching.Packed(**own)).to_numpy().bind(**binding)
 
     check_replay(make)
     check_resume(make, [0, 1, 3])
@@ -262,7 +262,7 @@ def test_rows_are_those_of_the_plain_algorithm(
     catalog: sp.Catalog, drawn: tuple[str, dict[str, Any]], batch_size: int
 ) -> None:
     name, own = drawn
-    policy = sp.Packed(**{**own, "oversize": "truncate", "window_size": 200})
+    policy = sp.batching.Packed(**{**own, "oversize": "truncate", "window_size": 200})
     table = drawn_table(name).to_pylist()
     lengths = [[min(len(row[column]), width) for column, width in policy.widths.items()] for row in table]
 
@@ -386,9 +386,9 @@ def test_a_sample_that_cannot_be_read_leaves_its_places_empty_in_every_column(tm
 
 def test_merged_batches_pad_partial_and_torch(catalog: sp.Catalog) -> None:
     own = packed(strategy="first_fit")
-    single = read(catalog, "long", own, last=sp.PadPartial)
+    single = read(catalog, "long", own, last=sp.batching.PadPartial)
     assert {len(batch["inputs"]) for batch in single} == {2}
-    with plan(catalog, "long", own, last=sp.PadPartial).to_torch().bind(merge=2) as stream:
+    with plan(catalog, "long", own, last=sp.batching.PadPartial).to_torch().bind(merge=2) as stream:
         merged = next(iter(stream))
     for name in ("inputs", "targets", "targets_segment_ids"):
         assert (merged[name].numpy() == np.concatenate([single[0][name], single[1][name]])).all()
@@ -525,7 +525,7 @@ def test_a_sample_above_a_width_is_named_with_its_column(catalog: sp.Catalog) ->
 
 def test_columns_that_differ_under_one_width_name_the_other_way(catalog: sp.Catalog) -> None:
     with pytest.raises(DataError, match=r"width of its own \(max_tokens=\{'inputs': 16, 'targets': 16\}\)"):
-        read(catalog, "long", sp.Packed(16))
+        read(catalog, "long", sp.batching.Packed(16))
 
 
 def test_ranks_that_would_tokenize_again_are_told_of_lengths_by_column(tmp_path: Path, caches: Path) -> None:
@@ -538,7 +538,7 @@ def test_ranks_that_would_tokenize_again_are_told_of_lengths_by_column(tmp_path:
         sampled = sampled.map(sp.Tokenize(column, tokenizer=TOKENIZER) >> f"{column}_ids")
     made = sampled.collate(
         batch_size=2,
-        formation=sp.Packed({f"{column}_ids": width for column, width in WIDTHS.items()}),
+        formation=sp.batching.Packed({f"{column}_ids": width for column, width in WIDTHS.items()}),
         fields={column: sp.Pad(f"{column}_ids") for column in WIDTHS},
     )
     way_out = r'Packed\(length=\{"inputs_ids": col\("\.\.\."\), "targets_ids": col\("\.\.\."\)\}\)'

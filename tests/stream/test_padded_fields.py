@@ -97,7 +97,9 @@ def test_a_row_above_the_length_is_named_or_left_out(catalog: sp.Catalog) -> Non
         field = sp.Pad(column, length=4, dtype="int64" if column == "tokens" else "float32")
         with (
             plan(catalog, {"x": field}).to_numpy() as stream,
-            pytest.raises(sp.DataError, match=rf"Pad\('{column}'\): the row has {count}, above length=4. Raise it"),
+            pytest.raises(
+                sp.errors.DataError, match=rf"Pad\('{column}'\): the row has {count}, above length=4. Raise it"
+            ),
         ):
             list(stream)
         lengths = [len(row) for row in (TOKENS if column == "tokens" else SOUND)]
@@ -126,7 +128,7 @@ def test_a_row_above_the_length_is_named_or_left_out(catalog: sp.Catalog) -> Non
         ),
         (
             {"a": sp.Pad("tokens"), "b": sp.Pad("sound", dtype="float32")},
-            {"formation": sp.Packed(max_tokens=16)},
+            {"formation": sp.batching.Packed(max_tokens=16)},
             "a packed row holds several samples, which Pad cannot show",
         ),
     ],
@@ -134,7 +136,7 @@ def test_a_row_above_the_length_is_named_or_left_out(catalog: sp.Catalog) -> Non
 def test_fields_that_contradict_each_other_are_refused(
     catalog: sp.Catalog, fields: dict[str, Any], options: dict[str, Any], found: str
 ) -> None:
-    with pytest.raises(sp.PlanError, match=found):
+    with pytest.raises(sp.errors.PlanError, match=found):
         plan(catalog, fields, **options).to_numpy()
 
 

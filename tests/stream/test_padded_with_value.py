@@ -71,7 +71,7 @@ def test_rows_that_are_no_samples_hold_the_value_and_all_others_are_those_of_pad
     seen: list[int] = []
     filler = value if isinstance(value, dict) else dict.fromkeys(("label", "x", "ids", "bf"), value)
     for rank in range(world):
-        by_value, repeated = read(sp.PadPartial(value=value), rank), read(sp.PadPartial, rank)
+        by_value, repeated = read(sp.batching.PadPartial(value=value), rank), read(sp.batching.PadPartial, rank)
         assert len(by_value) == len(repeated)
         for batch, other in zip(by_value, repeated, strict=True):
             real = np.asarray(batch["real"])
@@ -94,10 +94,11 @@ def test_a_saved_plan_keeps_the_value_and_old_plans_keep_their_fingerprint(catal
     base = catalog.table("d").sample(order=sp.Sequential())
     rest: dict[str, Any] = {"batch_size": 8, "fields": {"x": sp.Stack("x"), "label": sp.Stack("label")}}
     assert (
-        base.collate(last=sp.PadPartial(), **rest).fingerprint == base.collate(last=sp.PadPartial, **rest).fingerprint
+        base.collate(last=sp.batching.PadPartial(), **rest).fingerprint
+        == base.collate(last=sp.batching.PadPartial, **rest).fingerprint
     )
 
-    stream = base.collate(last=sp.PadPartial(value={"label": -100}, mask="ok"), **rest).to_numpy()
+    stream = base.collate(last=sp.batching.PadPartial(value={"label": -100}, mask="ok"), **rest).to_numpy()
     catalog.save_stream("valued", stream)
     with catalog.open_stream("valued") as again, stream:
         assert again.fingerprint == stream.fingerprint
@@ -110,16 +111,20 @@ def test_a_saved_plan_keeps_the_value_and_old_plans_keep_their_fingerprint(catal
 @pytest.mark.parametrize(
     ("last", "options", "says"),
     [
-        (lambda: sp.PadPartial(value="a"), {}, "Give a finite number, or one for each field"),  # type: ignore[arg-type]
-        (lambda: sp.PadPartial(value=float("nan")), {}, "Give a finite number"),
-        (lambda: sp.PadPartial(value=0, mask=""), {}, "Give the name of the mask"),
-        (lambda: sp.PadPartial(value=0, mask="x"), {}, 'PadPartial\\(value=..., mask="is_sample"\\)'),
-        (lambda: sp.PadPartial(value=0.5), {}, "does not fit field 'label', which is int64. Give values by field"),
-        (lambda: sp.PadPartial(value={"other": 1}), {}, "names 'other', which is not a field. Leave it out"),
-        (lambda: sp.PadPartial(value={"id": 1}), {}, "names 'id', which is a list or a mask"),
+        (lambda: sp.batching.PadPartial(value="a"), {}, "Give a finite number, or one for each field"),  # type: ignore[arg-type]
+        (lambda: sp.batching.PadPartial(value=float("nan")), {}, "Give a finite number"),
+        (lambda: sp.batching.PadPartial(value=0, mask=""), {}, "Give the name of the mask"),
+        (lambda: sp.batching.PadPartial(value=0, mask="x"), {}, 'PadPartial\\(value=..., mask="is_sample"\\)'),
         (
-            lambda: sp.PadPartial(value=0),
-            {"formation": sp.Packed(max_tokens=8)},
+            lambda: sp.batching.PadPartial(value=0.5),
+            {},
+            "does not fit field 'label', which is int64. Give values by field",
+        ),
+        (lambda: sp.batching.PadPartial(value={"other": 1}), {}, "names 'other', which is not a field. Leave it out"),
+        (lambda: sp.batching.PadPartial(value={"id": 1}), {}, "names 'id', which is a list or a mask"),
+        (
+            lambda: sp.batching.PadPartial(value=0),
+            {"formation": sp.batching.Packed(max_tokens=8)},
             r"with Packed.* Give PadPartial\(\)",
         ),
     ],

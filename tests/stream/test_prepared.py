@@ -153,7 +153,7 @@ def test_set_epoch_moves_to_the_start_unless_it_is_there(catalog: sp.Catalog) ->
         stream.set_epoch(1)
         assert alike(list(stream), expected)
         for bad in (-1, "1", 1.5, None, True, 2**31, 2**70):
-            with pytest.raises(sp.BindError, match=r"set_epoch: .*; epochs count from 0. Give an integer"):
+            with pytest.raises(sp.errors.BindError, match=r"set_epoch: .*; epochs count from 0. Give an integer"):
                 stream.set_epoch(bad)  # type: ignore[arg-type]  # what it refuses
         stream.set_epoch(np.int64(2))  # type: ignore[arg-type]  # as good as an integer
         assert stream.epoch == 2
@@ -166,13 +166,13 @@ def test_while_a_stream_is_read_it_is_not_moved_bound_or_read_twice(catalog: sp.
         next(run)
 
         stream.set_epoch(0)
-        with pytest.raises(sp.BindError, match="Leave the loop"):
+        with pytest.raises(sp.errors.BindError, match="Leave the loop"):
             stream.bind(run_seed=1)
-        with pytest.raises(sp.StreamError, match="Leave the loop first"):
+        with pytest.raises(sp.errors.StreamError, match="Leave the loop first"):
             stream.set_epoch(1)
-        with pytest.raises(sp.StreamError, match="Leave the loop first"):
+        with pytest.raises(sp.errors.StreamError, match="Leave the loop first"):
             stream.load_state_dict(state)
-        with pytest.raises(sp.StreamError, match="being read already"):
+        with pytest.raises(sp.errors.StreamError, match="being read already"):
             next(iter(stream))
         run.close()
         stream.bind(run_seed=1).set_epoch(1)
@@ -281,7 +281,7 @@ def test_a_state_of_before_behind_the_last_batch_goes_on_with_the_next_epoch(
         for beyond in (1, 5, 10**6):
             past = {"batch": (steps + beyond) * world, "step": steps + beyond}
             with pytest.raises(
-                sp.ResumeError, match=r"lies beyond the end of epoch 0, which has \d+ batches. Pass what"
+                sp.errors.ResumeError, match=r"lies beyond the end of epoch 0, which has \d+ batches. Pass what"
             ):
                 old.load_state_dict(unsealed(state, **{**place, **past}))
 
@@ -386,9 +386,9 @@ def test_a_state_of_another_plan_is_refused_with_the_difference(catalog: sp.Cata
     with maker(catalog, batch_size=16)() as stream, maker(catalog, batch_size=32)() as other:
         state = stream.state_dict()
         message = r"saved by plan \w{8}, this is plan \w{8}; they differ at .*batch_size.*16.*32.*Restore the old plan"
-        with pytest.raises(sp.ResumeError, match=message):
+        with pytest.raises(sp.errors.ResumeError, match=message):
             other.load_state_dict(state)
-        with pytest.raises(sp.ResumeError, match=r"where they differ is unknown, because .*Restore the old"):
+        with pytest.raises(sp.errors.ResumeError, match=r"where they differ is unknown, because .*Restore the old"):
             stream.load_state_dict(unsealed(state, plan="0" * 32))
 
 
@@ -396,7 +396,9 @@ def test_a_state_of_another_run_seed_is_refused(catalog: sp.Catalog) -> None:
     make = maker(catalog)
     with make().bind(run_seed=5) as five, make().bind(run_seed=7) as seven, make() as free:
         fives, sevens = five.state_dict(), seven.state_dict()
-        with pytest.raises(sp.ResumeError, match=r"saved with run_seed 5, and 7 is bound.*Leave run_seed unbound"):
+        with pytest.raises(
+            sp.errors.ResumeError, match=r"saved with run_seed 5, and 7 is bound.*Leave run_seed unbound"
+        ):
             seven.load_state_dict(fives)
 
         free.load_state_dict(fives)
@@ -423,14 +425,14 @@ def test_a_damaged_state_is_refused_and_changes_nothing(
     with maker(catalog)() as stream:
         take(stream, 2)
         before = stream.state_dict()
-        with pytest.raises(sp.ResumeError, match=message):
+        with pytest.raises(sp.errors.ResumeError, match=message):
             stream.load_state_dict({**before, **change})
-        with pytest.raises(sp.ResumeError, match="no state of version"):
+        with pytest.raises(sp.errors.ResumeError, match="no state of version"):
             stream.load_state_dict("a path")
 
         assert stream.state_dict() == before
         for name in ("epoch", "batch", "step", "segments", "run_seed", "data", "plan"):
-            with pytest.raises(sp.ResumeError):
+            with pytest.raises(sp.errors.ResumeError):
                 stream.load_state_dict({k: v for k, v in before.items() if k != name})
 
 
@@ -536,11 +538,11 @@ def test_cuda_that_is_not_there_is_told_when_the_stream_is_bound_or_begun(catalo
         assert "cuda" in str(stream.explain())
         before = stream.state_dict()
         for use in (lambda: stream.bind(epoch=3), lambda: iter(stream), lambda: stream.batch(0)):
-            with pytest.raises(sp.BindError, match=refusal):
+            with pytest.raises(sp.errors.BindError, match=refusal):
                 use()
         assert stream.state_dict() == before
         assert next(iter(stream.bind(device="cpu")))["image"].device.type == "cpu"
-        with pytest.raises(sp.BindError, match=r"asks for device 'cuda:3' and this machine has no CUDA"):
+        with pytest.raises(sp.errors.BindError, match=r"asks for device 'cuda:3' and this machine has no CUDA"):
             stream.bind(device="cuda:3")
         assert stream.devices() == {"image": "cpu", "label": "cpu"}
 
@@ -550,7 +552,9 @@ def test_a_device_beyond_those_there_are_is_refused(catalog: sp.Catalog, monkeyp
     monkeypatch.setattr(module.cuda, "is_available", lambda: True)
     monkeypatch.setattr(module.cuda, "device_count", lambda: 2)
     with plan(catalog.table("lance")).to_torch() as stream:
-        with pytest.raises(sp.BindError, match=r"asks for device 'cuda:2' and this machine has 2 CUDA device\(s\)"):
+        with pytest.raises(
+            sp.errors.BindError, match=r"asks for device 'cuda:2' and this machine has 2 CUDA device\(s\)"
+        ):
             stream.bind(device="cuda:2")
         assert stream.bind(device="cuda:1").devices()["image"] == "cuda:1"
         assert stream.bind(device="auto").devices()["image"] == "cuda"
@@ -574,18 +578,18 @@ def test_auto_is_the_host_where_there_is_no_cuda(catalog: sp.Catalog, torch: Any
 @pytest.mark.parametrize("device", ["gpu7", "cuda:", "cuda:99999", "CUDA", "", "meta", 7, "x" * 10_000])
 def test_no_device_is_refused_when_the_plan_is_made(catalog: sp.Catalog, device: Any) -> None:
     with pytest.raises(
-        sp.PlanError, match=r'collate \(field \'image\'\): device=.*Give "cpu", "cuda", .* or "auto"'
+        sp.errors.PlanError, match=r'collate \(field \'image\'\): device=.*Give "cpu", "cuda", .* or "auto"'
     ) as refused:
         plan(catalog.table("lance"), device=device)
     assert len(str(refused.value)) < 400
-    with pytest.raises(sp.BindError, match="bind: device="), plan(catalog.table("lance")).to_numpy() as stream:
+    with pytest.raises(sp.errors.BindError, match="bind: device="), plan(catalog.table("lance")).to_numpy() as stream:
         stream.bind(device=device)
 
 
 def test_numpy_streams_refuse_devices_with_the_way_out(catalog: sp.Catalog) -> None:
     with maker(catalog, device="cuda")() as stream:
         assert len(stream) == 15
-        with pytest.raises(sp.BindError, match=r"host.*to_torch\(\), or bind\(device='cpu'\)"):
+        with pytest.raises(sp.errors.BindError, match=r"host.*to_torch\(\), or bind\(device='cpu'\)"):
             next(iter(stream))
         assert our_threads() == []
         assert next(iter(stream.bind(device="cpu")))["image"].dtype == np.uint8
@@ -598,9 +602,9 @@ def test_an_epoch_or_identity_that_cannot_be_is_said_wherever_it_is_given(catalo
     with maker(catalog)() as stream:
         for epoch in (-1, 1 << 70, 1.5, "1"):
             for ask in (stream.count, lambda e: stream.batch(0, e), lambda e: stream.ledger(0, e)):
-                with pytest.raises(sp.BindError, match=r"epoch: .*; epochs count from 0. Give an integer"):
+                with pytest.raises(sp.errors.BindError, match=r"epoch: .*; epochs count from 0. Give an integer"):
                     ask(epoch)
-            with pytest.raises(sp.BindError, match=r"locate: .*; epochs count from 0. Give an integer"):
+            with pytest.raises(sp.errors.BindError, match=r"locate: .*; epochs count from 0. Give an integer"):
                 stream.locate(stream.ledger(0)[0], epoch)
         for identity in ((1, 2, 3), ()):
             with pytest.raises(KeyError, match=r"has . values; an identity here is \(sample_id\)"):
@@ -614,10 +618,10 @@ def test_a_closed_stream_says_so(catalog: sp.Catalog) -> None:
         next(run)
     assert our_threads() == []
 
-    with pytest.raises(sp.StreamError, match=r"closed while it was read. Make a new one"):
+    with pytest.raises(sp.errors.StreamError, match=r"closed while it was read. Make a new one"):
         next(run)
     for use in (lambda: next(iter(stream)), lambda: len(stream), stream.state_dict, stream.verify):
-        with pytest.raises(sp.StreamError, match=r"the stream is closed. Make a new one from its plan"):
+        with pytest.raises(sp.errors.StreamError, match=r"the stream is closed. Make a new one from its plan"):
             use()
     stream.close()
 
@@ -677,7 +681,7 @@ def test_a_batch_size_above_the_rows_is_said_when_the_stream_is_prepared(catalog
             sp.SpiralWarning, match=r"rank 0 gets nothing in epoch 0: no batch is left .* Lower the batch size"
         ):
             assert list(stream) == []
-    for last in (sp.KeepPartial, sp.PadPartial):
+    for last in (sp.KeepPartial, sp.batching.PadPartial):
         with sampled.collate(**options, last=last).to_numpy() as stream:
             assert len(list(stream)) == 1
 

@@ -35,9 +35,9 @@ FORMATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
         "composition": sp.StratifiedByStream("stream_id"),
         "batch_size": 5,
     },
-    "one stream": {"composition": sp.OneStream(), "batch_size": 3},
-    "packed": {"formation": sp.Packed(max_tokens=32, window_size=16), "batch_size": 2},
-    "apart": {"formation": sp.Packed(max_tokens={"tokens": 40, "again": 32}, window_size=16), "batch_size": 2},
+    "one stream": {"composition": sp.batching.OneStream(), "batch_size": 3},
+    "packed": {"formation": sp.batching.Packed(max_tokens=32, window_size=16), "batch_size": 2},
+    "apart": {"formation": sp.batching.Packed(max_tokens={"tokens": 40, "again": 32}, window_size=16), "batch_size": 2},
 }
 
 

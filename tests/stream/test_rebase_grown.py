@@ -27,7 +27,11 @@ pytestmark = [
 ]
 
 FEW = few(4, 250, suppress_health_check=[HealthCheck.too_slow])
-ORDERS: Final = (sp.WindowShuffle(seed=2, window=4), sp.GlobalShuffle(seed=3), sp.HashBucketed(seed=7, bucket_count=4))
+ORDERS: Final = (
+    sp.orders.WindowShuffle(seed=2, window=4),
+    sp.GlobalShuffle(seed=3),
+    sp.HashBucketed(seed=7, bucket_count=4),
+)
 BUCKETS: Final = {"formation": sp.WindowedBucket(window_size=8, keys=[sp.BucketKey("digit")])}
 Shards = dict[str, list[int]]  # the identities of each file
 
@@ -160,7 +164,7 @@ def two(tmp_path: Path) -> Two:
     [
         {"order": sp.GlobalShuffle(seed=4)},
         {"least": 2},
-        {"order": sp.WindowShuffle(seed=2, window=4), "least": 1, "share": 0.9},
+        {"order": sp.orders.WindowShuffle(seed=2, window=4), "least": 1, "share": 0.9},
     ],
     ids=["another order", "another filter", "both, and another share"],
 )

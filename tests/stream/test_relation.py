@@ -8,20 +8,8 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream
-from spiral_stream import (
-    Arrow,
-    BindError,
-    Catalog,
-    CatalogError,
-    KeepPartial,
-    List,
-    PlanError,
-    PreparedStream,
-    RuntimeParam,
-    Sequential,
-    Stack,
-    col,
-)
+from spiral_stream import Arrow, Catalog, KeepPartial, List, PreparedStream, RuntimeParam, Sequential, Stack, col
+from spiral_stream.errors import BindError, CatalogError, PlanError
 from spiral_stream.plan import nodes
 from spiral_stream.plan.tree import need
 

@@ -21,7 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as spiral
-from spiral_stream import PlanError, col
+from spiral_stream import col
+from spiral_stream.errors import PlanError
 from tests.fixtures.examples import few
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -232,7 +233,7 @@ catalog.register("t", spiral.Arrow(pa.table({"id": [1, 2]})), identity="id")
 for verb in ("to_pandas", "to_polars"):
     try:
         getattr(catalog.table("t"), verb)()
-    except spiral.MissingExtraError as error:
+    except spiral.errors.MissingExtraError as error:
         print(error)
 print(catalog.table("t").count(), catalog.table("t").filter("id > 1").sample_rows(5).num_rows)
 """
@@ -491,7 +492,7 @@ def test_a_column_asked_for_as_an_attribute_names_col(catalog: spiral.Catalog) -
     ],
 )
 def test_what_is_no_source_names_the_source_to_write(catalog: spiral.Catalog, source: Any, way_out: str) -> None:
-    with pytest.raises(spiral.CatalogError, match=re.escape(way_out)):
+    with pytest.raises(spiral.errors.CatalogError, match=re.escape(way_out)):
         catalog.register("given", source)
     if "pyarrow.table" in way_out:
         assert catalog.register("given", spiral.Arrow(pa.table(source)), identity="id")

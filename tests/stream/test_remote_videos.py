@@ -175,14 +175,14 @@ def test_an_object_that_is_replaced_is_named_and_refreshed(
     catalog = register(tmp_path, "remote", [uri], pa.utf8())
     before = batches(plan(catalog, "remote"))
     put(uri, videos["end"])
-    with pytest.raises(sp.SourceError, match=r"a\.mp4 changed since registration.*catalog\.refresh"):
+    with pytest.raises(sp.errors.SourceError, match=r"a\.mp4 changed since registration.*catalog\.refresh"):
         batches(plan(catalog, "remote"))
     catalog.refresh("remote")
     after = batches(plan(catalog, "remote"))
     assert (before[0]["x"] != after[0]["x"]).any()
     store, key = store_of(uri)
     store.delete(key)
-    with pytest.raises(sp.SourceError, match=r"a\.mp4"):
+    with pytest.raises(sp.errors.SourceError, match=r"a\.mp4"):
         batches(plan(catalog, "remote"))
 
 

@@ -34,12 +34,12 @@ PLANS: dict[str, dict[str, Any]] = {
     "one stream": {
         "batch_size": 16,
         "formation": sp.WindowedBucket(window_size=128, keys=[LENGTH]),
-        "composition": sp.OneStream(batches=2),
+        "composition": sp.batching.OneStream(batches=2),
     },
-    "best fit": {"batch_size": 4, "formation": sp.Packed(max_tokens=64, window_size=128)},
+    "best fit": {"batch_size": 4, "formation": sp.batching.Packed(max_tokens=64, window_size=128)},
     "end to end": {
         "batch_size": 4,
-        "formation": sp.Packed(max_tokens=64, strategy="concat_and_split", window_size=128),
+        "formation": sp.batching.Packed(max_tokens=64, strategy="concat_and_split", window_size=128),
     },
     "counted": {"batch_size": 16},
 }

@@ -27,7 +27,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
 def stream(catalog: sp.Catalog, lanes: int = 1) -> sp.PreparedStream:
     ranks = sp.DataParallel(sp.RuntimeParam("rank"), sp.RuntimeParam("world_size"), lanes=lanes)
     plan = catalog.table("d").sample(order=sp.GlobalShuffle(seed=3), assignment=ranks)
-    return plan.collate(batch_size=3, fields={"id": sp.List("id")}, last=sp.PadPartial).to_numpy()
+    return plan.collate(batch_size=3, fields={"id": sp.List("id")}, last=sp.batching.PadPartial).to_numpy()
 
 
 def batches(run: sp.PreparedStream) -> list[Any]:

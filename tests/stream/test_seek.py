@@ -180,7 +180,7 @@ def test_batches_keep_their_numbers_where_a_run_skips(tmp_path: Path) -> None:
         stream.skip(batches=[2, 3])
         stream.seek(epoch=0, batch=7)
         assert next(iter(stream))["n"] == wanted
-        with pytest.raises(sp.ResumeError, match=r"batch 3 of epoch 0 is skipped.*stream\.skipped"):
+        with pytest.raises(sp.errors.ResumeError, match=r"batch 3 of epoch 0 is skipped.*stream\.skipped"):
             stream.seek(epoch=0, batch=3)
         stream.seek(step=10 + 7)  # epoch 0 has 10 steps left of 12
         assert (stream.epoch, stream.state_dict()["batch"]) == (1, 7)
@@ -189,15 +189,19 @@ def test_batches_keep_their_numbers_where_a_run_skips(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "error", "way_out"),
     [
-        ({}, sp.BindError, "Give epoch=, epoch= and batch=, or step="),
-        ({"batch": 1, "step": 1}, sp.BindError, "two places"),
-        ({"step": -1}, sp.BindError, "step=-1. Give a whole number from 0 up"),
-        ({"batch": 1.5}, sp.BindError, "batch=1.5. Give a whole number from 0 up"),
-        ({"step": True}, sp.BindError, "Give a whole number from 0 up"),
-        ({"epoch": -1}, sp.BindError, "epochs count from 0"),
-        ({"epoch": 0, "batch": 13}, sp.ResumeError, "batch 13 lies beyond the end of epoch 0, which has 12 batches"),
-        ({"epoch": 0, "step": 13}, sp.ResumeError, "count steps over epochs with step= alone"),
-        ({"step": 10**30}, sp.BindError, "Give a whole number"),
+        ({}, sp.errors.BindError, "Give epoch=, epoch= and batch=, or step="),
+        ({"batch": 1, "step": 1}, sp.errors.BindError, "two places"),
+        ({"step": -1}, sp.errors.BindError, "step=-1. Give a whole number from 0 up"),
+        ({"batch": 1.5}, sp.errors.BindError, "batch=1.5. Give a whole number from 0 up"),
+        ({"step": True}, sp.errors.BindError, "Give a whole number from 0 up"),
+        ({"epoch": -1}, sp.errors.BindError, "epochs count from 0"),
+        (
+            {"epoch": 0, "batch": 13},
+            sp.errors.ResumeError,
+            "batch 13 lies beyond the end of epoch 0, which has 12 batches",
+        ),
+        ({"epoch": 0, "step": 13}, sp.errors.ResumeError, "count steps over epochs with step= alone"),
+        ({"step": 10**30}, sp.errors.BindError, "Give a whole number"),
     ],
 )
 def test_what_is_no_place_is_refused_and_changes_nothing(
@@ -214,7 +218,9 @@ def test_what_is_no_place_is_refused_and_changes_nothing(
 def test_a_loop_that_reads_keeps_its_place(tmp_path: Path) -> None:
     with numbers(tmp_path).to_numpy() as stream:
         for _ in stream:
-            with pytest.raises(sp.StreamError, match=r"seek: the stream is being read already\. Leave the loop first"):
+            with pytest.raises(
+                sp.errors.StreamError, match=r"seek: the stream is being read already\. Leave the loop first"
+            ):
                 stream.seek(step=3)
             break
 
@@ -222,10 +228,10 @@ def test_a_loop_that_reads_keeps_its_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize("state", [1000, np.int64(1000), {"epoch": 1, "step": 20}])
 def test_a_number_in_place_of_a_state_names_seek(tmp_path: Path, state: Any) -> None:
     with numbers(tmp_path).to_numpy() as stream:
-        with pytest.raises(sp.ResumeError, match=r"Without a state, stream\.seek\("):
+        with pytest.raises(sp.errors.ResumeError, match=r"Without a state, stream\.seek\("):
             stream.load_state_dict(state)
         next(iter(stream))
         with pytest.raises(
-            sp.ResumeError, match=r"stream\.seek\(epoch=\.\.\., batch=\.\.\.\) goes to a place of your choice"
+            sp.errors.ResumeError, match=r"stream\.seek\(epoch=\.\.\., batch=\.\.\.\) goes to a place of your choice"
         ):
             stream.load_state_dict({**stream.state_dict(), "run_seed": 5})

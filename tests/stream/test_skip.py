@@ -29,7 +29,7 @@ ORDER: Final = sp.GlobalShuffle(seed=5)
 FORMATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "fixed": {"batch_size": 4},
     "buckets": {"formation": sp.WindowedBucket(window_size=16, keys=[sp.BucketKey("len(tokens)")]), "batch_size": 4},
-    "packed": {"formation": sp.Packed(max_tokens=32, window_size=16), "batch_size": 2},
+    "packed": {"formation": sp.batching.Packed(max_tokens=32, window_size=16), "batch_size": 2},
 }
 
 
@@ -45,7 +45,7 @@ def plan_of(catalog: sp.Catalog, formed: str, *, mixed: bool, last: Any = sp.Kee
         base = sp.mix([sp.Stream(n, catalog.table(n), proportion=p) for n, p in shares.items()], epoch_size=50)
     fields = {"sample_id": sp.List("sample_id"), "ids": sp.Pad("tokens")}
     if formed == "packed":
-        fields["segments"] = sp.Segments("tokens")
+        fields["segments"] = sp.fields.Segments("tokens")
     return base.sample(order=ORDER).collate(fields=fields, last=last, **FORMATIONS[formed]).to_numpy()
 
 
@@ -342,7 +342,7 @@ def test_a_run_that_skips_samples_is_rebased_over_changed_data(tmp_path: Path) -
         assert [each[3] for each in resumed.skipped()["samples"]] == [[late], [gone]]
 
 
-@pytest.mark.parametrize("last", [sp.KeepPartial, sp.PadPartial])
+@pytest.mark.parametrize("last", [sp.KeepPartial, sp.batching.PadPartial])
 def test_the_short_last_step_can_be_skipped(tmp_path: Path, last: Any) -> None:
     catalog = sp.connect(tmp_path)
     catalog.register("n", sp.Arrow(pa.table({"id": range(200)})), identity="id")

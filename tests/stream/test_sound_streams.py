@@ -104,7 +104,7 @@ def test_a_wav_with_a_false_header_is_named_or_left_out(form: str, tmp_path: Pat
     with (
         plan(made, "sounds", 2).to_numpy() as stream,
         pytest.raises(
-            sp.DataError, match=r"sample id=1: audio: the WAV claims [\d,]+ bytes of samples and holds [\d,]+"
+            sp.errors.DataError, match=r"sample id=1: audio: the WAV claims [\d,]+ bytes of samples and holds [\d,]+"
         ),
     ):
         next(iter(stream))
@@ -119,7 +119,7 @@ def test_a_wav_with_a_false_header_is_named_or_left_out(form: str, tmp_path: Pat
 def test_a_bad_recording_is_named_or_left_out(catalog: sp.Catalog) -> None:
     with (
         plan(catalog, "bad", 4).to_numpy() as stream,
-        pytest.raises(sp.DataError, match=r"sample id=1: audio: 13 bytes cannot be decoded"),
+        pytest.raises(sp.errors.DataError, match=r"sample id=1: audio: 13 bytes cannot be decoded"),
     ):
         next(iter(stream))
     field = sp.Stack("sound", decode="audio", sample_rate=RATE, sequence_length=2_000)
@@ -145,7 +145,7 @@ def test_a_bad_recording_is_named_or_left_out(catalog: sp.Catalog) -> None:
 )
 def test_fields_that_make_no_sense_are_refused(catalog: sp.Catalog, options: dict[str, Any], found: str) -> None:
     given = {"decode": "audio", "sample_rate": RATE, "sequence_length": 100, **options}
-    with pytest.raises(sp.PlanError, match=found):
+    with pytest.raises(sp.errors.PlanError, match=found):
         catalog.table("files").sample(order=sp.Sequential()).collate(
             batch_size=2, fields={"x": sp.Stack("sound", **given)}
         )

@@ -107,7 +107,7 @@ def test_a_cast_is_done_or_the_refusal_names_sql_that_does_it(
     catalog.register("t", spiral.Arrow(pa.table({"id": range(3), "x": pa.array([0, 1, 3], have)})), identity="id")
     try:
         made = catalog.table("t").with_columns(made=col("x").cast(want)).to_arrow()["made"]
-    except spiral.PlanError as error:
+    except spiral.errors.PlanError as error:
         made = catalog.sql(way(str(error), {})).to_arrow()["made"]
 
     wanted = [bool(v) if pa.types.is_boolean(want) else v for v in (0, 1, 3)]
@@ -143,10 +143,10 @@ def test_words_of_pandas_name_what_does_it_here(name: str, wanted: str, catalog:
 
 
 def test_a_weight_given_as_an_expression_is_given_as_the_text_that_the_refusal_names(catalog: spiral.Catalog) -> None:
-    message = refusal(lambda: spiral.Weighted(1 + 18 * col("id"), seed=1))  # type: ignore[arg-type]
+    message = refusal(lambda: spiral.orders.Weighted(1 + 18 * col("id"), seed=1))  # type: ignore[arg-type]
     (text,) = re.findall(r'as a text: weights="(.*?)"', message)
-    by_text = catalog.table("t").sample(order=spiral.Weighted(text, seed=1)).order()
-    by_hand = catalog.table("t").sample(order=spiral.Weighted("1 + 18*id", seed=1)).order()
+    by_text = catalog.table("t").sample(order=spiral.orders.Weighted(text, seed=1)).order()
+    by_hand = catalog.table("t").sample(order=spiral.orders.Weighted("1 + 18*id", seed=1)).order()
 
     assert by_text.rows(range(ROWS))["id"] == by_hand.rows(range(ROWS))["id"]
 
@@ -215,7 +215,7 @@ def test_look_at_a_stream_into_a_file_writes_no_wide_blanks(catalog: spiral.Cata
     ],
 )
 def test_sql_of_a_relation_that_is_not_registered_says_so(name: str, way_out: str, catalog: spiral.Catalog) -> None:
-    with pytest.raises(spiral.PlanError, match=way_out) as found:
+    with pytest.raises(spiral.errors.PlanError, match=way_out) as found:
         catalog.sql(f"select count(*) from {name}")
 
     assert f"sql: no relation is called '{name}'" in str(found.value)
@@ -230,7 +230,7 @@ def test_a_saved_stream_whose_relation_is_forgotten_says_which_one(catalog: spir
         stream.batch(0)
     catalog.drop("t")
 
-    with pytest.raises(spiral.PlanError, match=r"no relation is called 't'.*Register it first"):
+    with pytest.raises(spiral.errors.PlanError, match=r"no relation is called 't'.*Register it first"):
         catalog.open_stream("fit")
     rows = next(each for each in catalog.caches() if each.kind == "relation")
     assert (

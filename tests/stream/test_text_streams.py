@@ -51,8 +51,8 @@ def test_a_plan_replays_and_any_batch_can_be_built_alone(shelf: Catalogs, drawn:
     with drawn.make(shelf) as stream:
         for number in reversed(range(len(whole))):
             assert same(stream.batch(number, epoch=1), whole[number])
-        assert stream.count(1) >= len(whole) or drawn.last is sp.PadPartial
-        for beyond in (-1, *([] if drawn.last is sp.PadPartial else [stream.count(1)])):
+        assert stream.count(1) >= len(whole) or drawn.last is sp.batching.PadPartial
+        for beyond in (-1, *([] if drawn.last is sp.batching.PadPartial else [stream.count(1)])):
             with pytest.raises(IndexError):
                 stream.ledger(beyond, epoch=1)
         stream.set_epoch(1)
@@ -98,7 +98,7 @@ def test_any_number_of_ranks_reads_one_sequence(shelf: Catalogs, drawn: Drawn) -
             assert sum(map(len, ranks)) == total
         else:
             assert {len(rank) for rank in ranks} == {
-                -(-total // world) if drawn.last is sp.PadPartial else total // world
+                -(-total // world) if drawn.last is sp.batching.PadPartial else total // world
             }
 
 
@@ -183,7 +183,7 @@ def test_batches_keep_their_limits_and_hold_the_tokens_of_their_samples(shelf: C
     budget = getattr(drawn.formation, "budget", None)
     for batch in run(drawn.make(shelf)):
         rows, width = batch["ids"].shape
-        packed = isinstance(drawn.formation, sp.Packed)
+        packed = isinstance(drawn.formation, sp.batching.Packed)
         assert width % 8 == 0
         assert drawn.batch_size is None or rows <= drawn.batch_size
         if budget is not None:
@@ -196,7 +196,7 @@ def test_batches_keep_their_limits_and_hold_the_tokens_of_their_samples(shelf: C
         assert rows_of(batch) == [TOKENS[key] for key in batch["sample_id"]]
         longest = max(map(len, rows_of(batch)))
         assert width == max(8, -(-longest // 8) * 8)
-        if isinstance(drawn.composition, sp.OneStream):
+        if isinstance(drawn.composition, sp.batching.OneStream):
             assert len(set(batch["stream_id"])) == 1
         assert drawn.kept is None or all(len(row) > drawn.kept for row in rows_of(batch))
 
@@ -249,8 +249,8 @@ def test_merged_batches_are_those_of_the_plan_one_behind_the_other(shelf: Catalo
         expected = [row for part in some for row in rows_of(part)]
         assert rows_of(one)[: len(expected)] == expected
         assert ids_of([one])[: len(ids_of(some))] == ids_of(some)
-        assert one["ids"].shape[1] == max(part["ids"].shape[1] for part in some) or drawn.last is sp.PadPartial
-        if drawn.last is not sp.PadPartial:
+        assert one["ids"].shape[1] == max(part["ids"].shape[1] for part in some) or drawn.last is sp.batching.PadPartial
+        if drawn.last is not sp.batching.PadPartial:
             assert len(rows_of(one)) == len(expected)
 
 
@@ -293,7 +293,7 @@ def test_several_ranks_need_lengths_that_are_known(shelf: Catalogs, drawn: Drawn
     with (
         drawn.make(shelf, rank=0, world_size=2) as stream,
         pytest.raises(
-            sp.BindError, match=r"decided by len\(tokens\).*Build it once: stream.materialize\(\), .*one rank"
+            sp.errors.BindError, match=r"decided by len\(tokens\).*Build it once: stream.materialize\(\), .*one rank"
         ),
     ):
         next(iter(stream))
@@ -316,9 +316,9 @@ PLAN = Drawn(
 )
 
 
-@pytest.mark.parametrize("formation", [PLAN.formation, sp.Packed(max_tokens=24, window_size=16)])
-def test_with_the_cache_no_text_is_read(shelf: Catalogs, formation: sp.WindowedBucket | sp.Packed) -> None:
-    drawn = replace(PLAN, formation=formation, batch_size=4 if isinstance(formation, sp.Packed) else None)
+@pytest.mark.parametrize("formation", [PLAN.formation, sp.batching.Packed(max_tokens=24, window_size=16)])
+def test_with_the_cache_no_text_is_read(shelf: Catalogs, formation: sp.WindowedBucket | sp.batching.Packed) -> None:
+    drawn = replace(PLAN, formation=formation, batch_size=4 if isinstance(formation, sp.batching.Packed) else None)
     with replace(drawn, source="full").make(shelf) as cached, replace(drawn, source="none").make(shelf) as uncached:
         assert len(list(cached)) == len(list(uncached))
         assert cached.metrics()["source_bytes"] == cached.metrics()["source_rows"] == 0
@@ -358,7 +358,7 @@ def test_workers_of_a_loader_give_the_batches_of_the_bare_loop(shelf: Catalogs, 
 def test_workers_need_lengths_that_are_known(shelf: Catalogs) -> None:
     pytest.importorskip("torch")
     stream = replace(PLAN, source="none", formation=replace(PLAN.formation, keys=())).plan(shelf).to_torch()
-    with stream, pytest.raises(sp.BindError, match=r"decided by len\(tokens\).*2 workers"):
+    with stream, pytest.raises(sp.errors.BindError, match=r"decided by len\(tokens\).*2 workers"):
         stream.numbering.need_known(Bound(0, 0, 1, 0, 1), 2, 0)
 
 
@@ -380,7 +380,7 @@ def test_a_state_of_batches_that_were_cut_otherwise_is_refused_by_name(
     with (
         stream() as new,
         pytest.raises(
-            sp.ResumeError,
+            sp.errors.ResumeError,
             match=r"WindowedBucket was version 1, and is version 4 here \(collate\.formation\.@version\)\. Go on ",
         ),
     ):

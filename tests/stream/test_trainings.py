@@ -78,7 +78,11 @@ def shuffled(made: sp.Catalog, name: str, fields: dict[str, Any], batch_size: in
 
 def test_two_views_train_an_encoder(scenes: sp.Catalog) -> None:
     """SimCLR: of 24 images, the other view of an image is found among all. Chance is a loss of log(24)."""
-    steps = (sp.RandomResizedCrop(24, scale=(0.5, 1.0)), sp.RandomHorizontalFlip(), sp.ColorJitter(0.2, 0.2, 0.2, 0.02))
+    steps = (
+        sp.RandomResizedCrop(24, scale=(0.5, 1.0)),
+        sp.RandomHorizontalFlip(),
+        sp.transforms.ColorJitter(0.2, 0.2, 0.2, 0.02),
+    )
     view = partial(sp.Stack, "image", decode="image", transforms=steps, dtype="float32")
     plan = shuffled(scenes, "scenes", {name: view(view=name) for name in ("a", "b")}, 24)
 
@@ -98,7 +102,11 @@ def test_two_views_train_an_encoder(scenes: sp.Catalog) -> None:
 
 def test_masks_train_a_segmentation(scenes: sp.Catalog) -> None:
     """The values of the masks that come out are those that went in, and every class is found. Chance is log(4)."""
-    moves = (sp.RandomResizedCrop(48, scale=(0.5, 1.0)), sp.RandomRotation(15, mask_fill=0), sp.RandomHorizontalFlip())
+    moves = (
+        sp.RandomResizedCrop(48, scale=(0.5, 1.0)),
+        sp.transforms.RandomRotation(15, mask_fill=0),
+        sp.RandomHorizontalFlip(),
+    )
     fields = {
         "image": sp.Stack("image", decode="image", transforms=moves, dtype="float32"),
         "mask": sp.Stack(
@@ -143,10 +151,10 @@ def rectangles(folder: Path, rows: int = 48) -> sp.Catalog:
 
 def test_boxes_train_a_detector(tmp_path: Path) -> None:
     """A box coincides with the pixels of its rectangle after every transform; a mean box is twice as far off as a learnt one."""
-    moves = [sp.RandomResizedCrop(48, scale=(0.5, 1.0)), sp.RandomHorizontalFlip(), sp.ColorJitter(0.1)]
+    moves = [sp.RandomResizedCrop(48, scale=(0.5, 1.0)), sp.RandomHorizontalFlip(), sp.transforms.ColorJitter(0.1)]
     fields = {
         "image": sp.Stack("image", decode="image", transforms=moves, dtype="float32"),
-        "boxes": sp.Boxes("boxes", of="image"),
+        "boxes": sp.fields.Boxes("boxes", of="image"),
     }
     plan = shuffled(rectangles(tmp_path), "rectangles", fields, 16)
     targets: list[Tensor] = []

@@ -86,7 +86,7 @@ def plans(draw: st.DrawFn) -> Drawn:
     return Drawn(
         field,
         draw(st.sampled_from(ORDERS)),
-        draw(st.sampled_from([sp.DropPartial, sp.KeepPartial, sp.PadPartial])),
+        draw(st.sampled_from([sp.DropPartial, sp.KeepPartial, sp.batching.PadPartial])),
         draw(st.sampled_from(PROFILES)),
         draw(st.sampled_from([6, 16])),
         sp.BatchBudget(max_frames=draw(st.sampled_from([frames * 3, frames * 10]))),
@@ -309,7 +309,7 @@ def test_short_clips_are_dropped_by_a_filter_on_what_is_stored(tmp_path: Path) -
     without = (
         catalog.table(SEGMENTS).project("sample_id", "clip_ref").sample(identity="sample_id", order=sp.Sequential())
     )
-    with pytest.raises(sp.PlanError, match=r'short="drop" needs column .frame_count..*take short="pad"'):
+    with pytest.raises(sp.errors.PlanError, match=r'short="drop" needs column .frame_count..*take short="pad"'):
         without.collate(batch_size=8, fields={"x": field})
 
 
@@ -329,13 +329,13 @@ def test_a_field_of_clips_that_cannot_be_is_refused_by_the_plan(
     shelf: Mapping[str, Clips], field: dict[str, Any], says: str
 ) -> None:
     plan = shelf["none"].catalog.table(SEGMENTS).sample(identity="sample_id", order=sp.Sequential())
-    with pytest.raises(sp.PlanError, match=says):
+    with pytest.raises(sp.errors.PlanError, match=says):
         plan.collate(batch_size=2, fields={"x": sp.Stack("clip_ref", decode="h264", **field)})
 
 
 def test_a_budget_that_holds_no_clip_is_refused_by_the_plan(shelf: Mapping[str, Clips]) -> None:
     with pytest.raises(
-        sp.PlanError, match=r"max_frames=3 of BatchBudget holds no sample, since one has 4 frames. Raise it"
+        sp.errors.PlanError, match=r"max_frames=3 of BatchBudget holds no sample, since one has 4 frames. Raise it"
     ):
         replace(PLAN, budget=sp.BatchBudget(max_frames=3)).plan(shelf["none"].catalog)
 
@@ -343,10 +343,13 @@ def test_a_budget_that_holds_no_clip_is_refused_by_the_plan(shelf: Mapping[str, 
 def test_images_refuse_what_only_clips_have_and_the_other_way_round(shelf: Mapping[str, Clips]) -> None:
     plan = shelf["none"].catalog.table(SEGMENTS).sample(identity="sample_id", order=sp.Sequential())
     with pytest.raises(
-        sp.PlanError, match=r"'clip_ref' is video/h264-ref, which decode='jpeg' does not read. Give decode=.h264."
+        sp.errors.PlanError,
+        match=r"'clip_ref' is video/h264-ref, which decode='jpeg' does not read. Give decode=.h264.",
     ):
         plan.collate(batch_size=2, fields={"x": sp.Stack("clip_ref", decode="jpeg")})
-    with pytest.raises(sp.PlanError, match=r"clip_ref' is video/h264-ref, and Raw keeps image/jpeg-ref. Give Frames"):
+    with pytest.raises(
+        sp.errors.PlanError, match=r"clip_ref' is video/h264-ref, and Raw keeps image/jpeg-ref. Give Frames"
+    ):
         shelf["none"].catalog.table(SEGMENTS).cache(clip_ref=sp.Raw())
 
 
@@ -356,7 +359,7 @@ def test_times_that_are_not_the_relation_s_own_are_refused(shelf: Mapping[str, C
     fields = {"x": sp.Stack("clip_ref", decode="h264", sequence_length=2, crop=24)}
     moved = made.catalog.table(SEGMENTS).with_columns(start_time_ms=sp.col("start_time_ms") + 100)
     with pytest.raises(
-        sp.PlanError, match=r"'start_time_ms' here is not the column of 'video.training_segments'.*another name"
+        sp.errors.PlanError, match=r"'start_time_ms' here is not the column of 'video.training_segments'.*another name"
     ):
         moved.sample(identity="sample_id", order=sp.Sequential()).collate(batch_size=2, fields=fields)
 
@@ -367,14 +370,15 @@ def test_times_that_are_not_the_relation_s_own_are_refused(shelf: Mapping[str, C
     catalog.register("times", sp.Arrow(times), identity="sample_id")
     joined = catalog.table("times").join(catalog.table("files"), on="sample_id")
     with pytest.raises(
-        sp.PlanError, match=r"'start_time_ms' here is not the column of 'files'.*Store the times in that relation"
+        sp.errors.PlanError,
+        match=r"'start_time_ms' here is not the column of 'files'.*Store the times in that relation",
     ):
         joined.sample(identity="sample_id", order=sp.Sequential()).collate(batch_size=2, fields=fields)
 
     half = made.segments.select(["sample_id", "clip_ref", "duration_ms"])
     catalog.register("half", sp.Arrow(half), identity="sample_id", semantic={"clip_ref": "video/h264-ref"})
     with pytest.raises(
-        sp.PlanError, match=r"'half' has column 'duration_ms' and no 'start_time_ms'; a segment needs both"
+        sp.errors.PlanError, match=r"'half' has column 'duration_ms' and no 'start_time_ms'; a segment needs both"
     ):
         catalog.table("half").sample(identity="sample_id", order=sp.Sequential()).collate(batch_size=2, fields=fields)
 
@@ -386,7 +390,7 @@ def test_frames_kept_smaller_than_they_are_asked_for_are_refused(
     kept = shelf["none"].catalog.table(SEGMENTS).cache(clip_ref=sp.Frames(shorter_side=40))
     fields = {"x": sp.Stack("clip_ref", decode="h264", sequence_length=2, **asked)}
     with pytest.raises(
-        sp.PlanError, match=r"of frames kept at Frames\(shorter_side=40\).*Keep shorter_side=41 or more"
+        sp.errors.PlanError, match=r"of frames kept at Frames\(shorter_side=40\).*Keep shorter_side=41 or more"
     ):
         kept.sample(identity="sample_id", order=sp.Sequential()).collate(batch_size=2, fields=fields)
 
@@ -408,11 +412,16 @@ def test_the_index_of_videos_tells_what_is_missing_and_can_be_built_afresh(tmp_p
 
 def test_the_frames_of_a_clip_share_the_colours_that_are_drawn_and_views_do_not(shelf: Mapping[str, Clips]) -> None:
     def clip(*steps: Any, **options: Any) -> sp.Stack:
-        steps = (sp.Resize((32, 32)), *steps)
+        steps = (sp.transforms.Resize((32, 32)), *steps)
         return sp.Stack("clip_ref", decode="h264", sequence_length=3, transforms=steps, layout="nthwc", **options)
 
-    jitter = sp.ColorJitter(brightness=(0.3, 0.9))
-    fields = {"plain": clip(), "a": clip(jitter, view="a"), "b": clip(jitter, view="b"), "n": clip(sp.ColorJitter())}
+    jitter = sp.transforms.ColorJitter(brightness=(0.3, 0.9))
+    fields = {
+        "plain": clip(),
+        "a": clip(jitter, view="a"),
+        "b": clip(jitter, view="b"),
+        "n": clip(sp.transforms.ColorJitter()),
+    }
     batches = []
     for profile in (None, sp.Frames()):
         segments = shelf["none"].catalog.table(SEGMENTS)
@@ -430,7 +439,7 @@ def test_the_frames_of_a_clip_share_the_colours_that_are_drawn_and_views_do_not(
     }
     assert np.abs(means["a"] - means["a"][:, :1]).max() < 0.02  # one factor per clip
     assert np.abs(means["a"][:, 0] - means["b"][:, 0]).max() > 0.05
-    with pytest.raises(sp.PlanError, match="clips of one batch need one size"):
+    with pytest.raises(sp.errors.PlanError, match="clips of one batch need one size"):
         sampled.collate(
             batch_size=4, fields={"x": sp.Stack("clip_ref", decode="h264", sequence_length=3, transforms=[jitter])}
         )

@@ -163,7 +163,7 @@ def test_a_loop_in_another_thread_ends_when_the_stream_is_closed_during_a_read(
     def loop() -> None:
         try:
             heard.extend(stream)
-        except sp.StreamError as error:
+        except sp.errors.StreamError as error:
             heard.append(str(error))
 
     assert stream.stages  # reads narrow columns, once
@@ -195,7 +195,7 @@ def test_a_loop_in_another_thread_ends_when_the_stream_is_closed_while_the_pass_
     heard: list[Any] = []
 
     def loop() -> None:
-        with pytest.raises(sp.StreamError, match="closed while it was read"):
+        with pytest.raises(sp.errors.StreamError, match="closed while it was read"):
             heard.extend(stream)
         heard.append("ended")
 
@@ -387,7 +387,7 @@ catalog.register("wide", sp.Lance(folder), identity="sample_id")
 images = sp.connect(sys.argv[1]).table("parquet")
 class Holder: pass
 streams = [opened("wide", sp.List("pay")) for _ in range(3)]
-image = sp.Stack("image_ref", decode="jpeg", transforms=[sp.Resize(16), sp.CenterCrop(16)])
+image = sp.Stack("image_ref", decode="jpeg", transforms=[sp.transforms.Resize(16), sp.transforms.CenterCrop(16)])
 streams.append(images.sample(order=sp.Sequential()).collate(batch_size=4, fields={"x": image}).to_numpy(prefetch=500))
 Holder.run = iter(streams[0]); next(Holder.run)
 here = Holder(); here.me, here.run = here, iter(streams[1]); next(here.run); del here

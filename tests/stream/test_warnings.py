@@ -46,7 +46,7 @@ def mixed(catalog: sp.Catalog) -> None:
 
 
 def source(_: sp.Catalog) -> None:
-    sp.Source()  # type: ignore[abstract]  # as programs before 0.2 do
+    sp.sources.Source()  # type: ignore[abstract]  # as programs before 0.2 do
 
 
 def nan(catalog: sp.Catalog) -> None:
@@ -83,7 +83,7 @@ def files_left_out(catalog: sp.Catalog) -> None:
 def rows_left_out(catalog: sp.Catalog) -> None:
     file = catalog.root.parent / "rows.jsonl"
     file.write_text('{"sample_id": 1}\n{"sample_id": \n{"sample_id": 3}\n')
-    catalog.register("lines", sp.Jsonl(str(file), on_error="skip"), replace=True)
+    catalog.register("lines", sp.sources.Jsonl(str(file), on_error="skip"), replace=True)
 
 
 REAL = [

@@ -29,8 +29,8 @@ SIZES = {"a": 700, "b": 90, "c": 20}
 ORDERS = (
     sp.GlobalShuffle(seed=5),
     sp.HashBucketed(seed=5, bucket_count=8),
-    sp.ExpandedRange(seed=6, expanded_range=20),
-    sp.WithReplacement(seed=9),
+    sp.orders.ExpandedRange(seed=6, expanded_range=20),
+    sp.orders.WithReplacement(seed=9),
 )
 SHARES = {"a": 0.745, "b": 0.245, "c": 0.01}
 
@@ -107,17 +107,17 @@ class Case:
 
     @property
     def units(self) -> int:
-        return self.composition.batches if isinstance(self.composition, sp.OneStream) else 1
+        return self.composition.batches if isinstance(self.composition, sp.batching.OneStream) else 1
 
     @property
     def ends(self) -> int:
         """The most batches at the epoch's end that may be short."""
-        return 2 * self.streams * self.units if isinstance(self.composition, sp.OneStream) else 1
+        return 2 * self.streams * self.units if isinstance(self.composition, sp.batching.OneStream) else 1
 
     @property
     def lost(self) -> int:
         """The most rows that `DropPartial` leaves out, of one rank."""
-        one = isinstance(self.composition, sp.OneStream)
+        one = isinstance(self.composition, sp.batching.OneStream)
         return self.streams * (self.units * self.batch_size - 1) if one else self.batch_size - 1
 
     def make(self, catalog: sp.Catalog, last: Any = None, **bound: Any) -> sp.PreparedStream:
@@ -145,7 +145,7 @@ class Case:
         if self.kind == "packed":
             fields = {"ids": sp.Pad("tokens", pad_value=99), **fields}
             width = 12 if self.oversize != "split" else 8
-            formation: Any = sp.Packed(
+            formation: Any = sp.batching.Packed(
                 width,
                 strategy=self.strategy,
                 window_size=self.window,
@@ -155,7 +155,7 @@ class Case:
             formation = None
         else:
             least = self.batch_size
-            if isinstance(self.composition, sp.OneStream):
+            if isinstance(self.composition, sp.batching.OneStream):
                 least = least_window(self.streams, self.units, self.batch_size)
             keys = [sp.BucketKey("size")] if self.keyed else []
             formation = sp.WindowedBucket(max(self.window, least), keys, cost_group=2)
@@ -181,7 +181,13 @@ def cases(draw: Any) -> Case:
     if mixed and kind == "windowed" and changes != "assemble":
         composition = draw(
             st.sampled_from(
-                [None, sp.StratifiedByStream(), sp.StratifiedByStream(), sp.OneStream(), sp.OneStream(batches=2)]
+                [
+                    None,
+                    sp.StratifiedByStream(),
+                    sp.StratifiedByStream(),
+                    sp.batching.OneStream(),
+                    sp.batching.OneStream(batches=2),
+                ]
             )
         )
     return Case(
@@ -196,7 +202,7 @@ def cases(draw: Any) -> Case:
         oversize=draw(st.sampled_from(["split", "raise", "truncate"])),
         composition=composition,
         lanes=draw(st.integers(1, 3)),
-        last=draw(st.sampled_from([sp.KeepPartial, sp.DropPartial, sp.PadPartial])),
+        last=draw(st.sampled_from([sp.KeepPartial, sp.DropPartial, sp.batching.PadPartial])),
         order=draw(st.sampled_from(ORDERS)),
     )
 
@@ -234,7 +240,7 @@ def held(batches: list[dict[str, Any]]) -> Counter[Any]:
 @example(Case(mixed=3, composition=sp.StratifiedByStream(), batch_size=2, total=300, lanes=3), 3)
 def test_only_the_last_batches_of_an_epoch_are_short(catalog: sp.Catalog, case: Case, world: int) -> None:
     kept = read(case.make(catalog, sp.KeepPartial))
-    dropped, padded = (read(case.make(catalog, last)) for last in (sp.DropPartial, sp.PadPartial))
+    dropped, padded = (read(case.make(catalog, last)) for last in (sp.DropPartial, sp.batching.PadPartial))
     rows, size = [rows_of(batch) for batch in kept], case.batch_size
 
     assert set(rows[: max(0, len(rows) - case.ends)]) <= {size}
@@ -242,7 +248,7 @@ def test_only_the_last_batches_of_an_epoch_are_short(catalog: sp.Catalog, case: 
     assert {rows_of(batch) for batch in (*dropped, *padded)} <= {size}
     lost = sum(rows) - len(dropped) * size
     assert 0 <= lost <= case.lost
-    if not isinstance(case.composition, sp.OneStream):
+    if not isinstance(case.composition, sp.batching.OneStream):
         assert all(map(same, dropped, kept))
         assert all(map(same, padded[: len(dropped)], kept))
         assert len(padded) == len(kept)

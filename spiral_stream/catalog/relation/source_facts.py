@@ -16,7 +16,7 @@ class SourceFacts:
     """What is known of the source of a registered relation without opening it.
 
     Examples:
-        >>> facts = spiral.source_facts(catalog.entry("texts"))
+        >>> facts = spiral.report.source_facts(catalog.entry("texts"))
         >>> facts.kind, facts.imported
         ('lance', None)
     """
@@ -41,7 +41,7 @@ def source_facts(entry: Entry) -> SourceFacts:
         SourceError: what was noted of an import is missing or damaged.
 
     Examples:
-        >>> spiral.source_facts(catalog.entry("photos")).kind
+        >>> spiral.report.source_facts(catalog.entry("photos")).kind
         'lance'
     """
     source = entry.source

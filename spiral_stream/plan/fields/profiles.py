@@ -39,7 +39,7 @@ class Original(Profile):
     """The encoded bytes exactly as the source holds them.
 
     Examples:
-        >>> photos.cache(image=spiral.Original()).columns == photos.columns
+        >>> photos.cache(image=spiral.profiles.Original()).columns == photos.columns
         True
     """
 
@@ -78,8 +78,8 @@ class Jpeg(Profile):
     """Decoded, shrunk to the shorter side, encoded again. Lossy: the encoder enters the fingerprint.
 
     Examples:
-        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.Resize((16, 16))])
-        >>> small = photos.cache(image=spiral.Jpeg(shorter_side=16)).sample(order=shuffle)
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.transforms.Resize((16, 16))])
+        >>> small = photos.cache(image=spiral.profiles.Jpeg(shorter_side=16)).sample(order=shuffle)
         >>> with small.collate(batch_size=8, fields={"image": image}).to_numpy() as stream:
         ...     done = stream.materialize(lambda progress: None)
         ...     stream.caches()[0].complete

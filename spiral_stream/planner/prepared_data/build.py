@@ -53,8 +53,8 @@ class CacheStatus:
         payload_bytes: bytes of payload in the cache, of rows that other streams read too.
 
     Examples:
-        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.Resize((16, 16))])
-        >>> kept = photos.cache(image=spiral.Jpeg(shorter_side=18)).sample(order=shuffle)
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.transforms.Resize((16, 16))])
+        >>> kept = photos.cache(image=spiral.profiles.Jpeg(shorter_side=18)).sample(order=shuffle)
         >>> status = kept.collate(batch_size=8, fields={"image": image}).to_numpy().caches()[0]
         >>> status.column, status.built, status.rows
         ('image', 0, 48)

@@ -68,7 +68,7 @@ def index_videos(
         ...     film.width, film.height, film.pix_fmt = 96, 64, "yuv420p"
         ...     for frame in [av.VideoFrame(96, 64, "yuv420p") for _ in range(12)] + [None]:
         ...         file.mux(film.encode(frame))
-        >>> entry = catalog.register("films", spiral.VideoFolder("films"))
+        >>> entry = catalog.register("films", spiral.sources.VideoFolder("films"))
         >>> spiral.index_videos(catalog, "films", "clip_ref").select(["uri", "frames", "error"]).to_pylist()
         [{'uri': 'fox/1.mp4', 'frames': 12, 'error': None}]
     """

@@ -29,7 +29,7 @@ class WithinShards(Order):
     A batch has rows of one shard, or of two. Take it where shards were filled at random and are dear to open.
 
     Examples:
-        >>> photos.sample(order=spiral.WithinShards(seed=17)).order().rows([0, 1])["photo_id"].to_pylist()
+        >>> photos.sample(order=spiral.orders.WithinShards(seed=17)).order().rows([0, 1])["photo_id"].to_pylist()
         ['p35', 'p24']
     """
 
@@ -57,7 +57,7 @@ class ExpandedRange(Order):
     a shard mix with those of the shards around it, and no border stops them, unlike those of blocks.
 
     Examples:
-        >>> photos.sample(order=spiral.ExpandedRange(seed=17, expanded_range=24)).order().rows([0])[
+        >>> photos.sample(order=spiral.orders.ExpandedRange(seed=17, expanded_range=24)).order().rows([0])[
         ...     "photo_id"
         ... ].to_pylist()
         ['p36']

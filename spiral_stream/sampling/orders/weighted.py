@@ -43,7 +43,7 @@ class Weighted(Order):
 
     Examples:
         >>> wide = photos.with_columns(weight=col("width") / 320)
-        >>> wide.sample(order=spiral.Weighted("weight", seed=17)).order().rows([0, 1])["photo_id"].to_pylist()
+        >>> wide.sample(order=spiral.orders.Weighted("weight", seed=17)).order().rows([0, 1])["photo_id"].to_pylist()
         ['p38', 'p25']
     """
 

@@ -27,7 +27,7 @@ class WindowShuffle(Order):
     slices of about 4,096 samples as well (docs/decisions/0021).
 
     Examples:
-        >>> photos.sample(order=spiral.WindowShuffle(seed=17, window=4)).order().rows([0, 1])[
+        >>> photos.sample(order=spiral.orders.WindowShuffle(seed=17, window=4)).order().rows([0, 1])[
         ...     "photo_id"
         ... ].to_pylist()
         ['p03', 'p00']

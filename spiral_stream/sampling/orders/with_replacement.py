@@ -23,7 +23,7 @@ class WithReplacement(Order):
     About 37 % of the rows are missing from a pass. Random transforms of a row that comes several times differ.
 
     Examples:
-        >>> drawn = photos.sample(order=spiral.WithReplacement(seed=17)).order()
+        >>> drawn = photos.sample(order=spiral.orders.WithReplacement(seed=17)).order()
         >>> len(set(drawn.rows(range(48))["photo_id"].to_pylist())) < 48
         True
     """

@@ -56,7 +56,7 @@ class HuggingFace(Source):
     Examples:
         >>> import datasets
         >>> datasets.Dataset.from_dict({"id": [0, 1], "text": ["fox", "owl"]}).save_to_disk("saved")
-        >>> entry = catalog.register("from-hub", spiral.HuggingFace("saved"), identity="id")
+        >>> entry = catalog.register("from-hub", spiral.sources.HuggingFace("saved"), identity="id")
         >>> catalog.table("from-hub").count()
         2
     """

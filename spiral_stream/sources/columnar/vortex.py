@@ -64,7 +64,7 @@ class Vortex(Source):
     Examples:
         >>> import vortex
         >>> vortex.io.write(vortex.array(text_rows.select(["doc_id", "text"])), "texts.vortex")
-        >>> entry = catalog.register("from-vortex", spiral.Vortex("texts.vortex"), identity="doc_id")
+        >>> entry = catalog.register("from-vortex", spiral.sources.Vortex("texts.vortex"), identity="doc_id")
         >>> catalog.table("from-vortex").count()
         40
     """

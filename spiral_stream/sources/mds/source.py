@@ -97,7 +97,7 @@ class Mds(ImportedSource):
         >>> Path("mds").mkdir()
         >>> size = Path("mds", "shard.00000.mds").write_bytes(data)
         >>> size = Path("mds", "index.json").write_text(json.dumps({"shards": [shard], "version": 2}))
-        >>> entry = catalog.register("from-mds", spiral.Mds("mds"), identity="id")
+        >>> entry = catalog.register("from-mds", spiral.sources.Mds("mds"), identity="id")
         >>> catalog.table("from-mds").to_arrow()["id"].to_pylist()
         [7]
     """

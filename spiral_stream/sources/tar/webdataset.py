@@ -89,7 +89,7 @@ class WebDataset(ImportedSource):
         ...         member = tarfile.TarInfo(name)
         ...         member.size = len(data)
         ...         tar.addfile(member, io.BytesIO(data))
-        >>> entry = catalog.register("from-tars", spiral.WebDataset("shard-0.tar"), identity="__key__")
+        >>> entry = catalog.register("from-tars", spiral.sources.WebDataset("shard-0.tar"), identity="__key__")
         >>> catalog.table("from-tars").count()
         1
     """

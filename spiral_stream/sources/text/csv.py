@@ -72,7 +72,7 @@ class Csv(ImportedSource):
     Examples:
         >>> from pyarrow import csv
         >>> csv.write_csv(pa.table({"id": [1, 2], "price": [2.5, 3.5]}), "prices.csv")
-        >>> entry = catalog.register("from-csv", spiral.Csv("prices.csv"), identity="id")
+        >>> entry = catalog.register("from-csv", spiral.sources.Csv("prices.csv"), identity="id")
         >>> catalog.table("from-csv").select("id", "price").to_arrow()["price"].to_pylist()
         [2.5, 3.5]
     """

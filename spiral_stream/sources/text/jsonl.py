@@ -74,7 +74,7 @@ class Jsonl(ImportedSource):
 
     Examples:
         >>> size = Path("chats.jsonl").write_text('{"id": 1, "text": "fox"}')
-        >>> entry = catalog.register("from-jsonl", spiral.Jsonl("chats.jsonl"), identity="id")
+        >>> entry = catalog.register("from-jsonl", spiral.sources.Jsonl("chats.jsonl"), identity="id")
         >>> catalog.table("from-jsonl").count()
         1
     """

@@ -41,7 +41,7 @@ class TextFiles(ImportedSource):
     Examples:
         >>> Path("notes").mkdir()
         >>> size = Path("notes/a.txt").write_text("The fox.")
-        >>> entry = catalog.register("from-texts", spiral.TextFiles("notes"), identity=spiral.RowIdentity())
+        >>> entry = catalog.register("from-texts", spiral.sources.TextFiles("notes"), identity=spiral.RowIdentity())
         >>> catalog.table("from-texts").count()
         1
     """

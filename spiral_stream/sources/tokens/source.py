@@ -54,7 +54,7 @@ class Tokens(ImportedSource):
     Examples:
         >>> np.arange(1_000, dtype=np.uint16).tofile("train.bin")
         >>> entry = catalog.register(
-        ...     "from-tokens", spiral.Tokens("train.bin", dtype="uint16", length=128), identity=spiral.RowIdentity()
+        ...     "from-tokens", spiral.sources.Tokens("train.bin", dtype="uint16", length=128), identity=spiral.RowIdentity()
         ... )
         >>> catalog.table("from-tokens").count()
         8

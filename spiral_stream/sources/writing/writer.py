@@ -25,7 +25,7 @@ class WriteResult:
     """What a writer published.
 
     Examples:
-        >>> writer = spiral.Writer("four.lance", pa.schema([("x", pa.int64())]))
+        >>> writer = spiral.sources.Writer("four.lance", pa.schema([("x", pa.int64())]))
         >>> writer.write({"x": 1})
         >>> writer.close().rows
         1
@@ -64,7 +64,7 @@ class Writer:
 
     Examples:
         >>> schema = pa.schema([("text", pa.utf8()), ("label", pa.int64())])
-        >>> with spiral.Writer("reviews.lance", schema) as writer:
+        >>> with spiral.sources.Writer("reviews.lance", schema) as writer:
         ...     writer.write({"text": "good", "label": 1})
         >>> entry = catalog.register("reviews", spiral.Lance("reviews.lance"), identity=spiral.RowIdentity())
         >>> catalog.table("reviews").count()
@@ -112,7 +112,7 @@ class Writer:
             SourceError: a row does not fit the schema (names the row and the field), or the folder cannot be written.
 
         Examples:
-            >>> with spiral.Writer("one.lance", pa.schema([("x", pa.int64())])) as writer:
+            >>> with spiral.sources.Writer("one.lance", pa.schema([("x", pa.int64())])) as writer:
             ...     writer.write({"x": 1})
         """
         if self._part is None:
@@ -134,7 +134,7 @@ class Writer:
             SourceError: the writer is closed, another writer published the part, or the folder cannot be written.
 
         Examples:
-            >>> writer = spiral.Writer("two.lance", pa.schema([("x", pa.int64())]))
+            >>> writer = spiral.sources.Writer("two.lance", pa.schema([("x", pa.int64())]))
             >>> writer.write({"x": 1})
             >>> writer.close().rows
             1
@@ -157,7 +157,7 @@ class Writer:
         """End the writer and publish nothing; does nothing to one that is closed.
 
         Examples:
-            >>> writer = spiral.Writer("three.lance", pa.schema([("x", pa.int64())]))
+            >>> writer = spiral.sources.Writer("three.lance", pa.schema([("x", pa.int64())]))
             >>> writer.write({"x": 1})
             >>> writer.abort()
         """

@@ -50,7 +50,7 @@ class ColorJitter(PixelTransform):
         PlanError: a range or probability is out of bounds.
 
     Examples:
-        >>> steps = [spiral.Resize((16, 16)), spiral.ColorJitter(0.4, 0.4, 0.2, 0.1, p=0.8)]
+        >>> steps = [spiral.transforms.Resize((16, 16)), spiral.transforms.ColorJitter(0.4, 0.4, 0.2, 0.1, p=0.8)]
         >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
         >>> samples.collate(batch_size=8, fields={"image": image}).to_numpy()[0]["image"].dtype
         dtype('uint8')
@@ -95,7 +95,7 @@ class Grayscale(PixelTransform):
     """Replace colours by three equal channels of gray: 0.2989 red, 0.587 green and 0.114 blue.
 
     Examples:
-        >>> steps = [spiral.Resize((16, 16)), spiral.Grayscale()]
+        >>> steps = [spiral.transforms.Resize((16, 16)), spiral.transforms.Grayscale()]
         >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
         >>> samples.collate(batch_size=8, fields={"image": image}).to_numpy()[0]["image"].shape
         (8, 3, 16, 16)
@@ -126,7 +126,7 @@ class RandomGrayscale(PixelTransform):
         PlanError: ``p`` is out of range.
 
     Examples:
-        >>> steps = [spiral.Resize((16, 16)), spiral.RandomGrayscale(0.2)]
+        >>> steps = [spiral.transforms.Resize((16, 16)), spiral.transforms.RandomGrayscale(0.2)]
         >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
         >>> samples.collate(batch_size=8, fields={"image": image}).to_numpy()[0]["image"].shape
         (8, 3, 16, 16)
@@ -167,7 +167,7 @@ class GaussianBlur(PixelTransform):
         PlanError: a size is even, or a range or probability is out of bounds.
 
     Examples:
-        >>> steps = [spiral.Resize((16, 16)), spiral.GaussianBlur(5, (0.1, 2.0), p=0.5)]
+        >>> steps = [spiral.transforms.Resize((16, 16)), spiral.transforms.GaussianBlur(5, (0.1, 2.0), p=0.5)]
         >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
         >>> samples.collate(batch_size=8, fields={"image": image}).to_numpy()[0]["image"].shape
         (8, 3, 16, 16)

@@ -152,7 +152,7 @@ class RandomHorizontalFlip(ImageTransform):
         PlanError: ``p`` is out of range.
 
     Examples:
-        >>> steps = [spiral.Resize((16, 16)), spiral.RandomHorizontalFlip(0.5)]
+        >>> steps = [spiral.transforms.Resize((16, 16)), spiral.RandomHorizontalFlip(0.5)]
         >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
     """
 
@@ -195,7 +195,7 @@ class Resize(ImageTransform):
         PlanError: the size is out of range.
 
     Examples:
-        >>> spiral.Stack("image", decode="jpeg", transforms=[spiral.Resize((16, 16))]).column
+        >>> spiral.Stack("image", decode="jpeg", transforms=[spiral.transforms.Resize((16, 16))]).column
         'image'
     """
 
@@ -265,7 +265,7 @@ class CenterCrop(_Centred):
         PlanError: the size is out of range.
 
     Examples:
-        >>> steps = [spiral.Resize(20), spiral.CenterCrop(16)]
+        >>> steps = [spiral.transforms.Resize(20), spiral.transforms.CenterCrop(16)]
         >>> samples.collate(
         ...     batch_size=8, fields={"image": spiral.Stack("image", decode="jpeg", transforms=steps)}
         ... ).to_numpy().spec()["image"].shape
@@ -305,7 +305,7 @@ class RandomCrop(ImageTransform):
         PlanError: the size is out of range.
 
     Examples:
-        >>> steps = [spiral.Resize(20), spiral.RandomCrop(16)]
+        >>> steps = [spiral.transforms.Resize(20), spiral.transforms.RandomCrop(16)]
         >>> samples.collate(
         ...     batch_size=8, fields={"image": spiral.Stack("image", decode="jpeg", transforms=steps)}
         ... ).to_numpy()[0]["image"].shape
@@ -355,7 +355,7 @@ class Normalize(Transform):
 
     Examples:
         >>> steps = [
-        ...     spiral.Resize((16, 16)),
+        ...     spiral.transforms.Resize((16, 16)),
         ...     spiral.Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
         ... ]
         >>> image = spiral.Stack("image", decode="jpeg", transforms=steps, dtype="float32")

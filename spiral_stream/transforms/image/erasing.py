@@ -43,7 +43,7 @@ class RandomErasing(PixelTransform):
         PlanError: an argument is out of range.
 
     Examples:
-        >>> steps = [spiral.Resize((16, 16)), spiral.RandomErasing(p=0.25, value="random")]
+        >>> steps = [spiral.transforms.Resize((16, 16)), spiral.transforms.RandomErasing(p=0.25, value="random")]
         >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
         >>> samples.collate(batch_size=8, fields={"image": image}).to_numpy()[0]["image"].shape
         (8, 3, 16, 16)

@@ -59,7 +59,7 @@ class RandAugment(PixelTransform):
         PlanError: an argument is out of range.
 
     Examples:
-        >>> steps = [spiral.Resize((16, 16)), spiral.RandAugment(num_ops=2, magnitude=9)]
+        >>> steps = [spiral.transforms.Resize((16, 16)), spiral.transforms.RandAugment(num_ops=2, magnitude=9)]
         >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
         >>> samples.collate(batch_size=8, fields={"image": image}).to_numpy()[0]["image"].shape
         (8, 3, 16, 16)

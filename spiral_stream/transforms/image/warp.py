@@ -87,7 +87,7 @@ class RandomRotation(Warp):
         PlanError: an argument is out of range.
 
     Examples:
-        >>> steps = [spiral.Resize((16, 16)), spiral.RandomRotation(15)]
+        >>> steps = [spiral.transforms.Resize((16, 16)), spiral.transforms.RandomRotation(15)]
         >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
         >>> samples.collate(batch_size=8, fields={"image": image}).to_numpy()[0]["image"].shape
         (8, 3, 16, 16)
@@ -128,7 +128,8 @@ class RandomAffine(Warp):
         PlanError: an argument is out of range.
 
     Examples:
-        >>> steps = [spiral.Resize((16, 16)), spiral.RandomAffine(10, translate=(0.1, 0.1), scale=(0.9, 1.1))]
+        >>> warp = spiral.transforms.RandomAffine(10, translate=(0.1, 0.1), scale=(0.9, 1.1))
+        >>> steps = [spiral.transforms.Resize((16, 16)), warp]
         >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
         >>> samples.collate(batch_size=8, fields={"image": image}).to_numpy()[0]["image"].shape
         (8, 3, 16, 16)

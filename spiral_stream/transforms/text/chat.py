@@ -49,7 +49,7 @@ class ChatTemplate(Transform):
         PlanError: an argument is of the wrong type, or out of range.
 
     Examples:
-        >>> template = spiral.ChatTemplate("messages", tokenizer="qwen", train_on="last")
+        >>> template = spiral.transforms.ChatTemplate("messages", tokenizer="qwen", train_on="last")
         >>> named = template >> ("tokens", "loss_mask")
         >>> template.columns
         ('messages',)

@@ -206,16 +206,19 @@ def test_a_wrong_definition_says_what_to_write(document: str, said: str) -> None
 
 
 def test_a_wrong_source_says_which_kinds_and_fields_there_are() -> None:
-    with pytest.raises(spiral.SourceError, match=r"knows .*image_folder"):
-        spiral.declared_source({"kind": "parkay", "path": "x"})
-    with pytest.raises(spiral.SourceError, match="'pth' is none of its fields; it has path"):
-        spiral.declared_source({"kind": "parquet", "pth": "x"})
+    with pytest.raises(spiral.errors.SourceError, match=r"knows .*image_folder"):
+        spiral.sources.declared_source({"kind": "parkay", "path": "x"})
+    with pytest.raises(spiral.errors.SourceError, match="'pth' is none of its fields; it has path"):
+        spiral.sources.declared_source({"kind": "parquet", "pth": "x"})
     with pytest.raises(
-        spiral.SourceError, match=r"source parquet: path is missing; it has path, .* Say where the rows lie, path: "
+        spiral.errors.SourceError,
+        match=r"source parquet: path is missing; it has path, .* Say where the rows lie, path: ",
     ):
-        spiral.declared_source({"kind": "parquet"})
-    assert spiral.declared_source({"kind": "lance", "path": "/x"}) == spiral.Lance("/x")
-    assert spiral.declared_source({"kind": "parquet", "path": "/x", "base": "/y"}) == spiral.Parquet("/x", base="/y")
+        spiral.sources.declared_source({"kind": "parquet"})
+    assert spiral.sources.declared_source({"kind": "lance", "path": "/x"}) == spiral.Lance("/x")
+    assert spiral.sources.declared_source({"kind": "parquet", "path": "/x", "base": "/y"}) == spiral.Parquet(
+        "/x", base="/y"
+    )
 
 
 def test_a_saved_stream_is_a_plan(shop: Path, instance: dg.DagsterInstance) -> None:

@@ -61,17 +61,17 @@ def test_another_plan_or_other_data_is_refused_with_the_way_out(catalog: spiral.
     seen = json.loads((tmp_path / "run" / "result.json").read_text())["samples_seen"]
 
     save(catalog, rows=ROWS + 1)
-    with pytest.raises(spiral.ResumeError, match="Register the earlier data"):
+    with pytest.raises(spiral.errors.ResumeError, match="Register the earlier data"):
         list(samples_seen(catalog, seen))
     save(catalog, seed=2)
-    with pytest.raises(spiral.ResumeError, match="Save the earlier plan"):
+    with pytest.raises(spiral.errors.ResumeError, match="Save the earlier plan"):
         list(samples_seen(catalog, seen))
 
 
 def test_a_part_that_was_not_saved_is_named(catalog: spiral.Catalog, tmp_path: Path) -> None:
     train(catalog, tmp_path / "run", 3)
 
-    with pytest.raises(spiral.ResumeError, match="'model' was not saved"):
+    with pytest.raises(spiral.errors.ResumeError, match="'model' was not saved"):
         train(catalog, tmp_path / "run", 4, torch.nn.Linear(1, 1))
 
 
@@ -81,5 +81,5 @@ def test_ranks_without_a_process_group_are_told_to_make_one(
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
 
-    with pytest.raises(spiral.StreamError, match="init_process_group"):
+    with pytest.raises(spiral.errors.StreamError, match="init_process_group"):
         train(catalog, tmp_path / "run", 1)

@@ -37,7 +37,7 @@ BUCKETS = {
     ),
     "composition": sp.StratifiedByStream("stream_id"),
 }
-PACKED = {"batch_size": 2, "formation": sp.Packed(max_tokens=64, window_size=64)}
+PACKED = {"batch_size": 2, "formation": sp.batching.Packed(max_tokens=64, window_size=64)}
 COUNTED = {"batch_size": 16}
 
 
@@ -48,7 +48,7 @@ def plan(catalog: sp.Catalog, formed: dict[str, Any], *, labels: Any = None, las
     fields = {
         "input_ids": sp.Pad("tokens", pad_to_multiple_of=8),
         "attention_mask": sp.PadMask("tokens", pad_to_multiple_of=8),
-        "labels": labels or sp.Labels("tokens"),
+        "labels": labels or sp.fields.Labels("tokens"),
         "sample_id": sp.List("sample_id"),
     }
     sampled = sp.mix(streams, epoch_size=240).sample(identity="sample_id", order=order)

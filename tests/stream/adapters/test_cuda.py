@@ -27,7 +27,7 @@ CROPS = sp.RandomResizedCrop(32), sp.RandomHorizontalFlip()
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("compiled", [compile_image, compile_chain])
 def test_images_that_a_device_finishes_have_the_bits_of_the_hosts(dtype: str, layout: str, compiled: Any) -> None:
-    jitter = [sp.ColorJitter(brightness=0.4)] if compiled is compile_chain else []
+    jitter = [sp.transforms.ColorJitter(brightness=0.4)] if compiled is compile_chain else []
     steps = [*CROPS, *jitter, *([] if dtype == "uint8" else [NORMALIZE])]
     program = compiled(steps, dtype=dtype, layout=layout)
     images = [np.random.default_rng(i).integers(0, 256, (40, 50, 3), np.uint8) for i in range(6)]

@@ -196,10 +196,10 @@ def test_a_worker_goes_on_where_its_own_pass_stood(
         again = list(after.iterators()[0])
     assert alike(again, expected[::workers])  # what was loaded counts for one pass
 
-    with pytest.raises(sp.ResumeError, match="as many workers"):
+    with pytest.raises(sp.errors.ResumeError, match="as many workers"):
         Workers(texts, monkeypatch, workers + 1).at(0).load_state_dict(states[0])
     monkeypatch.undo()
-    refused = pytest.raises(sp.ResumeError, match=r"the main process .*stream\.state_dict\(delivered=n\)")
+    refused = pytest.raises(sp.errors.ResumeError, match=r"the main process .*stream\.state_dict\(delivered=n\)")
     with documents.plan(texts, documents.BUCKETS).to_torch() as main, refused:
         main.load_state_dict(states[0])
 
@@ -221,12 +221,12 @@ def test_a_worker_refuses_another_plans_place(texts: sp.Catalog, monkeypatch: py
     workers = Workers(texts, monkeypatch, 1)
     sound = workers.states()[0]
     state = {name: value for name, value in sound.items() if name != "checksum"}
-    with pytest.raises(sp.ResumeError, match=r"saved by plan other.*Restore the old plan"):
+    with pytest.raises(sp.errors.ResumeError, match=r"saved by plan other.*Restore the old plan"):
         workers.at(0).load_state_dict({**state, "plan": "other"})
-    with pytest.raises(sp.ResumeError, match=r"edited or damaged"):
+    with pytest.raises(sp.errors.ResumeError, match=r"edited or damaged"):
         workers.at(0).load_state_dict({**sound, "epoch": 3})
     for bad in (None, 3, [0], [0, 1], [True, 1, 1], ["0", 1, 1]):
-        with pytest.raises(sp.ResumeError, match=r"the state's worker is .*Pass what state_dict\(\) returned"):
+        with pytest.raises(sp.errors.ResumeError, match=r"the state's worker is .*Pass what state_dict\(\) returned"):
             workers.at(0).load_state_dict({**state, "worker": bad})
 
 

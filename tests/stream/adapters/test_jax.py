@@ -90,7 +90,7 @@ def test_a_number_of_more_than_32_bits_is_an_error(tmp_path: Any) -> None:
     table = pa.table({"sample_id": ["a", "b"], "number": pa.array([1, 2**40], pa.int64())})
     catalog.register("wide", sp.Arrow(table), identity="sample_id")
     sampled = catalog.table("wide").sample(identity="sample_id", order=sp.Sequential())
-    refused = pytest.raises(sp.DataError, match=r"'number' holds 1099511627776.*jax_enable_x64")
+    refused = pytest.raises(sp.errors.DataError, match=r"'number' holds 1099511627776.*jax_enable_x64")
     with sampled.collate(batch_size=2, fields={"number": sp.Stack("number")}).to_jax() as stream, refused:
         next(iter(stream))
 
@@ -99,7 +99,7 @@ def test_without_jax_the_way_out_is_numpy(catalog: sp.Catalog, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "jax", None)
     with image_plan(catalog.table("lance")).to_jax() as stream:
         for use in (lambda: next(iter(stream)), stream.spec, lambda: stream.bind(epoch=1)):
-            with pytest.raises(sp.MissingExtraError, match=r'spiral-stream\[jax\]"; or use to_numpy\(\)'):
+            with pytest.raises(sp.errors.MissingExtraError, match=r'spiral-stream\[jax\]"; or use to_numpy\(\)'):
                 use()
         assert stream.epoch == 0, "what was refused changes nothing"
         assert "EXPLAIN" in str(stream.explain())

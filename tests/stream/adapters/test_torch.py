@@ -82,7 +82,7 @@ def test_a_loader_gives_the_batches_of_the_bare_loop(catalog: sp.Catalog, worker
         if workers == 0:
             assert shared.state_dict()["epoch"] == 1
             return
-        with pytest.raises(sp.StreamError, match=r"iterated in DataLoader workers.*state_dict\(delivered=<"):
+        with pytest.raises(sp.errors.StreamError, match=r"iterated in DataLoader workers.*state_dict\(delivered=<"):
             shared.state_dict()
         state = json.loads(json.dumps(shared.state_dict(delivered=5)))
         resumed.load_state_dict(state)
@@ -124,7 +124,7 @@ def test_persistent_workers_follow_the_main_process(catalog: sp.Catalog) -> None
         assert alike(rest, first[3:])
         assert alike(other, second)
         assert (state["epoch"], state["batch"]) == (2, 0)
-        with pytest.raises(sp.ResumeError, match=r"batch 9 lies beyond the end of epoch 1, which has 8 batches"):
+        with pytest.raises(sp.errors.ResumeError, match=r"batch 9 lies beyond the end of epoch 1, which has 8 batches"):
             stream.state_dict(delivered=9)
         del batches
 
@@ -247,7 +247,7 @@ def test_an_error_in_a_worker_keeps_its_class_and_text(own: sp.Catalog, how: str
     table = table.set_column(2, table.schema.field("image_ref"), pa.chunked_array([images], pa.large_binary()))
     own.register("bad", sp.Arrow(table), semantic={"image_ref": "image/jpeg-ref"})
     stream = torch_maker(own, "bad", order=sp.Sequential())()
-    with pytest.raises(sp.DataError, match=rf"sample_id='{table['sample_id'][7]}'.*not JPEG's ff d8 ff"):
+    with pytest.raises(sp.errors.DataError, match=rf"sample_id='{table['sample_id'][7]}'.*not JPEG's ff d8 ff"):
         list(loader(stream, 1, how))
     stream.close()
 
@@ -281,7 +281,7 @@ def test_a_loop_left_early_leaves_no_process(
 def test_a_stream_that_cannot_travel_says_what_to_do(catalog: sp.Catalog) -> None:
     with torch_maker(catalog)() as stream:
         stream._bindings = Unpicklable(stream._bindings)
-        with pytest.raises(sp.StreamError, match=r'cannot.*multiprocessing_context="spawn"'):
+        with pytest.raises(sp.errors.StreamError, match=r'cannot.*multiprocessing_context="spawn"'):
             list(loader(stream, 1, "fork"))
 
 

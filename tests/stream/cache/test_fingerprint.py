@@ -16,27 +16,27 @@ CLIP = sp.Stack("clip", decode="h264", sequence_length=4, crop=32)
 def test_names_alone_give_the_fingerprint_of_a_clip_cache(form: sp.Frames, timed: bool) -> None:
     kind = ClipKind("segments", "clip", clip_parts(CLIP)[0], form, timed, CLIPS)
 
-    assert sp.cache_fingerprint("segments", "clip", form, CLIP, timed=timed) == kind.fingerprint
-    assert sp.cache_fingerprint("segments", "clip", form, CLIP, timed=not timed) != kind.fingerprint
+    assert sp.profiles.cache_fingerprint("segments", "clip", form, CLIP, timed=timed) == kind.fingerprint
+    assert sp.profiles.cache_fingerprint("segments", "clip", form, CLIP, timed=not timed) != kind.fingerprint
 
 
 def test_which_frames_a_field_takes_enters_and_what_it_does_with_them_does_not() -> None:
     def of(**changed: object) -> str:
         field = sp.Stack(**{"column": "clip", "decode": "h264", "sequence_length": 4, "crop": 32, **changed})
-        return sp.cache_fingerprint("segments", "clip", sp.Frames(), field)
+        return sp.profiles.cache_fingerprint("segments", "clip", sp.Frames(), field)
 
     assert of(crop=16) == of()
     assert len({of(), of(sequence_length=5), of(stride=2), of(max_frames=9)}) == 4
 
 
 def test_clips_without_their_field_are_refused_with_the_way_out() -> None:
-    with pytest.raises(sp.PlanError, match="Give the field: decode=Stack"):
-        sp.cache_fingerprint("segments", "clip", sp.Frames(), "h264")
+    with pytest.raises(sp.errors.PlanError, match="Give the field: decode=Stack"):
+        sp.profiles.cache_fingerprint("segments", "clip", sp.Frames(), "h264")
 
 
 def test_images_have_the_limits_of_their_field() -> None:
     def of(decode: str | sp.Stack) -> str:
-        return sp.cache_fingerprint("photos", "photo", sp.Raw(shorter_side=8), decode)
+        return sp.profiles.cache_fingerprint("photos", "photo", sp.Raw(shorter_side=8), decode)
 
     assert of(sp.Stack("photo", decode="jpeg")) == of("jpeg")
     assert of(sp.Stack("photo", decode="jpeg", max_pixels=100)) != of("jpeg")
@@ -44,7 +44,9 @@ def test_images_have_the_limits_of_their_field() -> None:
 
 def test_tokens_are_known_by_their_options_and_the_name_of_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
     def of(tokenizer: str = "a", max_length: int | None = None) -> str:
-        return sp.cache_fingerprint("docs", "text", sp.Tokenize("text", tokenizer=tokenizer, max_length=max_length))
+        return sp.profiles.cache_fingerprint(
+            "docs", "text", sp.Tokenize("text", tokenizer=tokenizer, max_length=max_length)
+        )
 
     assert of() == of()
     assert len({of(), of("b"), of(max_length=9)}) == 3

@@ -34,10 +34,10 @@ from tests.fixtures.streams import FIXED, RANDOM, ROWS, SHARDS, images, maker, o
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 PROFILES = {
-    "source": sp.Original(),
+    "source": sp.profiles.Original(),
     "raw": sp.Raw(shorter_side=20),
     "exact raw": sp.Raw(),
-    "jpeg": sp.Jpeg(shorter_side=20),
+    "jpeg": sp.profiles.Jpeg(shorter_side=20),
 }
 WHOLE_CASE = [list(range(TEXTS // PARTS))] * PARTS
 ROOT = Path(__file__).parents[3]
@@ -203,7 +203,7 @@ def test_an_error_in_another_process_is_the_error_of_the_build(case: Case, rows:
     with (
         opened,
         executors.building_with(chosen),
-        pytest.raises(sp.SourceError, match="magic bytes not found"),
+        pytest.raises(sp.errors.SourceError, match="magic bytes not found"),
     ):
         build(opened, case.kind, case.store(tmp_path), todo, 1, executor=chosen)
 
@@ -353,11 +353,11 @@ def test_a_build_that_fails_says_why_and_leaves_no_thread(case: Case, rows: sp.C
         base = ""
 
         def fetch(self, ordinals: Any, columns: Any) -> pa.Table:
-            raise sp.SourceError("rows: the disk is gone; mount it")
+            raise sp.errors.SourceError("rows: the disk is gone; mount it")
 
     with OpenRelation(rows.entry("rows")) as relation:
         todo = works(relation)
-    with pytest.raises(sp.SourceError, match="the disk is gone; mount it"):
+    with pytest.raises(sp.errors.SourceError, match="the disk is gone; mount it"):
         build(Gone(), case.kind, case.store(tmp_path), todo, 2)
 
     assert ledger(tmp_path) == {}
@@ -398,7 +398,7 @@ def test_a_changed_shard_is_rebuilt_alone(own: sp.Catalog, tmp_path: Path, name:
     if name == "lance":  # a version is pinned, so the old rows are still there
         assert batches(make)[0]["id"]
     else:
-        with make() as stream, pytest.raises(sp.SourceError, match=rf'since registration.*refresh\("{name}"\)'):
+        with make() as stream, pytest.raises(sp.errors.SourceError, match=rf'since registration.*refresh\("{name}"\)'):
             stream.batch(0)
     own.refresh(name)
     with make() as stream:
@@ -406,7 +406,7 @@ def test_a_changed_shard_is_rebuilt_alone(own: sp.Catalog, tmp_path: Path, name:
         seen = [frozen(batch) for batch in stream]
         metrics = stream.metrics()
         message = rf"data changed since the state was saved: {name} \(\w{{8}} -> \w{{8}}\).*start a new epoch"
-        with pytest.raises(sp.ResumeError, match=message):
+        with pytest.raises(sp.errors.ResumeError, match=message):
             stream.load_state_dict(state)
 
     assert whole.rows == ROWS
@@ -441,7 +441,7 @@ def test_an_unwritable_cache_folder_is_named_with_the_way_out(
     blocked = tmp_path / "prepared"
     monkeypatch.setenv("SPIRAL_CACHE", str(blocked))
     blocked.write_text("a file in the folder's place")
-    with pytest.raises(sp.CacheError, match=rf"{blocked}.* cannot be written.*\$SPIRAL_CACHE"):
+    with pytest.raises(sp.errors.CacheError, match=rf"{blocked}.* cannot be written.*\$SPIRAL_CACHE"):
         len(maker(catalog)())
 
     blocked.unlink()
@@ -449,7 +449,7 @@ def test_an_unwritable_cache_folder_is_named_with_the_way_out(
     (blocked / "caches").write_text("a file in the folder's place")
     with maker(catalog, profile=sp.Raw(20))() as stream:
         message = rf"cannot write under {blocked}/caches/\w+ .*Make it writable, free space, or set \$SPIRAL_CACHE"
-        with pytest.raises(sp.CacheError, match=message):
+        with pytest.raises(sp.errors.CacheError, match=message):
             stream.materialize(quiet)
         assert our_threads() == []
         assert len(list(stream)) == 15  # what cannot be kept is still streamed

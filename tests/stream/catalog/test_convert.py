@@ -349,7 +349,7 @@ import spiral_stream as sp
 from spiral_stream.catalog.convert import convert
 
 warnings.simplefilter("ignore")
-print(convert(sp.declared_source({"kind": sys.argv[1], "path": sys.argv[2]}), sys.argv[3]).rows)
+print(convert(sp.sources.declared_source({"kind": sys.argv[1], "path": sys.argv[2]}), sys.argv[3]).rows)
 """
 
 

@@ -26,12 +26,12 @@ from tokenizers import Tokenizer, models
 
 place, who = Path(sys.argv[1]), int(sys.argv[2])
 catalog, draw = sp.connect(place / "catalog"), random.Random(who)
-lines = sp.Jsonl(str(place / "lines.jsonl"))
+lines = sp.sources.Jsonl(str(place / "lines.jsonl"))
 rows = pa.table({"sample_id": ["a", "b", "c"], "x": [1, 2, 3]})
 words = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
 
 def written():
-    writer = sp.Writer(place / "written.lance", pa.schema([("n", pa.int64())]))
+    writer = sp.sources.Writer(place / "written.lance", pa.schema([("n", pa.int64())]))
     if draw.random() < 0.5:
         return writer.abort()
     writer.write({"n": who})

@@ -117,7 +117,7 @@ def test_the_relation_that_changed_is_named(folder: Path, catalog: sp.Catalog) -
     catalog.refresh("rows-7")
     with (
         stream(catalog) as two,
-        pytest.raises(sp.ResumeError, match=r"data changed since.*: rows-7 \(.*Put the old data back"),
+        pytest.raises(sp.errors.ResumeError, match=r"data changed since.*: rows-7 \(.*Put the old data back"),
     ):
         two.load_state_dict(state)
 
@@ -129,11 +129,11 @@ def test_another_catalog_says_how_to_find_out_which_relation_differs(folder: Pat
     other = registered(folder, "other")
     exported = catalog.root / "state.json"
     with stream(other) as two:
-        with pytest.raises(sp.ResumeError, match=r"catalog\.export_state\(state, .*catalog\.import_state\("):
+        with pytest.raises(sp.errors.ResumeError, match=r"catalog\.export_state\(state, .*catalog\.import_state\("):
             two.load_state_dict(state)
         catalog.export_state(state, exported)
         state = other.import_state(exported)
-        with pytest.raises(sp.ResumeError, match=r": rows-7 \("):
+        with pytest.raises(sp.errors.ResumeError, match=r": rows-7 \("):
             two.load_state_dict(state)
 
 
@@ -151,7 +151,7 @@ def test_long_edits_lie_beside_the_state_and_are_exported(folder: Path, catalog:
 
         unmoved = two.state_dict()
         with pytest.raises(
-            sp.ResumeError, match=r"the rebase of the state lie in the catalog.*state = catalog\.import_state"
+            sp.errors.ResumeError, match=r"the rebase of the state lie in the catalog.*state = catalog\.import_state"
         ):
             two.load_state_dict(state)
         assert two.state_dict() == unmoved
@@ -170,9 +170,9 @@ def test_an_export_that_was_damaged_is_refused(catalog: sp.Catalog, tmp_path: Pa
     text = path.read_text()
     for damaged in (text.replace("rows-3", "rows-4"), text[:-4], "", "[]", json.dumps(state)):
         path.write_text(damaged)
-        with pytest.raises(sp.CatalogError, match=r"Give a file that catalog\.export_state wrote"):
+        with pytest.raises(sp.errors.CatalogError, match=r"Give a file that catalog\.export_state wrote"):
             catalog.import_state(path)
-    with pytest.raises(sp.CatalogError, match="Give a file in a folder that can be written"):
+    with pytest.raises(sp.errors.CatalogError, match="Give a file in a folder that can be written"):
         catalog.export_state(state, tmp_path / "nowhere" / "state.json")
 
 
@@ -182,7 +182,7 @@ def test_a_damaged_record_is_not_taken_for_the_list(catalog: sp.Catalog) -> None
         state = after(one, 1)
     for path in (catalog.root / "states").iterdir():
         path.write_bytes(path.read_bytes().replace(b"rows-0-7", b"rows-0-8"))
-    with stream(catalog) as two, pytest.raises(sp.ResumeError, match=r"the skips of the state.*import_state"):
+    with stream(catalog) as two, pytest.raises(sp.errors.ResumeError, match=r"the skips of the state.*import_state"):
         two.load_state_dict(state)
 
 

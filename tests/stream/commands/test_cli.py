@@ -114,7 +114,7 @@ def test_the_command_trusts_the_modules_that_it_is_told_to(own: sp.Catalog) -> N
     own.save_stream("less", mapped.collate(batch_size=4, fields={"less": sp.Stack("less")}).to_numpy())
     refused = CliRunner().invoke(cli.app, ["explain", "less", "--catalog", str(own.root)])
 
-    assert isinstance(refused.exception, sp.TrustError)
+    assert isinstance(refused.exception, sp.errors.TrustError)
     assert "EXPLAIN" in run(own, "explain", "less", "--trust", "pyarrow.compute", "--trust", "operator")
     with pytest.warns(sp.SpiralWarning, match="nothing is built"):
         assert "all is built" in run(own, "materialize", "less", "--trust", "pyarrow.compute")
@@ -163,7 +163,7 @@ def test_materialize_works_in_processes(own: sp.Catalog) -> None:
     refused = CliRunner().invoke(cli.app, ["materialize", "train", "--workers", "0", "--catalog", str(own.root)])
 
     assert f"{ROWS} rows in {SHARDS} shards built" in built
-    assert isinstance(refused.exception, sp.PlanError)
+    assert isinstance(refused.exception, sp.errors.PlanError)
     assert "Give a number of at least 1" in str(refused.exception)
 
 
@@ -312,7 +312,7 @@ def test_drop_measure_and_shard(own: sp.Catalog, tmp_path: Path) -> None:
     assert "train: stream dropped" in dropped
     assert own.streams() == []
     assert "by.label" not in own.tables()
-    assert isinstance(unknown.exception, sp.CatalogError)
+    assert isinstance(unknown.exception, sp.errors.CatalogError)
 
 
 def test_a_plan_that_is_built_says_so_and_the_first_verify_says_that_it_records(own: sp.Catalog) -> None:
@@ -358,7 +358,7 @@ def test_version_prints_the_installed_version_and_runs_no_command() -> None:
 def test_materialize_counts_the_batches_of_an_epoch(tmp_path: Path) -> None:
     catalog = make_catalog(tmp_path, {"a": 200})
     sampled = tokenized(catalog.table("a"), sp.GlobalShuffle(seed=1), stored=True)
-    formation = sp.Packed(max_tokens=24, window_size=16)
+    formation = sp.batching.Packed(max_tokens=24, window_size=16)
     made = sampled.collate(batch_size=2, formation=formation, fields={"ids": sp.Pad("tokens")}, last=sp.KeepPartial)
     catalog.save_stream("packed", made.to_numpy())
     said = run(catalog, "materialize", "packed", "--lengths", "--epoch", "3")
@@ -450,7 +450,7 @@ def test_look_shows_what_a_notebook_shows_of_streams_and_relations(own: sp.Catal
     assert (tmp_path / "two.html").read_text().count("<img") == 2
     assert "lance.html" in page
     refused = CliRunner().invoke(cli.app, ["look", "lance", "--batch", "1", "--catalog", str(own.root)])
-    assert isinstance(refused.exception, sp.PlanError)
+    assert isinstance(refused.exception, sp.errors.PlanError)
     assert "Leave it out, or name a saved stream" in str(refused.exception)
 
 

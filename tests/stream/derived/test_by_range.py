@@ -162,8 +162,8 @@ def _stored(folder: Path, kind: str, table: pa.Table) -> Any:
         import json
 
         path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
-        return sp.Jsonl(str(path))
+        return sp.sources.Jsonl(str(path))
     import pyarrow.csv as pc
 
     pc.write_csv(table, path)
-    return sp.Csv(str(path))
+    return sp.sources.Csv(str(path))

@@ -89,7 +89,7 @@ def test_what_is_measured_without_the_device_is_measured_on_the_host(
 def test_an_unknown_name_lists_the_saved_streams(catalog: sp.Catalog) -> None:
     catalog.save_stream("numbers-v1", _plan(catalog))
     with pytest.raises(
-        sp.CatalogError, match=r"Of saved streams, did you mean numbers-v1\? Of relations, .*Save a stream"
+        sp.errors.CatalogError, match=r"Of saved streams, did you mean numbers-v1\? Of relations, .*Save a stream"
     ):
         catalog.explain("number-v1")
 

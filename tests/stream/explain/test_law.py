@@ -80,7 +80,7 @@ class Ran:
     @property
     def packed(self) -> bool:
         """Whether rows hold pieces of samples, so that batches do not say how many samples they have."""
-        return isinstance(self.drawn.formation, sp.Packed)
+        return isinstance(self.drawn.formation, sp.batching.Packed)
 
     @cached_property
     def streams(self) -> list[list[str]]:

@@ -149,7 +149,7 @@ def test_coming_back_without_a_cache_says_what_is_computed_again(catalog: sp.Cat
 def test_the_bytes_of_a_batch_are_those_of_a_full_budget(catalog: sp.Catalog) -> None:
     with program(catalog) as stream:
         padded = in_words(stream.explain())["deliver"]
-    with program(catalog, formation=sp.Packed(128, window_size=64), composition=None, batch_size=4) as stream:
+    with program(catalog, formation=sp.batching.Packed(128, window_size=64), composition=None, batch_size=4) as stream:
         packed = in_words(stream.explain())["deliver"]
     with program(catalog, formation=bucketed(max_tokens=1 << 40), prefetch=4_000) as stream:
         warnings = in_words(stream.explain())["warnings"]

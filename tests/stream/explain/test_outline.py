@@ -38,7 +38,7 @@ def test_every_verb_has_its_line(catalog: sp.Catalog) -> None:
         .map(double, columns=["size"], name="twice", returns=pa.int64())
         .filter(sp.len_("tokens") > 2)
         .with_columns(half=sp.col("size") - 1)
-        .collate(batch_size=None, formation=bucketed(), composition=sp.OneStream(2), fields=texts.fields())
+        .collate(batch_size=None, formation=bucketed(), composition=sp.batching.OneStream(2), fields=texts.fields())
     )
 
     assert in_words(late.explain())["plan"] == [

@@ -7,14 +7,8 @@ from typing import Any
 
 import pytest
 
-from spiral_stream import (
-    Catalog,
-    DataParallel,
-    Packed,
-    RuntimeParam,
-    SpiralWarning,
-    col,
-)
+from spiral_stream import Catalog, DataParallel, RuntimeParam, SpiralWarning, col
+from spiral_stream.batching import Packed
 from spiral_stream.explain import SECTIONS
 from spiral_stream.transforms.text.encoder import TextEncoder
 from tests.fixtures import clips, reads

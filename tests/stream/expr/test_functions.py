@@ -358,7 +358,7 @@ def test_new_spellings_of_what_was_there_have_the_same_fingerprint(catalog: spir
     [
         (lambda: col("s").title(), AttributeError, r'What they lack, SQL has: catalog\.sql\("select \*, title\('),
         (lambda: col("s").lowercase, AttributeError, "Did you mean lower"),
-        (lambda: col("s")[0], spiral.PlanError, r"Items of a list are for SQL: catalog\.sql"),
+        (lambda: col("s")[0], spiral.errors.PlanError, r"Items of a list are for SQL: catalog\.sql"),
         (lambda: "a" in col("s"), TypeError, r"Write s\.contains\(\.\.\.\) or s\.is_in"),
         (lambda: list(col("s")), TypeError, "not iterable"),
     ],
@@ -397,5 +397,5 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(catalog: spiral.Ca
     table = pa.table({"id": [1], "s": ["a"], "i": [1], "f": [1.0], "m": [{"lang": "en"}]})
     catalog.register("t", spiral.Arrow(table), identity="id")
 
-    with pytest.raises(spiral.PlanError, match=way_out):
+    with pytest.raises(spiral.errors.PlanError, match=way_out):
         catalog.table("t").with_columns(y=expr)

@@ -14,18 +14,18 @@ READS: dict[str, Callable[[sp.Catalog, str], object]] = {
     "template": lambda catalog, path: (
         catalog.table("texts")
         .sample(order=sp.Sequential())
-        .map(sp.ChatTemplate("chat", tokenizer=TOKENIZER, template=Path(path)) >> "tokens")
+        .map(sp.transforms.ChatTemplate("chat", tokenizer=TOKENIZER, template=Path(path)) >> "tokens")
         .collate(batch_size=2, fields={"ids": sp.Pad("tokens")})
         .to_numpy()
         .batch(0)
     ),
     "tokenizer": lambda catalog, path: catalog.register_tokenizer("other", path),
     "parquet": lambda catalog, path: catalog.register("other", sp.Parquet(path)),
-    "jsonl": lambda catalog, path: catalog.register("other", sp.Jsonl(path)),
-    "csv": lambda catalog, path: catalog.register("other", sp.Csv(path)),
-    "texts": lambda catalog, path: catalog.register("other", sp.TextFiles(path)),
-    "vortex": lambda catalog, path: catalog.register("other", sp.Vortex(path)),
-    "tar": lambda catalog, path: catalog.register("other", sp.WebDataset(path)),
+    "jsonl": lambda catalog, path: catalog.register("other", sp.sources.Jsonl(path)),
+    "csv": lambda catalog, path: catalog.register("other", sp.sources.Csv(path)),
+    "texts": lambda catalog, path: catalog.register("other", sp.sources.TextFiles(path)),
+    "vortex": lambda catalog, path: catalog.register("other", sp.sources.Vortex(path)),
+    "tar": lambda catalog, path: catalog.register("other", sp.sources.WebDataset(path)),
 }
 
 

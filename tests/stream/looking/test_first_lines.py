@@ -79,7 +79,7 @@ def test_take_leaves_place_and_metrics_alone(plan: sp.Relation) -> None:
         stream.seek(epoch=1, batch=10)
         assert len(stream.take(5)) == 2  # to the epoch's end
         for wrong in (-1, 1.5, "3"):
-            with pytest.raises(sp.StreamError, match=r"take: .* Give"):
+            with pytest.raises(sp.errors.StreamError, match=r"take: .* Give"):
                 stream.take(wrong)  # type: ignore[arg-type]  # that is refused
 
 
@@ -105,7 +105,7 @@ def test_a_loop_over_a_plan_names_what_can_be_looped_over(samples: sp.Relation, 
         list(samples)
     with pytest.raises(TypeError, match=r"\.batches\(1_000\), look at \.head\(\), or take \.to_arrow\(\)"):
         iter(samples.catalog.table("numbers"))  # type: ignore[attr-defined]  # the door's own catalog
-    with pytest.raises(sp.PlanError, match=r"plan.to_numpy\(\).to_arrow\(\)"):
+    with pytest.raises(sp.errors.PlanError, match=r"plan.to_numpy\(\).to_arrow\(\)"):
         plan.to_arrow()
 
 

@@ -75,7 +75,7 @@ def test_a_sheet_shows_the_next_samples_and_disturbs_nothing(catalog: sp.Catalog
 
 
 def test_normalized_pixels_are_shown_as_they_were(catalog: sp.Catalog) -> None:
-    fixed = (sp.Resize(20), sp.CenterCrop(16))
+    fixed = (sp.transforms.Resize(20), sp.transforms.CenterCrop(16))
     normal = sp.Normalize(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
     sheets = []
     for steps, dtype in ((fixed, "uint8"), ((*fixed, normal), "float32")):
@@ -92,7 +92,7 @@ def test_packed_tokens_are_decoded_one_document_at_a_time(tmp_path: Path) -> Non
     catalog = texts.make_catalog(tmp_path, {"docs": 30})
     sampled = catalog.table("docs").sample(order=sp.Sequential()).map(sp.Tokenize("text", tokenizer="words") >> "tok")
     packed = sampled.collate(
-        batch_size=2, formation=sp.Packed(max_tokens=64, window_size=30), fields={"ids": sp.Pad("tok")}
+        batch_size=2, formation=sp.batching.Packed(max_tokens=64, window_size=30), fields={"ids": sp.Pad("tok")}
     )
     known = set(catalog.table("docs").to_arrow()["text"].to_pylist())
     with packed.to_numpy() as stream:
@@ -108,7 +108,7 @@ def test_packed_tokens_are_decoded_one_document_at_a_time(tmp_path: Path) -> Non
 def test_a_sheet_that_cannot_be_says_what_would_be_right(
     catalog: sp.Catalog, options: dict[str, Any], message: str
 ) -> None:
-    with plan(catalog.table("lance")).to_numpy() as stream, pytest.raises(sp.PlanError, match=message):
+    with plan(catalog.table("lance")).to_numpy() as stream, pytest.raises(sp.errors.PlanError, match=message):
         stream.show(**options)
 
 
@@ -187,7 +187,7 @@ def test_read_batch_size_and_threads_change_tasks_and_no_batch(
 
     assert max(sizes) == 5
     assert all(torch.equal(a, b) for a, b in zip(wanted, found, strict=True))
-    with pytest.raises(sp.PlanError, match="read_batch_size=0"):
+    with pytest.raises(sp.errors.PlanError, match="read_batch_size=0"):
         plan(catalog.table("lance")).to_torch(read_batch_size=0)
 
 
@@ -238,10 +238,10 @@ def test_explain_data_is_a_prefix_of_sql_and_of_the_command(own: sp.Catalog) -> 
         measured = in_words(own.sql(f"{prefix} train"))["deliver"]  # type: ignore[arg-type]  # an Explanation
         assert measured["seconds by stage"].startswith("! form")
         assert measured["delivered"] == "! 15 batches, 240 samples"
-    with pytest.raises(sp.PlanError, match="no saved stream"):
+    with pytest.raises(sp.errors.PlanError, match="no saved stream"):
         own.sql("EXPLAIN DATA ANALYZE lance")
     with pytest.raises(
-        sp.CatalogError, match=r"Of saved streams, did you mean train\? Of relations, there are .*lance"
+        sp.errors.CatalogError, match=r"Of saved streams, did you mean train\? Of relations, there are .*lance"
     ):
         own.sql("EXPLAIN DATA trian")
     done = CliRunner().invoke(app, ["explain", "train", "--analyze", "--batches", "2", "--catalog", str(own.root)])

@@ -224,7 +224,13 @@ def test_a_clip_has_a_play_bar_and_a_sound_plays(tmp_path: Path) -> None:
     table = pa.table({"id": [0, 1], "clip": ["a.mp4"] * 2, "sound": ["a.flac"] * 2})
     semantic = {"clip": "video/h264-ref", "sound": "audio/ref"}
     catalog.register("t", sp.Arrow(table, base=tmp_path), identity="id", semantic=semantic)
-    clip = sp.Stack("clip", decode="h264", sequence_length=5, stride=1, transforms=[sp.Resize(40), sp.CenterCrop(32)])
+    clip = sp.Stack(
+        "clip",
+        decode="h264",
+        sequence_length=5,
+        stride=1,
+        transforms=[sp.transforms.Resize(40), sp.transforms.CenterCrop(32)],
+    )
     sound = sp.Stack("sound", decode="audio", sample_rate=8_000, sequence_length=48_000)
     with collated(catalog.table("t"), clip=clip, sound=sound).to_numpy() as stream:
         batch = next(iter(stream))
@@ -302,7 +308,7 @@ def test_outside_of_a_notebook_nobody_learns_of_batches(catalog: sp.Catalog) -> 
         assert [tile.labels for tile in stream.show(3, batch=batch).tiles] == [
             [("label", str(batch["label"][k])), ("id", batch["id"][k])] for k in range(3)
         ]
-        with pytest.raises(sp.PlanError, match="Give a batch of this stream, or its number"):
+        with pytest.raises(sp.errors.PlanError, match="Give a batch of this stream, or its number"):
             stream.show(batch={"other": 1})
 
 
@@ -328,7 +334,12 @@ def test_views_of_large_inputs_keep_to_two_mebibytes(tmp_path: Path) -> None:
         html_of(catalog.table("t").filter(sp.col("id") > 0)),
     ]
     fields = {
-        name: sp.Stack("images", decode="jpeg", sequence_length=3, transforms=[sp.Resize(400), sp.CenterCrop(384)])
+        name: sp.Stack(
+            "images",
+            decode="jpeg",
+            sequence_length=3,
+            transforms=[sp.transforms.Resize(400), sp.transforms.CenterCrop(384)],
+        )
         for name in ("a", "b", "c")
     }
     with collated(catalog.table("i"), **fields, text=sp.List("text")).to_numpy() as stream:
@@ -378,7 +389,7 @@ def test_a_stream_over_many_rows_is_not_opened_to_be_shown(
 def test_what_cannot_be_read_is_a_note(tmp_path: Path) -> None:
     catalog = sp.connect(str(tmp_path / "catalog"))
     (tmp_path / "a.jsonl").write_text("".join(f'{{"id": {k}, "x": {k}}}\n' for k in range(3)))
-    catalog.register("t", sp.Jsonl(str(tmp_path / "a.jsonl")), identity="id")
+    catalog.register("t", sp.sources.Jsonl(str(tmp_path / "a.jsonl")), identity="id")
     rows = catalog.table("t")
     stream = collated(rows, x=sp.Stack("x")).to_numpy()
     (tmp_path / "a.jsonl").unlink()

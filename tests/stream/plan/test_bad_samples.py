@@ -47,18 +47,18 @@ def test_raise_is_the_default_and_no_part_of_a_fingerprint(rows: sp.Relation) ->
 
 @pytest.mark.parametrize("policy", ["ignore", None, 3])
 def test_an_unknown_policy_is_refused(rows: sp.Relation, policy: Any) -> None:
-    with pytest.raises(sp.PlanError, match=r'collate: on_error=.*; it is "raise", "skip" or "substitute"'):
+    with pytest.raises(sp.errors.PlanError, match=r'collate: on_error=.*; it is "raise", "skip" or "substitute"'):
         collated(tokenized(rows, ORDER), on_error=policy)
 
 
 @pytest.mark.parametrize("budget", [-1, 1.5, -0.1, float("nan"), True, "1%"])
 def test_a_budget_that_is_none_is_refused(rows: sp.Relation, budget: Any) -> None:
-    with pytest.raises(sp.PlanError, match=r"error_budget=.*. Give a count of at least 0, or a fraction"):
+    with pytest.raises(sp.errors.PlanError, match=r"error_budget=.*. Give a count of at least 0, or a fraction"):
         collated(tokenized(rows, ORDER), on_error="skip", error_budget=budget)
 
 
 def test_a_budget_of_nothing_is_refused(rows: sp.Relation) -> None:
-    with pytest.raises(sp.PlanError, match=r'error_budget=3 with on_error="raise".*. Add on_error="skip"'):
+    with pytest.raises(sp.errors.PlanError, match=r'error_budget=3 with on_error="raise".*. Add on_error="skip"'):
         collated(tokenized(rows, ORDER), error_budget=3)
 
 
@@ -69,13 +69,15 @@ def halves(text: str) -> list[str]:
 def test_plans_whose_samples_have_no_row_of_their_own_are_refused(rows: sp.Relation) -> None:
     sampled = tokenized(rows, ORDER)
     way_out = r'or on_error="raise" with the bad rows filtered out before sample'
-    packed = {"formation": sp.Packed(max_tokens=24)}
-    with pytest.raises(sp.PlanError, match=rf'on_error="substitute" with Packed.*Use on_error="skip".*{way_out}'):
+    packed = {"formation": sp.batching.Packed(max_tokens=24)}
+    with pytest.raises(
+        sp.errors.PlanError, match=rf'on_error="substitute" with Packed.*Use on_error="skip".*{way_out}'
+    ):
         collated(sampled, **packed, on_error="substitute")
     assert collated(sampled, **packed, on_error="skip")
     schema = pa.schema([("sample_id", pa.utf8()), ("tokens", pa.list_(pa.int64()))])
     with pytest.raises(
-        sp.PlanError, match=rf'on_error="substitute" after assemble.*Give assemble batched=False.*{way_out}'
+        sp.errors.PlanError, match=rf'on_error="substitute" after assemble.*Give assemble batched=False.*{way_out}'
     ):
         collated(sampled.assemble(list, columns=["tokens"], returns=schema), on_error="substitute")
     options = {"name": "half", "columns": ["text"], "returns": pa.utf8(), "fan_out": 2}
@@ -96,7 +98,9 @@ def test_a_run_that_stopped_goes_on_without_the_bad(tmp_path: Path) -> None:
         return sampled.collate(batch_size=3, fields={"v": sp.Stack("value")}, on_error=policy).to_numpy()
 
     with make("raise") as stream:
-        with pytest.raises(sp.DataError, match=r'or go on without such samples: collate\(\.\.\., on_error="skip"\)'):
+        with pytest.raises(
+            sp.errors.DataError, match=r'or go on without such samples: collate\(\.\.\., on_error="skip"\)'
+        ):
             list(stream)
         state = stream.state_dict()
     for policy, rest in (("skip", [6, 8]), ("substitute", [6, 8, 8])):
@@ -104,5 +108,5 @@ def test_a_run_that_stopped_goes_on_without_the_bad(tmp_path: Path) -> None:
             stream.load_state_dict(state)
             assert [batch["v"].tolist() for batch in stream] == [rest]
             state_of = stream.state_dict()
-        with make("raise") as stream, pytest.raises(sp.ResumeError, match=r"differ at collate\.on_error"):
+        with make("raise") as stream, pytest.raises(sp.errors.ResumeError, match=r"differ at collate\.on_error"):
             stream.load_state_dict(state_of)

@@ -87,6 +87,6 @@ def test_only_stratified_windows_of_a_mixture_are_scarce() -> None:
     assert is_scarce(collated(plan, 16))
     assert is_scarce(collated(plan, WINDOW, batch_size=WINDOW))
     assert not is_scarce(collated(plan, WINDOW, batch_size=None, budget=sp.BatchBudget(max_tokens=WINDOW)))
-    assert not is_scarce(collated(plan, 16, composition=sp.OneStream()))
+    assert not is_scarce(collated(plan, 16, composition=sp.batching.OneStream()))
     sampled = Relation(SCAN, None).sample(identity="id", order=sp.GlobalShuffle(seed=0), epoch=0)  # type: ignore[arg-type]
     assert not is_scarce(need(sampled.collate(batch_size=8, fields={"id": sp.Stack("id")}).node, Collate))

@@ -82,7 +82,7 @@ def test_parts_have_their_numbers_and_each_labels_share(
     rows = related(tmp_path_factory.mktemp("rows"), table)
     try:
         found = rows.split(**options, **parts)
-    except spiral.PlanError as error:
+    except spiral.errors.PlanError as error:
         assert "is none. Give a larger share, or a count" in str(error)  # noqa: PT017  few values
         assert min(parts.values()) * len(labels) < 1
         return
@@ -225,7 +225,7 @@ def test_wrong_exact_splits_are_refused(tmp_path: Path, given: dict[str, Any], s
     }
     table = pa.table({**columns, "x": [n / 2 for n in count], "constant": [1] * 1_000})
 
-    with pytest.raises(spiral.PlanError, match=said):
+    with pytest.raises(spiral.errors.PlanError, match=said):
         related(tmp_path, table).split(**given)
 
 
@@ -239,5 +239,5 @@ def test_equal_values_of_by_are_one_value(tmp_path: Path) -> None:
 def test_samples_are_split_by_fractions_alone(tmp_path: Path) -> None:
     sampled = related(tmp_path, pa.table({"id": range(10)})).sample(order=spiral.Sequential())
 
-    with pytest.raises(spiral.PlanError, match=r"split: it comes after sample. Call it before sample"):
+    with pytest.raises(spiral.errors.PlanError, match=r"split: it comes after sample. Call it before sample"):
         sampled.split(a=5, b=5)

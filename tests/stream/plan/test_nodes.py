@@ -7,21 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spiral_stream import (
-    Arrow,
-    Catalog,
-    List,
-    PlanError,
-    Raw,
-    Relation,
-    RuntimeParam,
-    Sequential,
-    Stack,
-    Stream,
-    col,
-    lit,
-    mix,
-)
+from spiral_stream import Arrow, Catalog, List, Raw, Relation, RuntimeParam, Sequential, Stack, Stream, col, lit, mix
+from spiral_stream.errors import PlanError
 from spiral_stream.plan import combining, nodes
 from tests.fixtures import verbs
 from tests.fixtures.programs import image_catalog, image_fields, image_transforms

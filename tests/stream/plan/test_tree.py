@@ -1,8 +1,10 @@
 import pytest
 
-from spiral_stream import Catalog, Jpeg, Original, PlanError, Raw, col
+from spiral_stream import Catalog, Raw, col
+from spiral_stream.errors import PlanError
 from spiral_stream.plan import nodes
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
+from spiral_stream.profiles import Jpeg, Original
 from tests.fixtures.programs import image_catalog, image_program
 
 

@@ -53,8 +53,10 @@ def test_a_window_is_doubted_exactly_below_the_one_that_is_advised(window: int, 
 
 
 def test_streams_of_less_than_a_step_are_named_with_what_becomes_of_them(lowered: Stages) -> None:
-    composition = sp.OneStream(batches=128)
-    dropped, padded = (said(lowered, 1 << 10, composition, last) for last in (sp.DropPartial(), sp.PadPartial()))
+    composition = sp.batching.OneStream(batches=128)
+    dropped, padded = (
+        said(lowered, 1 << 10, composition, last) for last in (sp.DropPartial(), sp.batching.PadPartial())
+    )
 
     assert re.search(
         r"samples c \(about 3,000\) have fewer than a step's 8,192, and DropPartial drops them all", dropped[-1]
@@ -66,7 +68,7 @@ def test_streams_of_less_than_a_step_are_named_with_what_becomes_of_them(lowered
 
 
 def test_what_forms_no_windows_of_streams_has_nothing_to_doubt(lowered: Stages, tmp_path: Path) -> None:
-    assert said(lowered, 64, sp.OneStream()) == []
+    assert said(lowered, 64, sp.batching.OneStream()) == []
     assert list(doubts(replace(lowered, formation=None), 0)) == []
     catalog = make_catalog(tmp_path, {"a": 30})
     sampled = catalog.table("a").sample(identity="sample_id", order=sp.Sequential(), epoch=0)

@@ -122,7 +122,7 @@ def test_a_sound_state_is_taken_after_one_with_forged_chapters(catalog: sp.Catal
     run = Run(catalog, "mixed")
     forged = sealed({**{n: v for n, v in run.state.items() if n != "checksum"}, "chapters": [[0, 1, 0]]})
     for _ in range(2):
-        with pytest.raises(sp.ResumeError, match=r"resume: .*unchanged"):
+        with pytest.raises(sp.errors.ResumeError, match=r"resume: .*unchanged"):
             run.next_of(forged)
         assert run.next_of(run.state) == run.sound
     run.close()
@@ -130,7 +130,9 @@ def test_a_sound_state_is_taken_after_one_with_forged_chapters(catalog: sp.Catal
 
 @pytest.mark.parametrize("value", [None, 3, "text", [], {}, b"x", float("nan"), {"spiral": True}, {"spiral": 1.0}])
 def test_what_is_no_state_is_refused(run: Run, value: Any) -> None:
-    with pytest.raises(sp.ResumeError, match=r"this is no state of version 1 .*. Pass what state_dict\(\) returned"):
+    with pytest.raises(
+        sp.errors.ResumeError, match=r"this is no state of version 1 .*. Pass what state_dict\(\) returned"
+    ):
         run.next_of(value)
 
 
@@ -153,7 +155,7 @@ def test_what_is_no_state_is_refused(run: Run, value: Any) -> None:
 def test_a_state_that_contradicts_itself_is_refused(run: Run, change: dict[str, Any]) -> None:
     bare = {name: value for name, value in run.state.items() if name != "checksum"}
     for state in ({**run.state, **change}, {**bare, **change}, sealed({**bare, **change})):
-        with pytest.raises(sp.ResumeError, match=r"(?i:pass what) state_dict\(\) returned") as refused:
+        with pytest.raises(sp.errors.ResumeError, match=r"(?i:pass what) state_dict\(\) returned") as refused:
             run.next_of(state)
         assert len(str(refused.value)) < 500
 
@@ -166,5 +168,5 @@ def test_a_checksum_outlives_json_and_the_order_of_names(run: Run) -> None:
     for edited in ({"run_seed": 4}, {"epoch": 1}, {"checksum": "0" * 16}, {"checksum": None}):
         if edited.items() <= run.state.items():
             continue
-        with pytest.raises(sp.ResumeError, match=r"edited or damaged|cannot be"):
+        with pytest.raises(sp.errors.ResumeError, match=r"edited or damaged|cannot be"):
             run.next_of({**run.state, **edited})

@@ -28,7 +28,9 @@ def test_only_what_changes_batches_needs_a_formation(catalog: sp.Catalog) -> Non
     assert settled(plain.node, given, None, None) is given
     assert settled(plain.with_columns(x=1).node, None, None, None) is None
     assert settled(plain.filter(sp.col("size") > 3).node, None, None, None) == sp.WindowedBucket(keys=())
-    assert settled(docs.node, None, sp.OneStream(), None) == sp.WindowedBucket(keys=(), composition=sp.OneStream())
+    assert settled(docs.node, None, sp.batching.OneStream(), None) == sp.WindowedBucket(
+        keys=(), composition=sp.batching.OneStream()
+    )
     assert settled(docs.node, given, sp.StratifiedByStream(), None) == sp.WindowedBucket(
         window_size=5, composition=sp.StratifiedByStream()
     )
@@ -36,7 +38,9 @@ def test_only_what_changes_batches_needs_a_formation(catalog: sp.Catalog) -> Non
 
 def test_what_is_neither_is_refused(catalog: sp.Catalog) -> None:
     node = catalog.table("a").sample(order=sp.Sequential()).node
-    with pytest.raises(sp.PlanError, match=r"Give WindowedBucket\(...\) or Packed\(...\), or leave it out"):
-        settled(node, sp.OneStream(), None, None)  # type: ignore[arg-type]  # refused
-    with pytest.raises(sp.PlanError, match=r"Give StratifiedByStream\(\"stream_id\"\) or OneStream\(\), or leave"):
+    with pytest.raises(sp.errors.PlanError, match=r"Give WindowedBucket\(...\) or Packed\(...\), or leave it out"):
+        settled(node, sp.batching.OneStream(), None, None)  # type: ignore[arg-type]  # refused
+    with pytest.raises(
+        sp.errors.PlanError, match=r"Give StratifiedByStream\(\"stream_id\"\) or OneStream\(\), or leave"
+    ):
         settled(node, None, sp.WindowedBucket(), None)  # type: ignore[arg-type]  # refused

@@ -25,7 +25,7 @@ def stream(relation: spiral.Relation, identity: Any) -> spiral.PreparedStream:
 
 
 def test_an_identity_that_repeats_is_refused(catalog: spiral.Catalog) -> None:
-    with stream(catalog.table("t"), "x") as opened, pytest.raises(spiral.PlanError, match=r"\(x=1\).*distinct"):
+    with stream(catalog.table("t"), "x") as opened, pytest.raises(spiral.errors.PlanError, match=r"\(x=1\).*distinct"):
         len(opened)
 
 
@@ -55,13 +55,13 @@ def test_a_query_joined_in_counts_as_data(catalog: spiral.Catalog) -> None:
 
     with stream(plan, "sample_id") as changed:
         assert len(changed) == 1
-        with pytest.raises(spiral.ResumeError, match="the data changed"):
+        with pytest.raises(spiral.errors.ResumeError, match="the data changed"):
             changed.load_state_dict(state)
 
 
 def test_bindings_that_contradict_leave_the_old_ones(catalog: spiral.Catalog) -> None:
     with stream(catalog.table("t"), "sample_id") as opened:
-        with pytest.raises(spiral.BindError):
+        with pytest.raises(spiral.errors.BindError):
             opened.bind(rank=5, world_size=2)
 
         assert len(opened) == 2

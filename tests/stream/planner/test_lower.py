@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spiral_stream import CacheError, Catalog, HashBucketed, List, PlanError, Raw, ShuffleBuckets, Stack, col
+from spiral_stream import Catalog, HashBucketed, List, Raw, ShuffleBuckets, Stack, col
+from spiral_stream.errors import CacheError, PlanError
 from spiral_stream.plan.saving.fingerprint import canonical
 from spiral_stream.planner.lower import lower
 from spiral_stream.planner.prepared_data.folder import cache_root, saved_plan

@@ -95,7 +95,7 @@ def forget(catalog: sp.Catalog) -> None:
 def test_relations_that_are_opened_together_give_the_batches_of_those_that_came_one_by_one(
     sizes: list[int], kinds: list[str], least: int | None, *, weighted: bool, before: int
 ) -> None:
-    order = sp.Weighted("a + 1", seed=5) if weighted else None
+    order = sp.orders.Weighted("a + 1", seed=5) if weighted else None
     every = range(len(sizes))
     with registered(sizes, kinds) as catalog:
         for k in every[:before]:  # some of them are kept already
@@ -133,7 +133,7 @@ def test_a_fan_out_over_many_relations_is_told_as_over_one() -> None:
         every = [*range(100), int(table(2, 12)["a"][5].as_py())]  # one row of each relation matches twice
         twice = pa.table({"a": pa.array(every, pa.int32()), "w": range(101)})
         catalog.register("labels", sp.Arrow(twice), identity="w")
-        with pytest.raises(sp.PlanError, match=r"Keep one right row per key with \.distinct\('a'\)"):
+        with pytest.raises(sp.errors.PlanError, match=r"Keep one right row per key with \.distinct\('a'\)"):
             batches(stream(catalog, range(4), None, labels="labels"))
 
 

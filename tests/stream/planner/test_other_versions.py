@@ -54,12 +54,16 @@ PLANS: dict[str, tuple[Callable[[Patch], None], str, dict[str, Any]]] = {
     "filter": (*WINDOWED, {"kept": True}),
     "one stream": (
         *WINDOWED,
-        {"mixed": {}, "composition": sp.OneStream(batches=2), "formation": sp.WindowedBucket(least_window(2, 2, 4))},
+        {
+            "mixed": {},
+            "composition": sp.batching.OneStream(batches=2),
+            "formation": sp.WindowedBucket(least_window(2, 2, 4)),
+        },
     ),
     "packed": (
         lambda patch: patch.setattr(Packed, "VERSION", 1),
         "Packed was version 1, and is version 2",
-        {"formation": sp.Packed(8)},
+        {"formation": sp.batching.Packed(8)},
     ),
     "shard key": (
         lambda patch: patch.setattr(ShardAwareShuffle, "version", 1),
@@ -90,7 +94,9 @@ def test_a_state_of_an_earlier_version_is_refused_by_name(catalog: sp.Catalog, n
     way_out = "Go on with the version of spiral that saved it until the epoch ends, or start a new epoch with this one"
     with plan(catalog, **options) as stream:
         before = stream.state_dict()
-        with pytest.raises(sp.ResumeError, match=rf"^resume: the plan is the same, but .*{wanted} here.*{way_out}"):
+        with pytest.raises(
+            sp.errors.ResumeError, match=rf"^resume: the plan is the same, but .*{wanted} here.*{way_out}"
+        ):
             stream.load_state_dict(state)
         assert stream.state_dict() == before
         next(iter(stream))
@@ -104,6 +110,6 @@ def test_a_plan_that_differs_too_says_where(catalog: sp.Catalog) -> None:
             state = stream.state_dict()
     with (
         plan(catalog, formation=sp.WindowedBucket(32)) as stream,
-        pytest.raises(sp.ResumeError, match=r"@version \(1 -> 3\); collate.formation.window_size \(16 -> 32\)"),
+        pytest.raises(sp.errors.ResumeError, match=r"@version \(1 -> 3\); collate.formation.window_size \(16 -> 32\)"),
     ):
         stream.load_state_dict(state)

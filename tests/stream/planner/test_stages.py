@@ -83,5 +83,5 @@ def test_closing_the_stages_closes_the_relations(own: sp.Catalog) -> None:
     assert base.fetch(np.zeros(1, np.uint64), ["label_id"]).num_rows == 1
     stages.close()
 
-    with pytest.raises(sp.SourceError, match="closed"):
+    with pytest.raises(sp.errors.SourceError, match="closed"):
         base.fetch(np.zeros(1, np.uint64), ["label_id"])

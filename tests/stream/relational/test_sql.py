@@ -379,7 +379,7 @@ def test_a_relation_that_is_damaged_is_named(catalog: sp.Catalog) -> None:
 
     lancedb.connect(str(catalog.root)).open_table("relations").update(where="name = 'plain'", values={"shard": "v"})
     with pytest.raises(
-        sp.CatalogError, match=r"relation 'plain' cannot be read: .*Register it again with replace=True"
+        sp.errors.CatalogError, match=r"relation 'plain' cannot be read: .*Register it again with replace=True"
     ):
         catalog.sql("SELECT * FROM plain")
 

@@ -36,14 +36,14 @@ def test_labels_and_origins_are_guessed_by_name_and_others_are_named(tmp_path: P
     catalog = registered(tmp_path, one_class=False)
     catalog.measure("my.rows")
 
-    guessed = sp.report_relation(catalog, "my.rows")
-    named = sp.report_relation(catalog, "my.rows", labels=["language"], origins=["score"])
+    guessed = sp.report.report_relation(catalog, "my.rows")
+    named = sp.report.report_relation(catalog, "my.rows", labels=["language"], origins=["score"])
 
     assert [each.column for each in guessed.skews] == ["class_name", "language"]
     assert [each.column for each in named.skews] == ["language"]
     assert named.notes == ("score has no histogram: it is no text or integer column of at most 10,000 values",)
-    with pytest.raises(sp.CatalogError, match="class_name"):
-        sp.report_relation(catalog, "my.rows", labels=["clas_name"])
+    with pytest.raises(sp.errors.CatalogError, match="class_name"):
+        sp.report.report_relation(catalog, "my.rows", labels=["clas_name"])
 
 
 def test_a_shard_per_class_is_told_from_skewed_data(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_shard_per_class_is_told_from_skewed_data(tmp_path: Path) -> None:
     skews = []
     for catalog in (folders, mixed):
         catalog.measure("my.rows")
-        skews.append(sp.report_relation(catalog, "my.rows", labels=["class_name"]).skews[0])
+        skews.append(sp.report.report_relation(catalog, "my.rows", labels=["class_name"]).skews[0])
 
     apart, alike = skews
     assert apart.is_one_value_per_shard
@@ -66,7 +66,7 @@ def test_the_page_holds_everything_and_refers_to_nothing(tmp_path: Path) -> None
     pytest.importorskip("matplotlib")
     catalog = registered(tmp_path, one_class=True)
     catalog.measure("my.rows")
-    report = sp.report_relation(catalog, "my.rows")
+    report = sp.report.report_relation(catalog, "my.rows")
     file = report.save()
     page = file.read_text()
 
@@ -83,7 +83,7 @@ def test_the_page_holds_everything_and_refers_to_nothing(tmp_path: Path) -> None
 
 def test_what_is_not_measured_says_so_and_has_a_page_all_the_same(tmp_path: Path) -> None:
     catalog = registered(tmp_path, one_class=False)
-    report = sp.report_relation(catalog, "my.rows")
+    report = sp.report.report_relation(catalog, "my.rows")
 
     assert not report.is_measured
     assert report.skews == ()
@@ -93,9 +93,9 @@ def test_what_is_not_measured_says_so_and_has_a_page_all_the_same(tmp_path: Path
 def test_the_blocks_are_those_of_the_stream(own: sp.Catalog) -> None:
     own.measure("lance")
     with plan(own.table("lance")).to_numpy() as stream, plan(own.table("parquet")).to_numpy() as other:
-        (label,) = sp.report_relation(own, "lance", labels=["label_id"], origins=(), stream=stream).skews
-        with pytest.raises(sp.CatalogError, match="Name a stream of this relation"):
-            sp.report_relation(own, "lance", stream=other)
+        (label,) = sp.report.report_relation(own, "lance", labels=["label_id"], origins=(), stream=stream).skews
+        with pytest.raises(sp.errors.CatalogError, match="Name a stream of this relation"):
+            sp.report.report_relation(own, "lance", stream=other)
 
     assert label.used_by == "of the stream"
     assert [each.block_rows for each in label.blocks if each.chosen] == [50]
@@ -104,7 +104,7 @@ def test_the_blocks_are_those_of_the_stream(own: sp.Catalog) -> None:
 def test_an_order_that_ignores_storage_has_no_picture_of_blocks(own: sp.Catalog) -> None:
     own.measure("lance")
     with plan(own.table("lance"), order=sp.GlobalShuffle(seed=0)).to_numpy() as stream:
-        report = sp.report_relation(own, "lance", labels=["label_id"], origins=(), stream=stream)
+        report = sp.report.report_relation(own, "lance", labels=["label_id"], origins=(), stream=stream)
 
     assert report.skews[0].blocks == ()
     assert "GlobalShuffle" in report.notes[0]
@@ -113,6 +113,6 @@ def test_an_order_that_ignores_storage_has_no_picture_of_blocks(own: sp.Catalog)
 def test_the_snippet_opens_the_relation(tmp_path: Path) -> None:
     catalog = registered(tmp_path, one_class=False)
     scope: dict[str, sp.Relation] = {}
-    exec(sp.report_relation(catalog, "my.rows", pictures=0).snippet, scope)
+    exec(sp.report.report_relation(catalog, "my.rows", pictures=0).snippet, scope)
 
     assert len(scope["rows"].to_arrow()) == SHARDS * ROWS

@@ -58,7 +58,7 @@ def test_no_bar_is_left_out(count: int, monkeypatch: pytest.MonkeyPatch) -> None
     drawn: list[list[float]] = []
     monkeypatch.setattr("matplotlib.axes.Axes.bar", lambda _, at, heights, **more: drawn.append(heights))
 
-    made = sp.draw_bars("files", "Files", [(f"value {k}", k) for k in range(count)], across="value", up="files")
+    made = sp.report.draw_bars("files", "Files", [(f"value {k}", k) for k in range(count)], across="value", up="files")
 
     assert len(drawn[0]) == min(count, -(-count // -(-count // 40 or 1)) if count else 0)
     assert sum(drawn[0]) == sum(range(count))
@@ -78,7 +78,9 @@ def test_a_long_curve_is_drawn_by_its_means_up_to_its_last_point(count: int, mon
     monkeypatch.setattr(Axes, "plot", watched)
     points = [(float(k), 2.0 * k) for k in range(count)]
 
-    made = sp.draw_curves("curve", "A curve", {"loss": {"a": points}, "rate": {"b": points}}, across="step", marks=[3])
+    made = sp.report.draw_curves(
+        "curve", "A curve", {"loss": {"a": points}, "rate": {"b": points}}, across="step", marks=[3]
+    )
 
     assert made.name == "curve"
     (x, y), (other, _) = drawn

@@ -19,10 +19,10 @@ def picture(color: str) -> bytes:
     return file.getvalue()
 
 
-def report(folder: Path, table: pa.Table, semantic: dict[str, str], **options: int) -> sp.Report:
+def report(folder: Path, table: pa.Table, semantic: dict[str, str], **options: int) -> sp.report.Report:
     catalog = sp.connect(str(folder / "catalog"))
     catalog.register("t", sp.Arrow(table, base=folder), semantic=semantic)
-    return sp.report_relation(catalog, "t", **options)  # type: ignore[arg-type]  # two numbers
+    return sp.report.report_relation(catalog, "t", **options)  # type: ignore[arg-type]  # two numbers
 
 
 def of_images(images: list[bytes]) -> pa.Table:

@@ -96,5 +96,5 @@ def test_a_closed_stream_refuses_every_verb_that_reads(catalog: sp.Catalog) -> N
     verbs += [sp.PreparedStream.verify, lambda one: one.materialize(lambda _: None), lambda one: one.batch(0)]
     verbs += [lambda one: one.ledger(0), lambda one: one.locate("x"), lambda one: one.fingerprint]
     for verb in verbs:
-        with pytest.raises(sp.StreamError, match=r"the stream is closed. Make a new one from its plan"):
+        with pytest.raises(sp.errors.StreamError, match=r"the stream is closed. Make a new one from its plan"):
             verb(stream)

@@ -125,7 +125,7 @@ def test_a_missing_object_is_one_refused_sample(images: dict[str, pa.Table], tmp
     broken = images["objects"]["image_ref"][5].as_py()
     put(broken, b"no image")
     catalog.refresh("objects")
-    field = sp.Stack("image_ref", decode="jpeg", transforms=[sp.Resize(16), sp.CenterCrop(16)])
+    field = sp.Stack("image_ref", decode="jpeg", transforms=[sp.transforms.Resize(16), sp.transforms.CenterCrop(16)])
     found = batches(catalog, catalog.table("objects"), field, on_error="skip")
     assert sum(len(batch["id"]) for batch in found) == ROWS - 1
 
@@ -135,8 +135,8 @@ def test_an_object_that_changed_since_registration_is_named(images: dict[str, pa
     before = catalog.register("objects", sp.Arrow(images["objects"]), semantic={"image_ref": "image/jpeg-ref"})
     changed = images["objects"]["image_ref"][5].as_py()
     put(changed, bytes(store_of(changed)[0].get(store_of(changed)[1]).data[::-1]))
-    field = sp.Stack("image_ref", decode="jpeg", transforms=[sp.Resize(16), sp.CenterCrop(16)])
-    with pytest.raises(sp.SourceError, match=r"0005\.jpg changed since registration: .* another etag") as caught:
+    field = sp.Stack("image_ref", decode="jpeg", transforms=[sp.transforms.Resize(16), sp.transforms.CenterCrop(16)])
+    with pytest.raises(sp.errors.SourceError, match=r"0005\.jpg changed since registration: .* another etag") as caught:
         batches(catalog, catalog.table("objects"), field)
     assert stores.SECRET not in str(caught.value)
     assert catalog.refresh("objects").data_version != before.data_version
@@ -234,7 +234,7 @@ def test_of_a_union_of_tables_on_s3_no_decoding_thread_waits(
     catalog.register("rows", sp.Parquet(f"{bucket}/rows.parquet"), semantic={"image_ref": "image/jpeg-ref"})
     rows, half = catalog.table("rows"), images["inline"]["sample_id"][ROWS // 2].as_py()
     both = rows.filter(sp.col("sample_id") < half).union(rows.filter(sp.col("sample_id") >= half))
-    field = sp.Stack("image_ref", decode="jpeg", transforms=[sp.Resize(16), sp.CenterCrop(16)])
+    field = sp.Stack("image_ref", decode="jpeg", transforms=[sp.transforms.Resize(16), sp.transforms.CenterCrop(16)])
     equal(batches(catalog, both, field), batches(catalog, rows, field))
     assert names
     assert {name.partition("_")[0] for name in names} - {"spiral-next"} == {"spiral-fetch"}

@@ -14,7 +14,7 @@ from spiral_stream.errors import PlanError
 from spiral_stream.plan.saving.canonical import encode_value
 
 COUNT = 24
-KEEP = [None, sp.Original(), sp.Raw(), sp.Jpeg(shorter_side=40, quality=90)]
+KEEP = [None, sp.profiles.Original(), sp.Raw(), sp.profiles.Jpeg(shorter_side=40, quality=90)]
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +94,8 @@ def test_plans_and_caches_without_it_stay_as_they_were(catalog: sp.Catalog) -> N
 
     assert without.fingerprint != turned.fingerprint
     assert "orient" not in json.dumps(encode_value(fields[0]))
-    for form in (sp.Original(), sp.Raw(), sp.Jpeg(shorter_side=40, quality=90)):
-        keys = [sp.cache_fingerprint("photos", "image_ref", form, field) for field in (*fields, "jpeg")]
+    for form in (sp.profiles.Original(), sp.Raw(), sp.profiles.Jpeg(shorter_side=40, quality=90)):
+        keys = [sp.profiles.cache_fingerprint("photos", "image_ref", form, field) for field in (*fields, "jpeg")]
         assert keys[0] == keys[2] != keys[1]
 
 

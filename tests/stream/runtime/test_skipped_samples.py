@@ -19,17 +19,17 @@ pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 ROWS = 41
 ORDERS: tuple[Any, ...] = (
-    sp.ExpandedRange(6, 20),
+    sp.orders.ExpandedRange(6, 20),
     sp.GlobalShuffle(4),
     sp.GlobalShuffle(4, clump_size=3),
     sp.HashBucketed(5, bucket_count=8),
     sp.Sequential(),
     sp.ShardAwareShuffle(3, shuffle_block_size=16),
-    sp.Weighted("weight", seed=8),
-    sp.Weighted("weight", replacement=False, seed=8),
-    sp.WindowShuffle(6, 10),
-    sp.WithReplacement(9),
-    sp.WithinShards(7),
+    sp.orders.Weighted("weight", seed=8),
+    sp.orders.Weighted("weight", replacement=False, seed=8),
+    sp.orders.WindowShuffle(6, 10),
+    sp.orders.WithReplacement(9),
+    sp.orders.WithinShards(7),
 )
 Verb = tuple[str, int, bool]
 VERBS = st.tuples(st.sampled_from(["take", "skip", "repeat"]), st.integers(1, 50), st.booleans())
@@ -94,7 +94,7 @@ def test_verbs_mean_what_lists_mean(catalog: sp.Catalog, order: Any, verbs: list
     """Rows, positions, batches, the number of steps and places of samples are those of sliced lists of passes."""
     sampled = catalog.table("rows").sample(order=order)
     if left(verbs) <= 0:
-        with pytest.raises(sp.PlanError, match=r"skip: .* so none is left\. (Skip at most|Leave skip out)"):
+        with pytest.raises(sp.errors.PlanError, match=r"skip: .* so none is left\. (Skip at most|Leave skip out)"):
             len(made(written(sampled, verbs))())
         return
     last_fixed = any(fixed and name != "repeat" for name, _, fixed in verbs) and not isinstance(order, sp.Sequential)
@@ -119,7 +119,7 @@ def test_verbs_mean_what_lists_mean(catalog: sp.Catalog, order: Any, verbs: list
 @given(
     order=st.sampled_from(ORDERS),
     verbs=st.lists(VERBS, min_size=1, max_size=3).filter(skips),
-    last=st.sampled_from([sp.DropPartial, sp.KeepPartial, sp.PadPartial]),
+    last=st.sampled_from([sp.DropPartial, sp.KeepPartial, sp.batching.PadPartial]),
     lanes=st.integers(1, 2),
     formed=st.booleans(),
 )
@@ -190,9 +190,9 @@ def test_a_state_of_another_skip_is_refused(catalog: sp.Catalog) -> None:
     with made(sampled.skip(9))() as stream, made(sampled.skip(10))() as other:
         next(iter(stream))
         state = json.loads(json.dumps(stream.state_dict()))
-        with pytest.raises(sp.ResumeError, match=r"9 -> 10"):
+        with pytest.raises(sp.errors.ResumeError, match=r"9 -> 10"):
             other.load_state_dict(state)
-        with pytest.raises(sp.ResumeError, match=r"limit, skip or repeat after sample.*Go on at the end"):
+        with pytest.raises(sp.errors.ResumeError, match=r"limit, skip or repeat after sample.*Go on at the end"):
             other.rebase(stream)
 
 
@@ -221,23 +221,23 @@ def test_a_skip_of_everything_is_refused_where_its_number_is_known(catalog: sp.C
         (sampled.skip(40), 1, "Leave skip out"),
         (sampled.repeat(2), 82, "Skip at most 81"),
     ):
-        with pytest.raises(sp.PlanError, match=said):
+        with pytest.raises(sp.errors.PlanError, match=said):
             relation.skip(count)
     filtered = catalog.table("rows").filter(sp.col("id") < 20).sample(order=sp.GlobalShuffle(4)).skip(20)
     for prepare in (lambda: len(made(filtered)()), filtered.order):
-        with pytest.raises(sp.PlanError, match=r"an epoch has 20, so none is left\. Skip at most 19"):
+        with pytest.raises(sp.errors.PlanError, match=r"an epoch has 20, so none is left\. Skip at most 19"):
             prepare()
 
 
 def test_what_a_skip_does_not_follow_is_refused(catalog: sp.Catalog) -> None:
     rows = catalog.table("rows")
     sampled = rows.sample(order=sp.GlobalShuffle(4))
-    with pytest.raises(sp.PlanError, match=r"skip: follows scan.*Write it after .sample.*Sequential"):
+    with pytest.raises(sp.errors.PlanError, match=r"skip: follows scan.*Write it after .sample.*Sequential"):
         rows.skip(3)
-    with pytest.raises(sp.PlanError, match=r"skip: follows keep.*directly after .sample"):
+    with pytest.raises(sp.errors.PlanError, match=r"skip: follows keep.*directly after .sample"):
         sampled.filter(sp.col("id") > 3).skip(3)
     mixed = sp.mix([sp.Stream("a", rows, proportion=0.5), sp.Stream("b", rows, proportion=0.5)], epoch_size=20)
-    with pytest.raises(sp.PlanError, match=r"skip: follows a mixture.*to begin later, .seek\(epoch=, batch=\)"):
+    with pytest.raises(sp.errors.PlanError, match=r"skip: follows a mixture.*to begin later, .seek\(epoch=, batch=\)"):
         mixed.sample(order=sp.GlobalShuffle(4)).skip(3)
     for wrong, said in (
         (-1, "count=-1. Give an integer of at least 0"),
@@ -245,7 +245,9 @@ def test_what_a_skip_does_not_follow_is_refused(catalog: sp.Catalog) -> None:
         (True, "count=True"),
         (2**80, "Give at most"),
     ):
-        with pytest.raises(sp.PlanError, match=said):
+        with pytest.raises(sp.errors.PlanError, match=said):
             sampled.skip(wrong)  # type: ignore[arg-type]  # that is what is tested
-    with pytest.raises(sp.PlanError, match=r"skip: fixed=1. Give True for the same samples in every epoch, or False"):
+    with pytest.raises(
+        sp.errors.PlanError, match=r"skip: fixed=1. Give True for the same samples in every epoch, or False"
+    ):
         sampled.skip(3, fixed=1)  # type: ignore[arg-type]  # that is what is tested

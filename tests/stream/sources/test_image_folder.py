@@ -174,7 +174,7 @@ def test_films_of_a_codec_that_is_refused_are_told_when_a_folder_is_registered(
         formed = {"pix_fmt": "yuvj420p"} if codec == "mjpeg" else {}
         write_video(tmp_path / "films" / "a" / f"{at}.mov", Made(frames=6, codec=codec, b_frames=0, **formed))
     catalog = spiral.connect(str(tmp_path / "catalog"))
-    source = spiral.VideoFolder(str(tmp_path / "films"))
+    source = spiral.sources.VideoFolder(str(tmp_path / "films"))
     if not several:
         catalog.register("films", source, identity="sample_id")
         return

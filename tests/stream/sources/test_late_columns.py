@@ -66,7 +66,7 @@ def looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def as_tar(folder: Path, rows: Sequence[Row]) -> Form:
     members(folder / "0.tar", [(f"{at:04d}.json", json.dumps(row).encode()) for at, row in enumerate(rows)])
-    return sp.WebDataset, "json_", rows
+    return sp.sources.WebDataset, "json_", rows
 
 
 def as_tars(folder: Path, rows: Sequence[Row]) -> Form:
@@ -76,34 +76,34 @@ def as_tars(folder: Path, rows: Sequence[Row]) -> Form:
         both = [{"early": 0}, row] if "late" in row else [row]
         members(folder / f"{at:03d}.tar", [(f"{k}.json", json.dumps(each).encode()) for k, each in enumerate(both)])
         written += both
-    return sp.WebDataset, "json_", written
+    return sp.sources.WebDataset, "json_", written
 
 
 def as_mds(folder: Path, rows: Sequence[Row]) -> Form:
     write_shards(folder, [([[json.dumps(row).encode()] for row in rows], {"m": "json"}, [None])])
-    return sp.Mds, "m_", rows
+    return sp.sources.Mds, "m_", rows
 
 
 def as_lines_of_mosaic(folder: Path, rows: Sequence[Row]) -> Form:
     write_lines(folder, "json", {"early": "int"}, list(rows), whole=True)
-    return sp.Mds, "", rows
+    return sp.sources.Mds, "", rows
 
 
 def as_lines_by_jsonl(folder: Path, rows: Sequence[Row]) -> Form:
     write_lines(folder, "json", {"early": "int"}, list(rows), whole=True)
-    return sp.Jsonl, "", rows
+    return sp.sources.Jsonl, "", rows
 
 
 def as_lines(folder: Path, rows: Sequence[Row]) -> Form:
     lines = [json.dumps(row) for row in rows]
     lines[0] += " " * (1 << 18)  # no other line is looked at
     (folder / "a.jsonl").write_text("\n".join(lines))
-    return sp.Jsonl, "", rows
+    return sp.sources.Jsonl, "", rows
 
 
 def as_one_array(folder: Path, rows: Sequence[Row]) -> Form:
     (folder / "a.json").write_text(json.dumps([{**rows[0], "pad": "x" * (1 << 18)}, *rows[1:]]))
-    return sp.Jsonl, "", rows
+    return sp.sources.Jsonl, "", rows
 
 
 def write_shards(folder: Path, shards: Sequence[tuple[Any, dict[str, str], Any]]) -> None:
@@ -214,9 +214,9 @@ def test_a_member_that_first_appears_late_is_refused_by_name_and_read_where_the_
 
     column = late.replace(".", "_")
     with pytest.raises(SourceError, match=rf"'{column}', which is in none of the rows .*{WAY_OUT}"):
-        rows_of(sp.WebDataset(folder))
+        rows_of(sp.sources.WebDataset(folder))
     schema = {field.replace(".", "_"): MEMBERS[field][0] for field in (*early, late)}
-    source = sp.WebDataset(folder, schema=schema)
+    source = sp.sources.WebDataset(folder, schema=schema)
     found = rows_of(source)
     assert found.column_names == ["__key__", *schema]
     there = [row for row in rows if row]  # a key without members is no row
@@ -257,27 +257,27 @@ def test_a_rank_that_first_appears_late_is_refused_by_name_and_read_where_the_sc
     with pytest.raises(
         SourceError, match=rf"a is an array of shape \(.*\), and there is no column of shapes.*{WAY_OUT}"
     ):
-        rows_of(sp.Mds(folder))
+        rows_of(sp.sources.Mds(folder))
     inner = {"float16": "halffloat", "float32": "float"}.get(dtype, dtype)
     for kind in (inner, "double"):  # as it is, and as a type that holds its values
-        found = rows_of(sp.Mds(folder, schema={"a": ("list", kind), "a_shape": ("list", "int64")}))
+        found = rows_of(sp.sources.Mds(folder, schema={"a": ("list", kind), "a_shape": ("list", "int64")}))
         assert found["a"].to_pylist() == [each.ravel().tolist() for each in arrays]
         assert found["a_shape"].to_pylist() == [list(each.shape) for each in arrays]
     with pytest.raises(SourceError, match=r"there is no column of shapes.*\"a_shape\""):
-        rows_of(sp.Mds(folder, schema={"a": ("list", inner)}))
+        rows_of(sp.sources.Mds(folder, schema={"a": ("list", inner)}))
 
 
 def test_an_array_of_another_type_is_read_as_one_that_holds_it(tmp_path: Path) -> None:
     arrays = [np.arange(3, dtype=np.int32)] * (EARLY + 1) + [np.array([1 << 40])]
     write_shards(tmp_path, [([[array_bytes(each, says_type=True)] for each in arrays], {"a": "ndarray"}, [None])])
     with pytest.raises(SourceError, match=rf"is an array of int64, and the column is list<item: int32>\. .*{WAY_OUT}"):
-        rows_of(sp.Mds(tmp_path))
-    wide = rows_of(sp.Mds(tmp_path, schema={"a": ("list", "int64")}))
+        rows_of(sp.sources.Mds(tmp_path))
+    wide = rows_of(sp.sources.Mds(tmp_path, schema={"a": ("list", "int64")}))
     assert wide["a"].to_pylist() == [each.tolist() for each in arrays]
     with pytest.raises(SourceError, match=r"holds 1099511627776 .* and is int32"):
-        rows_of(sp.Mds(tmp_path, schema={"a": ("list", "int32")}))
+        rows_of(sp.sources.Mds(tmp_path, schema={"a": ("list", "int32")}))
     with pytest.raises(SourceError, match=r"holds 1 items, and is fixed_size_list"):
-        rows_of(sp.Mds(tmp_path, schema={"a": ("fixed_size_list", "int64", 3)}))
+        rows_of(sp.sources.Mds(tmp_path, schema={"a": ("fixed_size_list", "int64", 3)}))
 
 
 # ---- columns that some shards or files have
@@ -295,8 +295,8 @@ def test_columns_of_later_shards_are_refused_by_name_and_read_where_the_schema_s
         ],
     )
     with pytest.raises(SourceError, match=rf"shard\.00001\.mds has columns .*'b'.*{WAY_OUT}"):
-        rows_of(sp.Mds(tmp_path))
-    source = sp.Mds(tmp_path, schema={"b": "application/bytes-ref", "n": "int64", "t": "large_string"})
+        rows_of(sp.sources.Mds(tmp_path))
+    source = sp.sources.Mds(tmp_path, schema={"b": "application/bytes-ref", "n": "int64", "t": "large_string"})
     found = rows_of(source)
     assert found.select(["n", "t"]).to_pydict() == {"n": [1, 2], "t": ["x", "y"]}
     assert payload(found["b"].combine_chunks(), str(tmp_path)) == [None, b"bytes"]
@@ -308,18 +308,18 @@ def test_columns_of_later_shards_are_refused_by_name_and_read_where_the_schema_s
         ({"t": "timestamp[s]"}, "sample 0: t "),
     ):
         with pytest.raises(SourceError, match=message):
-            rows_of(sp.Mds(tmp_path, schema=schema))
+            rows_of(sp.sources.Mds(tmp_path, schema=schema))
 
 
 def test_fixed_arrays_keep_their_shape_under_a_schema(tmp_path: Path) -> None:
     one, other = np.arange(6, dtype=np.int32).tobytes(), np.arange(6, 12, dtype=np.int32).tobytes()
     write_shards(tmp_path, [([[one]], {"a": "ndarray:int32:2,3"}, [24]), ([[other]], {"a": "ndarray:int32:2,3"}, [24])])
-    found = rows_of(sp.Mds(tmp_path, schema={"a": ("fixed_size_list", "int32", 6)}))
+    found = rows_of(sp.sources.Mds(tmp_path, schema={"a": ("fixed_size_list", "int32", 6)}))
     assert found.schema.field("a").metadata[SHAPE] == b"2,3"
     write_shards(tmp_path, [([[one]], {"a": "ndarray:int32:2,3"}, [24]), ([[other]], {"a": "ndarray:int32:3,2"}, [24])])
     with pytest.raises(SourceError, match=r"arrays of 'a' have several shapes.*\"a_shape\""):
-        rows_of(sp.Mds(tmp_path, schema={"a": ("fixed_size_list", "int32", 6)}))
-    found = rows_of(sp.Mds(tmp_path, schema={"a": ("list", "int32"), "a_shape": ("list", "int64")}))
+        rows_of(sp.sources.Mds(tmp_path, schema={"a": ("fixed_size_list", "int32", 6)}))
+    found = rows_of(sp.sources.Mds(tmp_path, schema={"a": ("list", "int32"), "a_shape": ("list", "int64")}))
     assert found.to_pydict() == {"a": [list(range(6)), list(range(6, 12))], "a_shape": [[2, 3], [3, 2]]}
 
 
@@ -349,20 +349,20 @@ def test_a_column_that_some_csv_files_lack_is_refused_by_name_and_null_where_the
         (folder / f"{at}.csv").write_text(out.getvalue())
         rows += some
     with pytest.raises(SourceError, match=rf"has (no|a) column '[abcd]'.*{WAY_OUT}"):
-        rows_of(sp.Csv(folder))
+        rows_of(sp.sources.Csv(folder))
     there = sorted({name for names in headers for name in names})
-    found = rows_of(sp.Csv(folder, schema={name: kinds[name][0] for name in there}))
+    found = rows_of(sp.sources.Csv(folder, schema={name: kinds[name][0] for name in there}))
     assert found.to_pylist() == [{name: row.get(name) for name in there} for row in rows]
     with pytest.raises(SourceError, match=r"no file has a column 'gone'; .*0\.csv has .*Correct schema="):
-        rows_of(sp.Csv(folder, schema={"gone": "int64", **{name: kinds[name][0] for name in there}}))
+        rows_of(sp.sources.Csv(folder, schema={"gone": "int64", **{name: kinds[name][0] for name in there}}))
 
 
 def test_separated_values_of_mosaic_take_a_schema(tmp_path: Path) -> None:
     rows = [{"n": at, "zip": "0012"} for at in range(EARLY)] + [{"n": 2**64 - 1, "zip": "7"}]
     write_lines(tmp_path, "csv", {"n": "int", "zip": "int"}, rows)
     with pytest.raises(SourceError, match=rf"18446744073709551615.*{WAY_OUT}"):
-        rows_of(sp.Csv(tmp_path))
-    for source in (sp.Csv, sp.Mds):
+        rows_of(sp.sources.Csv(tmp_path))
+    for source in (sp.sources.Csv, sp.sources.Mds):
         found = rows_of(source(tmp_path, schema={"n": "uint64", "zip": "string"}))
         assert found.to_pydict() == {"n": [row["n"] for row in rows], "zip": [row["zip"] for row in rows]}
 
@@ -380,7 +380,7 @@ def test_types_are_read_as_jsonl_reads_them(tmp_path: Path) -> None:
         "m": pa.large_list(pa.struct([("x", pa.int8())])),
     }
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    wanted = rows_of(sp.Jsonl(tmp_path / "a.jsonl", schema=schema))
+    wanted = rows_of(sp.sources.Jsonl(tmp_path / "a.jsonl", schema=schema))
     for write in (as_tar, as_mds, as_lines_of_mosaic):
         (tmp_path / write.__name__).mkdir()
         source, prefix, _ = write(tmp_path / write.__name__, rows)
@@ -395,14 +395,14 @@ def test_a_registered_schema_is_taken_again_with_a_column_more(tmp_path: Path) -
     files: list[Member] = [(f"{at:03d}.jpg", b"x") for at in range(EARLY)]
     members(tmp_path / "0.tar", files)
     catalog = sp.connect(str(tmp_path / "catalog"))
-    catalog.register("tars", sp.WebDataset(tmp_path / "0.tar"), identity="__key__")
+    catalog.register("tars", sp.sources.WebDataset(tmp_path / "0.tar"), identity="__key__")
     members(tmp_path / "0.tar", [*files, ("9.jpg", b"y"), ("9.txt", b"late")])
     with pytest.raises(SourceError, match=rf"'txt', which is in none.*{WAY_OUT}"):
         catalog.refresh("tars")
     schema = pa.schema(
-        [rows_of(sp.WebDataset(tmp_path / "0.tar", columns=["jpg"])).schema.field("jpg"), ("txt", "string")]
+        [rows_of(sp.sources.WebDataset(tmp_path / "0.tar", columns=["jpg"])).schema.field("jpg"), ("txt", "string")]
     )
-    catalog.register("tars", sp.WebDataset(tmp_path / "0.tar", schema=schema), identity="__key__", replace=True)
+    catalog.register("tars", sp.sources.WebDataset(tmp_path / "0.tar", schema=schema), identity="__key__", replace=True)
     assert catalog.table("tars").to_arrow()["txt"].to_pylist() == [None] * EARLY + ["late"]
     [plan] = [catalog.table("tars").sample(order=sp.Sequential()).collate(batch_size=5, fields={"jpg": sp.List("jpg")})]
     with plan.to_numpy() as stream:
@@ -421,14 +421,14 @@ def test_a_registered_schema_is_taken_again_with_a_column_more(tmp_path: Path) -
     ],
 )
 def test_a_schema_that_cannot_be_meant_is_refused(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
-    for source in (sp.WebDataset, sp.Mds):
+    for source in (sp.sources.WebDataset, sp.sources.Mds):
         with pytest.raises(SourceError, match=message):
             source(tmp_path, **arguments)
 
 
 def test_a_schema_is_saved_and_sources_without_one_are_saved_as_before(tmp_path: Path) -> None:
     schema = {"jpg": "image/jpeg-ref", "many": ("list", "image/jpeg-ref"), "n": ("struct", ("a", ("list", "int64")))}
-    for source in (sp.WebDataset(tmp_path, schema=schema), sp.Mds(tmp_path, schema=schema)):
+    for source in (sp.sources.WebDataset(tmp_path, schema=schema), sp.sources.Mds(tmp_path, schema=schema)):
         assert source_from_json(json.loads(json.dumps(source_to_json(source)))) == source
         before = source_to_json(replace(source, schema=None))
         assert "schema" not in before
@@ -441,13 +441,13 @@ def test_the_laws_of_sources_hold_under_a_schema(tmp_path: Path) -> None:
     for at in range(3):
         members(tars / f"{at}.tar", [(f"{at}.jpg", b"x"), (f"{at}.txt", b"t")][: at + 1])
     columns = {"txt": "string", "jpg": "image/jpeg-ref"}
-    check_source(sp.WebDataset(tars, schema=columns), lambda: members(tars / "1.tar", [("1.txt", b"new")]))
+    check_source(sp.sources.WebDataset(tars, schema=columns), lambda: members(tars / "1.tar", [("1.txt", b"new")]))
     write_shards(
         shards, [([[b"1"]], {"m": "json"}, [None]), ([[b'{"a": 1}', b"b"]], {"m": "json", "b": "bytes"}, [None] * 2)]
     )
     again = [([[b"[2]"]], {"m": "json"}, [None]), ([[b'{"a": 1}', b"b"]], {"m": "json", "b": "bytes"}, [None] * 2)]
     columns = {"b": "application/bytes-ref", "m_a": "int8"}
-    check_source(sp.Mds(shards, schema=columns), lambda: write_shards(shards, again))
+    check_source(sp.sources.Mds(shards, schema=columns), lambda: write_shards(shards, again))
 
 
 def test_what_a_tar_holds_is_what_its_schema_says(tmp_path: Path) -> None:
@@ -463,13 +463,13 @@ def test_what_a_tar_holds_is_what_its_schema_says(tmp_path: Path) -> None:
         ({"__key__": "string"}, "which is there always"),
     ):
         with pytest.raises(SourceError, match=message):
-            rows_of(sp.WebDataset(tmp_path, schema=schema))
+            rows_of(sp.sources.WebDataset(tmp_path, schema=schema))
     found = rows_of(
-        sp.WebDataset(tmp_path, columns={"x": "txt", "m": "json"}, schema={"m_k": "int8", "x": "large_string"})
+        sp.sources.WebDataset(tmp_path, columns={"x": "txt", "m": "json"}, schema={"m_k": "int8", "x": "large_string"})
     )
     assert found.to_pydict() == {"__key__": ["0", "1"], "m_k": [1, None], "x": ["a", None]}
     with pytest.warns(sp.SpiralWarning, match=r"has a column of schema= \(tyop\).*0\.tar has jpg, txt, json_k"):
-        assert rows_of(sp.WebDataset(tmp_path, schema={"tyop": "string"}))["tyop"].null_count == 2
+        assert rows_of(sp.sources.WebDataset(tmp_path, schema={"tyop": "string"}))["tyop"].null_count == 2
 
 
 def test_the_command_says_and_takes_the_option(tmp_path: Path) -> None:

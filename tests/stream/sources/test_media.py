@@ -65,8 +65,8 @@ def copies(tmp_path: Path) -> dict[str, spiral.sources.Source]:
     pq.write_table(bare, tmp_path / "pyarrow.parquet")
     lance.write_dataset(bare, tmp_path / "rows.lance")
     return {
-        "hub": spiral.HuggingFace(str(tmp_path / "hub")),
-        "saved": spiral.HuggingFace(str(tmp_path / "saved")),
+        "hub": spiral.sources.HuggingFace(str(tmp_path / "hub")),
+        "saved": spiral.sources.HuggingFace(str(tmp_path / "saved")),
         **{name: spiral.Parquet(str(tmp_path / f"{name}.parquet")) for name in ("pandas", "polars", "pyarrow")},
         "lance": spiral.Lance(str(tmp_path / "rows.lance")),
         "arrow": spiral.Arrow(bare),

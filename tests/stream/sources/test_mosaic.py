@@ -43,11 +43,12 @@ def texts(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("folder", list(VALUES))
 def test_mds_reads_what_mosaic_reads(folder: str) -> None:
-    assert texts(rows_of(sp.Mds(DATA / folder)).to_pylist()) == texts(VALUES[folder])
+    assert texts(rows_of(sp.sources.Mds(DATA / folder)).to_pylist()) == texts(VALUES[folder])
 
 
 @pytest.mark.parametrize(
-    ("kind", "folder"), [*((sp.Jsonl, each) for each in JSON_FOLDERS), *((sp.Csv, each) for each in CSV_FOLDERS)]
+    ("kind", "folder"),
+    [*((sp.sources.Jsonl, each) for each in JSON_FOLDERS), *((sp.sources.Csv, each) for each in CSV_FOLDERS)],
 )
 def test_sources_of_lines_read_the_shards_by_their_index(kind: type, folder: str) -> None:
     assert texts(rows_of(kind(DATA / folder)).to_pylist()) == texts(VALUES[folder])
@@ -55,11 +56,16 @@ def test_sources_of_lines_read_the_shards_by_their_index(kind: type, folder: str
 
 @pytest.mark.parametrize("folder", list(VALUES))
 def test_auto_leads_there(folder: str) -> None:
-    assert source_at(str(DATA / folder)) == sp.Mds(DATA / folder)
+    assert source_at(str(DATA / folder)) == sp.sources.Mds(DATA / folder)
 
 
 def test_a_source_of_other_lines_says_what_reads_them() -> None:
-    for kind, folder in ((sp.Jsonl, "csv"), (sp.Csv, "json"), (sp.Jsonl, "mds-snappy"), (sp.Csv, "xsv")):
+    for kind, folder in (
+        (sp.sources.Jsonl, "csv"),
+        (sp.sources.Csv, "json"),
+        (sp.sources.Jsonl, "mds-snappy"),
+        (sp.sources.Csv, "xsv"),
+    ):
         with pytest.raises(SourceError, match=rf"lists shards of \w+\. Read them with Mds\('.*/{folder}'\)"):
             rows_of(kind(DATA / folder))
 
@@ -73,14 +79,14 @@ def test_a_shard_that_is_named_alone_is_refused_with_the_folder(how: str) -> Non
         "index": str(DATA / "csv" / "*"),
     }[how]
     with pytest.raises(SourceError, match=r"Give the folder alone: Csv\('.*/csv'\), or Mds\('.*/csv'\)"):
-        rows_of(sp.Csv(path))
+        rows_of(sp.sources.Csv(path))
 
 
 def test_what_an_index_says_is_not_said_again(copied: Wrote) -> None:
     for source in (
-        sp.Csv(DATA / "csv", delimiter=";"),
-        sp.Csv(DATA / "csv", column_names=["a"]),
-        sp.Jsonl(DATA / "json", references=["text"]),
+        sp.sources.Csv(DATA / "csv", delimiter=";"),
+        sp.sources.Csv(DATA / "csv", column_names=["a"]),
+        sp.sources.Jsonl(DATA / "json", references=["text"]),
     ):
         with pytest.raises(
             SourceError, match=r"= does not go with shards whose form .*index\.json says\. Leave it out"
@@ -91,16 +97,16 @@ def test_what_an_index_says_is_not_said_again(copied: Wrote) -> None:
     with pytest.raises(
         SourceError, match=r"more\.jsonl is none of the shards that .* lists\. Move it, or name it alone"
     ):
-        rows_of(sp.Jsonl(folder))
-    assert rows_of(sp.Jsonl(folder / "more.jsonl"))["id"].to_pylist() == [1]
+        rows_of(sp.sources.Jsonl(folder))
+    assert rows_of(sp.sources.Jsonl(folder / "more.jsonl"))["id"].to_pylist() == [1]
 
 
 def test_an_index_json_that_is_none_is_a_file_of_rows(tmp_path: Path) -> None:
     for name in ("index.json", "shard.00000.json"):
         (tmp_path / name).write_text('{"id": 1, "shards": []}\n')
-    assert len(rows_of(sp.Jsonl(tmp_path))) == 2
+    assert len(rows_of(sp.sources.Jsonl(tmp_path))) == 2
     (tmp_path / "a.csv").write_text("id\n5\n")
-    assert rows_of(sp.Csv(tmp_path))["id"].to_pylist() == [5]
+    assert rows_of(sp.sources.Csv(tmp_path))["id"].to_pylist() == [5]
 
 
 @pytest.fixture
@@ -118,7 +124,7 @@ def test_both_forms_of_a_shard_are_one(copied: Wrote) -> None:
         (folder / name).write_bytes(
             mds._uncompressed(name, memoryview((folder / f"{name}.gz").read_bytes()), "gz", size(folder, name))
         )
-    for kind in (sp.Jsonl, sp.Mds):
+    for kind in (sp.sources.Jsonl, sp.sources.Mds):
         assert texts(rows_of(kind(folder)).to_pylist()) == texts(VALUES["json-gz"])
 
 
@@ -131,17 +137,17 @@ def size(folder: Path, name: str) -> int:
 def test_folders_of_folders_follow_each_other(tmp_path: Path) -> None:
     for name in ("json", "json-br"):
         shutil.copytree(DATA / name, tmp_path / name)
-    for kind in (sp.Mds, sp.Jsonl):
+    for kind in (sp.sources.Mds, sp.sources.Jsonl):
         assert texts(rows_of(kind(tmp_path)).to_pylist()) == texts([*VALUES["json-br"], *VALUES["json"]])
 
 
 def test_columns_are_chosen_and_renamed() -> None:
     for folder in ("json", "csv-br"):
-        assert rows_of(sp.Mds(DATA / folder, columns=["zip", "id"])).schema.names == ["id", "zip"]
-        found = rows_of(sp.Mds(DATA / folder, columns={"caption": "text"}))
+        assert rows_of(sp.sources.Mds(DATA / folder, columns=["zip", "id"])).schema.names == ["id", "zip"]
+        found = rows_of(sp.sources.Mds(DATA / folder, columns={"caption": "text"}))
         assert found.to_pydict() == {"caption": [each["text"] for each in VALUES[folder]]}
         with pytest.raises(SourceError, match=r"'nothing' is no column of the folder; it has id, text, x, zip"):
-            rows_of(sp.Mds(DATA / folder, columns=["nothing"]))
+            rows_of(sp.sources.Mds(DATA / folder, columns=["nothing"]))
 
 
 # ---- what differs is refused
@@ -164,7 +170,7 @@ def test_no_flipped_bit_passes_a_hash(
     with pytest.raises(
         SourceError, match=rf"{path.name}: its (sha1|blake2b) is .*Write the folder again, or fetch it again"
     ):
-        rows_of(sp.Mds(copy))
+        rows_of(sp.sources.Mds(copy))
 
 
 LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
@@ -193,7 +199,7 @@ def test_an_index_that_lies_is_named(tmp_path: Path, lie: str) -> None:
         tmp_path, "tsv", {"id": "int", "note": "str"}, [{"id": k, "note": "x"} for k in range(15)], change=change
     )
     with pytest.raises(SourceError, match=message):
-        rows_of(sp.Csv(tmp_path))
+        rows_of(sp.sources.Csv(tmp_path))
 
 
 def test_data_that_contradict_their_offsets_are_named(tmp_path: Path) -> None:
@@ -202,12 +208,12 @@ def test_data_that_contradict_their_offsets_are_named(tmp_path: Path) -> None:
     path = tmp_path / "shard.00000.csv"
     path.write_bytes(path.read_bytes().replace(b"2,abc\n3", b"2,abc;3"))
     with pytest.raises(SourceError, match=r"sample 2 does not end with .*Write the folder again"):
-        rows_of(sp.Mds(tmp_path))
+        rows_of(sp.sources.Mds(tmp_path))
     path.write_bytes(path.read_bytes().replace(b"2,abc;3", b"2,a,c\n3"))
     with pytest.raises(SourceError, match="sample 2: id is one of 3 values of a line, and the index names 2 columns"):
-        rows_of(sp.Csv(tmp_path))
+        rows_of(sp.sources.Csv(tmp_path))
     left: list[str] = []
-    assert rows_of(sp.Csv(tmp_path, on_error="skip"), left)["id"].to_pylist() == [0, 1, 3, 4]
+    assert rows_of(sp.sources.Csv(tmp_path, on_error="skip"), left)["id"].to_pylist() == [0, 1, 3, 4]
     assert len(left) == 1
 
 
@@ -224,7 +230,7 @@ def test_hashes_are_compared_when_a_shard_is_registered_and_never_again(
     monkeypatch.setattr(mds, "need_hashes", counted)
     catalog = sp.connect(str(tmp_path / "catalog"))
     shutil.copytree(DATA / "json-zstd", tmp_path / "shards")
-    catalog.register("shards", sp.Jsonl(tmp_path / "shards"), identity="id")
+    catalog.register("shards", sp.sources.Jsonl(tmp_path / "shards"), identity="id")
     first = list(compared)
     assert len(set(first)) == 12  # data and meta, raw and packed, of three shards
     assert len(first) == 24  # the look at the columns reads up to four shards
@@ -327,7 +333,7 @@ def test_drawn_shards_are_read_bit_for_bit(
         hashes=("sha1", "xxh64"),
     )
 
-    found = rows_of(sp.Mds(folder))
+    found = rows_of(sp.sources.Mds(folder))
 
     assert texts(found.to_pylist()) == texts([{name.replace(".", "_"): row[name] for name in columns} for row in rows])
     assert found.schema.types == [pa.int64(), pa.utf8(), pa.float64(), pa.utf8()]
@@ -337,33 +343,39 @@ def test_drawn_shards_are_read_bit_for_bit(
 def test_whole_numbers_above_int64_keep_their_digits(tmp_path: Path, form: str) -> None:
     numbers = [3, (1 << 64) - 1, 1 << 63]
     write_lines(tmp_path, form, {"n": "int"}, [{"n": each} for each in numbers])
-    assert rows_of(sp.Mds(tmp_path))["n"].to_pylist() == numbers
+    assert rows_of(sp.sources.Mds(tmp_path))["n"].to_pylist() == numbers
     write_lines(tmp_path, form, {"n": "int"}, [{"n": each} for each in (1, 1 << 64)])
     with pytest.raises(SourceError, match=r"18446744073709551616"):
-        rows_of(sp.Mds(tmp_path))
+        rows_of(sp.sources.Mds(tmp_path))
 
 
 @pytest.mark.parametrize("form", ["json", "tsv"])
 def test_two_columns_that_would_be_called_alike_are_told_apart(tmp_path: Path, form: str) -> None:
     write_lines(tmp_path, form, {"a.b": "int", "a_b": "str"}, [{"a.b": k, "a_b": f"t{k}"} for k in range(3)])
     with pytest.raises(SourceError, match=r"two columns would be called 'a_b'\. Name them"):
-        rows_of(sp.Mds(tmp_path))
-    found = rows_of(sp.Mds(tmp_path, columns={"number": "a.b", "text": "a_b"}))
+        rows_of(sp.sources.Mds(tmp_path))
+    found = rows_of(sp.sources.Mds(tmp_path, columns={"number": "a.b", "text": "a_b"}))
     assert found.to_pydict() == {"number": [0, 1, 2], "text": ["t0", "t1", "t2"]}
 
 
 def test_truth_values_that_json_calls_int_stay_truth_values(tmp_path: Path) -> None:
     write_lines(tmp_path, "json", {"ok": "int", "s": "str"}, [{"ok": k > 1, "s": "x"} for k in range(4)])
-    assert rows_of(sp.Mds(tmp_path))["ok"].to_pylist() == [False, False, True, True]
+    assert rows_of(sp.sources.Mds(tmp_path))["ok"].to_pylist() == [False, False, True, True]
 
 
 def test_a_shard_without_samples_has_the_columns_of_the_index(tmp_path: Path) -> None:
     write_lines(tmp_path, "json", {"n": "int", "s": "str"}, [])
-    assert rows_of(sp.Mds(tmp_path)).schema.types == [pa.int64(), pa.utf8()]
+    assert rows_of(sp.sources.Mds(tmp_path)).schema.types == [pa.int64(), pa.utf8()]
 
 
 @pytest.mark.parametrize(
-    ("kind", "folder"), [(sp.Jsonl, "json"), (sp.Csv, "csv-zstd"), (sp.Mds, "xsv"), (sp.Jsonl, "json-snappy")]
+    ("kind", "folder"),
+    [
+        (sp.sources.Jsonl, "json"),
+        (sp.sources.Csv, "csv-zstd"),
+        (sp.sources.Mds, "xsv"),
+        (sp.sources.Jsonl, "json-snappy"),
+    ],
 )
 def test_shards_on_a_store_have_the_rows_of_local_ones(kind: type, folder: str, tmp_path: Path, bucket: str) -> None:
     put_all(DATA / folder, f"{bucket}/{folder}")
@@ -373,7 +385,7 @@ def test_shards_on_a_store_have_the_rows_of_local_ones(kind: type, folder: str, 
     assert repr(rows_in(catalog, "remote")) == repr(rows_in(catalog, "local"))
     assert len(rows_in(catalog, "remote")) == len(VALUES[folder])
     with pytest.raises(SourceError, match=r"Give the folder alone"):
-        sp.Csv(f"{bucket}/{folder}/shard.00000.{folder.partition('-')[0]}*").import_units()
+        sp.sources.Csv(f"{bucket}/{folder}/shard.00000.{folder.partition('-')[0]}*").import_units()
 
 
 def test_a_file_that_is_called_like_a_shard_is_read_where_no_index_can_be_looked_at(
@@ -387,6 +399,6 @@ def test_a_file_that_is_called_like_a_shard_is_read_where_no_index_can_be_looked
         store.put(key, b"id,s\n1,x\n")
         proxy.set(denied="index.json")
         catalog = sp.connect(str(tmp_path / "catalog"))
-        catalog.register("a", sp.Csv(f"{uri}/a/shard.00000.csv"), identity="id")
+        catalog.register("a", sp.sources.Csv(f"{uri}/a/shard.00000.csv"), identity="id")
         assert catalog.table("a").to_arrow()["s"].to_pylist() == ["x"]
         use_storage("denied", prefix=uri)

@@ -97,7 +97,7 @@ PROGRAM = """
     assert catalog.tables() == ["t"]
     try:
         print(catalog.table("t").to_arrow()["n"].to_pylist())
-    except sp.CatalogError as error:
+    except sp.errors.CatalogError as error:
         print(error)
     print("tests.stream.sources.test_own" in sys.modules, "countdown_plugin" in sys.modules)
 """

@@ -66,7 +66,7 @@ def test_parquet_on_s3_streams_like_local_files(table: pa.Table, tmp_path: Path,
     some = sp.col("label_id") < 2
     ids = [catalog.table(name).filter(some).project("sample_id", "half").to_arrow() for name in ("local", "folder")]
     assert ids[0].equals(ids[1])
-    with pytest.raises(sp.SourceError, match=r"there is no \*\.parquet at or below"):
+    with pytest.raises(sp.errors.SourceError, match=r"there is no \*\.parquet at or below"):
         catalog.register("none", sp.Parquet(f"{bucket}/pre fi"))
 
 
@@ -89,9 +89,9 @@ def test_a_parquet_object_that_is_exchanged_is_named(
         if kept:  # its bytes of the registration are on the node
             assert len(list(each)) == 5
         else:
-            with pytest.raises(sp.SourceError, match=r"a\.parquet changed while it is being read"):
+            with pytest.raises(sp.errors.SourceError, match=r"a\.parquet changed while it is being read"):
                 list(each)
-    with pytest.raises(sp.SourceError, match="since registration"), plan.to_numpy() as stream:
+    with pytest.raises(sp.errors.SourceError, match="since registration"), plan.to_numpy() as stream:
         list(stream)
 
 
@@ -104,7 +104,7 @@ def test_vortex_on_s3_streams_like_local_files(table: pa.Table, tmp_path: Path, 
     catalog = sp.connect(str(tmp_path / "catalog"))
     found = {}
     for name, path in {"local": str(tmp_path / "files"), "remote": f"{bucket}/pre fix"}.items():
-        source = sp.Vortex(path, base=str(tmp_path))
+        source = sp.sources.Vortex(path, base=str(tmp_path))
         catalog.register(name, source, identity="sample_id", semantic={"image_ref": "image/jpeg-ref"})
         found[name] = facts(catalog, name)
     need_same(found["remote"], found["local"])
@@ -122,7 +122,7 @@ def test_a_vortex_object_that_is_exchanged_or_cut_or_gone_is_named(
     vortex.io.write(table, str(file))
     store, key = store_of(uri)
     store.put(key, file.read_bytes())
-    with sp.Vortex(uri).open() as reader:
+    with sp.sources.Vortex(uri).open() as reader:
         vortex.io.write(table.slice(0, 95), str(file))
         store.put(key, file.read_bytes())
         with pytest.raises(SourceError, match=r"a\.vortex changed while it is being read"):
@@ -132,7 +132,7 @@ def test_a_vortex_object_that_is_exchanged_or_cut_or_gone_is_named(
             list(reader.scan(["image_ref"]))
     store.put(key, file.read_bytes()[:-100])
     with pytest.raises(SourceError, match=r"Vortex file s3://.*a\.vortex: .*Check that the file is whole"):
-        sp.Vortex(uri).open()
+        sp.sources.Vortex(uri).open()
 
 
 def test_lance_on_s3_streams_like_a_local_dataset(table: pa.Table, tmp_path: Path, bucket: str) -> None:
@@ -164,7 +164,7 @@ def test_no_secret_is_kept_or_shown_anywhere(
             catalog.register(name, sp.Lance(f"{bucket}/{name}.lance"))
         said.append(str(caught.value))
     for uri in (f"https://me:{stores.SECRET}@host/a", f"https://host/a.parquet?sig={stores.SECRET}"):
-        with pytest.raises(sp.SourceError):
+        with pytest.raises(sp.errors.SourceError):
             sp.Parquet(uri)
     kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert kept
@@ -191,7 +191,7 @@ def test_text_tables_on_s3_import_like_local_files(kind: str, tmp_path: Path, bu
             (tmp_path / "files" / f"{part}.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     put_all(tmp_path / "files", f"{bucket}/texts")
     catalog = sp.connect(str(tmp_path / "catalog"))
-    source = sp.Csv if kind == "csv" else sp.Jsonl
+    source = sp.sources.Csv if kind == "csv" else sp.sources.Jsonl
     for name, path in (("local", str(tmp_path / "files")), ("remote", f"{bucket}/texts")):
         catalog.register(name, source(path), identity=sp.RowIdentity())
     assert rows_of(catalog, "remote") == rows_of(catalog, "local")
@@ -212,8 +212,8 @@ def test_tars_on_s3_stream_like_local_tars(packed: bool, table: pa.Table, tmp_pa
     catalog = sp.connect(str(tmp_path / "catalog"))
     found = {}
     for name, path in (("local", str(tmp_path / "tars")), ("remote", f"{bucket}/tars")):
-        catalog.register(name, sp.WebDataset(path), identity=sp.RowIdentity())
-        image = sp.Stack("jpg", decode="jpeg", transforms=[sp.Resize(16), sp.CenterCrop(16)])
+        catalog.register(name, sp.sources.WebDataset(path), identity=sp.RowIdentity())
+        image = sp.Stack("jpg", decode="jpeg", transforms=[sp.transforms.Resize(16), sp.transforms.CenterCrop(16)])
         plan = (
             catalog.table(name)
             .sample(order=sp.Sequential())
@@ -241,7 +241,9 @@ def test_sidecars_of_tars_on_s3_stream_like_local_ones(table: pa.Table, tmp_path
     found = {}
     sidecars = {"mask": ("/images/", "/masks/")}
     for name, path in (("local", str(tmp_path / "set")), ("remote", f"{bucket}/set")):
-        catalog.register(name, sp.WebDataset(f"{path}/images/*.tar", sidecars=sidecars), identity=sp.RowIdentity())
+        catalog.register(
+            name, sp.sources.WebDataset(f"{path}/images/*.tar", sidecars=sidecars), identity=sp.RowIdentity()
+        )
         found[name] = rows_of(catalog, name)
         fields = {each: sp.List(each) for each in ("jpg", "mask_png", "cls")}
         with (
@@ -255,6 +257,6 @@ def test_sidecars_of_tars_on_s3_stream_like_local_ones(table: pa.Table, tmp_path
         ("/images/", "/none/"): "would be .*there is no such object",
         (bucket, f"{bucket}2"): "lie in different buckets",
     }.items():
-        source = sp.WebDataset(f"{bucket}/set/images/*.tar", sidecars={"mask": pair})
-        with pytest.raises(sp.SourceError, match=wrong):
+        source = sp.sources.WebDataset(f"{bucket}/set/images/*.tar", sidecars={"mask": pair})
+        with pytest.raises(sp.errors.SourceError, match=wrong):
             catalog.register("none", source, identity=sp.RowIdentity())

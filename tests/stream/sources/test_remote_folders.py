@@ -85,7 +85,7 @@ def test_an_image_folder_on_s3_is_listed_once_and_streams_like_a_local_one(tmp_p
         said[name] = [str(each.message).replace(path.rstrip("/"), "").replace(name, "") for each in told]
         assert not counts["stat"] + counts["_get"]
         assert counts["list"] == (name == "remote")
-        field = {"decode": "jpeg", "transforms": [sp.Resize(16), sp.CenterCrop(16)]}
+        field = {"decode": "jpeg", "transforms": [sp.transforms.Resize(16), sp.transforms.CenterCrop(16)]}
         found[name] = rows_of(catalog, name), streamed(catalog, name, column="image_ref", **field)
     assert said["remote"] == said["local"] != []
     assert found["remote"][0] == found["local"][0]
@@ -97,11 +97,11 @@ def test_an_image_folder_on_s3_is_listed_once_and_streams_like_a_local_one(tmp_p
     assert (again.sound, again.compared, again.bytes) == (True, 5, catalog.verify("local").bytes)
     store, key = store_of(f"{bucket}/images/dog/1.jpg")
     store.put(key, jpeg(99))
-    with pytest.raises(sp.SourceError, match=r"dog.* changed|changed since registration"):
+    with pytest.raises(sp.errors.SourceError, match=r"dog.* changed|changed since registration"):
         streamed(catalog, "remote", column="image_ref", **field)
     catalog.refresh("remote")
     assert len(streamed(catalog, "remote", column="image_ref", **field)) == 2
-    with pytest.raises(sp.SourceError, match="nothing lies below"):
+    with pytest.raises(sp.errors.SourceError, match="nothing lies below"):
         catalog.register("none", sp.ImageFolder(f"{bucket}/image"))
 
 
@@ -113,7 +113,7 @@ def test_a_video_folder_on_s3_streams_like_a_local_one(tmp_path: Path, bucket: s
     catalog = sp.connect(str(tmp_path / "catalog"))
     found = {}
     for name, path in (("local", str(tmp_path / "videos")), ("remote", f"{bucket}/videos")):
-        catalog.register(name, sp.VideoFolder(path), identity="sample_id")
+        catalog.register(name, sp.sources.VideoFolder(path), identity="sample_id")
         found[name] = streamed(catalog, name, column="clip_ref", decode="h264", sequence_length=4, crop=48)
     need_same(found["remote"], found["local"])
 
@@ -128,9 +128,9 @@ def test_text_files_on_s3_import_like_local_ones(pattern: str, tmp_path: Path, b
     catalog = sp.connect(str(tmp_path / "catalog"))
     for name, path in (("local", str(tmp_path / "texts")), ("remote", f"{bucket}/texts")):
         with counting() as counts:
-            catalog.register(name, sp.TextFiles(path, pattern=pattern), identity=sp.RowIdentity())
+            catalog.register(name, sp.sources.TextFiles(path, pattern=pattern), identity=sp.RowIdentity())
     assert counts["list"] == 1
     assert not counts["stat"]
     assert rows_of(catalog, "remote") == rows_of(catalog, "local") != []
-    with pytest.raises(sp.SourceError, match=r"matches 'z\*'; there is"):
-        catalog.register("none", sp.TextFiles(f"{bucket}/texts", pattern="z*"))
+    with pytest.raises(sp.errors.SourceError, match=r"matches 'z\*'; there is"):
+        catalog.register("none", sp.sources.TextFiles(f"{bucket}/texts", pattern="z*"))

@@ -45,7 +45,7 @@ def test_shards_on_s3_have_the_rows_of_local_ones(folder: str, tmp_path: Path, b
     catalog = sp.connect(str(tmp_path / "catalog"))
     for name, path in (("local", str(DATA / folder)), ("remote", f"{bucket}/{folder}/")):
         arrays = {"tokens": "int64"} if folder == "raw" else {}
-        catalog.register(name, sp.Mds(path, arrays=arrays), identity=sp.RowIdentity())
+        catalog.register(name, sp.sources.Mds(path, arrays=arrays), identity=sp.RowIdentity())
     remote, local = rows_of(catalog, "remote"), rows_of(catalog, "local")
     assert (without_digests(remote) != remote) == (folder != "zstd")  # payload that stays on the store is compared
     assert without_digests(remote) == local != []
@@ -58,11 +58,11 @@ def test_batches_are_those_of_local_shards_and_a_shard_that_changes_is_named(
     put_all(DATA / "raw", f"{bucket}/raw")
     catalog = sp.connect(str(tmp_path / "catalog"))
     for name, path in (("local", str(DATA / "raw")), ("remote", f"{bucket}/raw")):
-        catalog.register(name, sp.Mds(path), identity="str_int")
+        catalog.register(name, sp.sources.Mds(path), identity="str_int")
     assert batches(catalog, "remote") == batches(catalog, "local") != []
     store, key = store_of(f"{bucket}/raw/shard.00001.mds")
     store.put(key, (DATA / "raw" / "shard.00001.mds").read_bytes()[::-1])
-    with pytest.raises(sp.SourceError, match=r"shard\.00001\.mds changed since registration"):
+    with pytest.raises(sp.errors.SourceError, match=r"shard\.00001\.mds changed since registration"):
         batches(catalog, "remote")
 
 
@@ -71,17 +71,17 @@ def test_what_an_index_lists_and_is_not_there_is_named(tmp_path: Path, bucket: s
     (tmp_path / "raw" / "shard.00001.mds").unlink()
     put_all(tmp_path / "raw", f"{bucket}/raw")
     catalog = sp.connect(str(tmp_path / "catalog"))
-    with pytest.raises(sp.SourceError, match=r"index\.json lists shard\.00001\.mds, which is not there"):
-        catalog.register("mds", sp.Mds(f"{bucket}/raw"))
+    with pytest.raises(sp.errors.SourceError, match=r"index\.json lists shard\.00001\.mds, which is not there"):
+        catalog.register("mds", sp.sources.Mds(f"{bucket}/raw"))
     said = json.loads((tmp_path / "raw" / "index.json").read_text())
     said["shards"][0]["raw_data"]["bytes"] += 1
     store, key = store_of(f"{bucket}/raw/index.json")
     store.put(key, json.dumps(said).encode())
-    with pytest.raises(sp.SourceError, match=r"shard\.00000\.mds has .* bytes, and the index says"):
-        catalog.register("mds", sp.Mds(f"{bucket}/raw"))
+    with pytest.raises(sp.errors.SourceError, match=r"shard\.00000\.mds has .* bytes, and the index says"):
+        catalog.register("mds", sp.sources.Mds(f"{bucket}/raw"))
     store.put(key.replace("raw/index.json", "other/a.bin"), b"1")
-    with pytest.raises(sp.SourceError, match=r"there is no index\.json below"):
-        catalog.register("mds", sp.Mds(f"{bucket}/other"))
+    with pytest.raises(sp.errors.SourceError, match=r"there is no index\.json below"):
+        catalog.register("mds", sp.sources.Mds(f"{bucket}/other"))
 
 
 # ---- bits that flip on the way
@@ -111,7 +111,7 @@ def behind(proxy: FaultProxy, s3_endpoint: str, tmp_path: Path) -> Iterator[tupl
     put_all(tmp_path / "mds", f"{uri}/mds")
     catalog = sp.connect(str(tmp_path / "catalog"))
     for name, path in (("local", str(tmp_path / "mds")), ("far", f"{uri}/mds")):
-        catalog.register(name, sp.Mds(path), identity="n")
+        catalog.register(name, sp.sources.Mds(path), identity="n")
     yield catalog, proxy
     proxy.set()
     use_storage("flipping", prefix=uri)
@@ -134,7 +134,7 @@ def right_or_named(catalog: sp.Catalog, epoch: int = 0) -> tuple[list[dict[str, 
     """The batches, or what the error says, which names the digest."""
     try:
         return payload_of(catalog, "far", epoch), ""
-    except sp.SourceError as error:
+    except sp.errors.SourceError as error:
         said = str(error)
     assert re.search(r"shard\.00000\.mds: the xxh3_64 of the bytes is .*, and the reference says", said)
     return None, said

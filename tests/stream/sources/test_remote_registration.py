@@ -78,10 +78,10 @@ def test_tars_of_a_folder_cost_one_read_and_one_look_each(
 ) -> None:
     put_tars(far)
     catalog, most = sp.connect(str(tmp_path / "catalog")), 16  # tars that the columns are taken from
-    of_folder = asked(proxy, catalog, "folder", sp.WebDataset(f"{far}/tars"))
+    of_folder = asked(proxy, catalog, "folder", sp.sources.WebDataset(f"{far}/tars"))
     # a list, columns, rows; a look whether lists are right, one at the folder itself, and the pins of the tars
     assert of_folder == {"GET": 1 + most + TARS, "HEAD": 2 + TARS}
-    by_name = asked(proxy, catalog, "names", sp.WebDataset(f"{far}/tars/{{000..{TARS - 1:03}}}.tar"))
+    by_name = asked(proxy, catalog, "names", sp.sources.WebDataset(f"{far}/tars/{{000..{TARS - 1:03}}}.tar"))
     assert by_name == {"GET": most, "HEAD": 2 * TARS}  # the same files: their rows are kept already
     proxy.set()
     catalog.refresh("folder")
@@ -99,7 +99,7 @@ def test_text_tables_cost_one_read_each(far: str, proxy: FaultProxy, tmp_path: P
         store_of(far)[0].put(f"csv/{at:02}.csv", b"n,text\n%d,a\n" % at)
         store_of(far)[0].put(f"jsonl/{at:02}.jsonl", b'{"n": %d}\n' % at)
     catalog = sp.connect(str(tmp_path / "catalog"))
-    for name, source in (("csv", sp.Csv(f"{far}/csv")), ("jsonl", sp.Jsonl(f"{far}/jsonl"))):
+    for name, source in (("csv", sp.sources.Csv(f"{far}/csv")), ("jsonl", sp.sources.Jsonl(f"{far}/jsonl"))):
         assert asked(proxy, catalog, name, source) == {"GET": 1 + 16 + 20, "HEAD": 2}
         assert [row["n"] for row in rows_of(catalog, name)] == list(range(20))
 
@@ -109,7 +109,7 @@ def test_mds_shards_cost_one_read_each_and_their_index_one(far: str, proxy: Faul
     shards = len([*(MDS / "streams").rglob("*.mds*")])
     indexes = len([*(MDS / "streams").rglob("index.json")])
     catalog = sp.connect(str(tmp_path / "catalog"))
-    counts = asked(proxy, catalog, "mds", sp.Mds(f"{far}/mds"))
+    counts = asked(proxy, catalog, "mds", sp.sources.Mds(f"{far}/mds"))
     assert counts["GET"] <= 1 + indexes + 2 * shards  # a list; what columns of JSON hold is seen in some shards
     assert counts["HEAD"] <= shards  # the pins of those whose payload stays there
 
@@ -134,7 +134,7 @@ def test_several_files_are_read_at_a_time(
 
     monkeypatch.setattr(Objects, "read", reading)
     catalog = sp.connect(str(tmp_path / "catalog"))
-    source = sp.WebDataset(f"{bucket}/tars") if kind == "tar" else sp.Csv(f"{bucket}/csv")
+    source = sp.sources.WebDataset(f"{bucket}/tars") if kind == "tar" else sp.sources.Csv(f"{bucket}/csv")
     catalog.register("rows", source, identity=sp.RowIdentity())
     assert names == {"spiral-import", "spiral-columns"}
 
@@ -151,15 +151,15 @@ def test_many_small_tables_have_the_rows_of_local_ones_and_refuse_the_same(
     catalog = sp.connect(str(tmp_path / "catalog"))
     refused = {}
     for name, path in (("local", str(tmp_path / "files")), ("remote", f"{bucket}/files")):
-        source = sp.Csv(path, schema={"n": "int64", "m": "int64"}, on_error="skip")
+        source = sp.sources.Csv(path, schema={"n": "int64", "m": "int64"}, on_error="skip")
         with pytest.warns(sp.SpiralWarning, match="10 rows could not be read"):
             catalog.register(name, source, identity=sp.RowIdentity())
         refused[name] = catalog.refused(name).to_pylist()
     assert refused["remote"] == refused["local"]
     assert len(refused["local"]) == 10
     assert rows_of(catalog, "remote") == rows_of(catalog, "local")
-    with pytest.raises(sp.SourceError, match=r"03\.csv\.gz, line 2: column 'n' holds 'x'"):
-        catalog.register("strict", sp.Csv(f"{bucket}/files", schema={"n": "int64"}), identity=sp.RowIdentity())
+    with pytest.raises(sp.errors.SourceError, match=r"03\.csv\.gz, line 2: column 'n' holds 'x'"):
+        catalog.register("strict", sp.sources.Csv(f"{bucket}/files", schema={"n": "int64"}), identity=sp.RowIdentity())
 
 
 def test_a_tar_is_read_in_few_requests_and_large_members_are_passed_over(
@@ -194,26 +194,26 @@ def test_a_store_whose_lists_say_other_etags_is_looked_at(tmp_path: Path, monkey
     uri, found = f"memory://{tmp_path.name}", Memory.list
     for at in range(3):
         store_of(uri)[0].put(f"csv/{at}.csv", b"n\n%d\n" % at)
-    right = {unit.name: unit.seen for unit in sp.Csv(f"{uri}/csv/{{0..2}}.csv").import_units()}
+    right = {unit.name: unit.seen for unit in sp.sources.Csv(f"{uri}/csv/{{0..2}}.csv").import_units()}
 
     def listing(store: Memory, prefix: str) -> Iterator[tuple[str, Facts]]:
         for key, facts in found(store, prefix):
             yield key, Facts(facts.size, f"{facts.etag}-listed")
 
     monkeypatch.setattr(Memory, "list", listing)
-    units = sp.Csv(f"{uri}/csv").import_units()
+    units = sp.sources.Csv(f"{uri}/csv").import_units()
     assert {unit.name: unit.seen for unit in units} == right
     catalog = sp.connect(str(tmp_path / "catalog"))
-    catalog.register("rows", sp.Csv(f"{uri}/csv"), identity=sp.RowIdentity())
+    catalog.register("rows", sp.sources.Csv(f"{uri}/csv"), identity=sp.RowIdentity())
     assert catalog.table("rows").to_arrow().num_rows == 3
 
 
 def test_an_object_that_changes_after_it_was_listed_is_named(bucket: str) -> None:
     store = store_of(bucket)[0]
     store.put("a.tar", tar_of({"1.bin": b"one", "2.bin": b"two"}))
-    source = sp.WebDataset(f"{bucket}/a.tar")
+    source = sp.sources.WebDataset(f"{bucket}/a.tar")
     [unit] = source.import_units()
     schema = source.import_schema([unit])
     store.put("a.tar", tar_of({"1.bin": b"one", "2.bin": b"six"}))
-    with pytest.raises(sp.SourceError, match=r"a\.tar changed while it is being read"):
+    with pytest.raises(sp.errors.SourceError, match=r"a\.tar changed while it is being read"):
         list(source.import_rows(unit, schema, Refused(unit)))

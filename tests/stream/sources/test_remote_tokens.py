@@ -47,7 +47,7 @@ def test_token_files_on_s3_give_the_batches_of_local_files(
     put_all(tmp_path / "ids", f"{bucket}/ids")
     catalog = sp.connect(str(tmp_path / "catalog"))
     for name, path in (("local", str(tmp_path / "ids")), ("remote", f"{bucket}/ids")):
-        catalog.register(name, sp.Tokens(path, **WAYS[way]), identity=sp.RowIdentity())
+        catalog.register(name, sp.sources.Tokens(path, **WAYS[way]), identity=sp.RowIdentity())
     assert rows_of(catalog, "remote") == rows_of(catalog, "local") != []
     need_same(batches(catalog, "remote"), batches(catalog, "local"))
 
@@ -56,7 +56,7 @@ def test_token_files_on_s3_give_the_batches_of_local_files(
     data[-1] ^= 1
     store.put(key, data)
     monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "other"))  # the first has a copy of what was registered
-    with pytest.raises(sp.SourceError, match=r"ids/1\.\w+ changed since registration"):
+    with pytest.raises(sp.errors.SourceError, match=r"ids/1\.\w+ changed since registration"):
         batches(catalog, "remote")
     catalog.refresh("remote")
     assert len(batches(catalog, "remote")) == len(batches(catalog, "local"))

@@ -77,7 +77,12 @@ def test_tables_have_the_rows_of_local_ones(place: str, tmp_path: Path) -> None:
     for name in ("a.parquet", "a.csv", "tars/0.tar"):
         store.put(name, (tmp_path / name).read_bytes())
     catalog = sp.connect(str(tmp_path / "catalog"))
-    for name, kind in (("a.parquet", sp.Parquet), ("a.csv", sp.Csv), ("tars", sp.WebDataset), ("a.lance", sp.Lance)):
+    for name, kind in (
+        ("a.parquet", sp.Parquet),
+        ("a.csv", sp.sources.Csv),
+        ("tars", sp.sources.WebDataset),
+        ("a.lance", sp.Lance),
+    ):
         found = []
         for at, where in enumerate((str(tmp_path), place)):
             catalog.register(f"{kind.__name__}{at}", kind(f"{where}/{name}"), identity=sp.RowIdentity())

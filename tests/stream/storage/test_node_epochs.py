@@ -50,7 +50,7 @@ def far(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             store_of(prefix)[0].put(f"tars/{path.name}", path.read_bytes())
         catalog = sp.connect(str(folder / "catalog"))
         for name, place in (("local", str(folder / "tars")), ("far", f"{prefix}/tars")):
-            catalog.register(name, sp.WebDataset(place), identity=sp.RowIdentity())
+            catalog.register(name, sp.sources.WebDataset(place), identity=sp.RowIdentity())
         digest, thrice = (digest_of(plan_of(catalog, "local"), epochs)[0] for epochs in (1, 3))
         yield Far(str(folder / "catalog"), prefix, size, digest, thrice, proxy, stores.options(proxy.address))
         use_storage("far", prefix=prefix)

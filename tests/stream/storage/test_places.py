@@ -81,7 +81,7 @@ def test_a_slip_in_the_name_of_an_option_is_refused_for_lance_and_for_objects(
         with pytest.raises(SourceError, match=f"no store has option {given} of its profile. Write {right}"):
             look()
     with pytest.raises(SourceError, match=f"Write {right}"):
-        sp.Writer(f"{bucket}/a.lance", pa.schema([("a", pa.int64())]))
+        sp.sources.Writer(f"{bucket}/a.lance", pa.schema([("a", pa.int64())]))
     with pytest.raises(SourceError, match=rf"use_storage\('slip'\): .*{given}.*Write {right}"):
         use_storage("slip", prefix=f"{bucket}/a.lance", **{given: "1"})
 

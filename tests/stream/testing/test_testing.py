@@ -185,7 +185,9 @@ def test_packing_keeps_the_law_of_formations(
 ) -> None:
     values = np.array(lengths, dtype=np.int64)
     chapter = testing.ChapterSamples(values, np.zeros(len(values), np.int32))
-    policy = sp.Packed(16, strategy, None, window_size, "split" if strategy == "concat_and_split" else overlong)
+    policy = sp.batching.Packed(
+        16, strategy, None, window_size, "split" if strategy == "concat_and_split" else overlong
+    )
 
     testing.check_formation(policy, chapter, chapter.setting(batch_size=3))
 

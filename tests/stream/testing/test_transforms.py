@@ -93,13 +93,13 @@ def inverted(image: Any) -> Any:
 
 CHAINS: list[tuple[Any, ...]] = [
     (sp.RandomResizedCrop(24), sp.RandomHorizontalFlip(), sp.Normalize((0.5,) * 3, (0.25,) * 3)),
-    (sp.Resize(32), sp.CenterCrop(24)),
-    (sp.Resize(28), sp.RandomCrop(20)),
-    (sp.Resize(32), CenterCropDown(23)),
-    (sp.Resize(20),),
+    (sp.transforms.Resize(32), sp.transforms.CenterCrop(24)),
+    (sp.transforms.Resize(28), sp.transforms.RandomCrop(20)),
+    (sp.transforms.Resize(32), CenterCropDown(23)),
+    (sp.transforms.Resize(20),),
     (
         *(
-            sp.Resize((24, 24)),
+            sp.transforms.Resize((24, 24)),
             ColorJitter(0.4, 0.4, 0.4, 0.1),
             RandomGrayscale(0.5),
             GaussianBlur(3),
@@ -107,7 +107,7 @@ CHAINS: list[tuple[Any, ...]] = [
         ),
         *(RandomErasing(0.5), Grayscale()),
     ),
-    (sp.Resize((24, 24)), RandomAffine(10), RandAugment(), inverted),
+    (sp.transforms.Resize((24, 24)), RandomAffine(10), RandAugment(), inverted),
 ]
 
 
@@ -118,7 +118,7 @@ def images() -> list[Any]:
 
 @pytest.mark.parametrize("chain", CHAINS, ids=len)
 def test_every_image_transform_keeps_the_law(chain: tuple[Any, ...]) -> None:
-    check_transform(chain, images(), other=(*chain[:-1], sp.Resize(7)) if len(chain) == 1 else chain[:-1])
+    check_transform(chain, images(), other=(*chain[:-1], sp.transforms.Resize(7)) if len(chain) == 1 else chain[:-1])
 
 
 def test_the_chains_have_every_image_transform() -> None:

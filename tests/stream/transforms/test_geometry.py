@@ -12,17 +12,17 @@ from spiral_stream.transforms.geometry import move_boxes, move_points, why_not
 KEYS = sample_keys(5, 0, np.arange(80, dtype=np.uint64).reshape(40, 2), np.uint64(0))
 CHAINS = {
     "crop": [sp.RandomResizedCrop(60, scale=(0.4, 1.0)), sp.RandomHorizontalFlip()],
-    "window": [sp.Resize((70, 90)), sp.RandomHorizontalFlip(), sp.RandomCrop(64)],
+    "window": [sp.transforms.Resize((70, 90)), sp.RandomHorizontalFlip(), sp.transforms.RandomCrop(64)],
     "again": [
         sp.RandomResizedCrop(60),
-        sp.ColorJitter(0.2),
+        sp.transforms.ColorJitter(0.2),
         sp.RandomHorizontalFlip(1.0),
-        sp.RandomCrop(50),
+        sp.transforms.RandomCrop(50),
         sp.RandomHorizontalFlip(),
     ],
-    "affine": [sp.RandomAffine(0, (0.2, 0.2), (0.8, 1.3)), sp.RandomResizedCrop(60)],
-    "rotation": [sp.RandomResizedCrop(64, scale=(0.6, 1.0)), sp.RandomRotation(40)],
-    "augment": [sp.RandomResizedCrop(64, scale=(0.6, 1.0)), sp.RandAugment(2, 9)],
+    "affine": [sp.transforms.RandomAffine(0, (0.2, 0.2), (0.8, 1.3)), sp.RandomResizedCrop(60)],
+    "rotation": [sp.RandomResizedCrop(64, scale=(0.6, 1.0)), sp.transforms.RandomRotation(40)],
+    "augment": [sp.RandomResizedCrop(64, scale=(0.6, 1.0)), sp.transforms.RandAugment(2, 9)],
     "torchvision": [
         v2.RandomResizedCrop(64),
         v2.RandomHorizontalFlip(),
@@ -83,7 +83,9 @@ def test_points_are_the_corners_of_their_boxes_where_nothing_turns(name):
 
 
 def test_a_box_that_is_cut_away_stays_away():
-    program = compile_chain((sp.CenterCrop(20), sp.RandomRotation((45, 45))), dtype="uint8", layout="nhwc")
+    program = compile_chain(
+        (sp.transforms.CenterCrop(20), sp.transforms.RandomRotation((45, 45))), dtype="uint8", layout="nhwc"
+    )
     boxes, left = move_boxes(program, np.array([[0.0, 0, 30, 30], [45, 45, 55, 55]]), (100, 100), KEYS[0])
 
     assert left.tolist() == [1]

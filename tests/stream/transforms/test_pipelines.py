@@ -71,11 +71,11 @@ def chw(pixels: np.ndarray) -> torch.Tensor:
     ],
 )
 def test_a_dtype_is_taken_as_people_write_it(pictures: sp.Relation, given: Any, dtype: torch.dtype) -> None:
-    assert batch(pictures, transforms=sp.Resize((16, 16)), dtype=given).dtype == dtype
+    assert batch(pictures, transforms=sp.transforms.Resize((16, 16)), dtype=given).dtype == dtype
 
 
 def test_float_alone_is_two_things_and_is_refused(pictures: sp.Relation) -> None:
-    with pytest.raises(sp.PlanError, match=r"dtype='float' is unknown; it is one of .*float32, float64"):
+    with pytest.raises(sp.errors.PlanError, match=r"dtype='float' is unknown; it is one of .*float32, float64"):
         batch(pictures, dtype="float")
 
 
@@ -221,7 +221,7 @@ class OwnCrop(v1.RandomCrop):
 def test_what_cannot_be_the_same_is_refused_by_name(
     pictures: sp.Relation, make: Callable[[Any], Any], says: str
 ) -> None:
-    with pytest.raises(sp.PlanError, match=says):
+    with pytest.raises(sp.errors.PlanError, match=says):
         plan(pictures, transforms=make(albumentations))
 
 
@@ -259,7 +259,9 @@ def test_boxes_do_not_follow_albumentations(tmp_path: Path) -> None:
     catalog = sp.connect(tmp_path)
     catalog.register("boxed", sp.Arrow(rows), identity="id", semantic={"image": "image/jpeg-ref"})
     image = sp.Stack("image", decode="image", transforms=albumentations.HorizontalFlip())
-    with pytest.raises(sp.PlanError, match=r"where albumentations moves boxes.*Take a transform of spiral_stream"):
+    with pytest.raises(
+        sp.errors.PlanError, match=r"where albumentations moves boxes.*Take a transform of spiral_stream"
+    ):
         catalog.table("boxed").sample(order=sp.Sequential()).collate(
-            batch_size=1, fields={"image": image, "boxes": sp.Boxes("boxes", of="image")}
+            batch_size=1, fields={"image": image, "boxes": sp.fields.Boxes("boxes", of="image")}
         )

@@ -32,9 +32,9 @@ def test_reading_what_was_kept_gives_what_the_profile_says(
     whole = decode_jpeg(data)
     shrunk = whole if side is None else shrink(whole, side)
     expected = {
-        sp.Original(): whole,
+        sp.profiles.Original(): whole,
         sp.Raw(shorter_side=side): shrunk,
-        sp.Jpeg(shorter_side=side, quality=quality): decode_jpeg(encode_jpeg(shrunk, quality)),
+        sp.profiles.Jpeg(shorter_side=side, quality=quality): decode_jpeg(encode_jpeg(shrunk, quality)),
     }
     for profile, pixels in expected.items():
         kind = ImageKind("r", "image_ref", JPEG, profile)
@@ -45,7 +45,7 @@ def test_reading_what_was_kept_gives_what_the_profile_says(
 
 
 def test_what_cannot_be_decoded_is_not_kept() -> None:
-    for profile in (sp.Original(), sp.Raw(), sp.Jpeg()):
+    for profile in (sp.profiles.Original(), sp.Raw(), sp.profiles.Jpeg()):
         with pytest.raises(DataError, match="the PNG of 17 bytes is damaged"):
             ImageKind("r", "image_ref", JPEG, profile).keep(b"\x89PNG\r\n\x1a\n 12345678")
 
@@ -57,15 +57,20 @@ def test_a_fingerprint_covers_relation_column_profile_and_decoder() -> None:
             ["a", "b"],
             ["image_ref", "other"],
             DECODERS.values(),
-            [sp.Raw(), sp.Raw(shorter_side=1), sp.Jpeg(shorter_side=1), sp.Jpeg(shorter_side=1, quality=80)],
+            [
+                sp.Raw(),
+                sp.Raw(shorter_side=1),
+                sp.profiles.Jpeg(shorter_side=1),
+                sp.profiles.Jpeg(shorter_side=1, quality=80),
+            ],
         )
     ]
 
     assert len(set(variants)) == len(variants)
-    source = [ImageKind("a", "image_ref", decoder, sp.Original()).fingerprint for decoder in DECODERS.values()]
+    source = [ImageKind("a", "image_ref", decoder, sp.profiles.Original()).fingerprint for decoder in DECODERS.values()]
     assert len(set(source)) == 1  # bytes as they are serve every decoder
 
 
 def test_a_lossy_profile_names_its_encoder() -> None:
-    assert "simplejpeg" in str(ImageKind("a", "i", JPEG, sp.Jpeg()).facts()["encoder"])
+    assert "simplejpeg" in str(ImageKind("a", "i", JPEG, sp.profiles.Jpeg()).facts()["encoder"])
     assert "encoder" not in ImageKind("a", "i", JPEG, sp.Raw()).facts()

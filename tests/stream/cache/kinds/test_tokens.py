@@ -85,7 +85,7 @@ def test_reasons_of_refusal_show_the_way_out() -> None:
 
 def test_a_column_that_holds_no_text_is_an_error() -> None:
     with pytest.raises(
-        sp.SourceError, match=r"a column of int64 holds no text. Tokenize one of utf8, or cast it before"
+        sp.errors.SourceError, match=r"a column of int64 holds no text. Tokenize one of utf8, or cast it before"
     ):
         TokenKind("r", "text", ByteEncoder()).keep_rows(pa.table({"text": [1]}), "")
 

@@ -127,7 +127,7 @@ def test_what_was_not_put_is_put_by_the_next_build(team: Team, monkeypatch: pyte
     def put_file(key: str, path: Path) -> None:
         if next(times) > 9:
             msg = "the store is full"
-            raise sp.SourceError(msg)
+            raise sp.errors.SourceError(msg)
         store.put(key, path.read_bytes())
 
     with monkeypatch.context() as patched:
@@ -166,7 +166,7 @@ def test_rights_to_list_and_read_are_enough_to_read_what_is_complete(
 
     def denied(*_: object, **__: object) -> None:
         msg = "may not be written"
-        raise sp.SourceError(msg)
+        raise sp.errors.SourceError(msg)
 
     monkeypatch.setattr(store, "put", denied)
     assert team.run("reader") == (team.batches, ROWS)
@@ -178,7 +178,7 @@ def test_what_others_made_meanwhile_is_not_put_twice(team: Team, monkeypatch: py
 
     def away(*_: object, **__: object) -> None:
         msg = "the store is away"
-        raise sp.SourceError(msg)
+        raise sp.errors.SourceError(msg)
 
     with monkeypatch.context() as patched:
         patched.setattr(store, "put_file", away)

@@ -81,9 +81,9 @@ def test_registering_changed_files_again_is_refused_with_their_names(tmp_path: P
     catalog.register("lines", Lines(str(folder)), identity="number")
     (folder / "new.num").write_text("7")
 
-    with pytest.raises(spiral.CatalogError, match=r"its data: 'new\.num'"):
+    with pytest.raises(spiral.errors.CatalogError, match=r"its data: 'new\.num'"):
         catalog.register("lines", Lines(str(folder)), identity="number")
-    with pytest.raises(spiral.CatalogError, match="its source, or an option"):
+    with pytest.raises(spiral.errors.CatalogError, match="its source, or an option"):
         catalog.register("lines", Lines(str(folder), on_error="skip"), identity="number")
 
 
@@ -133,7 +133,9 @@ def test_a_line_that_cannot_be_read_stops_the_import_and_nothing_is_registered(t
     (folder / "1.num").write_text("5\nsix\n7")
     catalog = spiral.connect(tmp_path / "catalog")
 
-    with pytest.raises(spiral.SourceError, match=r"register 'lines': .*1\.num, line 2: 'six' is no number.*on_error"):
+    with pytest.raises(
+        spiral.errors.SourceError, match=r"register 'lines': .*1\.num, line 2: 'six' is no number.*on_error"
+    ):
         catalog.register("lines", Lines(str(folder)), identity="number")
 
     assert catalog.tables() == []
@@ -159,9 +161,9 @@ def test_lines_that_are_left_out_are_counted_and_named(tmp_path: Path) -> None:
 def test_files_without_rows_are_refused(tmp_path: Path) -> None:
     catalog = spiral.connect(tmp_path / "catalog")
 
-    with pytest.raises(spiral.SourceError, match="the files have no rows"):
+    with pytest.raises(spiral.errors.SourceError, match="the files have no rows"):
         catalog.register("lines", Lines(str(written(tmp_path / "in", 0))), identity="number")
-    with pytest.raises(spiral.SourceError, match="there are no files"):
+    with pytest.raises(spiral.errors.SourceError, match="there are no files"):
         catalog.register("lines", Lines(str(tmp_path)), identity="number")
 
 
@@ -199,7 +201,7 @@ def test_a_damaged_snapshot_is_named_and_a_new_registration_mends_it(tmp_path: P
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
 
-    with pytest.raises(spiral.SourceError, match=r"imported rows .* is damaged"):
+    with pytest.raises(spiral.errors.SourceError, match=r"imported rows .* is damaged"):
         numbers(catalog)
     catalog.register("lines", Lines(str(folder)), identity="number", replace=True)
 
@@ -270,7 +272,7 @@ def test_rows_of_changed_files_go_with_the_dead(tmp_path: Path) -> None:
     [place] = (catalog.root / IMPORTS).iterdir()
     files = len(list((place / ROWS / "data").iterdir()))
 
-    def imports(**asked: Any) -> list[spiral.PreparedData]:
+    def imports(**asked: Any) -> list[spiral.results.PreparedData]:
         return [each for each in catalog.caches(**asked) if each.kind == "import"]
 
     [young] = imports()
@@ -303,9 +305,9 @@ def test_rows_that_are_left_out_are_kept_with_their_place_and_what_was_found(tmp
     (tmp_path / "c.txt").write_bytes(b"sch\xf6n")
     (tmp_path / "d.txt").write_bytes(b"good")
     sources = {
-        "a": spiral.Jsonl(tmp_path, schema={"id": "int64"}, on_error="skip"),
-        "b": spiral.Csv(tmp_path, on_error="skip"),
-        "c": spiral.TextFiles(tmp_path, on_error="skip"),
+        "a": spiral.sources.Jsonl(tmp_path, schema={"id": "int64"}, on_error="skip"),
+        "b": spiral.sources.Csv(tmp_path, on_error="skip"),
+        "c": spiral.sources.TextFiles(tmp_path, on_error="skip"),
     }
     catalog = spiral.connect(tmp_path / "catalog")
     for name, source in sources.items():

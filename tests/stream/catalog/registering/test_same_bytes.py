@@ -52,7 +52,7 @@ def parts(tmp_path: Path) -> Path:
     return tmp_path / "rows"
 
 
-def registered(catalog: spiral.Catalog, source: spiral.Source, **more: dict[str, str]) -> str:
+def registered(catalog: spiral.Catalog, source: spiral.sources.Source, **more: dict[str, str]) -> str:
     entry = catalog.register("them", source, replace=True, same_bytes=True, **more)
     assert catalog.table("them").to_arrow().num_rows == entry.manifest().total  # and it can be read
     return entry.data_version

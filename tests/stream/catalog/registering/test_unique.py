@@ -141,7 +141,7 @@ def test_what_is_no_folder_is_never_made_into_one(tmp_path: Path, place: Any, mo
         catalog.register("t", sp.Arrow(pa.table({"sample_id": [1]})))
         plan = catalog.table("t").sample(identity="sample_id", order=sp.Sequential(), epoch=0)
         with pytest.raises(
-            sp.CacheError, match=r"^\$SPIRAL_CACHE=.*: caches lie in a local folder, or .*; this begins with"
+            sp.errors.CacheError, match=r"^\$SPIRAL_CACHE=.*: caches lie in a local folder, or .*; this begins with"
         ):
             list(plan.collate(batch_size=1, fields={"id": sp.List("sample_id")}).to_numpy())
 

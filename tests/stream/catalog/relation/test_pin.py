@@ -102,10 +102,10 @@ def test_lost_or_cut_pins_are_named(tmp_path: Path) -> None:
     catalog = registered(tmp_path, pa.table({"sample_id": ["a"], "image_ref": ["a.bin"], "part": ["p"]}))
     (path,) = (catalog.root / "manifests").glob("*.pins")
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(sp.SourceError, match=r'r: pins .* cut.*catalog.refresh\("r"\)'):
+    with pytest.raises(sp.errors.SourceError, match=r'r: pins .* cut.*catalog.refresh\("r"\)'):
         OpenRelation(catalog.entry("r"))
     path.unlink()
-    with pytest.raises(sp.SourceError, match=r'r: pins .*No such file.*catalog.refresh\("r"\)'):
+    with pytest.raises(sp.errors.SourceError, match=r'r: pins .*No such file.*catalog.refresh\("r"\)'):
         OpenRelation(catalog.entry("r"))
     catalog.refresh("r")
     OpenRelation(catalog.entry("r")).close()

@@ -95,7 +95,7 @@ def test_imported_rows_refused_rows_and_tokenizers_are_shared(team: Team, tmp_pa
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
     lines = [json.dumps({"id": f"a{at}", "n": at}) for at in range(20)]
     (tmp_path / "a.jsonl").write_text("\n".join([*lines, "{bad"]))
-    source = sp.Jsonl(str(tmp_path / "*.jsonl"), on_error="skip")
+    source = sp.sources.Jsonl(str(tmp_path / "*.jsonl"), on_error="skip")
     first = team.on("a")
     with pytest.warns(SpiralWarning, match="left out"):
         first.register("lines", source, identity="id")

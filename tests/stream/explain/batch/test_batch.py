@@ -47,7 +47,7 @@ def operands(text: str) -> tuple[int, int]:
     max_tokens=st.sampled_from([64, 500, 3_000]),
     keys=st.sampled_from([[], KEYS]),
     count=st.sampled_from(["padded", "real"]),
-    composition=st.sampled_from([None, sp.StratifiedByStream(), sp.OneStream()]),
+    composition=st.sampled_from([None, sp.StratifiedByStream(), sp.batching.OneStream()]),
 )
 def test_numbers_without_a_mark_are_those_of_the_epoch(
     catalog: sp.Catalog, window_size: int, max_tokens: int, keys: Any, count: str, composition: Any
@@ -138,7 +138,7 @@ def test_a_part_of_an_epoch_is_an_estimate_of_it(catalog: sp.Catalog, monkeypatc
 
 
 def test_packing_says_how_full_rows_are(catalog: sp.Catalog) -> None:
-    formation = sp.Packed(max_tokens=128, window_size=256)
+    formation = sp.batching.Packed(max_tokens=128, window_size=256)
     with program(catalog, formation=formation, composition=None, batch_size=4, last=sp.KeepPartial) as stream:
         found, truth = batch_of(stream), delivered(stream)
 
@@ -177,7 +177,7 @@ def test_a_sample_above_the_budget_is_the_first_warning(catalog: sp.Catalog) -> 
     [
         (sp.DropPartial, "DropPartial: at most 3 batches an epoch"),
         (sp.KeepPartial, "KeepPartial"),
-        (sp.PadPartial, "PadPartial: at most 3 batches an epoch come twice"),
+        (sp.batching.PadPartial, "PadPartial: at most 3 batches an epoch come twice"),
     ],
 )
 def test_steps_of_ranks_are_those_that_they_make(tmp_path: Path, last: Any, says: str) -> None:
@@ -285,7 +285,7 @@ def test_a_fixed_count_of_a_mixture_counts_its_positions(catalog: sp.Catalog) ->
 
 
 def test_explain_says_how_many_chapters_would_be_formed_again_for_what_they_left(catalog: sp.Catalog) -> None:
-    formation = sp.Packed(max_tokens=128, window_size=4)
+    formation = sp.batching.Packed(max_tokens=128, window_size=4)
     with program(catalog, formation=formation, composition=None, batch_size=3, last=sp.DropPartial) as stream:
         lanes, span = stream.stages.batches.lanes, stream.numbering.every.forming.span
         chapters = sum(lanes.chapter_count(lane, span) for lane in range(lanes.count))

@@ -94,7 +94,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, in
     with stores.web_server(folder / "tars") as address, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPIRAL_NODE_CACHE", "off")
         use_storage("far", prefix=address, allow_http="true")
-        source = sp.WebDataset([f"{address}/{at}.tar" for at in range(64)])
+        source = sp.sources.WebDataset([f"{address}/{at}.tar" for at in range(64)])
         sp.connect(str(folder / "catalog")).register("far", source, identity=sp.RowIdentity())
         yield str(folder / "catalog"), address, size
         use_storage("far", prefix=address)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from spiral_stream import PlanError
+from spiral_stream.errors import PlanError
 from spiral_stream.explain.network.link import link_of
 
 

@@ -67,7 +67,7 @@ def stream(catalog: sp.Catalog, name: str, *, order: Any = None, lanes: int = 1,
     ranks = sp.DataParallel(sp.RuntimeParam("rank"), sp.RuntimeParam("world_size"), lanes=lanes)
     order = order or sp.ShardAwareShuffle(seed=3, shuffle_block_size=64)
     sampled = catalog.table(name).sample(identity="sample_id", order=order, assignment=ranks)
-    image = sp.Stack("image_ref", decode="jpeg", transforms=[sp.CenterCrop(16)], dtype="uint8")
+    image = sp.Stack("image_ref", decode="jpeg", transforms=[sp.transforms.CenterCrop(16)], dtype="uint8")
     return sampled.collate(fields={"image": image, "id": sp.List("sample_id")}, **{"batch_size": 48, **how}).to_numpy(
         prefetch=prefetch
     )
@@ -84,7 +84,7 @@ def numbers(text: str) -> list[float]:
         ("objects", sp.GlobalShuffle(seed=5), sp.DropPartial),
         ("ranges", sp.GlobalShuffle(seed=5), sp.KeepPartial),
         ("ranges", sp.ShardAwareShuffle(seed=3, shuffle_block_size=64), sp.DropPartial),
-        ("ranges", sp.ShardAwareShuffle(seed=3, shuffle_block_size=64), sp.PadPartial),
+        ("ranges", sp.ShardAwareShuffle(seed=3, shuffle_block_size=64), sp.batching.PadPartial),
     ],
 )
 def test_an_epoch_makes_the_requests_that_were_said(
@@ -233,7 +233,7 @@ def test_mixtures_and_formations_are_counted_too(catalog: sp.Catalog, server: tu
     rows = catalog.table("ranges")
     few, many = rows.filter(sp.col("label_id") < 2), rows.filter(sp.col("label_id") >= 2)
     mixed = sp.mix([sp.Stream("few", few, 0.5), sp.Stream("many", many, 0.5)], epoch_size=200)
-    image = sp.Stack("image_ref", decode="jpeg", transforms=[sp.CenterCrop(16)], dtype="uint8")
+    image = sp.Stack("image_ref", decode="jpeg", transforms=[sp.transforms.CenterCrop(16)], dtype="uint8")
     how: Any = {"batch_size": 16}
     if formed:
         how["formation"] = sp.WindowedBucket(64, [sp.BucketKey("label_id")])
@@ -264,13 +264,15 @@ def test_what_is_prepared_or_local_is_not_asked_for(catalog: sp.Catalog, caches:
 def test_a_stream_alone_has_a_network(catalog: sp.Catalog) -> None:
     with stream(catalog, "ranges") as opened:
         catalog.save_stream("far", opened)
-        with pytest.raises(sp.PlanError, match=r'a request: "10 Gbit/s, 50 ms"'):
+        with pytest.raises(sp.errors.PlanError, match=r'a request: "10 Gbit/s, 50 ms"'):
             opened.explain(network="fast")
 
     assert in_words(catalog.explain("far", network=LINK))["network"]["link"].startswith(LINK)
     asked: Any = catalog.sql(f"EXPLAIN DATA NETWORK '{LINK}' far")
     assert in_words(asked)["network"]["link"].startswith(LINK)
-    with pytest.raises(sp.PlanError, match=r"only a stream reads over a network. Leave NETWORK out, or save_stream it"):
+    with pytest.raises(
+        sp.errors.PlanError, match=r"only a stream reads over a network. Leave NETWORK out, or save_stream it"
+    ):
         catalog.explain("ranges", network=LINK)
 
 
@@ -300,8 +302,8 @@ def test_tars_on_a_store_are_asked_as_was_said(bucket: str, tmp_path: Path, monk
         store, key = store_of(f"{bucket}/tars/{shard}.tar")
         store.put(key, body.getvalue())
     catalog = sp.connect(str(tmp_path / "catalog"))
-    catalog.register("tars", sp.WebDataset(f"{bucket}/tars/{{0..2}}.tar"), identity="__key__")
-    image = sp.Stack("jpg", decode="jpeg", transforms=[sp.CenterCrop(16)], dtype="uint8")
+    catalog.register("tars", sp.sources.WebDataset(f"{bucket}/tars/{{0..2}}.tar"), identity="__key__")
+    image = sp.Stack("jpg", decode="jpeg", transforms=[sp.transforms.CenterCrop(16)], dtype="uint8")
     sampled = catalog.table("tars").sample(order=sp.GlobalShuffle(seed=1))
     asked: list[int] = []
     get = objects.Objects._get

@@ -94,7 +94,7 @@ def test_in_a_mixture_every_stream_says_it(catalog: sp.Catalog) -> None:
     mixed = sp.mix(
         [sp.Stream(name, catalog.table(name), proportion=0.5) for name in ("sorted", "mixed")], epoch_size=960
     )
-    with stream_of(mixed, sp.WithinShards(3)) as stream:
+    with stream_of(mixed, sp.orders.WithinShards(3)) as stream:
         rows = in_words(stream.explain())["sample"]["streams"]
 
     told = {(row["stream"], row["order"].strip("-> ")): row for row in rows}
@@ -108,9 +108,9 @@ def warned(stream: sp.PreparedStream) -> str:
 
 
 WARNS: list[tuple[Callable[[], Any], str, bool]] = [
-    (lambda: sp.WithinShards(3), "sorted", True),
-    (lambda: sp.WithinShards(3), "mixed", False),
-    (lambda: sp.WindowShuffle(3, window=30), "sorted", True),
+    (lambda: sp.orders.WithinShards(3), "sorted", True),
+    (lambda: sp.orders.WithinShards(3), "mixed", False),
+    (lambda: sp.orders.WindowShuffle(3, window=30), "sorted", True),
     (lambda: sp.ShardAwareShuffle(3, shuffle_block_size=60), "sorted", True),
     (lambda: sp.ShardAwareShuffle(3), "sorted", False),
     (lambda: sp.GlobalShuffle(3), "sorted", False),
@@ -127,7 +127,7 @@ def test_batches_of_one_label_are_warned_of(catalog: sp.Catalog, order: Any, nam
 
 
 def test_shards_of_one_label_each_give_batches_of_one_label(catalog: sp.Catalog) -> None:
-    text = warned(stream_of(catalog.table("sorted"), sp.WithinShards(3), batch_size=20))
+    text = warned(stream_of(catalog.table("sorted"), sp.orders.WithinShards(3), batch_size=20))
 
     assert "batches hold 1.0 values of label on average, and rows at random 7." in text
     assert "GlobalShuffle, or ShardAwareShuffle over blocks of several shards mixes them" in text

@@ -25,8 +25,8 @@ def view(*transforms: Any, **options: Any) -> sp.Stack:
     ("one", "other", "what"),
     [
         (view(CROP), view(CROP), "RandomResizedCrop"),
-        (view(sp.Resize(16), FLIP), view(CROP, FLIP), "RandomHorizontalFlip"),
-        (view(crop=16, random_crop=True), view(sp.RandomCrop(16)), "RandomCrop"),
+        (view(sp.transforms.Resize(16), FLIP), view(CROP, FLIP), "RandomHorizontalFlip"),
+        (view(crop=16, random_crop=True), view(sp.transforms.RandomCrop(16)), "RandomCrop"),
     ],
 )
 def test_two_fields_of_one_column_that_draw_alike_are_warned_of(
@@ -43,9 +43,12 @@ def test_two_fields_of_one_column_that_draw_alike_are_warned_of(
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (view(CROP), view(sp.Resize(16))),
+        (view(CROP), view(sp.transforms.Resize(16))),
         (view(CROP), view(sp.RandomResizedCrop(size=12))),
-        (view(sp.Resize(20), sp.CenterCrop(16)), view(sp.Resize(20), sp.CenterCrop(16))),
+        (
+            view(sp.transforms.Resize(20), sp.transforms.CenterCrop(16)),
+            view(sp.transforms.Resize(20), sp.transforms.CenterCrop(16)),
+        ),
     ],
 )
 def test_fields_that_do_not_are_not(catalog: sp.Catalog, one: sp.Stack, other: sp.Stack) -> None:

@@ -58,18 +58,18 @@ def test_a_quality_the_encoder_does_not_take_is_refused(profile: type[Profile], 
 
 def test_source_called_as_a_profile_means_original_and_says_what_to_write(catalog: sp.Catalog) -> None:
     with pytest.warns(DeprecationWarning, match=r"Write Original\(\)"):
-        former = sp.Source()  # type: ignore[abstract]  # as programs before 0.2 do
+        former = sp.sources.Source()  # type: ignore[abstract]  # as programs before 0.2 do
     images = catalog.table("lance")
 
     assert images.cache(image_ref=former).node.profiles == (("image_ref", Original()),)
-    assert sp.cache_fingerprint("images", "image_ref", former) == sp.cache_fingerprint(
+    assert sp.profiles.cache_fingerprint("images", "image_ref", former) == sp.profiles.cache_fingerprint(
         "images", "image_ref", Original()
     )
 
 
 def test_the_source_interface_is_at_the_door_and_has_no_instances_of_its_own() -> None:
-    assert isinstance(sp.Lance("rows.lance"), sp.Source)
-    assert not isinstance(Original(), sp.Source)
+    assert isinstance(sp.Lance("rows.lance"), sp.sources.Source)
+    assert not isinstance(Original(), sp.sources.Source)
 
 
 def test_original_is_saved_under_the_name_it_had_first() -> None:

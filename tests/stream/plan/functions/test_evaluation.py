@@ -18,5 +18,5 @@ def test_rows_and_names_stay_and_randomness_goes(catalog: sp.Catalog) -> None:
     assert [name for name, _ in after.fields] == [name for name, _ in before.fields]
     image = dict(after.fields)["image"]
     assert isinstance(image, sp.Stack)
-    assert [type(each) for each in image.transforms] == [sp.Resize, sp.CenterCrop]
+    assert [type(each) for each in image.transforms] == [sp.transforms.Resize, sp.transforms.CenterCrop]
     assert evaluation(found, 3, sp.KeepPartial()).source.schema() == found.source.schema()

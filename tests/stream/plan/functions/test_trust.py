@@ -108,7 +108,7 @@ def test_a_function_of_ones_own_opens_while_its_module_is_imported(catalog: sp.C
 
     del sys.modules["bakery.maps"]
     with pytest.raises(
-        sp.TrustError,
+        sp.errors.TrustError,
         match=r"map\.function: bakery.maps:scaled is of a module that this process has not imported, and opening a plan "
         r'imports nothing. Import bakery.maps before, or trust it: open_stream\(..., trust=\["bakery.maps"\]\), or '
         r"\$SPIRAL_TRUST=bakery.maps",
@@ -143,13 +143,13 @@ def test_other_names_trust_nothing(catalog: sp.Catalog, load: Load, given: Any) 
     catalog.save_stream("scaled", stream(catalog, load().scaled))
     load(imported=False)
 
-    with pytest.raises(sp.TrustError, match=r"Import bakery\.maps before"):
+    with pytest.raises(sp.errors.TrustError, match=r"Import bakery\.maps before"):
         catalog.open_stream("scaled", trust=given)
 
 
 @pytest.mark.parametrize("given", [[3], ["a b"], [""], ["a:b"], [None], ["../a"]])
 def test_what_is_no_module_cannot_be_trusted(given: Any) -> None:
-    with pytest.raises(sp.PlanError, match=r"is no module. Give modules or names of modules, such as trust="):
+    with pytest.raises(sp.errors.PlanError, match=r"is no module. Give modules or names of modules, such as trust="):
         Trust(given)
 
 
@@ -159,7 +159,7 @@ def test_a_function_of_a_library_needs_to_be_trusted_by_name(catalog: sp.Catalog
     want = first(made)
 
     with pytest.raises(
-        sp.TrustError,
+        sp.errors.TrustError,
         match=r"pyarrow.compute:negate is of pyarrow==\S+, and a saved plan may name code of your own only",
     ):
         catalog.open_stream("library")
@@ -171,7 +171,9 @@ def test_a_function_of_python_itself_needs_to_be_trusted_by_name(catalog: sp.Cat
     made = stream(catalog, operator.neg, batched=False)
     catalog.save_stream("python", made)
 
-    with pytest.raises(sp.TrustError, match=r"_operator:neg is of Python itself or spiral, and a saved plan may name"):
+    with pytest.raises(
+        sp.errors.TrustError, match=r"_operator:neg is of Python itself or spiral, and a saved plan may name"
+    ):
         catalog.open_stream("python")
     assert first(catalog.open_stream("python", trust="_operator")) == first(made)
 
@@ -197,7 +199,7 @@ def test_a_function_that_changed_is_refused_with_both_fingerprints(catalog: sp.C
     load("FACTOR = 2", "FACTOR = 3  # a helper's value counts")
 
     with pytest.raises(
-        sp.PlanError,
+        sp.errors.PlanError,
         match=rf"bakery.maps:scaled has changed since the stream was saved: its code was {saved}, here it is [0-9a-f]{{32}} "
         r"\(own functions, .* versions of installed packages\). Restore it, or save the stream again",
     ):
@@ -219,7 +221,7 @@ def test_a_class_that_changed_is_refused(images: sp.Catalog, load: Load) -> None
     assert from_json(plan, images._scan, images._sql).profiles[0][1].size == 3  # type: ignore[attr-defined]  # a Cache
     load("self.size * 2", "self.size * 3")
 
-    with pytest.raises(sp.PlanError, match=r"bakery.maps:Kept has changed since the stream was saved"):
+    with pytest.raises(sp.errors.PlanError, match=r"bakery.maps:Kept has changed since the stream was saved"):
         from_json(plan, images._scan, images._sql)
 
 
@@ -251,7 +253,8 @@ def test_a_name_that_was_rebound_is_refused(catalog: sp.Catalog, load: Load, mon
     monkeypatch.setattr(maps, "scaled", maps.Table.plain)
 
     with pytest.raises(
-        sp.PlanError, match=r"the name bakery.maps:scaled leads to what is defined elsewhere .*Define it in bakery.maps"
+        sp.errors.PlanError,
+        match=r"the name bakery.maps:scaled leads to what is defined elsewhere .*Define it in bakery.maps",
     ):
         catalog.open_stream("scaled")
 
@@ -264,6 +267,6 @@ def test_a_module_beside_the_libraries_is_not_ones_own(
     catalog.save_stream("scaled", stream(catalog, maps.scaled))
     monkeypatch.setattr(maps, "__file__", "/somewhere/lib/python3.11/site-packages/bakery/maps.py")
 
-    with pytest.raises(sp.TrustError, match="is of no module of your own"):
+    with pytest.raises(sp.errors.TrustError, match="is of no module of your own"):
         catalog.open_stream("scaled")
     catalog.open_stream("scaled", trust=maps).close()

@@ -14,32 +14,30 @@ from hypothesis import strategies as st
 import spiral_stream
 from spiral_stream import (
     Catalog,
-    CenterCrop,
     DataParallel,
     DropPartial,
     GlobalShuffle,
     HashBucketed,
-    Jpeg,
     KeepPartial,
     List,
     Normalize,
-    Original,
-    PadPartial,
-    PlanError,
     RandomHorizontalFlip,
     RandomResizedCrop,
     Raw,
-    Resize,
     RuntimeParam,
     Sequential,
     ShardAwareShuffle,
     ShuffleBuckets,
     Stack,
 )
+from spiral_stream.batching import PadPartial
+from spiral_stream.errors import PlanError
 from spiral_stream.plan import nodes
 from spiral_stream.plan.saving.canonical import to_json
 from spiral_stream.plan.saving.fingerprint import canonical, fingerprint
 from spiral_stream.plan.saving.saved import from_json
+from spiral_stream.profiles import Jpeg, Original
+from spiral_stream.transforms import CenterCrop, Resize
 from tests.fixtures import verbs
 from tests.fixtures.examples import few
 from tests.fixtures.programs import image_catalog, image_program

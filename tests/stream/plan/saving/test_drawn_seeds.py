@@ -15,7 +15,7 @@ ORDERS = [
     lambda: sp.GlobalShuffle(None),
     lambda: sp.HashBucketed(None, bucket_count=8),
     lambda: sp.ShardAwareShuffle(None, shuffle_block_size=16),
-    lambda: sp.Weighted("w"),
+    lambda: sp.orders.Weighted("w"),
 ]
 
 
@@ -63,7 +63,7 @@ def test_a_saved_stream_has_the_seed(relation: sp.Relation) -> None:
 def test_several_ranks_need_one_seed(relation: sp.Relation) -> None:
     with stream(relation, sp.GlobalShuffle(None)) as first, stream(relation, sp.GlobalShuffle(None)) as second:
         first.bind(rank=1, world_size=2)
-        with pytest.raises(sp.BindError, match=r"each of 2 ranks draws another order.*Give a seed"):
+        with pytest.raises(sp.errors.BindError, match=r"each of 2 ranks draws another order.*Give a seed"):
             next(iter(first))
         first.load_state_dict(second.state_dict())
         assert len(ids(first)) == 50
@@ -72,9 +72,9 @@ def test_several_ranks_need_one_seed(relation: sp.Relation) -> None:
 def test_states_of_plans_with_a_seed_do_not_change(relation: sp.Relation) -> None:
     with stream(relation, sp.GlobalShuffle(7)) as fixed, stream(relation, sp.GlobalShuffle(None)) as drawn:
         assert "drawn_seed" not in fixed.state_dict()
-        with pytest.raises(sp.ResumeError, match=r"sample\.order\.seed"):
+        with pytest.raises(sp.errors.ResumeError, match=r"sample\.order\.seed"):
             fixed.load_state_dict(drawn.state_dict())
-        with pytest.raises(sp.ResumeError, match="edited or damaged"):
+        with pytest.raises(sp.errors.ResumeError, match="edited or damaged"):
             drawn.load_state_dict({**drawn.state_dict(), "drawn_seed": 5})
 
 
@@ -90,5 +90,5 @@ def test_a_drawn_seed_is_an_integer_that_travels() -> None:
 @pytest.mark.parametrize("seed", [1.5, "a", True])
 def test_a_seed_that_is_no_integer_is_refused(seed: Any, tmp_path: Path) -> None:
     del tmp_path
-    with pytest.raises(sp.PlanError, match="seed is"):
+    with pytest.raises(sp.errors.PlanError, match="seed is"):
         sp.GlobalShuffle(seed)

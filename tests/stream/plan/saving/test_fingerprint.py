@@ -17,12 +17,9 @@ from spiral_stream import (
     DataParallel,
     GlobalShuffle,
     HashBucketed,
-    Jpeg,
     KeepPartial,
     List,
     Normalize,
-    Original,
-    PlanError,
     Raw,
     Relation,
     RuntimeParam,
@@ -31,7 +28,9 @@ from spiral_stream import (
     Stack,
     col,
 )
+from spiral_stream.errors import PlanError
 from spiral_stream.plan.saving.fingerprint import fingerprint
+from spiral_stream.profiles import Jpeg, Original
 from spiral_stream.transforms.transform import Transform
 from tests.fixtures.programs import image_catalog, image_fields, image_program, image_transforms
 

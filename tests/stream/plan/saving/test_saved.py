@@ -114,7 +114,7 @@ def test_what_the_first_version_saved_still_opens_as_the_same_plan(
             place["digest"] = plans[kind]["source"]["@node"]["source"]["@node"]["digest"]
 
         if kind in REFUSED:
-            with pytest.raises(sp.PlanError, match=REFUSED[kind]):
+            with pytest.raises(sp.errors.PlanError, match=REFUSED[kind]):
                 used(catalog, old)
             continue
         assert used(catalog, old) == used(catalog, plans[kind]), kind
@@ -151,7 +151,7 @@ def test_the_plans_name_nearly_every_class_of_ours(plans: dict[str, Any]) -> Non
     "text", ["null", "3", '"deliver"', "[]", "{}", '{"verb": "sort"}', '{"verb": {}}', '{"verb": "deliver", "x": 1}']
 )
 def test_what_is_no_plan_is_refused(catalog: saved_plans.Held, text: str) -> None:
-    with pytest.raises(sp.PlanError, match=r"saved plan|Upgrade spiral"):
+    with pytest.raises(sp.errors.PlanError, match=r"saved plan|Upgrade spiral"):
         from_json(json.loads(text), catalog._scan, catalog._sql)
 
 
@@ -179,7 +179,7 @@ def test_a_plan_nested_beyond_reason_is_refused(catalog: saved_plans.Held, plans
             inner = [inner]
         collate["fields"] = inner
 
-    with pytest.raises(sp.PlanError):
+    with pytest.raises(sp.errors.PlanError):
         from_json(plan, catalog._scan, catalog._sql)
 
 
@@ -256,7 +256,7 @@ def test_an_expression_that_is_none_is_refused(
 ) -> None:
     plan = changed(plans["mapped"], "source/@node/source/@node/source/@node/exprs", [{"@expr": saved}])
 
-    with pytest.raises(sp.PlanError, match=says):
+    with pytest.raises(sp.errors.PlanError, match=says):
         used(catalog, plan)
 
 

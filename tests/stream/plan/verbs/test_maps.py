@@ -58,7 +58,7 @@ def test_a_map_may_replace_a_column_and_later_ones_see_it(sampled: sp.Relation) 
         ("map", (one,), {"name": "x", "returns": pa.utf8(), "columns": ["txt"]}, r"did you mean 'text'"),
         ("map", (one,), {"name": "x", "returns": "utf8", "columns": ["text"]}, r"Give the Arrow type"),
         ("map", (3,), {"name": "x", "returns": pa.utf8(), "columns": ["text"]}, r"is no function. Give a transform"),
-        ("map", (sp.Resize(8) >> "x",), {}, r"transforms images. Give it to Stack"),
+        ("map", (sp.transforms.Resize(8) >> "x",), {}, r"transforms images. Give it to Stack"),
         ("filter", (sp.col("size"),), {}, r"the predicate is int64, not bool. Compare it"),
         ("filter", (one,), {"columns": ["txt"]}, r"did you mean 'text'"),
         ("with_columns", (), {"x": sp.col("sise") + 1}, r"sise"),
@@ -68,12 +68,12 @@ def test_a_map_may_replace_a_column_and_later_ones_see_it(sampled: sp.Relation) 
 def test_a_map_that_cannot_run_is_refused_at_once(
     sampled: sp.Relation, verb: str, arguments: tuple[Any, ...], options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(sp.PlanError, match=message):
+    with pytest.raises(sp.errors.PlanError, match=message):
         getattr(sampled, verb)(*arguments, **options)
 
 
 def test_maps_come_after_sample_and_before_collate(catalog: sp.Catalog, sampled: sp.Relation) -> None:
     collated = sampled.collate(batch_size=2, fields={"id": sp.List("sample_id")})
     for plan in (catalog.table("a"), collated):
-        with pytest.raises(sp.PlanError, match=r"it comes after .sample\(...\) and before .collate\(...\)"):
+        with pytest.raises(sp.errors.PlanError, match=r"it comes after .sample\(...\) and before .collate\(...\)"):
             plan.map(TOKENS)

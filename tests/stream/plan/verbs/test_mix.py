@@ -75,7 +75,7 @@ def test_a_mix_has_the_columns_that_all_streams_have(catalog: sp.Catalog) -> Non
 
 def test_what_is_no_count_is_refused() -> None:
     for value in ("ten", "1.5", "", "b", 1.5, True, "1.23456k", "1/0"):
-        with pytest.raises(sp.PlanError, match=r'Give a whole number, or one with a unit: "100k", "64M"'):
+        with pytest.raises(sp.errors.PlanError, match=r'Give a whole number, or one with a unit: "100k", "64M"'):
             whole_count("mix: epoch_size", value)
 
 
@@ -99,30 +99,32 @@ def test_what_is_no_count_is_refused() -> None:
 def test_a_mixture_that_says_nothing_is_refused(
     catalog: sp.Catalog, parts: tuple[tuple[Any, ...], ...], options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(sp.PlanError, match=message):
+    with pytest.raises(sp.errors.PlanError, match=message):
         mix(catalog, *parts, **options)
 
 
 def test_columns_of_one_name_and_two_types_are_refused(catalog: sp.Catalog) -> None:
     other = catalog.table("b").with_columns(size=sp.col("quality")).node
-    with pytest.raises(sp.PlanError, match=r"column 'size' is int64 in stream 'x' and double in 'y'. Cast one, or"):
+    with pytest.raises(
+        sp.errors.PlanError, match=r"column 'size' is int64 in stream 'x' and double in 'y'. Cast one, or"
+    ):
         mix(catalog, ("x", "a", 0.5), ("y", other, 0.5))
-    with pytest.raises(sp.PlanError, match=r"no column in common. Project them to the same names first"):
+    with pytest.raises(sp.errors.PlanError, match=r"no column in common. Project them to the same names first"):
         mix(catalog, ("x", catalog.table("a").project("text").node), ("y", catalog.table("b").project("size").node))
-    with pytest.raises(sp.PlanError, match=r"has a column stream_id, which mix adds. Drop or rename it"):
+    with pytest.raises(sp.errors.PlanError, match=r"has a column stream_id, which mix adds. Drop or rename it"):
         mix(catalog, ("x", catalog.table("a").with_columns(stream_id=1).node))
 
 
 def test_a_nested_mixture_has_no_epoch_of_its_own(catalog: sp.Catalog) -> None:
     inner = mix(catalog, ("p", "a", 1.0), epoch_size=10)
-    with pytest.raises(sp.PlanError, match=r"the mix inside stream 'in' has an epoch_size.*Drop it"):
+    with pytest.raises(sp.errors.PlanError, match=r"the mix inside stream 'in' has an epoch_size.*Drop it"):
         mix(catalog, ("in", inner, 1.0))
 
 
 def test_a_schedule_names_streams() -> None:
-    with pytest.raises(sp.PlanError, match=r"schedule at step 3 names 'z'; the streams are 'x', 'y'"):
+    with pytest.raises(sp.errors.PlanError, match=r"schedule at step 3 names 'z'; the streams are 'x', 'y'"):
         schedule_points({3: {"z": 1}}, ["x", "y"], 1)
-    with pytest.raises(sp.PlanError, match=r"samples_per_step=0. Give an integer of at least 1"):
+    with pytest.raises(sp.errors.PlanError, match=r"samples_per_step=0. Give an integer of at least 1"):
         schedule_points({}, ["x"], 0)
 
 
@@ -169,5 +171,5 @@ def test_a_mixture_beyond_what_a_run_counts_is_refused(
         with plan.to_numpy().bind(epoch=epoch) as stream:
             next(iter(stream))
 
-    with pytest.raises(sp.PlanError, match=says):
+    with pytest.raises(sp.errors.PlanError, match=says):
         read()

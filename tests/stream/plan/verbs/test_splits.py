@@ -107,12 +107,12 @@ def test_saved_splits_are_the_same(catalog: spiral.Catalog) -> None:
 def test_wrong_splits_are_refused(
     catalog: spiral.Catalog, fractions: dict[str, float], by: str | None, said: str
 ) -> None:
-    with pytest.raises(spiral.PlanError, match=said):
+    with pytest.raises(spiral.errors.PlanError, match=said):
         catalog.table("rows").split(by=by, **fractions)
 
 
 def test_a_split_of_rows_without_one_identity_names_the_way_out(catalog: spiral.Catalog) -> None:
-    with pytest.raises(spiral.PlanError, match=r'no identity of their own\. Name the column .* by="\.\.\."'):
+    with pytest.raises(spiral.errors.PlanError, match=r'no identity of their own\. Name the column .* by="\.\.\."'):
         catalog.sql('select video, count(*) as n from "rows" group by video').split(a=0.5)
-    with pytest.raises(spiral.PlanError, match="the number of folds is 1"):
+    with pytest.raises(spiral.errors.PlanError, match="the number of folds is 1"):
         catalog.table("rows").folds(1)

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream
-from spiral_stream import BindError, DataParallel, GlobalShuffle, RuntimeParam, Sequential
+from spiral_stream import DataParallel, GlobalShuffle, RuntimeParam, Sequential
+from spiral_stream.errors import BindError
 from spiral_stream.plan.nodes import Sample, Scan
 from spiral_stream.planner.binding.bindings import Bindings, Bound, settle
 

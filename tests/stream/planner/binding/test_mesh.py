@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spiral_stream import BindError
+from spiral_stream.errors import BindError
 from tests.stream.planner.binding.test_bindings import settled
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spiral_stream import BindError, DataParallel, PlanError, RuntimeParam
+from spiral_stream import DataParallel, RuntimeParam
+from spiral_stream.errors import BindError, PlanError
 from tests.stream.planner.binding.test_bindings import SAMPLE, settled
 
 LANES = replace(SAMPLE, assignment=DataParallel(RuntimeParam("rank"), RuntimeParam("world_size"), lanes=4))

@@ -25,7 +25,7 @@ def test_a_stream_says_how_far_its_caches_are_built(own: sp.Catalog, caches: Pat
         assert stream.data_versions == {"lance": own.entry("lance").data_version}
     assert (before.field, before.relation, before.column) == ("image", "lance", "image_ref")
     assert before.form == str(sp.Raw(shorter_side=20))
-    assert before.fingerprint == sp.cache_fingerprint("lance", "image_ref", sp.Raw(shorter_side=20))
+    assert before.fingerprint == sp.profiles.cache_fingerprint("lance", "image_ref", sp.Raw(shorter_side=20))
     assert before.folder == caches / "caches" / before.fingerprint
     assert (before.rows, before.built, before.payload_bytes, before.complete) == (streams.ROWS, 0, 0, False)
     assert (after.built, after.complete) == (streams.ROWS, True)
@@ -76,7 +76,7 @@ def test_selections_columns_and_caches_are_built_by_the_executor_that_is_asked_f
 def test_an_executor_that_there_is_not_is_refused(own: sp.Catalog) -> None:
     with (
         streams.plan(own.table("lance"), profile=sp.Raw(shorter_side=20)).to_numpy() as stream,
-        pytest.raises(sp.PlanError, match="Give one of threads, processes, ray"),
+        pytest.raises(sp.errors.PlanError, match="Give one of threads, processes, ray"),
     ):
         stream.materialize(lambda _: None, executor="dask")
 

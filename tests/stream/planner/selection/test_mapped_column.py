@@ -26,13 +26,13 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
     catalog = sp.connect(folder / "catalog")
     lists = pa.array([ids.tolist() for ids in documents], pa.list_(pa.uint16()))
     catalog.register("lists", sp.Arrow(pa.table({"id": range(DOCUMENTS), "tokens": lists})), identity="id")
-    catalog.register("files", sp.Tokens(folder / "files", separator=0), identity=sp.RowIdentity())
+    catalog.register("files", sp.sources.Tokens(folder / "files", separator=0), identity=sp.RowIdentity())
     return catalog
 
 
 FORMS: dict[str, dict[str, Any]] = {
     "padded": {"batch_size": 16},
-    "packed": {"batch_size": 4, "formation": sp.Packed(max_tokens=512, oversize="split")},
+    "packed": {"batch_size": 4, "formation": sp.batching.Packed(max_tokens=512, oversize="split")},
 }
 
 
@@ -42,7 +42,7 @@ def test_batches_are_those_of_the_same_lists(catalog: sp.Catalog, form: str) -> 
         stream = (
             catalog.table(name)
             .sample(order=sp.Sequential())
-            .collate(fields={"ids": sp.Pad("tokens"), "labels": sp.Labels("tokens")}, **FORMS[form])
+            .collate(fields={"ids": sp.Pad("tokens"), "labels": sp.fields.Labels("tokens")}, **FORMS[form])
             .to_numpy()
         )
         return [{field: batch[field] for field in ("ids", "labels")} for batch in stream]
@@ -124,7 +124,7 @@ def test_a_mixture_of_token_files_and_lists_delivers_the_documents_of_both(catal
 def test_a_run_over_token_files_goes_on_where_it_stopped(catalog: sp.Catalog) -> None:
     def stream() -> Any:
         rows = catalog.table("files").sample(order=sp.GlobalShuffle(seed=4))
-        formation = sp.Packed(max_tokens=512, oversize="split", length=sp.col("length"))
+        formation = sp.batching.Packed(max_tokens=512, oversize="split", length=sp.col("length"))
         return rows.collate(batch_size=4, formation=formation, fields={"ids": sp.Pad("tokens")}).to_numpy()
 
     whole = [batch["ids"].copy() for batch in stream()]

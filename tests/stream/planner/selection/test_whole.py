@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream import Arrow, Catalog, KeepPartial, List, PlanError, Relation, Sequential, col, len_
+from spiral_stream import Arrow, Catalog, KeepPartial, List, Relation, Sequential, col, len_
+from spiral_stream.errors import PlanError
 from tests.fixtures import reads, verbs
 from tests.fixtures.examples import few
 from tests.fixtures.texts import SMALL_PLANS

@@ -55,7 +55,9 @@ def test_a_state_of_another_formation_or_mixture_says_what_differs(
     with stream(catalog) as one, stream(catalog, **changes) as other:
         state = state_after(one, 2)
         wanted = "window_size" if "window_size" in changes else "proportion"
-        with pytest.raises(sp.ResumeError, match=rf"they differ at .*{wanted}.*Restore the old plan, or start a new"):
+        with pytest.raises(
+            sp.errors.ResumeError, match=rf"they differ at .*{wanted}.*Restore the old plan, or start a new"
+        ):
             other.load_state_dict(state)
 
 
@@ -63,9 +65,9 @@ def test_a_state_of_another_mixture_names_the_stream_and_rebase(catalog: sp.Cata
     with stream(catalog) as one, stream(catalog, a=0.4, b=0.6) as shares, stream(catalog, window_size=8) as formed:
         state = state_after(one, 2)
         message = r"mix \(stream 'a'\)\.proportion \(0\.\d+ -> 0\.4\); .*then new_stream\.rebase\(old_stream\)$"
-        with pytest.raises(sp.ResumeError, match=message):
+        with pytest.raises(sp.errors.ResumeError, match=message):
             shares.load_state_dict(state)
-        with pytest.raises(sp.ResumeError, match=r"or start a new epoch$"):
+        with pytest.raises(sp.errors.ResumeError, match=r"or start a new epoch$"):
             formed.load_state_dict(state)
 
 
@@ -74,13 +76,16 @@ def test_a_state_of_other_data_names_the_relation(catalog: sp.Catalog) -> None:
         state = state_after(one, 2)
     catalog.drop("b")
     catalog.register("b", sp.Arrow(documents("b", 11)), identity="sample_id", shard="storage_shard")
-    with stream(catalog) as other, pytest.raises(sp.ResumeError, match=r"data changed.*: b \(.*Put the old data back"):
+    with (
+        stream(catalog) as other,
+        pytest.raises(sp.errors.ResumeError, match=r"data changed.*: b \(.*Put the old data back"),
+    ):
         other.load_state_dict(state)
 
 
 @pytest.mark.parametrize("chapters", [3, [[0, 1]], [["x", 0, 0]], [[0, 0, None]], [[0, True, 1]], [[0, 1, 2**70]]])
 def test_chapters_that_are_none_are_refused(catalog: sp.Catalog, chapters: Any) -> None:
-    with stream(catalog) as one, pytest.raises(sp.ResumeError, match="the state's chapters cannot be read"):
+    with stream(catalog) as one, pytest.raises(sp.errors.ResumeError, match="the state's chapters cannot be read"):
         one.load_state_dict({**state_after(one, 1), "chapters": chapters})
 
 
@@ -98,7 +103,7 @@ def test_chapters_that_are_none_are_refused(catalog: sp.Catalog, chapters: Any) 
 def test_chapters_that_cannot_be_are_refused(catalog: sp.Catalog, chapters: Any, why: str) -> None:
     with chaptered(catalog) as one:
         state = unsealed(state_after(one, 70))
-        with pytest.raises(sp.ResumeError, match=why + r".*ass what state_dict\(\) returned, unchanged"):
+        with pytest.raises(sp.errors.ResumeError, match=why + r".*ass what state_dict\(\) returned, unchanged"):
             one.load_state_dict({**state, "chapters": chapters})
 
 
@@ -124,7 +129,7 @@ def test_chapters_that_nothing_vouches_for_are_not_followed(
     ],
 )
 def test_a_rebase_that_is_none_is_refused(catalog: sp.Catalog, rebase: Any) -> None:
-    with stream(catalog) as one, pytest.raises(sp.ResumeError, match="the state's rebase cannot be read"):
+    with stream(catalog) as one, pytest.raises(sp.errors.ResumeError, match="the state's rebase cannot be read"):
         one.load_state_dict({**state_after(one, 1), "rebase": rebase})
 
 
@@ -138,5 +143,5 @@ def test_a_state_without_chapters_is_a_place_too(catalog: sp.Catalog) -> None:
 
 def test_what_is_no_state_is_refused(tmp_path: Path) -> None:
     for value in (None, [], {"spiral": 99}):
-        with pytest.raises(sp.ResumeError, match=r"(?i:pass what) state_dict\(\) returned"):
+        with pytest.raises(sp.errors.ResumeError, match=r"(?i:pass what) state_dict\(\) returned"):
             SavedState.from_json(value, StateRecords(tmp_path))

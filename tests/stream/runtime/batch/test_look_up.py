@@ -30,12 +30,16 @@ FORMED = sp.WindowedBucket(150, [sp.BucketKey("len(tokens)")], sp.BatchBudget(ma
 WAYS: dict[str, dict[str, Any]] = {
     "counted": {"batch_size": 16},
     "kept": {"batch_size": 16, "last": sp.KeepPartial},
-    "padded": {"batch_size": 16, "last": sp.PadPartial},
+    "padded": {"batch_size": 16, "last": sp.batching.PadPartial},
     "formed": {"batch_size": None, "formation": FORMED},
-    "packed": {"batch_size": 2, "formation": sp.Packed(max_tokens=24, window_size=128), "last": sp.KeepPartial},
+    "packed": {
+        "batch_size": 2,
+        "formation": sp.batching.Packed(max_tokens=24, window_size=128),
+        "last": sp.KeepPartial,
+    },
     "split": {
         "batch_size": 2,
-        "formation": sp.Packed(max_tokens=24, strategy="concat_and_split", window_size=128),
+        "formation": sp.batching.Packed(max_tokens=24, strategy="concat_and_split", window_size=128),
         "last": sp.KeepPartial,
     },
 }
@@ -163,13 +167,13 @@ def test_an_error_of_looking_up_comes_at_its_batch(
         def failing(gathering: Gathering, samples: Samples) -> tuple[Int64, UInt64]:
             if bad in samples.stream_rows.rows:
                 msg = "row cannot be found"
-                raise sp.SourceError(msg)
+                raise sp.errors.SourceError(msg)
             return located(gathering, samples)
 
         whole = stream.count()
         monkeypatch.setattr(Gathering, "located", failing)
         seen: list[Any] = []
-        with pytest.raises(sp.SourceError, match="row cannot be found"):
+        with pytest.raises(sp.errors.SourceError, match="row cannot be found"):
             seen.extend(stream)
         assert len(seen) == 7
         assert stream.state_dict()["batch"] == 7
@@ -183,13 +187,13 @@ def test_an_error_of_drawing_comes_at_its_batch(rows: sp.Relation, monkeypatch: 
     def failing(order: EpochOrder, epoch: int, positions: UInt64) -> StreamRows:
         if np.uint64(7 * 16) in positions:
             msg = "the order cannot be read"
-            raise sp.SourceError(msg)
+            raise sp.errors.SourceError(msg)
         return places(order, epoch, positions)
 
     monkeypatch.setattr(EpochOrder, "stream_rows", failing)
     with collated(rows, "counted").to_numpy(prefetch=2) as stream:
         seen: list[Any] = []
-        with pytest.raises(sp.SourceError, match="the order cannot be read") as caught:
+        with pytest.raises(sp.errors.SourceError, match="the order cannot be read") as caught:
             seen.extend(stream)
         assert len(seen) == 7
         assert caught.value.__context__ is None  # it is told once

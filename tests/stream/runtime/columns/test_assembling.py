@@ -112,7 +112,7 @@ def test_a_context_has_slots_and_no_rank(relation: sp.Relation) -> None:
 
     assert (context.slot, context.total_slots) == (1, 4)
     assert context.generator().random() == context.generator().random()
-    with pytest.raises(sp.PlanError, match=r"context.rank: samples may not depend .*Use context.slot"):
+    with pytest.raises(sp.errors.PlanError, match=r"context.rank: samples may not depend .*Use context.slot"):
         assembler(step(relation, Asks), context)
 
 

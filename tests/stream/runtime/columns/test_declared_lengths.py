@@ -20,11 +20,11 @@ FORMATIONS = {
     "truncated": lambda **own: sp.WindowedBucket(
         16, [sp.BucketKey("n")], sp.BatchBudget(max_tokens=16, oversize="truncate"), **own
     ),
-    "best fit": lambda **own: sp.Packed(max_tokens=24, window_size=16, **own),
-    "cut": lambda **own: sp.Packed(max_tokens=16, window_size=16, oversize="truncate", **own),
-    "split": lambda **own: sp.Packed(max_tokens=16, window_size=16, oversize="split", **own),
-    "dropped": lambda **own: sp.Packed(max_tokens=16, window_size=16, oversize="drop", **own),
-    "concatenated": lambda **own: sp.Packed(max_tokens=16, strategy="concat_and_split", window_size=16, **own),
+    "best fit": lambda **own: sp.batching.Packed(max_tokens=24, window_size=16, **own),
+    "cut": lambda **own: sp.batching.Packed(max_tokens=16, window_size=16, oversize="truncate", **own),
+    "split": lambda **own: sp.batching.Packed(max_tokens=16, window_size=16, oversize="split", **own),
+    "dropped": lambda **own: sp.batching.Packed(max_tokens=16, window_size=16, oversize="drop", **own),
+    "concatenated": lambda **own: sp.batching.Packed(max_tokens=16, strategy="concat_and_split", window_size=16, **own),
 }
 
 
@@ -114,7 +114,7 @@ def test_a_function_that_is_given_tokens_gets_them_while_an_epoch_is_counted(cat
 
     sampled = catalog.table("a").sample(order=sp.GlobalShuffle(seed=1))
     sampled = sampled.map(sp.Tokenize("text", tokenizer=TOKENIZER) >> "tokens").filter(even, columns=["tokens"])
-    formation = sp.Packed(max_tokens=24, window_size=16)
+    formation = sp.batching.Packed(max_tokens=24, window_size=16)
     made = sampled.collate(batch_size=2, formation=formation, fields={"ids": sp.Pad("tokens")}, last=sp.KeepPartial)
     with made.to_numpy() as one:
         one.materialize(lambda _: None)
@@ -126,7 +126,7 @@ def test_a_wrong_length_is_refused_when_a_batch_reads_the_tokens(catalog: sp.Cat
         assert one.count() > 0  # nothing is read
         place = one.locate("a-77")
         with pytest.raises(
-            sp.DataError, match=r"length='wrong' says \d+ tokens, and 'tokens' has \d+\. Mend that"
+            sp.errors.DataError, match=r"length='wrong' says \d+ tokens, and 'tokens' has \d+\. Mend that"
         ) as bad:
             one.batch(place["batch"])
         assert "sample_id='a-77'" in str(bad.value)
@@ -136,8 +136,8 @@ def test_a_wrong_length_is_refused_when_a_batch_reads_the_tokens(catalog: sp.Cat
 @pytest.mark.parametrize(
     ("length", "error", "why"),
     [
-        ("holes", sp.PlanError, r"length='holes' is null for 1 of .* Filter those rows out"),
-        ("below", sp.DataError, r"length='below' is -1, and no sample is shorter than 0"),
+        ("holes", sp.errors.PlanError, r"length='holes' is null for 1 of .* Filter those rows out"),
+        ("below", sp.errors.DataError, r"length='below' is -1, and no sample is shorter than 0"),
     ],
 )
 def test_a_length_that_cannot_be_is_refused(
@@ -150,43 +150,43 @@ def test_a_length_that_cannot_be_is_refused(
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (lambda: sp.Packed(max_tokens=8, length=5), r"length is 5\. Give a column"),
-        (lambda: sp.Packed(max_tokens=8, length="n +"), r"n \+"),
+        (lambda: sp.batching.Packed(max_tokens=8, length=5), r"length is 5\. Give a column"),
+        (lambda: sp.batching.Packed(max_tokens=8, length="n +"), r"n \+"),
         (lambda: sp.WindowedBucket(length="n"), r"for the budget's max_tokens, which is not given"),
     ],
 )
 def test_a_length_that_is_no_column_is_refused(made: Any, why: str) -> None:
-    with pytest.raises(sp.PlanError, match=why):
+    with pytest.raises(sp.errors.PlanError, match=why):
         made()
 
 
 def test_a_length_that_is_no_whole_number_is_refused(catalog: sp.Catalog) -> None:
     for text, why in (("text", r"length='text' is string"), ("quality", r"length='quality' is double"), ("no", "no")):
-        with pytest.raises(sp.PlanError, match=why):
-            plan(catalog, sp.Packed(max_tokens=24, length=text))
+        with pytest.raises(sp.errors.PlanError, match=why):
+            plan(catalog, sp.batching.Packed(max_tokens=24, length=text))
 
 
 def test_a_plan_with_a_stored_length_is_saved_and_one_without_stays_as_it_was(
     catalog: sp.Catalog, caches: Path
 ) -> None:
     for name, length in (("with", sp.col("n") + 0), ("without", None)):
-        with plan(catalog, sp.Packed(max_tokens=24, length=length)) as one:
+        with plan(catalog, sp.batching.Packed(max_tokens=24, length=length)) as one:
             catalog.save_stream(name, one)
             with catalog.open_stream(name) as again:
                 assert again.fingerprint == one.fingerprint
                 assert again.plan.source.formation == one.plan.source.formation
-    assert sp.Packed(max_tokens=24, length=sp.col("n")) == sp.Packed(max_tokens=24, length="n")
+    assert sp.batching.Packed(max_tokens=24, length=sp.col("n")) == sp.batching.Packed(max_tokens=24, length="n")
 
 
 def test_the_column_of_lengths_is_kept_so_that_counting_reads_no_source(catalog: sp.Catalog, caches: Path) -> None:
-    with plan(catalog, sp.Packed(max_tokens=24, length="n")) as one:
+    with plan(catalog, sp.batching.Packed(max_tokens=24, length="n")) as one:
         assert one.count() > 0
         assert all("n" in stream.selected.narrow for stream in one.stages.streams)
         assert one.numbering.forming.for_counting().reader.metrics.source_rows == 0
 
 
 def test_the_explanation_says_where_lengths_come_from(catalog: sp.Catalog, caches: Path) -> None:
-    with plan(catalog, sp.Packed(max_tokens=24, length="n")) as one:
+    with plan(catalog, sp.batching.Packed(max_tokens=24, length="n")) as one:
         batch = one.explain().to_dict()["batch"]
 
     assert batch["lengths"] == "stored as n"

@@ -127,7 +127,7 @@ def test_flat_map_beyond_its_fan_out_names_the_sample(catalog: sp.Catalog) -> No
     parts = sampled.flat_map(halves, name="text", columns=["text"], returns=pa.utf8(), fan_out=1)
     with (
         parts.collate(batch_size=8, fields={"id": sp.List("sample_id")}).to_numpy() as stream,
-        pytest.raises(sp.DataError, match=r"sample_id='a-\d+'.*became 2 samples, fan_out is 1. Raise fan_out"),
+        pytest.raises(sp.errors.DataError, match=r"sample_id='a-\d+'.*became 2 samples, fan_out is 1. Raise fan_out"),
     ):
         next(iter(stream))
 
@@ -140,7 +140,7 @@ def test_a_function_that_fails_names_the_sample(catalog: sp.Catalog) -> None:
     plan = sampled.filter(broken, columns=["size"], batched=False)
     with (
         plan.collate(batch_size=8, fields={"id": sp.List("sample_id")}).to_numpy() as stream,
-        pytest.raises(sp.DataError, match=r"a: sample sample_id='a-\d+': .*broken.*ZeroDivisionError"),
+        pytest.raises(sp.errors.DataError, match=r"a: sample sample_id='a-\d+': .*broken.*ZeroDivisionError"),
     ):
         list(stream)
 

@@ -76,7 +76,7 @@ def test_the_first_refused_row_is_named_whatever_is_built(shelf: Shelf, rows: li
     for built in shelf.caches:
         feed, _ = shelf.feed(built)
         for read in (feed.tokens, feed.lengths):
-            with pytest.raises(sp.DataError, match=r"(?i:filter the row out)") as error:
+            with pytest.raises(sp.errors.DataError, match=r"(?i:filter the row out)") as error:
                 read(asked)
             found.append((error.value.row, str(error.value)))
 
@@ -142,6 +142,6 @@ def test_a_cache_of_another_item_size_is_refused(shelf: Shelf) -> None:
     feed = TokenFeed(shelf.relation, wider, shelf.caches["all"], Metrics())
 
     with pytest.raises(
-        sp.CacheError, match=r"tokens of 4 bytes at addresses.*multiples of 2 only. Drop the cache folder"
+        sp.errors.CacheError, match=r"tokens of 4 bytes at addresses.*multiples of 2 only. Drop the cache folder"
     ):
         feed.tokens(np.arange(30, dtype=np.uint64))

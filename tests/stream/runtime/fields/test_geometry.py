@@ -18,8 +18,18 @@ from spiral_stream.testing import check_elastic, check_replay, check_resume, fro
 from tests.fixtures.scenes import VALUES, catalog, encoded, stream, table
 
 SIZE = 48
-MOVES = (sp.RandomResizedCrop(SIZE, scale=(0.5, 1.0)), sp.RandomRotation(15, mask_fill=0), sp.RandomHorizontalFlip())
-AUGMENT = (*MOVES[:2], sp.ColorJitter(0.3, 0.3, 0.3, 0.05), MOVES[2], sp.GaussianBlur(5, p=0.3), sp.RandomErasing(0.3))
+MOVES = (
+    sp.RandomResizedCrop(SIZE, scale=(0.5, 1.0)),
+    sp.transforms.RandomRotation(15, mask_fill=0),
+    sp.RandomHorizontalFlip(),
+)
+AUGMENT = (
+    *MOVES[:2],
+    sp.transforms.ColorJitter(0.3, 0.3, 0.3, 0.05),
+    MOVES[2],
+    sp.transforms.GaussianBlur(5, p=0.3),
+    sp.transforms.RandomErasing(0.3),
+)
 
 
 def lighter(pixels):
@@ -41,9 +51,9 @@ def mask(transforms: Any = AUGMENT, **options: Any) -> sp.Stack:
 FIELDS = {
     "image": image(),
     "mask": mask(),
-    "boxes": sp.Boxes("boxes", of="image"),
-    "labels": sp.BoxLabels("labels", of="boxes"),
-    "points": sp.KeyPoints("points", of="image"),
+    "boxes": sp.fields.Boxes("boxes", of="image"),
+    "labels": sp.fields.BoxLabels("labels", of="boxes"),
+    "points": sp.fields.KeyPoints("points", of="image"),
     "id": sp.List("sample_id"),
 }
 VIEWS = {"a": image(view="a"), "b": image(view="b"), "id": sp.List("sample_id")}
@@ -175,17 +185,17 @@ def test_fingerprints_move_with_what_is_drawn_and_with_nothing_else(scenes: sp.C
             return read.fingerprint
 
     same_step = [
-        image([v2.ColorJitter(0.4), sp.Resize((8, 8))]),
-        image([v2.ColorJitter(brightness=(0.6, 1.4)), sp.Resize((8, 8))]),
+        image([v2.ColorJitter(0.4), sp.transforms.Resize((8, 8))]),
+        image([v2.ColorJitter(brightness=(0.6, 1.4)), sp.transforms.Resize((8, 8))]),
     ]
     others = [
-        image([sp.Resize((8, 8))]),
-        image([sp.Resize((8, 8))], view="a"),
-        image([v2.ColorJitter(0.5), sp.Resize((8, 8))]),
-        image([lighter, sp.Resize((8, 8))]),
-        image([grain, sp.Resize((8, 8))]),
-        image([sp.ColorJitter(0.4), sp.Resize((8, 8))]),
-        mask([sp.Resize((8, 8))]),
+        image([sp.transforms.Resize((8, 8))]),
+        image([sp.transforms.Resize((8, 8))], view="a"),
+        image([v2.ColorJitter(0.5), sp.transforms.Resize((8, 8))]),
+        image([lighter, sp.transforms.Resize((8, 8))]),
+        image([grain, sp.transforms.Resize((8, 8))]),
+        image([sp.transforms.ColorJitter(0.4), sp.transforms.Resize((8, 8))]),
+        mask([sp.transforms.Resize((8, 8))]),
     ]
     assert of(same_step[0]) == of(same_step[1])
     assert len({of(each) for each in (*others, same_step[0])}) == 8
@@ -197,7 +207,7 @@ def test_evaluation_has_nothing_random(scenes: sp.Catalog) -> None:
     assert all(same(a, b) for a, b in zip(first, again, strict=True))
     with (
         stream(scenes, FOREIGN) as read,
-        pytest.raises(sp.PlanError, match="evaluation: RandomResizedCrop of torchvision may draw"),
+        pytest.raises(sp.errors.PlanError, match="evaluation: RandomResizedCrop of torchvision may draw"),
     ):
         read.eval()
 
@@ -210,7 +220,7 @@ def test_evaluation_has_nothing_random(scenes: sp.Catalog) -> None:
     [
         ({"b": FIELDS["boxes"]}, "field 'b': of='image' is no field of images in this batch. Add one: Stack"),
         ({"image": mask(), "b": FIELDS["boxes"]}, "is no field of images"),
-        ({"image": image(), "l": sp.BoxLabels("labels", of="image")}, r"is no field of Boxes. Add one: Boxes"),
+        ({"image": image(), "l": sp.fields.BoxLabels("labels", of="image")}, r"is no field of Boxes. Add one: Boxes"),
         (
             {"image": image([lighter, *MOVES]), "b": FIELDS["boxes"]},
             "function lighter moves boxes and points is not known",
@@ -222,7 +232,7 @@ def test_evaluation_has_nothing_random(scenes: sp.Catalog) -> None:
     ],
 )
 def test_fields_that_follow_nothing_are_refused(scenes: sp.Catalog, fields: dict[str, Any], says: str) -> None:
-    with pytest.raises(sp.PlanError, match=says):
+    with pytest.raises(sp.errors.PlanError, match=says):
         stream(scenes, fields)
 
 
@@ -230,7 +240,7 @@ def test_boxes_in_pixels_do_not_follow_a_smaller_cache(scenes: sp.Catalog) -> No
     rows = scenes.table("scenes").cache(image=sp.Raw(64))
     sampled = rows.sample(identity="sample_id", order=sp.Sequential())
     fields = {"image": image(), "boxes": FIELDS["boxes"]}
-    with pytest.raises(sp.PlanError, match=r"cached in a smaller size.*relative=True"):
+    with pytest.raises(sp.errors.PlanError, match=r"cached in a smaller size.*relative=True"):
         sampled.collate(batch_size=2, fields=fields)
 
 
@@ -267,7 +277,7 @@ def damaged(only: str | None = None) -> pa.Table:
 @pytest.mark.parametrize("what", BAD)
 def test_a_bad_sample_stops_the_stream_by_name(what: str, tmp_path: Path) -> None:
     made = catalog(tmp_path / "catalog", damaged(what))
-    with pytest.raises(sp.DataError, match=BAD[what][3]) as error:
+    with pytest.raises(sp.errors.DataError, match=BAD[what][3]) as error:
         collected(made, FIELDS)
     assert f"s{BAD[what][0]:03}" in str(error.value)
 
@@ -334,7 +344,9 @@ def formats() -> dict[str, tuple[bytes, np.ndarray]]:
     return found
 
 
-@pytest.mark.parametrize("profile", [None, sp.Original(), sp.Raw(), sp.Raw(10), sp.Jpeg(quality=95)], ids=str)
+@pytest.mark.parametrize(
+    "profile", [None, sp.profiles.Original(), sp.Raw(), sp.Raw(10), sp.profiles.Jpeg(quality=95)], ids=str
+)
 def test_every_format_of_one_column_is_read(profile: Any, tmp_path: Path) -> None:
     """PNG, WebP, GIF, gray, CMYK, palettes and 16 bits in one column: pixels of Pillow, or what the profile keeps of them."""
     files = formats()
@@ -352,7 +364,7 @@ def test_every_format_of_one_column_is_read(profile: Any, tmp_path: Path) -> Non
             assert same(again, batch)
     for name, pixels in zip(batch["id"], batch["x"], strict=True):
         wanted = files[name][1]
-        if profile == sp.Jpeg(quality=95):
+        if profile == sp.profiles.Jpeg(quality=95):
             assert np.array_equal(pixels, decode_jpeg(encode_jpeg(wanted, 95))), name
         else:
             assert np.array_equal(pixels, shrink(wanted, 10) if profile == sp.Raw(10) else wanted), name

@@ -170,14 +170,14 @@ def test_an_error_of_a_row_that_is_read_ahead_comes_at_its_batch(
     def refusing(self: OpenRelation, ordinals: Any, columns: Any) -> pa.Table:
         if "image" in columns and 77 in np.asarray(ordinals).tolist():
             msg = "row 77 cannot be read. Mend it"
-            raise sp.SourceError(msg)
+            raise sp.errors.SourceError(msg)
         return fetch(self, ordinals, columns)
 
     with stream(catalog, "image", 1) as made:
         numbers = [int(made.batch(k)["n"][0]) for k in range(ROWS)]
         monkeypatch.setattr(OpenRelation, "fetch", refusing)
         seen = list[int]()
-        with pytest.raises(sp.SourceError, match="Mend it"):
+        with pytest.raises(sp.errors.SourceError, match="Mend it"):
             seen.extend(int(batch["n"][0]) for batch in made)
     assert seen == numbers[: numbers.index(77)]
 

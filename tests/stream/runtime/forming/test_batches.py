@@ -127,5 +127,7 @@ def test_several_readers_need_what_decides(catalog: sp.Catalog) -> None:
     with plan.to_numpy() as one:
         one.numbering.need_known(bound(1), 1, 0)
         for world, workers, who in ((2, 1, "2 ranks"), (1, 3, "3 workers")):
-            with pytest.raises(sp.BindError, match=rf"filter .*odd.*{who}.*as a column of the relation; or read with"):
+            with pytest.raises(
+                sp.errors.BindError, match=rf"filter .*odd.*{who}.*as a column of the relation; or read with"
+            ):
                 one.numbering.need_known(bound(world), workers, 0)

@@ -74,7 +74,7 @@ def test_a_chapter_is_formed_alike_at_once_or_bit_by_bit(
 def test_batches_drawn_together_are_those_drawn_one_by_one(
     catalog: sp.Catalog, strategy: Any, data: st.DataObject
 ) -> None:
-    packed = strategy and sp.Packed(max_tokens=24, strategy=strategy, window_size=8)
+    packed = strategy and sp.batching.Packed(max_tokens=24, strategy=strategy, window_size=8)
     with opened(catalog, window_size=8, lanes=1, size=200, formation=packed) as stream:
         forming = stream.numbering.forming
         together, single = Chapter(forming, 0, 0, 0), Chapter(forming, 0, 0, 0)
@@ -99,7 +99,7 @@ def test_batches_drawn_together_are_those_drawn_one_by_one(
 @FEW
 @given(first=st.integers(0, 30), strategy=st.sampled_from(["best_fit", "first_fit", "concat_and_split"]))
 def test_batches_may_be_left_out_at_the_start(catalog: sp.Catalog, first: int, strategy: Any) -> None:
-    packed = sp.Packed(max_tokens=24, strategy=strategy, window_size=8)
+    packed = sp.batching.Packed(max_tokens=24, strategy=strategy, window_size=8)
     with opened(catalog, window_size=8, lanes=1, size=200, formation=packed) as stream:
         forming = stream.numbering.forming
         whole, later = Chapter(forming, 0, 0, 0), Chapter(forming, 0, 0, 0)
@@ -166,7 +166,9 @@ def test_a_resumed_run_reads_the_text_of_its_chapter_only(catalog: sp.Catalog) -
         assert random.metrics()["source_rows"] <= 64
 
 
-@pytest.mark.parametrize("formation", [sp.WindowedBucket(window_size=64), sp.Packed(max_tokens=64, window_size=64)])
+@pytest.mark.parametrize(
+    "formation", [sp.WindowedBucket(window_size=64), sp.batching.Packed(max_tokens=64, window_size=64)]
+)
 def test_a_fixed_count_drops_the_short_batch_of_a_chapter_and_no_other(tmp_path: Path, formation: Any) -> None:
     catalog = make_catalog(tmp_path, {"web": 203}, longest=30)
     sampled = tokenized(catalog.table("web"), sp.GlobalShuffle(seed=2))

@@ -28,8 +28,8 @@ OWN = few(3, 6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 RECORD = 32  # bytes of the formation index per chapter
 FORMATIONS = {
     "bucket": sp.WindowedBucket(4, [sp.BucketKey("len(tokens)")], budget=sp.BatchBudget(max_tokens=128)),
-    "packed": sp.Packed(max_tokens=24, window_size=4),
-    "concatenated": sp.Packed(max_tokens=16, strategy="concat_and_split", window_size=4),
+    "packed": sp.batching.Packed(max_tokens=24, window_size=4),
+    "concatenated": sp.batching.Packed(max_tokens=16, strategy="concat_and_split", window_size=4),
 }
 
 
@@ -205,14 +205,14 @@ def test_a_failing_chapter_keeps_what_was_counted_before_it(
     def failing(chapter: Chapter, *args: Any) -> int:
         if chapter.number == 3:
             msg = "the disk is gone"
-            raise sp.SourceError(msg)
+            raise sp.errors.SourceError(msg)
         return finish(chapter, *args)
 
     with stream(catalog) as one:
         chapters = one.numbering.unknown(0)
         with monkeypatch.context() as patch:
             patch.setattr(Chapter, "finish", failing)
-            with pytest.raises(sp.SourceError, match="the disk is gone"):
+            with pytest.raises(sp.errors.SourceError, match="the disk is gone"):
                 together(one, lambda: Threads(1))
         left = one.numbering.unknown(0)
         assert 1 <= left < chapters
@@ -232,7 +232,9 @@ def test_the_progress_ends_with_all_samples(catalog: sp.Catalog, caches: Path) -
 def test_a_folder_that_cannot_be_written_is_refused(catalog: sp.Catalog, caches: Path) -> None:
     with stream(catalog) as one:
         (Path(one.numbering.folder) / "claims").mkdir(parents=True)
-        with pytest.raises(sp.CacheError, match=r"formation index: cannot write .* Make the folder writable, or set"):
+        with pytest.raises(
+            sp.errors.CacheError, match=r"formation index: cannot write .* Make the folder writable, or set"
+        ):
             together(one)
 
 

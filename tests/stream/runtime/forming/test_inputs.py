@@ -75,7 +75,7 @@ def test_packed_columns_of_other_lengths_are_refused_with_the_row(catalog: sp.Ca
     sampled = catalog.table("a").sample(order=sp.Sequential())
     both = sampled.map(shorter, columns=["tokens"], name="labels", returns=pa.list_(pa.uint16()))
     own = {"x": sp.Pad("tokens"), "y": sp.Pad("labels")}
-    with bucketed(both, formation=sp.Packed(max_tokens=64, window_size=8), fields=own) as one:
+    with bucketed(both, formation=sp.batching.Packed(max_tokens=64, window_size=8), fields=own) as one:
         forming = one.numbering.forming
         with pytest.raises(
             DataError, match=r"0 tokens in 'labels' and \d+ in 'tokens'.*Make them equally long"

@@ -61,7 +61,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_place_behind_uncounted_chapters_is_refused_with_the_time_it_takes(
     catalog: sp.Catalog, caches: Path, chapters: list[int], what: str, lanes: int
 ) -> None:
-    with stream(catalog, HUGE, lanes=lanes) as one, pytest.raises(sp.StreamError, match=TIME + WAY_OUT) as refused:
+    with (
+        stream(catalog, HUGE, lanes=lanes) as one,
+        pytest.raises(sp.errors.StreamError, match=TIME + WAY_OUT) as refused,
+    ):
         ASKS[what](one)
 
     assert str(refused.value).startswith(f"{what}: ")
@@ -82,7 +85,7 @@ def test_once_counted_everything_costs_one_chapter(
 ) -> None:
     with stream(catalog, lanes=lanes) as one:
         for ask in (one.ledger, one.batch):
-            with pytest.raises(sp.StreamError, match=WAY_OUT):
+            with pytest.raises(sp.errors.StreamError, match=WAY_OUT):
                 ask(10**6)
         one.materialize(lambda _: None, lengths=True)
         total = one.count()
@@ -113,7 +116,7 @@ def test_a_row_behind_uncounted_chapters_is_refused_and_one_before_them_is_found
         found = one.locate(f"a-{early}")
         assert f"a-{early}" in one.ledger(found["batch"])
         with pytest.raises(
-            sp.StreamError, match=r"locate: chapter \d+ of epoch 0, which holds the sample: .*" + WAY_OUT
+            sp.errors.StreamError, match=r"locate: chapter \d+ of epoch 0, which holds the sample: .*" + WAY_OUT
         ):
             one.locate(f"a-{late}")
 
@@ -128,7 +131,7 @@ def test_counted_as_far_as_the_place_is_far_enough(catalog: sp.Catalog, caches: 
         reached = [one.ledger(number) for number in range(40)]
         assert one.numbering.unknown(0) > 1
         assert one.ledger(3) == reached[3]
-        with pytest.raises(sp.StreamError, match=WAY_OUT):
+        with pytest.raises(sp.errors.StreamError, match=WAY_OUT):
             one.ledger(10**6)
 
 
@@ -157,12 +160,12 @@ def test_text_that_no_cache_holds_is_measured_and_the_way_out_is_its_cache(
         quick = one.ledger(30)  # samples are few
     monkeypatch.setattr(long_counts, "QUICK_S", 0.0)
     with stream(catalog, stored=False) as one:
-        with pytest.raises(sp.StreamError, match=r"\(len\(tokens\) is in no cache\)") as refused:
+        with pytest.raises(sp.errors.StreamError, match=r"\(len\(tokens\) is in no cache\)") as refused:
             one.ledger(10**6)
         assert "stream.materialize(), or the asset that builds the token cache; stream.materialize(lengths" in str(
             refused.value
         )
-        with pytest.raises(sp.StreamError, match=r"steps_per_epoch: .*\(len\(tokens\) is not known\)"):
+        with pytest.raises(sp.errors.StreamError, match=r"steps_per_epoch: .*\(len\(tokens\) is not known\)"):
             one.steps_per_epoch  # noqa: B018  it raises
         one.materialize(lambda _: None, lengths=True)
         assert one.ledger(30) == quick
@@ -171,7 +174,7 @@ def test_text_that_no_cache_holds_is_measured_and_the_way_out_is_its_cache(
 
 def test_a_short_epoch_whose_lengths_are_computed_is_counted_at_once(catalog: sp.Catalog, caches: Path) -> None:
     sampled = tokenized(catalog.table("a"), sp.GlobalShuffle(seed=1), stored=False)
-    packed = sp.Packed(max_tokens=64, window_size=512)
+    packed = sp.batching.Packed(max_tokens=64, window_size=512)
     made = sampled.collate(batch_size=2, formation=packed, fields={"ids": sp.Pad("tokens")}, last=sp.KeepPartial)
     with made.to_numpy() as one:
         steps = one.steps_per_epoch
@@ -189,7 +192,7 @@ def test_a_function_that_waits_is_refused_by_the_time_that_passes(
 
     sampled = tokenized(catalog.table("a"), sp.GlobalShuffle(seed=1), stored=False)
     kept = sampled.filter(waiting, columns=["text"], batched=False)
-    packed = sp.Packed(max_tokens=64, window_size=128)
+    packed = sp.batching.Packed(max_tokens=64, window_size=128)
     made = kept.collate(batch_size=2, formation=packed, fields={"ids": sp.Pad("tokens")}, last=sp.KeepPartial)
     with made.to_numpy() as one:
         began = time.monotonic()
@@ -197,7 +200,7 @@ def test_a_function_that_waits_is_refused_by_the_time_that_passes(
             assert one.steps_per_epoch == one.count()
             return
         with pytest.raises(
-            sp.StreamError, match=r"filter .*waiting.* [\d.]+ s per chapter as measured here: [\d.]+ s\."
+            sp.errors.StreamError, match=r"filter .*waiting.* [\d.]+ s per chapter as measured here: [\d.]+ s\."
         ) as said:
             one.steps_per_epoch  # noqa: B018  it raises
         assert time.monotonic() - began < 10  # of 30 s

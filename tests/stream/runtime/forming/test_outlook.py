@@ -208,11 +208,11 @@ def test_a_fault_in_a_chapter_does_not_spoil_it(
         form(*args)
         if next(calls) == 3:
             msg = "the disk is gone"
-            raise sp.SourceError(msg)
+            raise sp.errors.SourceError(msg)
 
     monkeypatch.setattr(Chapter, "_hold", sometimes)
     with stream(catalog) as one:
-        with pytest.raises(sp.SourceError, match="the disk is gone"):
+        with pytest.raises(sp.errors.SourceError, match="the disk is gone"):
             one.ledger(100)
         assert [one.ledger(number) for number in range(20)] == ledgers[:20]
 

@@ -20,7 +20,7 @@ def stream(tmp_path: Path, last: Any, **options: Any) -> Any:
     return sampled.collate(batch_size=5, fields={"id": sp.List("sample_id")}, last=last).to_numpy(**options)
 
 
-@pytest.mark.parametrize(("last", "count"), [(sp.DropPartial, 4), (sp.KeepPartial, 5), (sp.PadPartial, 5)])
+@pytest.mark.parametrize(("last", "count"), [(sp.DropPartial, 4), (sp.KeepPartial, 5), (sp.batching.PadPartial, 5)])
 def test_counted_batches_are_known_without_forming_anything(tmp_path: Path, last: Any, count: int) -> None:
     with stream(tmp_path, last) as one:
         numbering = one.numbering

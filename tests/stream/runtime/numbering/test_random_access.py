@@ -13,15 +13,15 @@ from spiral_stream.testing import check_elastic, check_loops, check_replay, chec
 ROWS = 60
 ORDERS: dict[str, Any] = {
     "bucketed": sp.HashBucketed(5, bucket_count=8),
-    "expanded": sp.ExpandedRange(6, 20),
+    "expanded": sp.orders.ExpandedRange(6, 20),
     "global": sp.GlobalShuffle(4),
     "sequential": sp.Sequential(),
     "shards": sp.ShardAwareShuffle(3, shuffle_block_size=16),
-    "weighted": sp.Weighted("weight", seed=8),
-    "weighted once": sp.Weighted("weight / 2", replacement=False, seed=8),
-    "window": sp.WindowShuffle(6, 10),
-    "with replacement": sp.WithReplacement(9),
-    "within": sp.WithinShards(7),
+    "weighted": sp.orders.Weighted("weight", seed=8),
+    "weighted once": sp.orders.Weighted("weight / 2", replacement=False, seed=8),
+    "window": sp.orders.WindowShuffle(6, 10),
+    "with replacement": sp.orders.WithReplacement(9),
+    "within": sp.orders.WithinShards(7),
 }
 
 
@@ -139,7 +139,7 @@ def test_positions_outside_and_things_that_are_none_are_refused(catalog: sp.Cata
     with relation.collate(batch_size=2, fields=fields()).to_numpy() as stream:
         with pytest.raises(IndexError, match="sample 59 of epoch 0"):
             stream.sample(59)
-        with pytest.raises(sp.PlanError, match="Give an integer"):
+        with pytest.raises(sp.errors.PlanError, match="Give an integer"):
             stream.sample("a")  # type: ignore[arg-type]  # that is what is tested
         with pytest.raises(KeyError, match="no row that the plan keeps"):
             stream.order().positions(3)
@@ -148,7 +148,10 @@ def test_positions_outside_and_things_that_are_none_are_refused(catalog: sp.Cata
 def test_a_sample_of_packed_or_filtered_batches_is_refused(catalog: sp.Catalog) -> None:
     kept = sampled(catalog, "global", mixed=False).filter(sp.col("x") > 3.0)
     said = r"the plan has keep, which decides .*batch\(number\)"
-    with kept.collate(batch_size=2, fields=fields()).to_numpy() as stream, pytest.raises(sp.StreamError, match=said):
+    with (
+        kept.collate(batch_size=2, fields=fields()).to_numpy() as stream,
+        pytest.raises(sp.errors.StreamError, match=said),
+    ):
         stream.sample(0)
 
 
@@ -160,10 +163,10 @@ def test_a_bad_weight_is_named_with_its_row(tmp_path: Path, weight: float | None
     relation = catalog.table("rows")
 
     with pytest.raises(
-        sp.PlanError, match=r"Weighted: weights='w': the weight of row 2 is .*id='r'.* filter the row out"
+        sp.errors.PlanError, match=r"Weighted: weights='w': the weight of row 2 is .*id='r'.* filter the row out"
     ):
-        relation.sample(order=sp.Weighted("w")).order()
-    sound = relation.filter(sp.col("id") != "r").sample(order=sp.Weighted("w", seed=1))
+        relation.sample(order=sp.orders.Weighted("w")).order()
+    sound = relation.filter(sp.col("id") != "r").sample(order=sp.orders.Weighted("w", seed=1))
     explained = str(sound.collate(batch_size=1, fields={"id": sp.List("id")}).to_numpy().explain())
     assert "w: above 0 in 1 of 2 rows" in explained
     assert {*sound.order().rows([0, 1])["id"].to_pylist()} == {"p"}
@@ -174,26 +177,26 @@ def test_weights_that_are_all_0_or_no_numbers_are_refused(tmp_path: Path) -> Non
     catalog.register("rows", sp.Arrow(pa.table({"id": ["p", "q"], "w": [0, 0]})), identity="id")
     relation = catalog.table("rows")
 
-    with pytest.raises(sp.PlanError, match="all 2 rows have weight 0"):
-        relation.sample(order=sp.Weighted("w")).order()
+    with pytest.raises(sp.errors.PlanError, match="all 2 rows have weight 0"):
+        relation.sample(order=sp.orders.Weighted("w")).order()
     for wrong, said in (("id", "is string, no number"), ("v", "'v' is not a column"), ("w +", "weights")):
-        with pytest.raises(sp.PlanError, match=said):
-            relation.sample(order=sp.Weighted(wrong))
+        with pytest.raises(sp.errors.PlanError, match=said):
+            relation.sample(order=sp.orders.Weighted(wrong))
 
 
 def test_limits_of_mixtures_and_after_maps_are_refused(catalog: sp.Catalog) -> None:
-    with pytest.raises(sp.PlanError, match="Give an epoch_size"):
+    with pytest.raises(sp.errors.PlanError, match="Give an epoch_size"):
         sampled(catalog, "global", mixed=True).limit(5)
     relation = sampled(catalog, "global", mixed=False)
-    with pytest.raises(sp.PlanError, match=r"repeat: follows keep.*directly after .sample"):
+    with pytest.raises(sp.errors.PlanError, match=r"repeat: follows keep.*directly after .sample"):
         relation.filter(sp.col("x") > 1.0).repeat(2)
-    with pytest.raises(sp.PlanError, match="count=0"):
+    with pytest.raises(sp.errors.PlanError, match="count=0"):
         relation.limit(0)
-    with pytest.raises(sp.PlanError, match="times=0"):
+    with pytest.raises(sp.errors.PlanError, match="times=0"):
         relation.repeat(0)
-    with pytest.raises(sp.PlanError, match="Write it after sample"):
+    with pytest.raises(sp.errors.PlanError, match="Write it after sample"):
         catalog.table("a").limit(3, fixed=True)
-    with pytest.raises(sp.PlanError, match="repeat: follows scan"):
+    with pytest.raises(sp.errors.PlanError, match="repeat: follows scan"):
         catalog.table("a").repeat(2)
 
 
@@ -202,5 +205,5 @@ def test_a_rebase_of_draws_or_parts_is_refused(catalog: sp.Catalog) -> None:
         made = [relation.collate(batch_size=size, fields=fields()).to_numpy() for size in (5, 4)]
         with made[0] as old, made[1] as new:
             next(iter(old))
-            with pytest.raises(sp.ResumeError, match="Go on at the end of its epoch"):
+            with pytest.raises(sp.errors.ResumeError, match="Go on at the end of its epoch"):
                 new.rebase(old)

@@ -14,7 +14,7 @@ from spiral_stream.runtime.numbering.steps import Steps, delivered_at, first_del
 WORLD, MERGE = 2, 2
 
 
-@pytest.fixture(params=[sp.DropPartial, sp.KeepPartial, sp.PadPartial])
+@pytest.fixture(params=[sp.DropPartial, sp.KeepPartial, sp.batching.PadPartial])
 def numbering(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
     """Of 27 rows in batches of 5: what numbers them under each tail rule."""
     catalog = sp.connect(str(tmp_path / "catalog"))
@@ -72,7 +72,9 @@ def test_what_pad_partial_repeats_ends_with_the_last_step(tmp_path: Path, world:
     catalog.register("rows", sp.Arrow(pa.table({"sample_id": range(22)})), identity="sample_id")
     formation = sp.WindowedBucket(window_size=4) if kind == "buckets" else None
     plan = catalog.table("rows").sample(order=sp.GlobalShuffle(seed=1))
-    made = plan.collate(batch_size=3, fields={"id": sp.List("sample_id")}, formation=formation, last=sp.PadPartial)
+    made = plan.collate(
+        batch_size=3, fields={"id": sp.List("sample_id")}, formation=formation, last=sp.batching.PadPartial
+    )
     had: dict[int, list[int]] = {}
     for rank in range(world):
         with made.to_numpy() as stream:

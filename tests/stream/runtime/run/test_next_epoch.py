@@ -40,7 +40,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "counted": {"batch_size": 3},
     "nodes": {"batch_size": 2, "lanes": 2, "bound": {"rank": 1, "world_size": 4, "ranks_per_node": 2}},
     "windowed": {"formation": sp.WindowedBucket(6, [sp.BucketKey("n")], sp.BatchBudget(max_images=5)), "lanes": 2},
-    "packed": {"formation": sp.Packed(max_tokens=24, window_size=12), "fields": PACKED},
+    "packed": {"formation": sp.batching.Packed(max_tokens=24, window_size=12), "fields": PACKED},
 }
 
 
@@ -178,7 +178,11 @@ def test_of_a_mixture_only_the_remote_member_is_looked_at(
     monkeypatch.setattr(Reach, "open", told)
     mixed = sp.mix([sp.Stream(name, catalog.table(name), proportion=0.5) for name in ("remote", "local")])
     clip = sp.Stack("clip", decode="h264", sequence_length=2, crop=(16, 16))
-    how: dict[str, Any] = {"fields": {"image": FIELDS["image"], "clip": clip}, "batch_size": 2, "last": sp.PadPartial}
+    how: dict[str, Any] = {
+        "fields": {"image": FIELDS["image"], "clip": clip},
+        "batch_size": 2,
+        "last": sp.batching.PadPartial,
+    }
     monkeypatch.setenv("SPIRAL_NODE_CACHE", "off")
     with stream(mixed, **how) as alone:
         right, then = list(alone), list(alone)

@@ -130,7 +130,9 @@ def failing_images(monkeypatch: pytest.MonkeyPatch, error: BaseException, at_cal
     monkeypatch.setattr(ImageFeed, "render", sometimes)
 
 
-@pytest.mark.parametrize("error", [sp.SourceError("the disk is gone"), MemoryError("no room"), KeyError("a bug")])
+@pytest.mark.parametrize(
+    "error", [sp.errors.SourceError("the disk is gone"), MemoryError("no room"), KeyError("a bug")]
+)
 def test_a_worker_error_comes_at_its_batch(
     catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
@@ -157,13 +159,13 @@ def test_a_feeder_error_comes_at_its_batch(catalog: sp.Catalog, monkeypatch: pyt
     def sometimes(kept: NarrowColumn, *where: Any) -> None:
         if kept.column.name == "label_id" and next(calls) == 3:
             msg = "rows cannot be read"
-            raise sp.SourceError(msg)
+            raise sp.errors.SourceError(msg)
         copy(kept, *where)
 
     monkeypatch.setattr(NarrowColumn, "copy", sometimes)
     with maker(catalog, prefetch=3)() as stream:
         seen = []
-        with pytest.raises(sp.SourceError, match="rows cannot be read"):
+        with pytest.raises(sp.errors.SourceError, match="rows cannot be read"):
             seen.extend(stream)
         assert our_threads() == []
         assert len(list(stream)) == 12
@@ -173,7 +175,7 @@ def test_an_error_that_the_loop_never_reaches_is_not_raised(
     catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = plan(catalog.table("lance")).to_numpy(prefetch=3).plan
-    failing_images(monkeypatch, sp.SourceError("too far ahead"), at_call=2)
+    failing_images(monkeypatch, sp.errors.SourceError("too far ahead"), at_call=2)
     with sp.PreparedStream(node, catalog, threads=1) as stream:
         run = iter(stream)
         next(run)
@@ -203,7 +205,7 @@ def test_closing_from_another_thread_ends_a_waiting_loop(catalog: sp.Catalog, mo
     def loop() -> None:
         try:
             heard.extend(stream)
-        except sp.StreamError as error:
+        except sp.errors.StreamError as error:
             heard.append(str(error))
 
     consumer = threading.Thread(target=loop)

@@ -75,5 +75,5 @@ SPREAD = [2, 3, 7, 0, 4, 1, 8, 5, 9, 6, 11, 10]
 
 @pytest.mark.parametrize(("reach", "said"), [(1, "expanded_range is 1"), (2.5, "is 2.5"), (2**63, "Give at most")])
 def test_wrong_ranges_are_refused(reach: int, said: str) -> None:
-    with pytest.raises(spiral.PlanError, match=said):
+    with pytest.raises(spiral.errors.PlanError, match=said):
         ExpandedRange(seed=1, expanded_range=reach)

@@ -140,5 +140,5 @@ ONCE = [10, 15, 5, 6, 17, 11, 16, 12, 14, 19, 9, 13]
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, object], said: str) -> None:
-    with pytest.raises(spiral.PlanError, match=said):
+    with pytest.raises(spiral.errors.PlanError, match=said):
         Weighted(**options)  # type: ignore[arg-type]  # that is what is tested

@@ -64,7 +64,7 @@ def test_a_sorted_relation_is_read_in_its_rough_order(tmp_path_factory: pytest.T
     catalog.register("rows", spiral.Arrow(table), identity="id")
 
     def stream() -> spiral.PreparedStream:
-        sampled = catalog.table("rows").sort("hard").sample(order=spiral.WindowShuffle(1, 20), identity="id")
+        sampled = catalog.table("rows").sort("hard").sample(order=spiral.orders.WindowShuffle(1, 20), identity="id")
         return sampled.collate(batch_size=10, fields={"hard": spiral.Stack("hard")}).to_numpy()
 
     with stream() as read:
@@ -76,5 +76,5 @@ def test_a_sorted_relation_is_read_in_its_rough_order(tmp_path_factory: pytest.T
 
 @pytest.mark.parametrize(("window", "said"), [(0, "window is 0"), (True, "window is True"), (2**63, "Give at most")])
 def test_wrong_windows_are_refused(window: int, said: str) -> None:
-    with pytest.raises(spiral.PlanError, match=said):
+    with pytest.raises(spiral.errors.PlanError, match=said):
         WindowShuffle(seed=1, window=window)

@@ -48,5 +48,5 @@ GOLDEN = [5, 13, 16, 6, 7, 7, 13, 6, 17, 12]
 
 
 def test_positions_of_rows_are_not_a_function_and_refused() -> None:
-    with pytest.raises(spiral.PlanError, match="places_of"):
+    with pytest.raises(spiral.errors.PlanError, match="places_of"):
         WithReplacement(1).arrange(of(5), 0).positions(np.zeros(1, np.uint64))

@@ -169,7 +169,7 @@ def test_a_file_in_two_compressions_is_no_two_files(tmp_path: Path, one: str, ot
         listed_units(absolute_paths(path, "Source"), "Source", suffixes)
 
 
-@pytest.mark.parametrize("source", [sp.Csv, sp.Jsonl, sp.WebDataset])
+@pytest.mark.parametrize("source", [sp.sources.Csv, sp.sources.Jsonl, sp.sources.WebDataset])
 def test_what_gunzip_keeps_is_not_read_twice(tmp_path: Path, source: type, bucket: str) -> None:
     end = {"Csv": "csv", "Jsonl": "jsonl", "WebDataset": "tar"}[source.__name__]
     with gzip.open(tmp_path / f"a.{end}.gz", "wt") as file:

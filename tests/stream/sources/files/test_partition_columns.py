@@ -174,7 +174,7 @@ def test_a_relation_without_columns_of_folders_is_registered_again_as_it_is(tmp_
     assert again.data_version == first.data_version
     assert "year" not in catalog.table("t").to_arrow().column_names
     catalog.register("t", Parquet(str(tmp_path / "t"), hive=False), identity="id")
-    with pytest.raises(spiral.CatalogError, match=r"its hive is .*now True"):
+    with pytest.raises(spiral.errors.CatalogError, match=r"its hive is .*now True"):
         catalog.register("t", Parquet(str(tmp_path / "t"), hive=True), identity="id")
     catalog.register("t", Parquet(str(tmp_path / "t"), hive=True), identity="id", replace=True)
     assert catalog.table("t").to_arrow()["year"].to_pylist() == [2023, 2024]

@@ -98,12 +98,12 @@ def test_small_files_that_are_few_stay_shards_of_their_own(tmp_path: Path) -> No
 def test_a_file_whose_fields_may_hold_line_ends_is_read_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "RANGE_BYTES", 40)
     (tmp_path / "rows.csv").write_text("n,text\n" + '1,"two\nlines"\n' * 20)
-    source = spiral.Csv(tmp_path / "rows.csv")
+    source = spiral.sources.Csv(tmp_path / "rows.csv")
     assert len(source.import_pieces(source.import_units())) == 1
 
     broken = {"kind": "csv", "path": str(tmp_path / "rows.csv"), "newlines_in_values": False}
     with pytest.raises(
-        spiral.SourceError, match=r"line 2: .*a quote is not closed in its line.*newlines_in_values=False"
+        spiral.errors.SourceError, match=r"line 2: .*a quote is not closed in its line.*newlines_in_values=False"
     ):
         registered(tmp_path / "catalog", broken)
 
@@ -113,7 +113,7 @@ def test_a_packed_file_is_read_by_one(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(pieces, "RANGE_BYTES", 20)
     (tmp_path / "rows.jsonl").write_bytes(gzip.compress(as_jsonl([{"n": k} for k in range(500)]).encode()))
-    source = spiral.Jsonl(tmp_path)
+    source = spiral.sources.Jsonl(tmp_path)
 
     assert len(source.import_pieces(source.import_units())) == 1
 
@@ -124,7 +124,7 @@ def test_a_bad_line_of_a_part_is_named_by_its_place(tmp_path: Path, monkeypatch:
     with (tmp_path / "in" / "000.jsonl").open("a") as file:
         file.write("{}}\n")
 
-    with pytest.raises(spiral.SourceError, match=r"000\.jsonl, line 91: it is no JSON"):
+    with pytest.raises(spiral.errors.SourceError, match=r"000\.jsonl, line 91: it is no JSON"):
         registered(tmp_path / "catalog", declared)
     with pytest.warns(spiral.SpiralWarning, match="1 rows could not be read"):
         catalog = registered(tmp_path / "catalog", {**declared, "on_error": "skip"})

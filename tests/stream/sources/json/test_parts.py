@@ -62,10 +62,10 @@ def test_texts_and_parts_are_read_as_parts(
     path.write_text(json.dumps(rows) if is_array else "".join(json.dumps(row) + "\n" for row in rows))
     wanted = contents([{"messages": [{"content": in_parts(m["content"])} for m in row["messages"]]} for row in rows])
 
-    declared = rows_of(sp.Jsonl(path, schema=SCHEMA))
+    declared = rows_of(sp.sources.Jsonl(path, schema=SCHEMA))
     assert contents(declared.to_pylist()) == wanted
     assert declared["score"].to_pylist() == [row["score"] for row in rows]
-    found = rows_of(sp.Jsonl(path)).to_pylist()
+    found = rows_of(sp.sources.Jsonl(path)).to_pylist()
     has_texts, has_lists = both_forms(rows)
     plain = contents(rows) if not (has_texts and has_lists) else wanted
     if has_texts or has_lists:
@@ -83,7 +83,7 @@ def test_json_in_tars_and_mds_is_read_alike(tmp_path_factory: pytest.TempPathFac
     (folder / "index.json").write_text(json.dumps({"version": 2, "shards": [entry]}))
     wanted = contents([{"messages": [{"content": in_parts(m["content"])} for m in row["messages"]]} for row in rows])
 
-    for source, name in ((sp.WebDataset, "json_messages"), (sp.Mds, "m_messages")):
+    for source, name in ((sp.sources.WebDataset, "json_messages"), (sp.sources.Mds, "m_messages")):
         for schema in (None, {name: SCHEMA["messages"]}):
             found = rows_of(source(folder, schema=schema))[name].to_pylist()
             assert contents([{"messages": messages} for messages in found]) == wanted
@@ -97,14 +97,14 @@ def test_a_late_form_is_read_or_refused_by_name(tmp_path: Path) -> None:
         return path
 
     part = {"type": "text", "text": "hi"}
-    late_text = rows_of(sp.Jsonl(written([part], "ho")))
+    late_text = rows_of(sp.sources.Jsonl(written([part], "ho")))
     assert contents(late_text.to_pylist())[1] == [[{"type": "text", "text": "ho"}]]
     path = written("hi", [part])
     with pytest.raises(
         SourceError, match=r"line 2: column 'messages\[\]\.content' holds .* \(list\), and is string\. .*schema="
     ):
-        rows_of(sp.Jsonl(path))
-    assert contents(rows_of(sp.Jsonl(path, schema={"messages": SCHEMA["messages"]})).to_pylist()) == [
+        rows_of(sp.sources.Jsonl(path))
+    assert contents(rows_of(sp.sources.Jsonl(path, schema={"messages": SCHEMA["messages"]})).to_pylist()) == [
         [[part]],
         [[part]],
     ]
@@ -125,7 +125,7 @@ def test_other_mixtures_are_refused_by_name(tmp_path: Path, first: Any, second: 
         with pytest.raises(
             SourceError, match=r"line 2: column '(content|tags)' holds .*before\. Give the columns: schema="
         ):
-            rows_of(sp.Jsonl(path))
+            rows_of(sp.sources.Jsonl(path))
 
 
 def test_numbers_beside_a_text_keep_their_digits(tmp_path: Path) -> None:
@@ -135,15 +135,15 @@ def test_numbers_beside_a_text_keep_their_digits(tmp_path: Path) -> None:
     path.write_text(
         f'{{"content": "a", "n": 0.1, "i": 18446744073709551615}}\n{{"content": {parts}, "n": {digits}, "i": 1}}\n'
     )
-    found = rows_of(sp.Jsonl(path))
+    found = rows_of(sp.sources.Jsonl(path))
     assert found["n"].to_pylist() == [0.1, float(digits)]
     assert found["i"].to_pylist() == [2**64 - 1, 1]
     schema = {"content": PARTS, "n": ("decimal128", 30, 23)}
     path.write_text(f'{{"content": "a", "n": 0.5}}\n{{"content": {parts}, "n": {digits}}}\n')
-    assert [str(each) for each in rows_of(sp.Jsonl(path, schema=schema))["n"].to_pylist()] == [
+    assert [str(each) for each in rows_of(sp.sources.Jsonl(path, schema=schema))["n"].to_pylist()] == [
         "0.50000000000000000000000",
         digits,
     ]
     path.write_text(f'{{"content": "a", "n": {digits}}}\n')
     with pytest.raises(SourceError, match=r"a\.jsonl, line 1: "):
-        rows_of(sp.Jsonl(path, schema=schema))
+        rows_of(sp.sources.Jsonl(path, schema=schema))

@@ -224,7 +224,7 @@ def test_a_catalog_keeps_the_rows_and_their_files(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("id\ts\n1\tx, y\n")
     (tmp_path / "b.csv").write_text('id,s\n2,"x\ny"\n')
     catalog = sp.connect(tmp_path / "catalog")
-    catalog.register("rows", sp.Csv([tmp_path / "b.csv", tmp_path / "a.tsv"]), identity="id")
+    catalog.register("rows", sp.sources.Csv([tmp_path / "b.csv", tmp_path / "a.tsv"]), identity="id")
     found = catalog.table("rows").to_arrow().to_pydict()
 
     assert (found["s"], found["__file__"]) == (["x, y", "x\ny"], ["a.tsv", "b.csv"])

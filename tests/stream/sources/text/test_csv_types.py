@@ -144,7 +144,7 @@ def test_identities_keep_their_digits(tmp_path: Path) -> None:
     hashes = [str(0xCBF29CE484222325 + k) for k in range(3)]
     (tmp_path / "a.csv").write_text("id,zip\n" + "".join(f"{each},0{k}017\n" for k, each in enumerate(hashes)))
     catalog = sp.connect(str(tmp_path / "catalog"))
-    catalog.register("a", sp.Csv(tmp_path / "a.csv"), identity="id")
+    catalog.register("a", sp.sources.Csv(tmp_path / "a.csv"), identity="id")
     table = catalog.table("a").to_arrow()
     assert [str(each) for each in table["id"].to_pylist()] == hashes
     assert table["zip"].to_pylist() == ["00017", "01017", "02017"]

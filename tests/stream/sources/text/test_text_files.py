@@ -106,7 +106,7 @@ def test_a_folder_or_pattern_without_files_is_refused(tmp_path: Path) -> None:
 def test_the_name_of_the_file_identifies_a_row_in_a_catalog(tmp_path: Path) -> None:
     written(tmp_path / "texts", a_txt="one", b__a_txt="two")
     catalog = sp.connect(tmp_path / "catalog")
-    catalog.register("texts", sp.TextFiles(tmp_path / "texts"), identity="__file__")
+    catalog.register("texts", sp.sources.TextFiles(tmp_path / "texts"), identity="__file__")
     found = catalog.table("texts").to_arrow().to_pydict()
 
     assert dict(zip(found["__file__"], found["text"], strict=True)) == {"a.txt": "one", "b/a.txt": "two"}

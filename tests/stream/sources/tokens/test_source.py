@@ -119,7 +119,7 @@ def test_a_changed_file_of_ids_is_refused_until_it_is_refreshed(tmp_path: Path) 
     ids = np.arange(1, 1001, dtype=np.uint16)
     ids.tofile(tmp_path / "a.bin")
     catalog = sp.connect(tmp_path / "catalog")
-    catalog.register("ids", sp.Tokens(tmp_path / "a.bin", length=10), identity=sp.RowIdentity())
+    catalog.register("ids", sp.sources.Tokens(tmp_path / "a.bin", length=10), identity=sp.RowIdentity())
     ids[:500].tofile(tmp_path / "a.bin")
     with pytest.raises(SourceError, match="refresh"):
         catalog.table("ids").to_arrow()

@@ -75,14 +75,14 @@ def drafts(folder: Path) -> list[Path]:
 
 
 def write(uri: str, *rows: Any, part: str | None = None) -> None:
-    with sp.Writer(uri, SCHEMA, part=part, shard_rows=1) as out:
+    with sp.sources.Writer(uri, SCHEMA, part=part, shard_rows=1) as out:
         for n in rows:
             out.write({"n": n, "text": str(n)})
 
 
 def test_rows_come_back_and_a_registered_relation_takes_in_more(uri: str, to: Move, tmp_path: Path) -> None:
     folder = to("one")
-    with sp.Writer(uri + "/", SCHEMA, shard_rows=2) as out:
+    with sp.sources.Writer(uri + "/", SCHEMA, shard_rows=2) as out:
         out.write(pa.table({"n": [0, 1, 2], "text": ["a", None, "ü"]}))
         assert objects(uri) == []  # before the end
         assert len(drafts(folder)) == 1
@@ -108,16 +108,16 @@ def test_a_block_that_fails_leaves_nothing(uri: str, to: Move) -> None:
 
 def test_a_part_is_taken_once_by_whoever_is_first(uri: str, to: Move) -> None:
     to("one")
-    one = sp.Writer(uri, SCHEMA, part="p")
+    one = sp.sources.Writer(uri, SCHEMA, part="p")
     one.write({"n": 1, "text": "one"})
     two_drafts = to("two")
-    two = sp.Writer(uri, SCHEMA, part="p")
+    two = sp.sources.Writer(uri, SCHEMA, part="p")
     two.write({"n": 2, "text": "two"})
     one.close()
     with pytest.raises(SourceError, match=r"t\.lance has part 'p' already, so nothing was added"):
         two.close()
     with pytest.raises(SourceError, match=r"has part 'p' already"):
-        sp.Writer(uri, SCHEMA, part="p")
+        sp.sources.Writer(uri, SCHEMA, part="p")
 
     assert numbers(uri) == [1]
     assert unnamed(uri) == set()
@@ -178,11 +178,11 @@ def test_whatever_a_publisher_had_done_when_it_died_is_taken_back_or_stands(
 ) -> None:
     folder = to("one")
     write(uri, 0)
-    out = sp.Writer(uri, SCHEMA, part="dead", shard_rows=1)
+    out = sp.sources.Writer(uri, SCHEMA, part="dead", shard_rows=1)
     out.write(pa.table({"n": [1, 2], "text": ["a", "b"]}))
     late: list[Any] = []
     with monkeypatch.context() as patch:
-        patch.setattr(sp.Writer, "abort", lambda _self: None)
+        patch.setattr(sp.sources.Writer, "abort", lambda _self: None)
         if moment == "before":
             patch.setattr(targets.StoreTarget, "publish", die)
         elif moment == "made":
@@ -209,10 +209,10 @@ def test_whatever_a_publisher_had_done_when_it_died_is_taken_back_or_stands(
 def test_files_of_a_version_that_is_not_the_newest_are_left_alone(
     uri: str, to: Move, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = sp.Writer(uri, SCHEMA, shard_rows=1)
+    out = sp.sources.Writer(uri, SCHEMA, shard_rows=1)
     out.write(pa.table({"n": [1, 2], "text": ["a", "b"]}))
     with monkeypatch.context() as patch:
-        patch.setattr(sp.Writer, "abort", lambda _self: None)
+        patch.setattr(sp.sources.Writer, "abort", lambda _self: None)
         patch.setattr(parts.PartDraft, "drop", die)
         with pytest.raises(Killed):
             out.close()
@@ -241,7 +241,7 @@ def test_files_that_may_not_be_removed_wait_for_the_next_writer(
         with pytest.warns(sp.SpiralWarning, match="stay for now"), pytest.raises(SourceError, match="may not"):
             write(uri, 1)
         with pytest.warns(sp.SpiralWarning, match="stay for now"):
-            write_after = sp.Writer(uri, SCHEMA)
+            write_after = sp.sources.Writer(uri, SCHEMA)
         write_after.abort()
     assert len(unnamed(uri)) == 1
     write(uri, 2)
@@ -254,7 +254,7 @@ def test_files_that_may_not_be_removed_wait_for_the_next_writer(
 @pytest.mark.parametrize("wrong", ["bucket", "endpoint"])
 def test_a_store_that_refuses_is_named_without_a_secret(uri: str, s3_endpoint: str, wrong: str, bucket: str) -> None:
     there = f"{bucket}/t.lance" if wrong == "endpoint" else "s3://no-such/t.lance"
-    out = sp.Writer(f"{bucket}/t.lance", SCHEMA)
+    out = sp.sources.Writer(f"{bucket}/t.lance", SCHEMA)
     out.write({"n": 1, "text": ""})
     use_storage("away", prefix=there, **stores.options(s3_endpoint if wrong == "bucket" else "http://127.0.0.1:9"))
     try:
@@ -285,10 +285,10 @@ sys.stdin.readline()
 for k, part in enumerate((None, "p", None, "q")):
     n = int(first) + 10 * k
     try:
-        with sp.Writer(uri, schema, part=part, shard_rows=1) as out:
+        with sp.sources.Writer(uri, schema, part=part, shard_rows=1) as out:
             out.write(pa.table({"n": range(n, n + 3), "text": [None] * 3}, schema=schema))
         print(n)
-    except sp.SourceError as error:
+    except sp.errors.SourceError as error:
         print(error)
 """
 
@@ -326,7 +326,7 @@ from tests.fixtures import stores
 use_storage("tests", prefix=sys.argv[1].rpartition("/")[0], **stores.options(sys.argv[2]))
 schema = pa.schema([("n", pa.int64()), ("text", pa.utf8())])
 for part in range(int(sys.argv[3]), 1000):
-    with sp.Writer(sys.argv[1], schema, part=part, shard_rows=5) as writer:
+    with sp.sources.Writer(sys.argv[1], schema, part=part, shard_rows=5) as writer:
         for n in range(20):
             writer.write({"n": part, "text": "x" * 1000})
     print(part, flush=True)

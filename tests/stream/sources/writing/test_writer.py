@@ -72,7 +72,7 @@ def test_rows_come_back_in_their_order_and_shards_keep_their_limits(
 ) -> None:
     with TemporaryDirectory() as folder:
         place = Path(folder, "t.lance")
-        with sp.Writer(place, SCHEMA, shard_bytes=shard_bytes, shard_rows=shard_rows) as out:
+        with sp.sources.Writer(place, SCHEMA, shard_bytes=shard_bytes, shard_rows=shard_rows) as out:
             for at in range(0, len(rows), 7):
                 piece = pa.Table.from_pylist(rows[at : at + 7], SCHEMA)
                 if given_as == "rows" or (given_as == "mixed" and at % 2):
@@ -97,7 +97,7 @@ def test_rows_come_back_in_their_order_and_shards_keep_their_limits(
 def test_a_dataset_that_is_there_grows_and_a_registered_relation_takes_it_in(tmp_path: Path) -> None:
     catalog = sp.connect(str(tmp_path / "catalog"))
     for part in range(3):
-        with sp.Writer(tmp_path / "t.lance", SCHEMA, part=part) as out:
+        with sp.sources.Writer(tmp_path / "t.lance", SCHEMA, part=part) as out:
             out.write({**ROWS[3], "n": part})
         if part == 0:
             catalog.register("t", sp.Lance(str(tmp_path / "t.lance")), identity="n")
@@ -111,7 +111,7 @@ def test_a_dataset_that_is_there_grows_and_a_registered_relation_takes_it_in(tmp
 
 def test_metadata_of_columns_is_kept(tmp_path: Path) -> None:
     marked = with_semantic(pa.schema([("id", pa.utf8()), ("image", pa.large_binary())]), {"image": JPEG_REF})
-    with sp.Writer(tmp_path / "t.lance", marked) as out:
+    with sp.sources.Writer(tmp_path / "t.lance", marked) as out:
         out.write({"id": "a", "image": b"x"})
     catalog = sp.connect(str(tmp_path / "catalog"))
     entry = catalog.register("t", sp.Lance(str(tmp_path / "t.lance")), identity="id")
@@ -120,13 +120,13 @@ def test_metadata_of_columns_is_kept(tmp_path: Path) -> None:
 
 
 def test_columns_that_were_added_and_dropped_by_others_are_written_to_their_places(tmp_path: Path) -> None:
-    with sp.Writer(tmp_path / "t.lance", SCHEMA) as out:
+    with sp.sources.Writer(tmp_path / "t.lance", SCHEMA) as out:
         out.write(ROWS[4])
     dataset = lance.dataset(str(tmp_path / "t.lance"))
     dataset.add_columns({"double": "n * 2"})
     lance.dataset(str(tmp_path / "t.lance")).drop_columns(["n", "text"])
     now = lance.dataset(str(tmp_path / "t.lance")).schema
-    with sp.Writer(tmp_path / "t.lance", now) as out:
+    with sp.sources.Writer(tmp_path / "t.lance", now) as out:
         out.write({"double": 7, "data": b"seven", "few": [7]})
 
     assert read(tmp_path / "t.lance")[1] == {"data": b"seven", "few": [7], "double": 7}
@@ -134,7 +134,7 @@ def test_columns_that_were_added_and_dropped_by_others_are_written_to_their_plac
 
 def test_an_older_storage_version_is_kept(tmp_path: Path) -> None:
     lance.write_dataset(pa.Table.from_pylist(ROWS[:2], SCHEMA), str(tmp_path / "t.lance"), data_storage_version="2.0")
-    with sp.Writer(tmp_path / "t.lance", SCHEMA) as out:
+    with sp.sources.Writer(tmp_path / "t.lance", SCHEMA) as out:
         out.write(ROWS[2])
 
     assert read(tmp_path / "t.lance") == ROWS[:3]
@@ -142,7 +142,7 @@ def test_an_older_storage_version_is_kept(tmp_path: Path) -> None:
 
 def test_values_may_be_changed_after_they_were_given(tmp_path: Path) -> None:
     held, array = {"n": 0, "text": "a", "data": bytearray(b"x"), "few": [1]}, np.zeros(2, np.int16)
-    with sp.Writer(tmp_path / "t.lance", SCHEMA) as out:
+    with sp.sources.Writer(tmp_path / "t.lance", SCHEMA) as out:
         for k in range(3):
             array[:] = k
             held |= {"n": k, "few": array}
@@ -156,7 +156,7 @@ def test_values_may_be_changed_after_they_were_given(tmp_path: Path) -> None:
 
 def test_an_exception_publishes_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     def write() -> None:
-        with sp.Writer(tmp_path / "t.lance", SCHEMA, shard_rows=1) as out:
+        with sp.sources.Writer(tmp_path / "t.lance", SCHEMA, shard_rows=1) as out:
             out.write(ROWS[1])
             raise ZeroDivisionError
 
@@ -167,14 +167,14 @@ def test_an_exception_publishes_nothing_and_leaves_nothing(tmp_path: Path) -> No
 
 
 def test_a_writer_without_rows_publishes_nothing(tmp_path: Path) -> None:
-    with sp.Writer(tmp_path / "t.lance", SCHEMA) as out:
+    with sp.sources.Writer(tmp_path / "t.lance", SCHEMA) as out:
         assert out.close() == writer.WriteResult(0, 0, 0, 0)
 
     assert list((tmp_path / "t.lance").iterdir()) == []
 
 
 def test_close_says_what_was_written(tmp_path: Path) -> None:
-    out = sp.Writer(tmp_path / "t.lance", SCHEMA, shard_rows=150)
+    out = sp.sources.Writer(tmp_path / "t.lance", SCHEMA, shard_rows=150)
     for row in ROWS:
         out.write(row)
     done = out.close()
@@ -192,12 +192,12 @@ def test_close_says_what_was_written(tmp_path: Path) -> None:
 def test_equal_rows_of_a_named_part_have_equal_content_keys(tmp_path: Path) -> None:
     keys = []
     for name in ("a.lance", "b.lance"):
-        with sp.Writer(tmp_path / name, SCHEMA, part="one") as out:
+        with sp.sources.Writer(tmp_path / name, SCHEMA, part="one") as out:
             for row in ROWS:
                 out.write(row)
         with sp.Lance(str(tmp_path / name)).open() as reader:
             keys.append([unit.content_key for unit in reader.units()])
-    with sp.Writer(tmp_path / "c.lance", SCHEMA, part="one") as out:
+    with sp.sources.Writer(tmp_path / "c.lance", SCHEMA, part="one") as out:
         out.write(ROWS[0])
     with sp.Lance(str(tmp_path / "c.lance")).open() as reader:
         assert reader.units()[0].content_key not in keys[0]
@@ -207,13 +207,13 @@ def test_equal_rows_of_a_named_part_have_equal_content_keys(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("part", [3, "3"])
 def test_a_part_is_taken_once(tmp_path: Path, part: Any) -> None:
-    early = sp.Writer(tmp_path / "t.lance", SCHEMA, part=part)
+    early = sp.sources.Writer(tmp_path / "t.lance", SCHEMA, part=part)
     early.write(ROWS[0])
-    with sp.Writer(tmp_path / "t.lance", SCHEMA, part=3) as out:
+    with sp.sources.Writer(tmp_path / "t.lance", SCHEMA, part=3) as out:
         out.write(ROWS[1])
 
     with pytest.raises(SourceError, match=r"has part '3' already\. Leave the part out"):
-        sp.Writer(tmp_path / "t.lance", SCHEMA, part=part)
+        sp.sources.Writer(tmp_path / "t.lance", SCHEMA, part=part)
     with pytest.raises(SourceError, match="has part '3' already, so nothing was added"):
         early.close()
     assert read(tmp_path / "t.lance") == [ROWS[1]]
@@ -223,7 +223,7 @@ def test_a_part_is_taken_once(tmp_path: Path, part: Any) -> None:
 @pytest.mark.parametrize("part", ["", "a/b", "..", "a-b", "x" * 65, True, 1.5, b"a"])
 def test_a_part_with_no_legal_name_is_refused(tmp_path: Path, part: Any) -> None:
     with pytest.raises(SourceError, match="Give a number, or a name of up to 64 letters, digits and _"):
-        sp.Writer(tmp_path / "t.lance", SCHEMA, part=part)
+        sp.sources.Writer(tmp_path / "t.lance", SCHEMA, part=part)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_part_with_no_legal_name_is_refused(tmp_path: Path, part: Any) -> None
 def test_other_columns_than_those_of_the_dataset_are_refused(tmp_path: Path, schema: Any, found: str) -> None:
     lance.write_dataset(pa.table({"n": [1], "text": ["a"]}), str(tmp_path / "t.lance"))
     with pytest.raises(SourceError, match=found):
-        sp.Writer(tmp_path / "t.lance", pa.schema(schema))
+        sp.sources.Writer(tmp_path / "t.lance", pa.schema(schema))
 
 
 @pytest.mark.parametrize(
@@ -266,17 +266,17 @@ def test_other_columns_than_those_of_the_dataset_are_refused(tmp_path: Path, sch
 )
 def test_arguments_that_mean_nothing_are_refused(tmp_path: Path, arguments: Any, found: str) -> None:
     with pytest.raises(SourceError, match=found):
-        sp.Writer(**{"uri": tmp_path / "t.lance", "schema": SCHEMA, **arguments})
+        sp.sources.Writer(**{"uri": tmp_path / "t.lance", "schema": SCHEMA, **arguments})
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SourceError, match=r"file: .*Give a folder that can be written"):
-        sp.Writer(tmp_path / "file", SCHEMA)
+        sp.sources.Writer(tmp_path / "file", SCHEMA)
 
 
 def test_a_writer_stays_in_its_process(tmp_path: Path) -> None:
-    with sp.Writer(tmp_path / "t.lance", SCHEMA) as out:
+    with sp.sources.Writer(tmp_path / "t.lance", SCHEMA) as out:
         with pytest.raises(TypeError, match="Make one in each process"):
             pickle.dumps(out)
         out._owner -= 1  # as in a process that was forked
@@ -292,7 +292,7 @@ def meet(barrier: Barrier) -> None:
 
 
 def write_part(folder: str, part: int | None, first: int) -> int:
-    with sp.Writer(folder, SCHEMA, part=part, shard_rows=10) as out:
+    with sp.sources.Writer(folder, SCHEMA, part=part, shard_rows=10) as out:
         for k in range(first, first + 30):
             out.write({**ROWS[1], "n": k})
     return os.getpid()
@@ -323,7 +323,7 @@ import spiral_stream as sp
 print("ready", flush=True)
 sys.stdin.readline()
 for _ in range(200):
-    sp.Writer(sys.argv[1], pa.schema([("n", pa.int64())])).abort()
+    sp.sources.Writer(sys.argv[1], pa.schema([("n", pa.int64())])).abort()
 """
 
 
@@ -354,7 +354,7 @@ import spiral_stream as sp
 
 schema = pa.schema([("part", pa.int64()), ("n", pa.int64()), ("data", pa.large_binary())])
 for part in range(int(sys.argv[2]), 1000):
-    with sp.Writer(sys.argv[1], schema, part=part, shard_rows=20) as writer:
+    with sp.sources.Writer(sys.argv[1], schema, part=part, shard_rows=20) as writer:
         for n in range(100):
             writer.write({"part": part, "n": n, "data": b"x" * 1000})
     print(part, flush=True)
@@ -381,7 +381,7 @@ def test_a_killed_writer_leaves_whole_parts_and_the_next_one_sweeps(tmp_path: Pa
         assert len(rows) == 100 * len(there)
         assert max(said) in (done, done - 1)  # one may be there that nobody was told of
     schema = lance.dataset(str(place)).schema
-    with sp.Writer(place, schema) as out:
+    with sp.sources.Writer(place, schema) as out:
         out.write({"part": -1, "n": 0, "data": b""})
 
     assert left(place) == []
@@ -397,16 +397,16 @@ def test_whatever_a_writer_had_done_when_it_died_is_taken_back_or_stands(
     tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "t.lance"
-    with sp.Writer(place, SCHEMA) as out:
+    with sp.sources.Writer(place, SCHEMA) as out:
         out.write(ROWS[0])
 
     def die(*_: Any) -> Any:
         raise Killed
 
-    out = sp.Writer(place, SCHEMA, part="dead", shard_rows=1)
+    out = sp.sources.Writer(place, SCHEMA, part="dead", shard_rows=1)
     out.write(ROWS[1])
     out.write(ROWS[2])
-    monkeypatch.setattr(sp.Writer, "abort", lambda _self: None)
+    monkeypatch.setattr(sp.sources.Writer, "abort", lambda _self: None)
     if moment != "committed":
         monkeypatch.setattr(targets, {"noted": "made", "moved": "append"}[moment], die)
     if moment == "committed":
@@ -416,7 +416,7 @@ def test_whatever_a_writer_had_done_when_it_died_is_taken_back_or_stands(
     monkeypatch.undo()
     assert out._part is not None
     out._part._held.release()  # as the kernel does
-    with sp.Writer(place, SCHEMA) as after:
+    with sp.sources.Writer(place, SCHEMA) as after:
         after.write(ROWS[3])
 
     expected = [ROWS[0], *(ROWS[1:3] if moment == "committed" else []), ROWS[3]]
@@ -425,10 +425,10 @@ def test_whatever_a_writer_had_done_when_it_died_is_taken_back_or_stands(
 
 
 def test_drafts_of_writers_that_live_are_left_alone(tmp_path: Path) -> None:
-    with sp.Writer(tmp_path / "t.lance", SCHEMA, shard_rows=1) as out:
+    with sp.sources.Writer(tmp_path / "t.lance", SCHEMA, shard_rows=1) as out:
         out.write(ROWS[0])
         out.write(ROWS[1])
-        with sp.Writer(tmp_path / "t.lance", SCHEMA) as other:
+        with sp.sources.Writer(tmp_path / "t.lance", SCHEMA) as other:
             other.write(ROWS[2])
 
     assert read(tmp_path / "t.lance") == [ROWS[2], ROWS[0], ROWS[1]]
@@ -436,14 +436,14 @@ def test_drafts_of_writers_that_live_are_left_alone(tmp_path: Path) -> None:
 
 def test_a_note_that_names_files_elsewhere_removes_none(tmp_path: Path) -> None:
     place, other = tmp_path / "t.lance", tmp_path / "t.lance" / "precious"
-    with sp.Writer(place, SCHEMA) as out:
+    with sp.sources.Writer(place, SCHEMA) as out:
         out.write(ROWS[0])
     other.write_text("x")
     draft = place / "_drafts" / f".dead.{'0' * 32}"
     draft.mkdir(parents=True)
     note = [{"file": "../precious", "rows": 1, "size_bytes": 1, "described": "{}"}]
     (draft / "part.json").write_text(json.dumps(note))
-    with sp.Writer(place, SCHEMA) as out:
+    with sp.sources.Writer(place, SCHEMA) as out:
         out.write(ROWS[1])
 
     assert other.exists()
@@ -458,7 +458,7 @@ import spiral_stream as sp
 
 schema = pa.schema([("data", pa.large_binary())])
 data = bytes(1 << 20)
-with sp.Writer({str(tmp_path / "t.lance")!r}, schema, shard_bytes=16 << 20) as writer:
+with sp.sources.Writer({str(tmp_path / "t.lance")!r}, schema, shard_bytes=16 << 20) as writer:
     for k in range(17):
         writer.write({{"data": data}})
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

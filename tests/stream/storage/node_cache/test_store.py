@@ -145,7 +145,9 @@ def test_a_store_that_stays_away_ends_the_run_and_the_state_resumes(
         each = iter(stream)
         head = [next(each) for _ in range(3)]
         proxy.set(**{fault: True})
-        with pytest.raises(sp.SourceError, match=r"the store (fails|does not answer).*a saved state resumes") as caught:
+        with pytest.raises(
+            sp.errors.SourceError, match=r"the store (fails|does not answer).*a saved state resumes"
+        ) as caught:
             head.extend(each)  # which keeps those before the error
         state = stream.state_dict()
     assert time.monotonic() - begun < 10
@@ -167,7 +169,7 @@ def test_what_is_not_the_object_is_named(
     for kind, (value, words) in faults.items():
         proxy.set(first=0 if kind == "denied" else 9, **{kind: value})
         monkeypatch.setenv("SPIRAL_NODE_CACHE", str(tmp_path / kind))
-        with pytest.raises(sp.SourceError, match=words) as caught:
+        with pytest.raises(sp.errors.SourceError, match=words) as caught:
             all_of(images["far"])
         assert stores.SECRET not in str(caught.value)
         assert proxy.counts()["requests"] < 2 * ROWS
@@ -176,11 +178,11 @@ def test_what_is_not_the_object_is_named(
     before = bytes(store.get("images/0050.jpg").data)
     store.put("images/0050.jpg", b"another")
     monkeypatch.setenv("SPIRAL_NODE_CACHE", str(tmp_path / "another"))
-    with pytest.raises(sp.SourceError, match=r"0050\.jpg changed since registration.*catalog\.refresh"):
+    with pytest.raises(sp.errors.SourceError, match=r"0050\.jpg changed since registration.*catalog\.refresh"):
         all_of(images["far"])
     store.put("images/0050.jpg", before)
     use_storage("gone", prefix="s3://no-such-bucket", **stores.options(proxy.address))
-    with pytest.raises(sp.SourceError, match=r"its bucket is not there"):
+    with pytest.raises(sp.errors.SourceError, match=r"its bucket is not there"):
         store_of("s3://no-such-bucket/a")[0].get("a")
 
 
@@ -196,7 +198,7 @@ def test_a_stream_that_waits_for_a_store_closes_at_once(images: dict[str, Any], 
         assert (
             time.monotonic() - begun < 4
         )  # of 20 s that the store is waited for; threads left alone would be warned of
-        with pytest.raises(sp.StreamError, match="closed"):
+        with pytest.raises(sp.errors.StreamError, match="closed"):
             waiting.result()
     assert streams.our_threads() == []
 

@@ -50,7 +50,7 @@ def test_four_adjustments_in_a_row_stay_close_to_torchvision(order):
 
 
 def test_gray_is_the_gray_of_torchvision():
-    out = sp.Grayscale().apply(NOISE.copy(), KEY)
+    out = sp.transforms.Grayscale().apply(NOISE.copy(), KEY)
 
     assert apart(out, tv.rgb_to_grayscale(theirs(NOISE), 3)).max() == 0
 
@@ -64,16 +64,19 @@ def test_blur_differs_from_torchvision_by_at_most_one(down, across, sigma):
 
 
 def test_a_jitter_draws_its_order_and_factors_from_the_key():
-    jitter = sp.ColorJitter(0.4, 0.4, 0.4, 0.1)
+    jitter = sp.transforms.ColorJitter(0.4, 0.4, 0.4, 0.1)
     outs = [jitter.apply(NOISE.copy(), np.uint64(key)) for key in range(6)]
 
     assert all(np.array_equal(jitter.apply(NOISE.copy(), np.uint64(key)), outs[key]) for key in range(6))
     assert len({out.tobytes() for out in outs}) == 6
-    assert np.array_equal(sp.ColorJitter(0.4, p=0.0).apply(NOISE.copy(), KEY), NOISE)
-    assert np.array_equal(sp.ColorJitter().apply(NOISE.copy(), KEY), NOISE)
+    assert np.array_equal(sp.transforms.ColorJitter(0.4, p=0.0).apply(NOISE.copy(), KEY), NOISE)
+    assert np.array_equal(sp.transforms.ColorJitter().apply(NOISE.copy(), KEY), NOISE)
 
 
-@pytest.mark.parametrize("step", [sp.RandomGrayscale(0.3), sp.GaussianBlur(5, p=0.3), sp.ColorJitter(0.5, p=0.3)])
+@pytest.mark.parametrize(
+    "step",
+    [sp.transforms.RandomGrayscale(0.3), sp.transforms.GaussianBlur(5, p=0.3), sp.transforms.ColorJitter(0.5, p=0.3)],
+)
 def test_a_probability_is_that_of_the_changed_images(step):
     changed = [
         not np.array_equal(step.apply(NOISE[:9, :9].copy(), np.uint64(key)), NOISE[:9, :9]) for key in range(400)
@@ -85,13 +88,13 @@ def test_a_probability_is_that_of_the_changed_images(step):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: sp.ColorJitter(brightness=-1), r"brightness is -1\. Give a number from 0 on"),
-        (lambda: sp.ColorJitter(hue=0.6), r"hue is .*from -0.5 to 0.5"),
-        (lambda: sp.ColorJitter(contrast=(2, 1)), r"contrast is \(2, 1\)\. Give \(least, most\)"),
-        (lambda: sp.ColorJitter(p=2), r"p is 2; it must be a number from 0 to 1"),
-        (lambda: sp.GaussianBlur(4), r"kernel_size is 4\. Give an odd number"),
-        (lambda: sp.GaussianBlur(3, sigma=0), r"sigma is \(0, 0\)"),
-        (lambda: sp.RandomGrayscale(float("nan")), "p is nan"),
+        (lambda: sp.transforms.ColorJitter(brightness=-1), r"brightness is -1\. Give a number from 0 on"),
+        (lambda: sp.transforms.ColorJitter(hue=0.6), r"hue is .*from -0.5 to 0.5"),
+        (lambda: sp.transforms.ColorJitter(contrast=(2, 1)), r"contrast is \(2, 1\)\. Give \(least, most\)"),
+        (lambda: sp.transforms.ColorJitter(p=2), r"p is 2; it must be a number from 0 to 1"),
+        (lambda: sp.transforms.GaussianBlur(4), r"kernel_size is 4\. Give an odd number"),
+        (lambda: sp.transforms.GaussianBlur(3, sigma=0), r"sigma is \(0, 0\)"),
+        (lambda: sp.transforms.RandomGrayscale(float("nan")), "p is nan"),
     ],
 )
 def test_a_parameter_out_of_range_is_refused(make, says):
@@ -103,7 +106,7 @@ def test_an_image_smaller_than_the_kernel_is_named():
     with pytest.raises(
         DataError, match=r"the image is 9 x 9 there, too small for a kernel of 23 x 23.*smaller kernel_size"
     ):
-        sp.GaussianBlur(23).apply(NOISE[:9, :9].copy(), KEY)
+        sp.transforms.GaussianBlur(23).apply(NOISE[:9, :9].copy(), KEY)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from tests.fixtures.scenes import smooth
 
 
 def test_erased_boxes_have_the_area_and_ratio_that_were_asked_for():
-    step = sp.RandomErasing(0.75, scale=(0.1, 0.2), ratio=(0.5, 2.0))
+    step = sp.transforms.RandomErasing(0.75, scale=(0.1, 0.2), ratio=(0.5, 2.0))
     boxes = [step.box(200, 300, np.uint64(key)) for key in range(400)]
     found = [box for box in boxes if box is not None]
 
@@ -22,7 +22,7 @@ def test_erased_boxes_have_the_area_and_ratio_that_were_asked_for():
 @pytest.mark.parametrize("value", [0, (124, 116, 104), "random"])
 def test_only_the_box_changes(value):
     pixels = smooth()
-    step = sp.RandomErasing(1.0, value=value)
+    step = sp.transforms.RandomErasing(1.0, value=value)
     out = step.apply(pixels.copy(), np.uint64(3))
     top, left, h, w = step.box(*pixels.shape[:2], np.uint64(3))
     inside = np.zeros(pixels.shape[:2], bool)
@@ -41,4 +41,4 @@ def test_only_the_box_changes(value):
 )
 def test_a_parameter_out_of_range_is_refused(options):
     with pytest.raises(PlanError, match=f"RandomErasing: {next(iter(options))}"):
-        sp.RandomErasing(**options)
+        sp.transforms.RandomErasing(**options)

@@ -310,12 +310,12 @@ def test_normalize_without_a_dtype_means_float32(tmp_path):
     catalog.register("d", sp.Arrow(table), identity="id", semantic={"image": "image/jpeg-ref"})
 
     def pixels(*transforms, **options):
-        field = sp.Stack("image", decode="jpeg", transforms=[sp.CenterCrop(16), *transforms], **options)
+        field = sp.Stack("image", decode="jpeg", transforms=[sp.transforms.CenterCrop(16), *transforms], **options)
         plan = catalog.table("d").sample(order=sp.Sequential()).collate(batch_size=6, fields={"image": field})
         with plan.to_numpy() as stream:
             return next(iter(stream))["image"].copy()
 
-    for more in ([], [sp.ColorJitter(brightness=0.4)]):
+    for more in ([], [sp.transforms.ColorJitter(brightness=0.4)]):
         plain = pixels(*more, sp.Normalize(MEAN, STD))
         assert plain.dtype == np.float32
         assert np.array_equal(plain, pixels(*more, sp.Normalize(MEAN, STD), dtype="float32"))

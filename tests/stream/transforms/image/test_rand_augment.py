@@ -11,7 +11,7 @@ from spiral_stream.transforms.image.rand_augment import OPERATIONS
 from tests.fixtures.scenes import smooth
 
 SIGNED = OPERATIONS[1:10]
-STEP = sp.RandAugment(1, 9)
+STEP = sp.transforms.RandAugment(1, 9)
 
 
 def key_of(name, sign):
@@ -49,13 +49,13 @@ def test_masks_and_points_follow_what_moves_pixels():
     both = next(
         np.uint64(k)
         for k in range(5_000)
-        if [n for n, _ in sp.RandAugment(2).operations(np.uint64(k))] == ["Rotate", "ShearX"]
+        if [n for n, _ in sp.transforms.RandAugment(2).operations(np.uint64(k))] == ["Rotate", "ShearX"]
     )
-    assert sp.RandAugment(2).matrix(60, 84, both).shape == (2, 3)
+    assert sp.transforms.RandAugment(2).matrix(60, 84, both).shape == (2, 3)
 
 
 def test_every_operation_is_drawn_about_equally_often():
-    names = [name for key in range(1_000) for name, _ in sp.RandAugment(2).operations(np.uint64(key))]
+    names = [name for key in range(1_000) for name, _ in sp.transforms.RandAugment(2).operations(np.uint64(key))]
 
     assert all(90 < names.count(each) < 200 for each in OPERATIONS)
 
@@ -65,4 +65,4 @@ def test_every_operation_is_drawn_about_equally_often():
 )
 def test_a_parameter_out_of_range_is_refused(options):
     with pytest.raises(PlanError, match=f"RandAugment: {next(iter(options))}"):
-        sp.RandAugment(**options)
+        sp.transforms.RandAugment(**options)

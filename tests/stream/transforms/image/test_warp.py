@@ -52,7 +52,7 @@ def test_points_go_where_the_points_of_torchvision_go(case):
 
 def test_a_rotation_turns_as_torchvision_does_and_masks_with_it():
     pixels = smooth(60, 60)
-    step = sp.RandomRotation((90, 90))
+    step = sp.transforms.RandomRotation((90, 90))
     mask = np.arange(3600, dtype=np.uint16).reshape(60, 60, 1)
 
     assert np.array_equal(step.apply(pixels.copy(), np.uint64(1)), np.rot90(pixels))
@@ -61,7 +61,7 @@ def test_a_rotation_turns_as_torchvision_does_and_masks_with_it():
 
 def test_masks_are_filled_with_their_own_value_and_get_no_other():
     mask = np.full((40, 50, 1), 7, np.uint8)
-    step = sp.RandomAffine(45, (0.2, 0.2), (0.5, 0.9), 20, interpolation="bilinear", mask_fill=255)
+    step = sp.transforms.RandomAffine(45, (0.2, 0.2), (0.5, 0.9), 20, interpolation="bilinear", mask_fill=255)
 
     assert {int(v) for key in range(20) for v in np.unique(step.apply_to_mask(mask, np.uint64(key)))} == {7, 255}
 
@@ -69,13 +69,13 @@ def test_masks_are_filled_with_their_own_value_and_get_no_other():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: sp.RandomRotation(-1), r"degrees is -1\. Give a number from 0 on"),
-        (lambda: sp.RandomRotation(10, interpolation="cubic"), r'Give "nearest" or "bilinear"'),
-        (lambda: sp.RandomRotation(10, fill=300), r"fill is .*0 to 255"),
-        (lambda: sp.RandomRotation(10, mask_fill=-1), "mask_fill is -1"),
-        (lambda: sp.RandomAffine(10, translate=(2, 0)), "translate is .*fractions of width and height"),
-        (lambda: sp.RandomAffine(10, scale=(0, 1)), "scale is"),
-        (lambda: sp.RandomAffine(10, shear=90), "shear is"),
+        (lambda: sp.transforms.RandomRotation(-1), r"degrees is -1\. Give a number from 0 on"),
+        (lambda: sp.transforms.RandomRotation(10, interpolation="cubic"), r'Give "nearest" or "bilinear"'),
+        (lambda: sp.transforms.RandomRotation(10, fill=300), r"fill is .*0 to 255"),
+        (lambda: sp.transforms.RandomRotation(10, mask_fill=-1), "mask_fill is -1"),
+        (lambda: sp.transforms.RandomAffine(10, translate=(2, 0)), "translate is .*fractions of width and height"),
+        (lambda: sp.transforms.RandomAffine(10, scale=(0, 1)), "scale is"),
+        (lambda: sp.transforms.RandomAffine(10, shear=90), "shear is"),
     ],
 )
 def test_a_parameter_out_of_range_is_refused(make, says):
