@@ -34,6 +34,7 @@ from spiral_assets.plans import standard
 from spiral_assets.training import run, seen
 from spiral_stream.commands.cli import app
 from tests.fixtures.pages import Runner
+from tests.test_house import NAMESPACES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -240,13 +241,25 @@ def test_the_search_finds_the_word_of_another_library(word: str) -> None:
     assert re.search(rf"^\| .*`{word}`.* \| .+ \|$", (DOCS / "howto" / "names.md").read_text(), re.MULTILINE)
 
 
-def test_the_reference_has_every_name_at_the_door_once() -> None:
+def test_the_reference_has_every_name_at_the_top_once() -> None:
     entries = [name for page in (DOCS / "reference").glob("*.md") for name in ENTRY.findall(page.read_text())]
+    kinds = {
+        name: f"spiral_stream.{place}.{name}"
+        for place in NAMESPACES
+        for name in importlib.import_module(f"spiral_stream.{place}").__all__
+    }
     names = (name for name in spiral_stream.__all__ if not inspect.ismodule(getattr(spiral_stream, name)))
-    door = [f"spiral_stream.{name}" for name in names if not name.startswith("_")]
+    door = [kinds.get(name, f"spiral_stream.{name}") for name in names if not name.startswith("_")]
 
-    assert sorted(set(entries) & set(door)) == door
+    assert [name for name in door if name not in entries] == []
     assert len(entries) == len(set(entries))
+
+
+def test_the_reference_names_each_thing_by_its_namespace() -> None:
+    entries = [name for page in (DOCS / "reference").glob("*.md") for name in ENTRY.findall(page.read_text())]
+    inner = re.compile(rf"spiral_stream\.(?!(?:{'|'.join((*NAMESPACES, 'errors', 'testing'))})\b)[a-z_]+\.")
+
+    assert [name for name in entries if inner.match(name)] == []
 
 
 def test_the_page_of_dagster_has_every_factory_component_and_resource() -> None:

@@ -20,15 +20,15 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 # Classes whose methods people call; those of the others are called by the library, or belong to an interface.
 CALLED = (
-    *("Catalog", "PreparedStream", "Relation", "Report", "Writer", "adapters.torch.StreamLoader", "Expr"),
-    *("looking.contact_sheet.Sheet", "row_verbs.Grouped", "runtime.numbering.random_access.OrderedRows"),
+    *("Catalog", "Expr", "PreparedStream", "Relation", "adapters.StreamLoader", "report.Report", "sources.Writer"),
+    *("results.Grouped", "results.OrderedRows", "results.Sheet"),
 )
 
 # What the example of a name needs beside the library; without it, the example is skipped.
 NEEDED = {
     "spiral_stream.Relation.to_jax": ("jax",),
-    "spiral_stream.adapters.jax.JaxStream": ("jax",),
-    "spiral_stream.adapters.trainer.StreamTrainer": ("transformers", "accelerate"),
+    "spiral_stream.adapters.JaxStream": ("jax",),
+    "spiral_stream.adapters.StreamTrainer": ("transformers", "accelerate"),
     "spiral_stream.index_videos": ("av",),
 }
 
