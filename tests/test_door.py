@@ -69,7 +69,7 @@ def test_an_older_name_is_the_same_object_and_warns_once_of_what_to_write(name: 
 @pytest.mark.usefixtures("forgotten")
 def test_an_older_name_that_is_imported_warns_on_the_line_of_the_import() -> None:
     with pytest.warns(spiral_stream.SpiralWarning, match=r"Write spiral\.sources\.Csv") as warned:
-        from spiral_stream.sources import Csv
+        from spiral_stream import Csv
 
     assert [said.filename for said in warned] == [__file__]
     assert Csv is spiral_stream.sources.Csv
