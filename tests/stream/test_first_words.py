@@ -56,11 +56,11 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a dotted field": (lambda c: c.filter(col("meta.lang") == "en"), r'A field of a struct is col\("meta"\)\["lang"\]'),
     "a field alone": (lambda c: c.filter(col("lang") == "en"), r'A field of a struct is col\("meta"\)\["lang"\]'),
     "a transform without a name": (
-        lambda c: sampled(c).map(typed.ChatTemplate("messages", tokenizer="tok")),
+        lambda c: sampled(c).map(typed.transforms.ChatTemplate("messages", tokenizer="tok")),
         r'ChatTemplate\(\.\.\.\) >> "tokens", or ChatTemplate\(\.\.\.\) >> \("tokens", "loss_mask"\)',
     ),
     "a tokenizer itself": (
-        lambda _: typed.ChatTemplate("messages", tokenizer=object()),
+        lambda _: typed.transforms.ChatTemplate("messages", tokenizer=object()),
         r'catalog\.register_tokenizer\("chat", tokenizer\)',
     ),
     "and of a text": (
