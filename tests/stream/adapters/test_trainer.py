@@ -91,7 +91,7 @@ def test_an_epoch_without_a_batch_is_an_error_and_no_endless_loop(texts: sp.Cata
     with (
         stream_of(texts, {"batch_size": 500}) as stream,
         pytest.warns(sp.SpiralWarning, match="DropPartial drops its only batch|gets nothing in epoch 0"),
-        pytest.raises(sp.StreamError, match=r"stream\.explain\(\)"),
+        pytest.raises(sp.errors.StreamError, match=r"stream\.explain\(\)"),
     ):
         next(iter(TrainerFeed(stream)))
 
@@ -109,32 +109,34 @@ def test_a_feed_in_workers_knows_its_place(texts: sp.Catalog) -> None:
 
 
 def test_epochs_of_formed_batches_cannot_be_counted_by_trainer(texts: sp.Catalog, tmp_path: Path) -> None:
-    with stream_of(texts) as stream, pytest.raises(sp.BindError, match=r"max_steps=.*stream\.count\(epoch\)"):
+    with stream_of(texts) as stream, pytest.raises(sp.errors.BindError, match=r"max_steps=.*stream\.count\(epoch\)"):
         trainer(tmp_path, stream)
 
 
 def test_a_second_collation_is_refused(texts: sp.Catalog, tmp_path: Path) -> None:
-    with stream_of(texts) as stream, pytest.raises(sp.BindError, match=r"data_collator.*collate\(fields="):
+    with stream_of(texts) as stream, pytest.raises(sp.errors.BindError, match=r"data_collator.*collate\(fields="):
         trainer(tmp_path, stream, collator=list, max_steps=4)
 
 
 @pytest.mark.parametrize("option", ["auto_find_batch_size", "ignore_data_skip"])
 def test_what_loses_batches_is_refused(texts: sp.Catalog, tmp_path: Path, option: str) -> None:
-    with stream_of(texts) as stream, pytest.raises(sp.BindError, match="Leave both off"):
+    with stream_of(texts) as stream, pytest.raises(sp.errors.BindError, match="Leave both off"):
         trainer(tmp_path, stream, max_steps=4, **{option: True})
 
 
 def test_only_streams_are_taken(texts: sp.Catalog, tmp_path: Path) -> None:
     with (
         documents.plan(texts, documents.BUCKETS).to_numpy() as arrays,
-        pytest.raises(sp.BindError, match=r"to_torch\(\)"),
+        pytest.raises(sp.errors.BindError, match=r"to_torch\(\)"),
     ):
         trainer(tmp_path, arrays, max_steps=4)
 
 
 def test_labels_shifted_twice_are_refused(texts: sp.Catalog, tmp_path: Path) -> None:
     with stream_of(texts, labels=sp.ShiftedLabels("tokens")) as stream:
-        with pytest.raises(sp.BindError, match=r"'labels' is ShiftedLabels.*GPT2LMHeadModel.*Use Labels\(\.\.\.\)"):
+        with pytest.raises(
+            sp.errors.BindError, match=r"'labels' is ShiftedLabels.*GPT2LMHeadModel.*Use Labels\(\.\.\.\)"
+        ):
             trainer(tmp_path, stream, max_steps=4)
         trainer(tmp_path, stream, max_steps=4, loss=lambda *_, **__: None)
 
@@ -143,14 +145,16 @@ def test_labels_shifted_twice_are_refused(texts: sp.Catalog, tmp_path: Path) -> 
 def test_a_share_that_is_not_trainers_is_refused(texts: sp.Catalog, tmp_path: Path, rank: int, ranks: int) -> None:
     with stream_of(texts) as stream:
         made = trainer(tmp_path, stream.bind(rank=rank, world_size=ranks), max_steps=4)
-        with pytest.raises(sp.BindError, match=rf"rank {rank} of {ranks}.*Bind no rank"):
+        with pytest.raises(sp.errors.BindError, match=rf"rank {rank} of {ranks}.*Bind no rank"):
             made.train()
 
 
 def test_epochs_are_counted_from_their_beginning(texts: sp.Catalog, tmp_path: Path) -> None:
     with stream_of(texts, documents.COUNTED) as stream:
         next(iter(stream))
-        with pytest.raises(sp.BindError, match=r"epoch 0 at batch 1 .*set_epoch\(\.\.\.\) first, or give max_steps"):
+        with pytest.raises(
+            sp.errors.BindError, match=r"epoch 0 at batch 1 .*set_epoch\(\.\.\.\) first, or give max_steps"
+        ):
             trainer(tmp_path, stream, num_train_epochs=1).train()
 
 
@@ -163,11 +167,11 @@ def test_the_stream_knows_which_epoch_is_trainers_last(texts: sp.Catalog, tmp_pa
 
 def test_a_checkpoint_without_a_place_is_refused(texts: sp.Catalog, tmp_path: Path) -> None:
     with stream_of(texts) as stream:
-        with pytest.raises(sp.ResumeError, match=rf"{POSITION_FILE}.*Resume from a checkpoint that it wrote"):
+        with pytest.raises(sp.errors.ResumeError, match=rf"{POSITION_FILE}.*Resume from a checkpoint that it wrote"):
             trainer(tmp_path, stream, max_steps=4).train(str(tmp_path))
         (tmp_path / "trainer_state.json").write_text(json.dumps({"global_step": 1}))
         (tmp_path / POSITION_FILE).write_text("{")
-        with pytest.raises(sp.ResumeError, match="that can be read"):
+        with pytest.raises(sp.errors.ResumeError, match="that can be read"):
             trainer(tmp_path, stream, max_steps=4).train(str(tmp_path))
 
 
@@ -180,5 +184,5 @@ def test_a_loop_that_changes_batches_is_refused(texts: sp.Catalog, tmp_path: Pat
     with stream_of(texts) as stream:
         made = trainer(tmp_path, stream, max_steps=4)
         made.__class__ = Copying
-        with pytest.raises(sp.StreamError, match="Leave get_train_dataloader and get_batch_samples as they are"):
+        with pytest.raises(sp.errors.StreamError, match="Leave get_train_dataloader and get_batch_samples as they are"):
             made.train()
