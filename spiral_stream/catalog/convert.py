@@ -32,7 +32,7 @@ from spiral_stream.integrity.locks import enter, leave
 from spiral_stream.integrity.publish import take_out
 from spiral_stream.sources.arrow.table import Arrow
 from spiral_stream.sources.files.paths import is_remote
-from spiral_stream.sources.import_source import ImportedSource
+from spiral_stream.sources.import_source import is_imported
 from spiral_stream.sources.references.inline import inline_schema, inlined
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.sources.serialize import source_to_json
@@ -106,7 +106,7 @@ def convert(
         building_with(executor),
     ):
         report = shown_report(report, seen)
-        if not isinstance(source, ImportedSource):
+        if not is_imported(source):
             return _Conversion(source.pinned(), about, target, shard_bytes, report).run()
         with _entered(catalog):
             rows = connect(catalog).register("rows", source, identity=RowIdentity(), replace=True, report=report).source

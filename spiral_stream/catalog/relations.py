@@ -39,7 +39,7 @@ from spiral_stream.catalog.shared.tables import SharedRows
 from spiral_stream.display.progress import shown_report, working
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, shown, warn
 from spiral_stream.sources.arrow.table import Arrow
-from spiral_stream.sources.import_source import ImportedSource
+from spiral_stream.sources.import_source import is_imported
 from spiral_stream.sources.internal.former import FormerRows
 from spiral_stream.sources.internal.imported import ImportedRows
 from spiral_stream.sources.lance.source import Lance
@@ -261,7 +261,7 @@ class Relations:
             bring_rows(old)
             source, note = source.settled_by(old.source)
             found = self._other_rows(old, source, same_bytes=declared.same_bytes)
-            copied = isinstance(source, Arrow | ImportedSource)  # then the rows are those that the catalog has
+            copied = isinstance(source, Arrow) or is_imported(source)  # then the rows are those that the catalog has
             if not found:
                 stored = old.source if copied else source.pinned()
                 with stored.open() as reader:
@@ -286,7 +286,7 @@ class Relations:
         if isinstance(source, Arrow):
             same = self._copy_of(source).uri == getattr(old.source, "uri", None)
             return [] if same else ["its rows differ"]
-        if not isinstance(source, ImportedSource):
+        if not is_imported(source):
             return []
         if not isinstance(old.source, ImportedRows) or old.source.of != source:
             return ["its source, or an option of it"]
@@ -321,11 +321,12 @@ class Relations:
         """Return a registered source as it is now; files of an import that are new or changed are read."""
         if isinstance(source, ImportedRows):
             return imported(source.of, self._root, source, report, hold, same_bytes=same_bytes)
-        return replaced(source, version=None) if isinstance(source, Lance) else source
+        latest = replaced(source, version=None) if isinstance(source, Lance) else source
+        return self._stored(latest, report, hold, same_bytes=same_bytes)
 
     def _stored(self, source: Source, report: Report, hold: Hold, *, same_bytes: bool) -> Source:
         """Return the source itself, or the rows that the catalog keeps of it: from memory, or from files that are imported."""
-        if isinstance(source, ImportedSource):
+        if is_imported(source):
             return imported(source, self._root, None, report, hold, same_bytes=same_bytes)
         if not isinstance(source, Arrow):
             return source

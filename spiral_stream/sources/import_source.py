@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Final, NoReturn, final
+from typing import ClassVar, Final, TypeGuard, final
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from spiral_stream.storage.uri import is_object
 FILE: Final = "__file__"  # utf8: the file that a row comes from, relative to the source's folder
 INDEX: Final = "__index_in_file__"  # int64: the row's place in that file, from 0
 KEY: Final = "__key__"  # utf8: the name that the file gives the row, such as the key of a tar's members
+LINE_COLUMNS: Final = b"spiral:placed"  # metadata of columns that no source yields: where a row comes from
 EXAMPLES: Final = 100  # refused rows of a unit that are named where the import is described
 REFUSED_ROWS: Final = 10_000  # refused rows of a unit that are kept
 REFUSED_BYTES: Final = 16 << 20  # of what such rows hold, for all rows of a unit
@@ -235,7 +236,12 @@ class ImportedSource(Source):
         """Return the reader that a relation reads through, over the rows that were kept."""
         return reader
 
-    def open(self) -> NoReturn:
+    @property
+    def imports(self) -> bool:
+        """Whether a catalog keeps its rows; otherwise it is read in place, as a source that is no `ImportedSource`."""
+        return True
+
+    def open(self) -> Reader:
         """Refuse to open what is read through a catalog only.
 
         Raises:
@@ -246,6 +252,11 @@ class ImportedSource(Source):
             f'Register it: catalog.register("name", {type(self).__name__}(...)), then catalog.table("name")'
         )
         raise SourceError(msg)
+
+
+def is_imported(source: Source) -> TypeGuard[ImportedSource]:
+    """Whether a catalog reads the files of a source once, and keeps the rows."""
+    return isinstance(source, ImportedSource) and source.imports
 
 
 def need_on_error(source: str, on_error: object) -> None:

@@ -64,38 +64,22 @@ def read_parts(uri: str, opened: Facts, ranges: Iterable[tuple[int, int]]) -> li
         SourceError: it cannot be read, or is not the object that was opened.
     """
     requests = [each for each in ranges if each[1]]
-    found = read_several([(uri, opened, start, length) for start, length in requests])
-    return [(start, data) for (start, _), data in zip(requests, found, strict=True)]
-
-
-def read_several(requests: Sequence[tuple[str, Facts, int, int]]) -> list[memoryview]:
-    """Read ranges of several objects together: the URI, what the object is like, the first byte, and the length of each.
-
-    Raises:
-        SourceError: as `read_parts`.
-    """
-    stores: dict[int, tuple[Store, list[int]]] = {}  # by the `id` of a store: places in ``asked``
-    gets = []
-    for at, (uri, opened, start, length) in enumerate(requests):
-        store, key = payload_store_of(uri)
-        gets.append(Get(key, start, length, pinned=opened))
-        stores.setdefault(id(store), (store, []))[1].append(at)
-    found = [memoryview(b"")] * len(requests)
-    for store, indices in stores.values():
-        for at, got in zip(indices, store.read([gets[at] for at in indices]), strict=True):
-            uri, opened, _, _ = requests[at]
-            if isinstance(got, SourceError):
-                raise anew(got)
-            if (got.facts.size, got.facts.mark) != (opened.size, opened.mark):
-                msg = (
-                    f"{cut(printable(uri))} changed while it is being read: "
-                    f"{what_differs(opened.size, got.facts.size, got.facts.etag)}. "
-                    "Restore the object, or take the data as it is now with catalog.refresh(<name>)"
-                )
-                raise SourceError(msg)
-            assert got.data is not None
-            found[at] = got.data
-    return found
+    store, key = payload_store_of(uri)
+    found = store.read([Get(key, start, length, pinned=opened) for start, length in requests])
+    parts = []
+    for (start, _), got in zip(requests, found, strict=True):
+        if isinstance(got, SourceError):
+            raise anew(got)
+        if (got.facts.size, got.facts.mark) != (opened.size, opened.mark):
+            msg = (
+                f"{cut(printable(uri))} changed while it is being read: "
+                f"{what_differs(opened.size, got.facts.size, got.facts.etag)}. "
+                "Restore the object, or take the data as it is now with catalog.refresh(<name>)"
+            )
+            raise SourceError(msg)
+        assert got.data is not None
+        parts.append((start, got.data))
+    return parts
 
 
 @final

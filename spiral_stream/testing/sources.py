@@ -21,7 +21,7 @@ from spiral_stream.dialects.numpy import passes
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import Expr, col
 from spiral_stream.sources.arrow.table import Arrow
-from spiral_stream.sources.import_source import ImportedSource, ImportUnit, Refused
+from spiral_stream.sources.import_source import ImportedSource, ImportUnit, Refused, is_imported
 from spiral_stream.sources.serialize import need_saved, source_from_json, source_to_json
 from spiral_stream.sources.source import ROW, Reader, Source, Unit
 
@@ -115,7 +115,7 @@ def imported(source: ImportedSource, unit: ImportUnit, schema: pa.Schema) -> pa.
 
 def rows_by_key(source: Source) -> dict[str, pa.Table]:
     """Return the rows of each unit by its content key."""
-    if isinstance(source, ImportedSource):
+    if is_imported(source):
         units = source.import_units()
         schema = source.import_schema(units)
         return {unit.content_key: imported(source, unit, schema) for unit in units}
@@ -313,11 +313,11 @@ def check_source(
         >>> from spiral_stream.testing import check_source
         >>> check_source(spiral.Arrow(text_rows))
     """
-    if isinstance(source, ImportedSource):
+    if is_imported(source):
         check_imports(source)
     opened = check_saved(source)
     with TemporaryDirectory(prefix="spiral-") as folder:
-        if isinstance(opened, ImportedSource):
+        if is_imported(opened):
             opened = connect(folder).register("checked", opened, identity=RowIdentity()).source
         check_reader(opened, predicates, seed)
     if change is not None:

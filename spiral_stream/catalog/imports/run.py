@@ -36,9 +36,8 @@ from spiral_stream.errors import SourceError, SpiralError, cut, warn
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.publish import drafts, new_draft, sweep_draft, take_out, write_file
 from spiral_stream.integrity.seal import read_json, sealed_json
-from spiral_stream.sources.import_source import FILE, INDEX, ImportedSource, ImportUnit
+from spiral_stream.sources.import_source import FILE, INDEX, LINE_COLUMNS, ImportedSource, ImportUnit
 from spiral_stream.sources.internal.imported import (
-    LINE_COLUMNS,
     ROWS,
     SNAPSHOTS,
     UNITS,

@@ -12,8 +12,7 @@ import pyarrow as pa
 from spiral_stream.catalog.relation.refused import REFUSED, write_refused
 from spiral_stream.derived.work.executors import Shared
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.sources.import_source import FILE, INDEX, RAISE, ImportedSource, ImportUnit, Refused
-from spiral_stream.sources.internal.imported import LINE_COLUMNS
+from spiral_stream.sources.import_source import FILE, INDEX, LINE_COLUMNS, RAISE, ImportedSource, ImportUnit, Refused
 from spiral_stream.sources.lance.fragments import draft_fragments
 from spiral_stream.storage.uri import is_object
 from spiral_stream.threads import Workers, thread_share

@@ -1,4 +1,4 @@
-"""Arrow tables in memory and Arrow files, whole or by range.
+"""Arrow tables in memory and Arrow files, memory-mapped, or read once from a store.
 
 Start at: `table`.
 May not know: other formats.

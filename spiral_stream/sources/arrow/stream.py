@@ -3,6 +3,7 @@
 A stream has no index, so a file that is opened is walked once: 16 us per record batch, which touches the head of each
 batch and none of its values. Values stay in the mapped file until rows of them are taken: 256 rows of three columns
 from 200 batches take 1.9 ms of CPU. Mapped files of the last `FILES` in use are held; a mapping holds no file descriptor.
+On an object store a file is read from its begin to its end, once: catalogs import it.
 """
 
 import os
@@ -24,6 +25,9 @@ from spiral_stream.sources.arrow.table import no_rows, plain, plain_column, same
 from spiral_stream.sources.files.lru import HeldFiles
 from spiral_stream.sources.row_filter import needed, passing
 from spiral_stream.sources.source import ROW, Known, Reader, Unit, content_key, without_columns
+from spiral_stream.storage.file_object import open_object
+from spiral_stream.storage.store import Facts
+from spiral_stream.storage.uri import printable
 from spiral_stream.threads import Workers, thread_share
 
 FILES: Final = 1024  # mapped at the same time
@@ -98,13 +102,11 @@ class ArrowStreamReader(Reader):
 
     def has_values(self, name: str, child: str) -> bool:
         """Whether a field of a struct column holds values: the first batch in which any row has some decides."""
-        import pyarrow.compute as pc
-
         for unit in range(len(self._names)):
             for batch in self.file(unit).batches:
                 column = batch.column(name)
                 if column.null_count < len(column):
-                    return bool(pc.struct_field(column, child).null_count < len(column))
+                    return has_values(column, child)
         return True
 
     def units(self) -> Sequence[Unit]:
@@ -162,6 +164,39 @@ class ArrowStreamReader(Reader):
         if unit and not file.schema.equals(self.first.schema):
             msg = f"Arrow file {cut(file.path)} has other columns than {cut(self.first.path)}. Save the dataset again"
             raise SourceError(msg)
+
+
+def has_values(column: pa.StructArray, child: str) -> bool:
+    """Whether a field of structs holds values."""
+    import pyarrow.compute as pc
+
+    return bool(pc.struct_field(column, child).null_count < len(column))
+
+
+def object_batches(uri: str, facts: Facts | None) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of a stream on an object store, with the types of `stored`: first one without rows.
+
+    It is read from its begin to its end, and values that were damaged are found. The metadata of its schema is kept.
+
+    Raises:
+        SourceError: it is no Arrow stream, ends early, is damaged, or the store failed.
+    """
+    try:
+        with open_object(uri, facts) as file:
+            _need_stream(file.peek(len(_FILE_MAGIC)))
+            aligned = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.At64Byte)  # Lance panics at decimals of 8
+            with pa.ipc.open_stream(file, options=aligned) as opened:
+                types = stored(opened.schema).with_metadata(opened.schema.metadata)
+                yield pa.RecordBatch.from_pylist([], types)
+                for batch in opened:
+                    batch.validate(full=True)
+                    yield _as_stored(batch, types)
+            end = file.tell()
+            file.seek(max(0, end - len(_END)))
+            _need_end(file.read(len(_END)), end, file.seek(0, os.SEEK_END))
+    except (OSError, ValueError, pa.ArrowException) as error:
+        msg = f"Arrow file {cut(printable(uri))}: {error}. Replace the file, or save the dataset again"
+        raise SourceError(msg) from error
 
 
 def stored(schema: pa.Schema) -> pa.Schema:
@@ -222,7 +257,7 @@ def _walk(root: str, name: str, mark: str) -> StreamFile:
         with pa.ipc.open_stream(source) as opened:
             schema = opened.schema
             batches = tuple(batch for batch in opened if len(batch))
-        _need_end(memoryview(mapped), source.tell())
+        _need_end(memoryview(mapped)[: source.tell()], source.tell(), len(memoryview(mapped)))
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         msg = f"Arrow file {cut(path)}: {reason}. Replace the file, or save the dataset again"
@@ -236,22 +271,20 @@ def _walk(root: str, name: str, mark: str) -> StreamFile:
     return StreamFile(name, path, schema, as_read, starts, facts.st_size, facts.st_mtime_ns, key)
 
 
-def _need_stream(data: memoryview) -> None:
+def _need_stream(data: bytes | memoryview) -> None:
     if bytes(data[: len(_FILE_MAGIC)]) == _FILE_MAGIC:
         msg = "it is an Arrow file with an index at its end (Feather), not a stream"
         raise ValueError(msg)
 
 
-def _need_end(data: memoryview, place: int) -> None:
+def _need_end(read: bytes | memoryview, place: int, size: int) -> None:
     """Refuse a stream that was cut between two batches, which Arrow reads without a word.
 
     Raises:
         ValueError: it has no mark of its end, or more follows.
     """
-    if bytes(data[place - len(_END) : place]) != _END or place != len(data):
-        msg = (
-            f"its rows end at byte {place:,} of {len(data):,} without Arrow's mark of an end: it was cut, or not closed"
-        )
+    if bytes(read)[-len(_END) :] != _END or place != size:
+        msg = f"its rows end at byte {place:,} of {size:,} without Arrow's mark of an end: it was cut, or not closed"
         raise ValueError(msg)
 
 

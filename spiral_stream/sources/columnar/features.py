@@ -32,67 +32,37 @@ def media_columns(schema: pa.Schema, features: Features) -> list[str]:
 
 
 @final
-class FeaturedReader(Reader):
-    """The rows of another reader, with columns of Spiral's types.
+class FeaturedColumns:
+    """Columns of Spiral's types, made of stored ones.
 
     Args:
-        rows: as they are stored.
-        features: what the dataset says of its columns.
+        rows: the stored columns.
+        features: what the dataset says of them.
         inline: the media columns, and whether their rows hold the bytes.
+        place: where the dataset lies, for messages.
     """
 
-    def __init__(self, rows: Reader, features: Features, inline: Mapping[str, bool]) -> None:
-        self._rows, self._inline = rows, inline
-        self.base, self.allow_outside, self.trusting = rows.base, rows.allow_outside, rows.trusting
-        self.remote, self.node_cached = rows.remote, rows.node_cached
-        types = stored(rows.schema)
+    def __init__(self, rows: pa.Schema, features: Features, inline: Mapping[str, bool], place: str) -> None:
+        self._inline, self._place = inline, place
+        types = stored(rows)
         self._paths = {
             f"{n}_path": n for n in inline if inline[n] and f"{n}_path" not in types.names
         }  # -> the media column
         fields = [_described(_as_reference(field, inline, features), features) for field in types]
         self.schema = pa.schema([*fields, *(pa.field(name, pa.utf8()) for name in self._paths)])
-        same = {
-            field.name
-            for field in rows.schema
-            if field.name not in inline and types.field(field.name).type == field.type
-        }
-        self._made = frozenset(self.schema.names) - same
+        same = {field.name for field in rows if field.name not in inline and types.field(field.name).type == field.type}
+        self.made = frozenset(self.schema.names) - same
 
-    def units(self) -> Sequence[Unit]:
-        return self._rows.units()
-
-    def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
-        return self._rows.files(units)
-
-    def scan(
-        self,
-        columns: Sequence[str],
-        predicate: Expr | None = None,
-        units: Sequence[int] | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        pushed, late = split_without(predicate, self.schema, self._made)
-        read = needed(columns, late)
-        schema = pa.schema([*(self.schema.field(name) for name in read), pa.field(ROW, pa.uint64())])
-        for batch in self._rows.scan(self._stored(read), pushed, units):
-            arrays = [self._column(batch, name) for name in read]
-            table = pa.Table.from_batches([pa.record_batch([*arrays, batch.column(ROW)], schema=schema)])
-            yield from passing(table, late, [*columns, ROW]).to_batches()
-
-    def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
-        found = self._rows.fetch(rows, self._stored(columns))
-        if not columns:
-            return found
-        schema = pa.schema([self.schema.field(name) for name in columns])
-        return pa.table([self._column(found, name) for name in columns], schema=schema)
-
-    def close(self) -> None:
-        self._rows.close()
-
-    def _stored(self, columns: Sequence[str]) -> list[str]:
-        """The stored columns that these are made of."""
+    def stored(self, columns: Sequence[str]) -> list[str]:
+        """Return the stored columns that these are made of."""
         return list(dict.fromkeys(self._paths.get(name, name) for name in columns))
 
-    def _column(self, rows: pa.Table | pa.RecordBatch, name: str) -> pa.Array | pa.ChunkedArray:
+    def column(self, rows: pa.Table | pa.RecordBatch, name: str) -> pa.Array | pa.ChunkedArray:
+        """Return a column of stored rows.
+
+        Raises:
+            SourceError: some rows hold the bytes of an image, and others its path.
+        """
         import pyarrow.compute as pc
 
         column = rows.column(self._paths.get(name, name))
@@ -120,10 +90,58 @@ class FeaturedReader(Reader):
             where = others.filter(left)[0].as_py()
             which = f"one has only the path {cut(where)}" if wanted == BYTES else f"one has only {len(where):,} bytes"
             msg = (
-                f"Hugging Face dataset in {cut(self.base)}: rows of column {name!r} hold {says}, but {which}. Save the dataset "
+                f"Hugging Face dataset in {cut(self._place)}: rows of column {name!r} hold {says}, but {which}. Save the dataset "
                 "again with save_to_disk or push_to_hub, which store the bytes of all"
             )
             raise SourceError(msg)
+
+
+@final
+class FeaturedReader(Reader):
+    """The rows of another reader, with columns of Spiral's types.
+
+    Args:
+        rows: as they are stored.
+        features: what the dataset says of its columns.
+        inline: the media columns, and whether their rows hold the bytes.
+    """
+
+    def __init__(self, rows: Reader, features: Features, inline: Mapping[str, bool]) -> None:
+        self._rows = rows
+        self.base, self.allow_outside, self.trusting = rows.base, rows.allow_outside, rows.trusting
+        self.remote, self.node_cached = rows.remote, rows.node_cached
+        self._columns = FeaturedColumns(rows.schema, features, inline, rows.base)
+        self.schema = self._columns.schema
+
+    def units(self) -> Sequence[Unit]:
+        return self._rows.units()
+
+    def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
+        return self._rows.files(units)
+
+    def scan(
+        self,
+        columns: Sequence[str],
+        predicate: Expr | None = None,
+        units: Sequence[int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        pushed, late = split_without(predicate, self.schema, self._columns.made)
+        read = needed(columns, late)
+        schema = pa.schema([*(self.schema.field(name) for name in read), pa.field(ROW, pa.uint64())])
+        for batch in self._rows.scan(self._columns.stored(read), pushed, units):
+            arrays = [self._columns.column(batch, name) for name in read]
+            table = pa.Table.from_batches([pa.record_batch([*arrays, batch.column(ROW)], schema=schema)])
+            yield from passing(table, late, [*columns, ROW]).to_batches()
+
+    def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
+        found = self._rows.fetch(rows, self._columns.stored(columns))
+        if not columns:
+            return found
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        return pa.table([self._columns.column(found, name) for name in columns], schema=schema)
+
+    def close(self) -> None:
+        self._rows.close()
 
 
 def _stored_chunks(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:

@@ -1,13 +1,13 @@
 """Datasets of Hugging Face: a folder of ``save_to_disk``, or one of Parquet files as on the Hub.
 
-Neither needs the package ``datasets``. Rows are read where they lie: Arrow files are memory-mapped (`arrow_stream`), and read by
-range on an object store (`arrow_objects`); Parquet files are read by row group (`parquet`). Columns become those of Spiral in
-`features`.
+Neither needs the package ``datasets``. Rows are read where they lie: Arrow files are memory-mapped (`arrow.stream`), and Parquet
+files are read by row group (`parquet`). Arrow files on an object store have no index to read rows by: a catalog reads them once
+and keeps the rows. Columns become those of Spiral in `features`.
 """
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, final
@@ -17,14 +17,14 @@ import pyarrow as pa
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.semantic import BYTES
-from spiral_stream.sources.arrow.remote import ArrowObjectReader
-from spiral_stream.sources.arrow.stream import ArrowStreamReader
-from spiral_stream.sources.columnar.features import FeaturedReader, Features, media_columns
+from spiral_stream.sources.arrow.stream import ArrowStreamReader, has_values, object_batches
+from spiral_stream.sources.columnar.features import FeaturedColumns, FeaturedReader, Features, media_columns
 from spiral_stream.sources.columnar.parquet import ParquetReader
-from spiral_stream.sources.files.listing import listed, listed_below
-from spiral_stream.sources.files.partition_columns import need_origin, with_added
+from spiral_stream.sources.files.listing import FoundObject, confirmed, listed, listed_below
+from spiral_stream.sources.files.partition_columns import need_free, need_origin, with_added
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found, outside_allowed
-from spiral_stream.sources.source import Known, Reader, Source
+from spiral_stream.sources.import_source import FILE, INDEX, LINE_COLUMNS, ImportedSource, ImportUnit, Refused
+from spiral_stream.sources.source import Known, Reader, content_key
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.uri import is_object
@@ -40,11 +40,14 @@ _SPLITS: Final = frozenset(("train", "test", "validation", "valid", "val", "dev"
 @final
 @class_door(SourceError)
 @dataclass(frozen=True, slots=True)
-class HuggingFace(Source):
+class HuggingFace(ImportedSource):
     """A dataset that ``datasets`` wrote: a folder of ``save_to_disk``, or Parquet files as ``push_to_hub`` lays them out.
 
     Columns of images, videos and sounds are reference columns: binary where the rows hold the bytes, else utf8 paths.
     Class labels are described by their names. Formats that ``set_format`` chose are not applied.
+
+    Rows are read in place, except those of a folder of ``save_to_disk`` on an object store: it is read once, when it is
+    registered, and the catalog keeps its rows.
 
     Args:
         path: the folder, or its URI on an object store; ``~`` is expanded.
@@ -62,9 +65,10 @@ class HuggingFace(Source):
     """
 
     KIND: ClassVar[str] = "huggingface"
+    PATHS: ClassVar[tuple[str, ...]] = ("path", "base")
     path: str
     split: str | None = None
-    base: str | None = None
+    base: str | None = None  # type: ignore[assignment]  # None stands for the path
     allow_outside: bool | None = None
     origin: bool = False
 
@@ -79,6 +83,62 @@ class HuggingFace(Source):
             raise SourceError(msg)
         need_origin(_WHAT, self.origin)
 
+    @property
+    def imports(self) -> bool:
+        return is_object(self.path) and self._folder()[1] is not None
+
+    def import_units(self) -> Sequence[ImportUnit]:
+        folder, state = self._folder()
+        names, info = _saved_files(folder, state or {})
+        there = {each.name: each.facts for each in listed_below(folder, _WHAT)}
+        uris = {name: f"{folder}/{name}" for name in names}
+        if missing := next((name for name in uris if name not in there), None):
+            msg = f"{_WHAT}: {cut(f'{folder}/state.json')} lists {cut(missing)}, which is not there. Save the dataset again"
+            raise SourceError(msg)
+        facts = confirmed([FoundObject(uri, uri, there[name], looked=False) for name, uri in uris.items()])
+        said = json.dumps(info.get("features"), sort_keys=True)
+        return [
+            ImportUnit(name, uri, seen.size, content_key(name, seen.size, seen.mark, said), seen=(seen,), also=said)
+            for (name, uri), seen in zip(uris.items(), facts, strict=True)
+        ]
+
+    def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
+        batches = (batch for unit in units for batch in object_batches(unit.path, unit.facts(unit.path)))
+        stored = next(batches).schema
+        features = _features_of(units[0], stored)
+        inline = dict[str, bool]()  # as `ArrowStreamReader.has_values`
+        media = media_columns(stored, features)
+        while len(inline) < len(media) and (batch := next(batches, None)) is not None:
+            some = [name for name in media if name not in inline and batch.column(name).null_count < len(batch)]
+            inline |= {name: has_values(batch.column(name), BYTES) for name in some}
+        batches.close()
+        schema = FeaturedColumns(stored, features, dict.fromkeys(media, True) | inline, self.path).schema
+        if self.origin:
+            need_free(schema, self.path, (FILE, INDEX))
+        return schema
+
+    def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
+        del refused
+        batches = object_batches(unit.path, unit.facts(unit.path))
+        stored = next(batches).schema
+        features = _features_of(unit, stored)
+        inline = {
+            name: name in schema.names and not pa.types.is_string(schema.field(name).type)
+            for name in media_columns(stored, features)
+        }
+        columns = FeaturedColumns(stored, features, inline, self.path)
+        if not columns.schema.equals(schema):
+            msg = f"Arrow file {cut(unit.path)} has other columns than the dataset that was registered. Save the dataset again"
+            raise SourceError(msg)
+        for batch in batches:
+            yield pa.record_batch([columns.column(batch, name) for name in schema.names], schema)
+
+    def presented(self, reader: Reader) -> Reader:
+        reader.base = self.base or self.path
+        if not self.origin:
+            reader.schema = pa.schema([field for field in reader.schema if LINE_COLUMNS not in (field.metadata or {})])
+        return reader
+
     def open(self) -> Reader:
         return self._open(None)
 
@@ -87,6 +147,8 @@ class HuggingFace(Source):
 
     def _open(self, known: Known | None) -> Reader:
         folder, state = self._folder()
+        if state is not None and is_object(folder):
+            return ImportedSource.open(self)  # which refuses that
         rows = _parquet(self, known) if state is None else _saved(self, folder, state, known)
         return with_added(rows, {}, known, origin=self.origin)
 
@@ -114,8 +176,12 @@ class HuggingFace(Source):
         return folder, state
 
 
-def _saved(source: HuggingFace, folder: str, state: Mapping[str, Any], known: Known | None) -> Reader:
-    """Open a folder of ``save_to_disk``."""
+def _saved_files(folder: str, state: Mapping[str, Any]) -> tuple[list[str], Features]:
+    """The names of the Arrow files of a folder of ``save_to_disk``, and what it says of its columns.
+
+    Raises:
+        SourceError: it lists none, or its rows are a choice of theirs.
+    """
     info = _need(f"{folder}/dataset_info.json")
     indices = next((key for key in state if "indices" in key and state[key]), None)
     if indices is not None:
@@ -129,10 +195,15 @@ def _saved(source: HuggingFace, folder: str, state: Mapping[str, Any], known: Kn
     if not names or not all(isinstance(name, str) and _is_name(name) for name in names):
         msg = f"{_WHAT}: {cut(f'{folder}/state.json')} lists no data files of its folder. Save the dataset again"
         raise SourceError(msg)
-    opened = ArrowObjectReader if is_object(folder) else ArrowStreamReader
-    rows = opened(
+    return [str(name) for name in names], info
+
+
+def _saved(source: HuggingFace, folder: str, state: Mapping[str, Any], known: Known | None) -> Reader:
+    """Open a folder of ``save_to_disk`` on this machine."""
+    names, info = _saved_files(folder, state)
+    rows = ArrowStreamReader(
         folder,
-        [str(name) for name in names],
+        names,
         source.base or source.path,
         allow_outside=bool(source.allow_outside),
         known=known,
@@ -271,6 +342,10 @@ def _features(info: Mapping[str, Any], schema: pa.Schema) -> Features:
         except (ValueError, AttributeError):
             found = None
     return found if isinstance(found, dict) else {}
+
+
+def _features_of(unit: ImportUnit, schema: pa.Schema) -> Features:
+    return _features({"features": json.loads(unit.also)}, schema)
 
 
 def _need(path: str) -> Mapping[str, Any]:

@@ -142,7 +142,7 @@ def with_added(reader: Reader, of_units: Mapping[str, pa.Array], known: Known | 
     try:
         names, rows = _units_of(reader, known)
         added = {**of_units, FILE: names} if origin else dict(of_units)
-        _need_free(reader, [*added, INDEX] if origin else list(added))
+        need_free(reader.schema, reader.base, [*added, INDEX] if origin else list(added))
         return AddedReader(reader, pa.table(added), rows, index=origin)
     except BaseException:
         reader.close()
@@ -157,10 +157,15 @@ def _units_of(reader: Reader, known: Known | None) -> tuple[pa.Array, NDArray[np
     return pa.array([unit.name for unit in units], pa.utf8()), np.array([unit.rows for unit in units], np.uint64)
 
 
-def _need_free(reader: Reader, names: Sequence[str]) -> None:
+def need_free(schema: pa.Schema, place: str, names: Sequence[str]) -> None:
+    """Refuse columns that the rows have already.
+
+    Raises:
+        SourceError: names the column.
+    """
     for name in names:
-        if name in reader.schema.names:
-            msg = f"{cut(reader.base)}: the rows have a column {name!r} already. Register them with origin=False"
+        if name in schema.names:
+            msg = f"{cut(place)}: the rows have a column {name!r} already. Register them with origin=False"
             raise SourceError(msg)
 
 

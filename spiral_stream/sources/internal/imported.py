@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from spiral_stream.errors import SourceError, SpiralError
 from spiral_stream.expr import Expr
 from spiral_stream.integrity.seal import table
-from spiral_stream.sources.import_source import INDEX, ImportedSource
+from spiral_stream.sources.import_source import INDEX, LINE_COLUMNS, ImportedSource
 from spiral_stream.sources.lance.source import Lance
 from spiral_stream.sources.row_filter import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Known, Reader, RowRuns, Source, Unit, content_key
@@ -29,7 +29,6 @@ UNITS: Final = "units"
 BYTES: Final = "bytes.sealed.arrow"  # digests of the files, where their bytes are compared
 _HEX: Final = frozenset("0123456789abcdef")
 _KEY_DIGITS: Final = 32
-LINE_COLUMNS: Final = b"spiral:placed"  # marks columns that no source yields: where a row comes from
 _FILES: Final = pa.list_(pa.struct([("name", pa.utf8()), ("key", pa.utf8()), ("rows", pa.int64())]))
 SNAPSHOT: Final = pa.schema(
     [

@@ -18,9 +18,11 @@ from spiral_stream.expr import col
 from spiral_stream.semantic import JPEG_REF, SEMANTIC
 from spiral_stream.sources.columnar.features import FeaturedReader
 from spiral_stream.sources.columnar.huggingface import HuggingFace
+from spiral_stream.sources.import_source import Refused
 from spiral_stream.sources.source import ROW, Known
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import use_storage
+from spiral_stream.testing import check_source
 from tests.fixtures import stores
 from tests.fixtures.fault_proxy import fault_proxy
 from tests.stream.sources.test_remote import put_all
@@ -384,26 +386,53 @@ def test_parquet_on_s3_gives_the_rows_and_images_of_local_files(
     assert len(found[0]) == 3
 
 
-def test_saved_datasets_on_s3_have_the_rows_of_local_ones(
+def kept(folder: Path, source: HuggingFace) -> Any:
+    """The rows of a saved dataset on a store, which a catalog reads once and keeps."""
+    return spiral.connect(folder).register("kept", source, identity=spiral.RowIdentity(), replace=True).source
+
+
+def test_saved_datasets_on_s3_are_kept_with_the_rows_of_local_ones(
     written: datasets.Dataset, tmp_path: Path, bucket: str
 ) -> None:
     written.save_to_disk(tmp_path / "saved", num_shards=3)
     datasets.DatasetDict(train=written, test=written.select(range(4))).save_to_disk(tmp_path / "both")
     put_all(tmp_path, f"{bucket}/all")
     for name, split in (("saved", None), ("both", "train"), ("both", "test")):
-        local, remote = (HuggingFace(f"{place}/{name}", split, origin=True) for place in (tmp_path, f"{bucket}/all"))
-        assert as_read(remote) == as_read(local)
-        with local.open() as here, remote.open() as there:
-            assert there.schema.equals(here.schema, check_metadata=True)
-            assert [unit.rows for unit in there.units()] == [unit.rows for unit in here.units()]
-            assert there.fetch(np.array([3], np.uint64), ["image_path"])["image_path"].to_pylist() == ["3.png"]
+        for origin in (True, False):
+            local, remote = (HuggingFace(f"{at}/{name}", split, origin=origin) for at in (tmp_path, f"{bucket}/all"))
+            rows = kept(tmp_path / f"catalog-{name}-{split}", remote)
+            assert as_read(rows) == as_read(local)
+            with local.open() as here, rows.open() as there:
+                assert there.schema.names == here.schema.names
+                assert there.schema.types == here.schema.types
+                for field in written.column_names:
+                    assert there.schema.field(field).equals(here.schema.field(field), check_metadata=True)
+                assert [unit.rows for unit in there.units()] == [unit.rows for unit in here.units()]
+                assert there.fetch(np.array([3], np.uint64), ["image_path"])["image_path"].to_pylist() == ["3.png"]
+    with pytest.raises(SourceError, match=r"read from a catalog, which keeps them\. Register it"):
+        HuggingFace(f"{bucket}/all/saved").open()
     with pytest.raises(SourceError, match="has several splits: there are train, test"):
         HuggingFace(f"{bucket}/all/both").open()
     with pytest.raises(SourceError, match="nothing lies below"):
         HuggingFace(f"{bucket}/none").open()
+    store, key = store_of(f"{bucket}/all/saved/data-00001-of-00003.arrow")
+    store.delete(key)
+    with pytest.raises(SourceError, match=r"state\.json lists data-00001-of-00003\.arrow, which is not there"):
+        kept(tmp_path / "catalog", HuggingFace(f"{bucket}/all/saved"))
 
 
-def test_every_type_on_s3_is_that_of_the_local_file_or_named(tmp_path: Path, bucket: str) -> None:
+def test_a_saved_dataset_on_a_store_keeps_the_laws_of_sources(written: datasets.Dataset, tmp_path: Path) -> None:
+    uri = f"memory://{tmp_path.name}"
+
+    def save(rows: int) -> None:
+        written.select(range(rows)).save_to_disk(tmp_path / "saved", num_shards=2)
+        put_all(tmp_path / "saved", f"{uri}/saved")
+
+    save(40)
+    check_source(HuggingFace(f"{uri}/saved"), lambda: save(39))
+
+
+def test_every_type_on_s3_is_that_of_the_local_file(tmp_path: Path, bucket: str) -> None:
     rng = np.random.default_rng(3)
     lists = [None if at % 5 == 1 else list(range(at % 4)) for at in range(300)]
     table = pa.table(
@@ -438,7 +467,8 @@ def test_every_type_on_s3_is_that_of_the_local_file_or_named(tmp_path: Path, buc
     (tmp_path / "saved" / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
     (tmp_path / "saved" / "dataset_info.json").write_text("{}")
     save(table)
-    with HuggingFace(str(tmp_path / "saved")).open() as here, HuggingFace(f"{bucket}/saved").open() as there:
+    remote = HuggingFace(f"{bucket}/saved")
+    with HuggingFace(str(tmp_path / "saved")).open() as here, kept(tmp_path / "catalog", remote).open() as there:
         for some in (rng.integers(0, 300, 64), np.arange(90, 120), np.array([299]), np.array([0])):
             rows = some.astype(np.uint64)
             one, other = (reader.fetch(rows, table.column_names) for reader in (here, there))
@@ -451,17 +481,18 @@ def test_every_type_on_s3_is_that_of_the_local_file_or_named(tmp_path: Path, buc
             for reader in (here, there)
         ]
         assert chosen[0] == chosen[1] != []
-    for changed, options, message in (
-        (pa.table({"a": pa.array(["x"] * 300).dictionary_encode()}), {}, "dictionaries"),
-        (pa.table({"a": pa.array(["x"] * 300).cast(pa.string_view())}), {}, "'a' has string_view, which nothing reads"),
-        (pa.table({"a": ["x" * 99] * 300}), {"compression": "zstd"}, "its batches are compressed"),
+    for changed, options in (
+        (pa.table({"a": pa.array(["x"] * 300).dictionary_encode()}), {}),
+        (pa.table({"a": pa.array(["x"] * 300).cast(pa.string_view())}), {}),
+        (pa.table({"a": ["x" * 99] * 300}), {"compression": "zstd"}),
     ):
         save(changed, **options)
-        with pytest.raises(SourceError, match=rf"data\.arrow: .*{message}.*Save the dataset again, copy it to this"):
-            HuggingFace(f"{bucket}/saved").open()
+        with HuggingFace(str(tmp_path / "saved")).open() as here, kept(tmp_path / "catalog", remote).open() as there:
+            assert there.schema.equals(here.schema)
+            assert there.fetch(np.arange(300), ["a"]).to_pylist() == here.fetch(np.arange(300), ["a"]).to_pylist()
 
 
-def test_a_saved_dataset_on_s3_streams_and_resumes_and_asks_for_rows_alone(
+def test_a_saved_dataset_on_s3_is_read_once_and_streams_and_resumes(
     tmp_path: Path, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPIRAL_NODE_CACHE", "off")
@@ -476,14 +507,15 @@ def test_a_saved_dataset_on_s3_streams_and_resumes_and_asks_for_rows_alone(
         for name, place in (("local", str(tmp_path / "saved")), ("remote", f"{uri}/saved")):
             proxy.set()
             catalog.register(name, HuggingFace(place), identity="id")
-        assert proxy.counts()["requests"] <= 24  # of one file, whose batches are far from each other
-        assert proxy.counts()["bytes"] < 8_000_000  # it has 6.4 MB
+        assert proxy.counts()["requests"] <= 24
+        assert proxy.counts()["bytes"] < 2.2 * 6_400_000  # once for the columns, and once for the rows
 
         def plan(name: str) -> Any:
             fields = {"image": spiral.Stack("image", decode="image", crop=6), "id": spiral.Stack("id")}
             sampled = catalog.table(name).sample(identity="id", order=spiral.GlobalShuffle(seed=1), epoch=0)
             return sampled.collate(batch_size=8, fields=fields)
 
+        proxy.set()
         found = {}
         for name in ("local", "remote"):
             with plan(name).to_numpy(prefetch=1) as stream:
@@ -496,19 +528,18 @@ def test_a_saved_dataset_on_s3_streams_and_resumes_and_asks_for_rows_alone(
         with plan("remote").to_numpy(prefetch=1) as stream:
             stream.load_state_dict(state)
             assert [(batch["image"].tobytes(), batch["id"].tolist()) for batch in stream] == found["local"][1:]
-        with HuggingFace(f"{uri}/saved").open() as reader:
-            proxy.set()
-            reader.fetch(np.array([5, 20], np.uint64), ["image"])
-            counts = proxy.counts()
-            assert counts["requests"] <= 6  # offsets, then bytes, of two rows
-            assert counts["bytes"] < 500_000
-            store = store_of(uri)[0]
-            name = "saved/data-00000-of-00001.arrow"
-            store.put(name, bytes(store.get(name).data or b"")[:-8] + b"other\0\0\0")
-            with pytest.raises(SourceError, match=r"arrow changed while it is being read"):
-                reader.fetch(np.array([6], np.uint64), ["image"])
-        with pytest.raises(SourceError, match=r"without Arrow's mark of an end|no Arrow message"):
-            HuggingFace(f"{uri}/saved").open()
+        assert not proxy.counts()["requests"]  # what streams is what the catalog keeps
+
+        save(tmp_path / "more", images[:7])
+        put_all(tmp_path / "more", f"{uri}/saved")
+        catalog.refresh("remote")
+        assert catalog.table("remote").count() == 7
+        store, name = store_of(uri)[0], "saved/data-00000-of-00001.arrow"
+        store.put(name, bytes(store.get(name).data or b"")[:-8] + b"other\0\0\0")
+        with pytest.raises(
+            SourceError, match=r"data-00000-of-00001\.arrow: .*Replace the file, or save the dataset again"
+        ):
+            catalog.refresh("remote")
     use_storage("arrow", prefix=uri)
 
 
@@ -519,8 +550,10 @@ def test_images_that_are_paths_on_s3_are_told_by_the_rows(tmp_path: Path, bucket
     ):
         save(tmp_path / name, images)
         put_all(tmp_path / name, f"{bucket}/{name}")
-        with HuggingFace(str(tmp_path / name)).open() as here, HuggingFace(f"{bucket}/{name}").open() as there:
+        remote = kept(tmp_path / "catalog", HuggingFace(f"{bucket}/{name}"))
+        with HuggingFace(str(tmp_path / name)).open() as here, remote.open() as there:
             assert there.schema.field("image").type == here.schema.field("image").type
+            assert there.base == f"{bucket}/{name}"
 
 
 def test_a_damaged_object_is_named_or_read(tmp_path: Path) -> None:
@@ -529,15 +562,17 @@ def test_a_damaged_object_is_named_or_read(tmp_path: Path) -> None:
     put_all(tmp_path / "saved", f"{uri}/saved")
     store, name = store_of(uri)[0], "saved/data-00000-of-00001.arrow"
     data = bytes(store.get(name).data or b"")
+    source = HuggingFace(f"{uri}/saved")
     for turn in range(200):
         damaged = bytearray(data)
         for at in rng.integers(0, len(data), 2).tolist():
             damaged[at] = int(rng.integers(0, 256))
         store.put(name, bytes(damaged[: int(rng.integers(0, len(data)))] if turn % 10 == 0 else damaged))
         try:
-            with HuggingFace(f"{uri}/saved").open() as reader:
-                count = sum(len(batch) for batch in reader.scan(reader.schema.names))
-                reader.fetch(np.arange(min(5, count), dtype=np.uint64), reader.schema.names)
+            [unit] = source.import_units()
+            schema = source.import_schema([unit])
+            for batch in source.import_rows(unit, schema, Refused(unit)):
+                batch.validate(full=True)
         except SourceError as error:
             named.append(str(error))
     assert 50 < len(named) < 200
