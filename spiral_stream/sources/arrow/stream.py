@@ -7,7 +7,7 @@ On an object store a file is read from its begin to its end, once: catalogs impo
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, final
@@ -21,19 +21,18 @@ from spiral_stream.errors import DamageError, SourceError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.integrity.blocks import Mapped, moment, need_sound
 from spiral_stream.integrity.regular_files import need_file
-from spiral_stream.sources.arrow.table import no_rows, plain, plain_column, same_items
+from spiral_stream.sources.arrow.files import FilesReader
+from spiral_stream.sources.arrow.table import plain, plain_column, same_items
 from spiral_stream.sources.files.lru import HeldFiles
 from spiral_stream.sources.row_filter import needed, passing
-from spiral_stream.sources.source import ROW, Known, Reader, Unit, content_key, without_columns
+from spiral_stream.sources.source import ROW, Known, Unit, content_key
 from spiral_stream.storage.file_object import open_object
 from spiral_stream.storage.store import Facts
 from spiral_stream.storage.uri import printable
-from spiral_stream.threads import Workers, thread_share
 
 FILES: Final = 1024  # mapped at the same time
 SCAN_ROWS: Final = 65_536  # that a condition is asked of at once, at least if they have fewer than
 SCAN_BYTES: Final = 32 << 20
-THREADS: Final = 8  # at most, to walk files when they are opened
 _FILE_MAGIC: Final = b"ARROW1"  # of Arrow's other format, which has an index at its end
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream that was closed
 _EXTENSION: Final = b"ARROW:extension:"
@@ -61,7 +60,7 @@ class StreamFile:
 
 
 @final
-class ArrowStreamReader(Reader):
+class ArrowStreamReader(FilesReader[StreamFile]):
     """Open stream files with one schema.
 
     Args:
@@ -83,38 +82,20 @@ class ArrowStreamReader(Reader):
         known: Known | None = None,
         mark: str = "",
     ) -> None:
-        self.base, self.allow_outside = base, allow_outside
-        self.trusting = known is not None
-        self._root = root
-        self._names = list(names) if known is None else known.names.to_pylist()
-        self._held = HeldFiles(
-            "Arrow file", lambda unit: _walk(root, self._names[unit], mark), FILES, known, self._need_same_columns
-        )
-        self.file = self._held.file
-        self.first = self.file(0)
+        super().__init__("Arrow file", root, names, known, FILES)
+        self.base, self.allow_outside, self._mark = base, allow_outside, mark
+        self.first = self._file(0)
         self.schema = stored(self.first.schema)
-        self._units: list[Unit] = []
-        if known is None:
-            with Workers(thread_share().waiting(THREADS), "spiral-walk") as pool:
-                self._units = list(pool.map(lambda unit: self.file(unit).unit, range(len(self._names))))
-        rows = [unit.rows for unit in self._units] if known is None else known.rows
-        self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)
+        self._count()
 
     def has_values(self, name: str, child: str) -> bool:
         """Whether a field of a struct column holds values: the first batch in which any row has some decides."""
         for unit in range(len(self._names)):
-            for batch in self.file(unit).batches:
+            for batch in self._file(unit).batches:
                 column = batch.column(name)
                 if column.null_count < len(column):
                     return has_values(column, child)
         return True
-
-    def units(self) -> Sequence[Unit]:
-        return self._units or [self.file(unit).unit for unit in range(len(self._names))]
-
-    def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
-        names = self._names if units is None else [self._names[unit] for unit in units]
-        return {name: os.path.join(self._root, name) for name in names}  # noqa: PTH118
 
     def scan(
         self,
@@ -124,7 +105,7 @@ class ArrowStreamReader(Reader):
     ) -> Iterator[pa.RecordBatch]:
         read = needed(columns, predicate)
         for unit in range(len(self._names)) if units is None else sorted(units):
-            file, first = self.file(unit), int(self._starts[unit])
+            file, first = self._file(unit), int(self._starts[unit])
             for start, some in _together(file, read):
                 rows = pa.array(np.arange(first + start, first + start + len(some), dtype=np.uint64))
                 table = some.append_column(ROW, rows) if read else pa.table([rows], names=[ROW])
@@ -132,17 +113,12 @@ class ArrowStreamReader(Reader):
                     passed = _copied(passing(table, predicate, [*columns, ROW])).to_batches()
                 yield from passed
 
-    def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
-        rows = np.asarray(rows, dtype=np.uint64)
-        if len(rows) and rows.max() >= self._starts[-1]:
-            msg = f"Arrow files in {self._root}: row {int(rows.max())} was asked for, but there are {int(self._starts[-1])} rows"
-            raise SourceError(msg)
-        if not len(rows):
-            return no_rows(pa.schema([self.schema.field(name) for name in columns]))
-        if not columns:
-            return without_columns(len(rows))
+    def _opened(self, unit: int) -> StreamFile:
+        return _walk(self._root, self._names[unit], self._mark)
+
+    def _fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
         units = np.searchsorted(self._starts, rows, side="right") - 1
-        files = {unit: self.file(unit) for unit in np.unique(units).tolist()}
+        files = {unit: self._file(unit) for unit in np.unique(units).tolist()}
         inside = (rows - self._starts[units]).astype(np.int64)
         batches = np.empty(len(rows), np.int64)
         for unit, file in files.items():
@@ -157,10 +133,7 @@ class ArrowStreamReader(Reader):
         with _reading(list(files.values()), self._held):
             return _copied(pa.Table.from_batches(taken).select(list(columns)))
 
-    def close(self) -> None:
-        self._held.clear()
-
-    def _need_same_columns(self, unit: int, file: StreamFile) -> None:
+    def _need_alike(self, unit: int, file: StreamFile) -> None:
         if unit and not file.schema.equals(self.first.schema):
             msg = f"Arrow file {cut(file.path)} has other columns than {cut(self.first.path)}. Save the dataset again"
             raise SourceError(msg)

@@ -8,7 +8,6 @@ of CPU once it is decoded, where ``pyarrow.dataset`` ``take`` needs 48 ms per ca
 (2 columns, row groups of 20,000).
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, final
@@ -18,10 +17,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.arguments import class_door
-from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, shown
 from spiral_stream.expr import Expr
-from spiral_stream.sources.arrow.table import as_plain, no_rows
+from spiral_stream.sources.arrow.files import FilesReader
+from spiral_stream.sources.arrow.table import as_plain
 from spiral_stream.sources.columnar.parquet_file import (
     ParquetFile,
     chunks_of,
@@ -32,15 +31,12 @@ from spiral_stream.sources.columnar.parquet_file import (
     scan_runs,
 )
 from spiral_stream.sources.files.listing import Paths, common_folder, listed, set_given_paths
-from spiral_stream.sources.files.lru import HeldFiles, Recent
+from spiral_stream.sources.files.lru import Recent
 from spiral_stream.sources.files.partition_columns import has_keys, hive_columns, need_equal, need_origin, with_added
 from spiral_stream.sources.row_filter import needed, passing, split_without
-from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, ordinals_of, without_columns
-from spiral_stream.storage.uri import is_object
-from spiral_stream.threads import Workers, thread_share
+from spiral_stream.sources.source import ROW, Known, Reader, Source, ordinals_of
 
 CACHE_BYTES: Final = 256 << 20  # decoded row groups kept by one reader
-FOOTER_THREADS: Final = 8  # at most, to read footers when the files are opened
 FOOTERS: Final = 4096  # held of known files: some 10 kB each
 _SMALL_BYTES: Final = (
     4 << 20
@@ -128,7 +124,7 @@ class Parquet(Source):
 
 
 @final
-class ParquetReader(Reader):
+class ParquetReader(FilesReader[ParquetFile]):
     """Open Parquet files; holds footers and decoded row groups, no file handles.
 
     Args:
@@ -150,34 +146,11 @@ class ParquetReader(Reader):
         known: Known | None = None,
         mark: str = "",
     ) -> None:
-        self._held = HeldFiles[ParquetFile](
-            "Parquet file",
-            lambda unit: read_footer(root, names[unit], mark),
-            None if known is None else FOOTERS,
-            known,
-        )
-        self._file = self._held.file
+        super().__init__("Parquet file", root, names, known, None if known is None else FOOTERS)
+        self.base, self.allow_outside, self._mark = base, allow_outside, mark
         self._cache = Recent(CACHE_BYTES)
-        self.remote = is_object(root)
-        self._known, self.trusting = known, known is not None
-        self._root, self._names = root, list(names)
-        if known is None:
-            if len(self._names) == 1:  # a thread takes longer to start
-                files = [self._file(0)]
-            else:
-                count = len(self._names)
-                with (
-                    working(f"reading {count:,} footers", "files", count) as shown,
-                    Workers(thread_share().waiting(FOOTER_THREADS), "spiral-footer") as pool,
-                ):
-                    files = list(shown.each(pool.map(self._file, range(count))))
-            self.schema = _common_schema(files)
-            rows = np.array([file.footer.num_rows for file in files], dtype=np.uint64)
-        else:
-            rows = known.rows
-            self.schema = self._file(0).schema
-        self.base, self.allow_outside = base, allow_outside
-        self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)  # [U + 1] first row of each file
+        self._count()
+        self.schema = _common_schema([self._file(unit) for unit in range(1 if known is not None else len(self._names))])
 
     def stored_keys(self, of_files: Mapping[str, pa.Array]) -> frozenset[str]:
         """Return the keys of folders that the files store as columns, with the same values.
@@ -196,18 +169,8 @@ class ParquetReader(Reader):
         """Return what Arrow reads the footer of a file by: its path, or an object whose footer is held."""
         return opened_file(self._file(unit))
 
-    def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
-        if self.remote:
-            return {}
-        names = self._names if units is None else [self._names[unit] for unit in units]
-        return {name: os.path.join(self._root, name) for name in names}  # noqa: PTH118
-
-    def units(self) -> Sequence[Unit]:
-        files = [self._file(unit) for unit in range(len(self._names))]
-        return [
-            Unit(file.name, file.footer.num_rows, file.size_bytes, file.content_key, tuple(file.group_rows.tolist()))
-            for file in files
-        ]
+    def _opened(self, unit: int) -> ParquetFile:
+        return read_footer(self._root, self._names[unit], self._mark)
 
     def scan(
         self,
@@ -231,15 +194,7 @@ class ParquetReader(Reader):
                 table = pa.Table.from_batches([batch]).select(read).append_column(ROW, here)
                 yield from passing(table, predicate, [*columns, ROW]).to_batches()
 
-    def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
-        rows = np.asarray(rows, dtype=np.uint64)
-        if len(rows) and rows.max() >= self._starts[-1]:
-            msg = f"Parquet files at {self.base}: row {int(rows.max())} was asked for, but there are {int(self._starts[-1])} rows"
-            raise SourceError(msg)
-        if not len(rows):
-            return no_rows(pa.schema([self.schema.field(name) for name in columns]))
-        if not columns:
-            return without_columns(len(rows))
+    def _fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
         order, runs = self._by_group(rows)
         pieces = []
         for unit, group, first, indices in runs:
@@ -272,6 +227,7 @@ class ParquetReader(Reader):
         return np.concatenate([indices for *_, indices in runs]), runs
 
     def close(self) -> None:
+        super().close()
         self._cache.clear()
 
     def _surviving(self, file: ParquetFile, predicate: Expr | None) -> list[int]:

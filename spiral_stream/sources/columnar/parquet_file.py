@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.arrow.table import plain
-from spiral_stream.sources.source import SCAN_ROWS, content_key
+from spiral_stream.sources.source import SCAN_ROWS, Unit, content_key
 from spiral_stream.storage.file_object import Part, RemoteFile, look, read_parts
 from spiral_stream.storage.store import Facts
 from spiral_stream.storage.uri import is_object
@@ -41,6 +41,11 @@ class ParquetFile:
     held: "tuple[Facts, list[Part]] | None"  # of an object: what it is like, and its footer; None for a local file
     group_rows: NDArray[np.uint64]  # [G] rows of each row group
     starts: NDArray[np.uint64]  # [G + 1] first row of each row group in the file, and the rows of the file
+
+    @property
+    def unit(self) -> Unit:
+        """The file as a unit."""
+        return Unit(self.name, self.footer.num_rows, self.size_bytes, self.content_key, tuple(self.group_rows.tolist()))
 
 
 def opened_file(file: ParquetFile, ranges: Sequence[tuple[int, int]] = ()) -> Any:

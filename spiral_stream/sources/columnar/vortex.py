@@ -7,7 +7,7 @@ What is read is a segment of a column, 8,192 rows as vortex-data writes them; al
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
@@ -22,22 +22,19 @@ from spiral_stream.errors import SourceError, SpiralError, anew, cut
 from spiral_stream.expr import Expr
 from spiral_stream.extras import need
 from spiral_stream.integrity.regular_files import open_file
-from spiral_stream.sources.arrow.table import no_rows, plain, plain_column
+from spiral_stream.sources.arrow.files import FilesReader
+from spiral_stream.sources.arrow.table import plain, plain_column
 from spiral_stream.sources.files.listing import Paths, common_folder, listed, set_given_paths
-from spiral_stream.sources.files.lru import HeldFiles
 from spiral_stream.sources.files.partition_columns import need_origin, with_added
 from spiral_stream.sources.row_filter import needed, passing, split_without
-from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
+from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key
 from spiral_stream.storage.file_object import RemoteBytes, look, read_parts
 from spiral_stream.storage.objects import IN_FLIGHT
-from spiral_stream.storage.uri import is_object
-from spiral_stream.threads import Workers, thread_share
 
 STRETCH: Final = 1024  # neighbouring rows from which on a range is read
 LISTS: Final = 8  # the same where lists are read
 CACHE_BYTES: Final = 256 << 20  # of segments that one reader keeps
 FILES: Final = 256  # open at the same time
-THREADS: Final = 8  # at most, to open files
 SCAN_ROWS: Final = 1 << 20  # that are asked for at once
 SCAN_BYTES: Final = 64 << 20  # of a file, where texts, bytes or lists are read
 FEWEST: Final = 64  # rows of such a stretch
@@ -115,7 +112,7 @@ class VortexFile:
 
 
 @final
-class VortexReader(Reader):
+class VortexReader(FilesReader[VortexFile]):
     """Open Vortex files.
 
     Args:
@@ -126,39 +123,17 @@ class VortexReader(Reader):
     """
 
     def __init__(self, source: Vortex, root: str, names: Sequence[str], known: Known | None) -> None:
-        self.base, self.allow_outside = source.base or root, bool(source.allow_outside)
-        self.trusting = known is not None
-        self._root, self._names, self.remote = root, list(names), is_object(root)
+        super().__init__("Vortex file", root, names, known, FILES)
+        self.base, self.allow_outside, self._mark = source.base or root, bool(source.allow_outside), source.origin
         self._segments = _segment_cache()
-        self._held = HeldFiles("Vortex file", self._opened, FILES, known, self._need_same_columns)
-        self._file, self._mark = self._held.file, source.origin
-        self._units: list[Unit] = []
-        what = f"reading {len(names):,} footers"
-        with working(what, "files", len(names)):
+        with working(f"reading {len(names):,} footers", "files", len(names)):
             first = self._file(0)
         self.schema = first.schema
         arrow = (
             first.opened.dtype.to_arrow_schema()
         )  # which Vortex compares with values of the same extension type only
         self._marked = frozenset(field.name for field in arrow if isinstance(field.type, pa.BaseExtensionType))
-        if known is None:
-            count = len(self._names)
-            with (
-                working(what, "files", count) as shown,
-                Workers(thread_share().waiting(THREADS), "spiral-vortex") as pool,
-            ):
-                self._units = list(shown.each(pool.map(lambda unit: self._file(unit).unit, range(count))))
-        rows = [unit.rows for unit in self._units] if known is None else known.rows
-        self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)  # [U + 1] first row of each file
-
-    def units(self) -> Sequence[Unit]:
-        return self._units or [self._file(unit).unit for unit in range(len(self._names))]
-
-    def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
-        if self.remote:
-            return {}
-        names = self._names if units is None else [self._names[unit] for unit in units]
-        return {name: os.path.join(self._root, name) for name in names}  # noqa: PTH118
+        self._count()
 
     def scan(
         self,
@@ -182,15 +157,7 @@ class VortexReader(Reader):
                 found = pa.table([*arrays, ordinals], schema=schema)
                 yield from passing(found, late, [*columns, ROW]).to_batches()
 
-    def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
-        rows = np.asarray(rows, dtype=np.uint64)
-        if len(rows) and rows.max() >= self._starts[-1]:
-            msg = f"Vortex files at {self.base}: row {int(rows.max())} was asked for, but there are {int(self._starts[-1])} rows"
-            raise SourceError(msg)
-        if not len(rows):
-            return no_rows(self._fields(columns))
-        if not columns:
-            return without_columns(len(rows))
+    def _fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
         distinct, inverse = np.unique(rows, return_inverse=True)
         units = np.searchsorted(self._starts, distinct, side="right") - 1
         parts = []
@@ -203,7 +170,7 @@ class VortexReader(Reader):
         return together
 
     def close(self) -> None:
-        self._held.clear()
+        super().close()
         self._segments.clear()
 
     def _opened(self, unit: int) -> VortexFile:
@@ -214,7 +181,7 @@ class VortexReader(Reader):
         if not self.remote:  # every answer of a store says which object it is of
             self._held.need_unchanged([file.path])
 
-    def _need_same_columns(self, unit: int, file: VortexFile) -> None:
+    def _need_alike(self, unit: int, file: VortexFile) -> None:
         if unit and not file.schema.equals(self.schema):
             here, there = (
                 ", ".join(f"{field.name} {field.type}" for field in each) for each in (file.schema, self.schema)
