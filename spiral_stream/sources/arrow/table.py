@@ -69,12 +69,6 @@ class MemoryReader(Reader):
         return self._table.select(list(columns)).take(pa.array(rows, pa.uint64()))
 
 
-def memory_reader(table: pa.Table, base: str = "") -> MemoryReader:
-    """Return a reader of one table, for rows that are computed and belong to no storage."""
-    rows = len(table)
-    return MemoryReader(table, [Unit("memory", rows, table.nbytes, "", (rows,) if rows else ())], base)
-
-
 def _with_rows(table: pa.Table, rows: pa.Array) -> pa.Table:
     """The table with `ROW` last; a table without columns has no length of its own."""
     return table.append_column(ROW, rows) if table.num_columns else pa.table([rows], names=[ROW])

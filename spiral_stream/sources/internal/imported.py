@@ -138,7 +138,7 @@ class Snapshot:
             found = table(path, sealed=True)
             about: dict[str, Any] = json.loads(found.schema.metadata[b"spiral:import"])
             schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(about["schema"])))
-            return cls(_completed(found).cast(SNAPSHOT), int(about["version"]), schema)
+            return cls(found.cast(SNAPSHOT), int(about["version"]), schema)
         except (SpiralError, OSError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
             msg = f'imported rows {path}: {error}. Read the files again with catalog.refresh("<name>")'
             raise SourceError(msg) from error
@@ -152,21 +152,6 @@ class Snapshot:
         """Return the table with what `load` needs."""
         about = {"version": self.version, "schema": self.schema.serialize().to_pybytes().hex()}
         return self.table.replace_schema_metadata({b"spiral:import": json.dumps(about).encode()})
-
-
-def _completed(found: pa.Table) -> pa.Table:
-    """A table that was written when every unit was one file."""
-    if "files" in found.column_names:
-        return found
-    rows: dict[str, int] = {}
-    for key, count in zip(found.column("key").to_pylist(), found.column("rows").to_pylist(), strict=True):
-        rows[key] = rows.get(key, 0) + count
-    files = [
-        [] if part else [{"name": name, "key": key, "rows": rows[key]}]
-        for name, key, part in zip(*(found.column(name).to_pylist() for name in ("unit", "key", "part")), strict=True)
-    ]
-    base = pa.array(np.zeros(len(found), np.int64))
-    return found.append_column("files", pa.array(files, _FILES)).append_column("base", base)
 
 
 def snapshot_path(uri: str, name: str) -> Path:

@@ -116,11 +116,6 @@ class RowChecks:
         raise SourceError(msg)
 
 
-def _allowed(kind: pa.DataType) -> tuple[type, ...]:
-    """The Python types of a column's values; none where Arrow alone can tell."""
-    return next((types for is_kind, types in _PLAIN if is_kind(kind)), ())
-
-
 @final
 class _Held:
     """The values of one column that were given row by row."""

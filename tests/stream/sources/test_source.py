@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.sources.arrow.table import Arrow, memory_reader
+from spiral_stream.sources.arrow.table import Arrow
 from spiral_stream.sources.image_folder import ImageFolder
 from spiral_stream.sources.source import FormerProfile, Source, content_key, without_columns
 
@@ -45,7 +45,7 @@ def test_a_source_without_versions_is_its_own_pinned_form(tmp_path: Path) -> Non
 
 def test_a_reader_is_closed_where_its_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[object] = []
-    reader = memory_reader(pa.table({"a": [1]}))
+    reader = Arrow(pa.table({"a": [1]})).open()
     monkeypatch.setattr(type(reader), "close", lambda each: closed.append(each.base))
     with reader as inside:
         assert inside is reader

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import col
-from spiral_stream.sources.arrow.table import MemoryReader, memory_reader
+from spiral_stream.sources.arrow.table import MemoryReader
 from spiral_stream.sources.source import ROW, Unit
 
 TABLE = pa.table({"a": range(7), "b": [str(i) for i in range(7)]})
@@ -25,12 +25,12 @@ def test_a_scan_of_some_units_numbers_rows_over_all() -> None:
 
 @given(rows=st.lists(st.integers(0, 6), max_size=20))
 def test_rows_come_in_the_order_asked(rows: list[int]) -> None:
-    found = memory_reader(TABLE).fetch(np.array(rows, dtype=np.uint64), ["a"])
+    found = MemoryReader(TABLE, UNITS, "").fetch(np.array(rows, dtype=np.uint64), ["a"])
 
     assert found["a"].to_pylist() == rows
-    assert len(memory_reader(TABLE).fetch(np.array(rows, dtype=np.uint64), [])) == len(rows)
+    assert len(MemoryReader(TABLE, UNITS, "").fetch(np.array(rows, dtype=np.uint64), [])) == len(rows)
 
 
 def test_a_row_past_the_end_is_refused() -> None:
     with pytest.raises(SourceError, match="row 7 was asked for, but the table has 7 rows"):
-        memory_reader(TABLE).fetch(np.array([7], dtype=np.uint64), ["a"])
+        MemoryReader(TABLE, UNITS, "").fetch(np.array([7], dtype=np.uint64), ["a"])
