@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 
@@ -85,6 +86,11 @@ def _together(files: list[ImportUnit]) -> ImportUnit:
     key = content_key("files", *(part for file in files for part in (file.name, file.content_key)))
     size = sum(file.size_bytes for file in files)
     return ImportUnit(files[0].name, files[0].path, size, key, files=tuple(files))
+
+
+def spread(units: Sequence[ImportUnit], most: int) -> list[ImportUnit]:
+    """Return some units, spread over all."""
+    return [units[at] for at in np.unique(np.linspace(0, len(units) - 1, min(len(units), most)).astype(int))]
 
 
 Record = tuple[int, bytes]  # number of its first line, and its bytes

@@ -9,18 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
-import numpy as np
 import pyarrow as pa
 
 from spiral_stream.arguments import class_door
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.files.listing import set_paths
-from spiral_stream.sources.files.units import Record, pieces, sound
+from spiral_stream.sources.files.units import Record, pieces, sound, spread
 from spiral_stream.sources.import_source import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.mosaic import is_shard, lines_units, shards_source
 from spiral_stream.sources.schema import columns, declared, need_column_names
-from spiral_stream.sources.text.csv_records import Chunk, CsvForm, chunks, need_names
+from spiral_stream.sources.text.csv_records import Chunk, CsvForm, chunks, names_of, need_names
 from spiral_stream.sources.text.csv_types import FALSE, TRUE, ColumnGuess, OddNumbers, guess_of, inexact, needs_texts
 from spiral_stream.sources.text.lines import BLOCK_BYTES, is_plain, with_compressed
 from spiral_stream.threads import Workers, thread_share
@@ -28,15 +27,11 @@ from spiral_stream.threads import Workers, thread_share
 SUFFIXES: Final = with_compressed(".csv", ".tsv")
 SAMPLE_FILES: Final = 16  # that types are taken from, spread over all
 SAMPLE_BYTES: Final = 16 << 20  # of them together
-HEAD_BYTES: Final = 1 << 16  # of each, where only its first line is wanted
 SAMPLE_THREADS: Final = 8  # at most, that look at them
 _WORDS: Final = {"true_values": list(TRUE), "false_values": list(FALSE)}  # 0 and 1 among them are no truth values
 _GIVE: Final = 'schema={"name": "type", ...}'
 _INVALID: Final = re.compile(
     r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to (.*?): invalid value '(.*)'", re.DOTALL
-)
-_ENCLOSED: Final = (
-    "a quote is not closed in its line, and newlines_in_values=False says that every field ends in its line"
 )
 _COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
 
@@ -126,8 +121,7 @@ class Csv(ImportedSource):
             schema = columns(self.schema, "Csv")
             self._need_there(schema.names, units)
             return schema
-        places = np.unique(np.linspace(0, len(units) - 1, min(len(units), SAMPLE_FILES)).astype(int))
-        return _schema_of(self, [units[place] for place in places])
+        return _schema_of(self, spread(units, SAMPLE_FILES))
 
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
         if is_shard(unit):
@@ -147,7 +141,7 @@ class Csv(ImportedSource):
         """
         left, there = list(names), ""
         for unit in units:
-            found, _ = next(chunks(self.form_of(unit.path), unit, Refused(unit, self.on_error), HEAD_BYTES), ((), None))
+            found = names_of(self.form_of(unit.path), unit, self.on_error)
             there = there or (f"{cut(unit.path)} has {', '.join(map(cut, found))}" if found else "")
             left = [name for name in left if name not in found]
             if not left:
@@ -217,8 +211,10 @@ class _Rows:
         try:
             self._read(record[1], 1)
             fault = "it cannot be read"
+        except _RowError as error:
+            fault = str(error)
         except (pa.ArrowException, ValueError) as error:
-            fault = str(error) if isinstance(error, _InexactError) else self._fault(str(error), record[1])
+            fault = self._fault(str(error), record[1])
         self._refused.line(*record, fault)
 
     def _read(self, data: bytes, rows: int) -> pa.Table:
@@ -228,11 +224,12 @@ class _Rows:
             ValueError: they cannot be read; pyarrow's errors are among them.
         """
         if self._form.lines and self._form.has_enclosed(data):
-            raise ValueError(_ENCLOSED)
+            msg = "a quote is not closed in its line, and newlines_in_values=False says that every field ends in its line"
+            raise _RowError(msg + f". Near {shown(data[:60])}")
         table = _read(data, self._names, self._parse, self._convert)
         if len(table) != rows:
-            msg = f"it holds {len(table)} rows"
-            raise ValueError(msg)
+            msg = f"it holds {len(table)} rows. One row would be right"
+            raise _RowError(msg)
         if self._guessed_numbers:
             self._need_exact(table, data)
         return table.select(self._schema.names)
@@ -248,7 +245,9 @@ class _Rows:
         texts = _texts(data, self._names, self._parse, doubtful)
         for name in doubtful:
             if (text := inexact(table.column(name), texts.column(name))) is not None:
-                raise _InexactError(name, text, table.schema.field(name).type)
+                kind = table.schema.field(name).type
+                msg = f"column {shown(name)} holds {shown(text, 60)}, and is {kind}, which would lose a part of it"
+                raise _RowError(msg + self._way_out)
 
     def _fault(self, said: str, record: bytes) -> str:
         if found := _COUNT.search(said):
@@ -259,8 +258,6 @@ class _Rows:
             return f"column {shown(self._names[int(place)])} holds {shown(value, 60)}, and is {kind}{self._way_out}"
         if "UTF8" in said:
             return f"it is not UTF-8, near {shown(record[:60])}"
-        if said == _ENCLOSED:
-            return f"{said}. Near {shown(record[:60])}"
         return f"{cut(said)}. One row would be right"
 
 
@@ -281,14 +278,8 @@ def _texts(data: bytes, names: Sequence[str], parse: Any, wanted: Sequence[str])
     return _read(data, names, parse, pc.ConvertOptions(column_types=types, include_columns=list(wanted)))
 
 
-class _InexactError(ValueError):
-    """A number that says less than its text."""
-
-    def __init__(self, name: str, text: str, kind: pa.DataType) -> None:
-        super().__init__(
-            f"column {shown(name)} holds {shown(text, 60)}, and is {kind}, which would lose a part of it. "
-            f"Give the columns: {_GIVE}"
-        )
+class _RowError(ValueError):
+    """What is wrong with a row, in our words."""
 
 
 def _parse_options(form: CsvForm) -> Any:

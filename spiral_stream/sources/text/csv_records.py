@@ -148,13 +148,22 @@ def chunks(form: CsvForm, unit: ImportUnit, refused: Refused, size: int) -> Iter
     """
     names = form.column_names
     if names is None and unit.begin:
-        names = next(chunks(form, unit.file, Refused(unit.file, refused.on_error), _HEAD_BYTES))[0]
+        names = names_of(form, unit.file, refused.on_error)
     for chunk in _whole_records(form, unit, refused, size):
         while names is None and len(chunk.ends):
             first, chunk = chunk.without_first()  # noqa: PLW2901  blank lines before the header too
             names = _header(unit, first, form) if first.strip(b"\r\n") else None
         if names is not None and len(chunk.ends):
             yield names, chunk
+
+
+def names_of(form: CsvForm, file: ImportUnit, on_error: str) -> tuple[str, ...]:
+    """The names of the columns of a file; none if it has no rows.
+
+    Raises:
+        SourceError: the file cannot be read, or its header names no columns.
+    """
+    return next((names for names, _ in chunks(form, file, Refused(file, on_error), _HEAD_BYTES)), ())
 
 
 def _whole_records(form: CsvForm, unit: ImportUnit, refused: Refused, size: int) -> Iterator[Chunk]:

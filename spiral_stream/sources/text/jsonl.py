@@ -17,7 +17,7 @@ import pyarrow as pa
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.files.listing import set_paths
-from spiral_stream.sources.files.units import Record, pieces, sound
+from spiral_stream.sources.files.units import Record, pieces, sound, spread
 from spiral_stream.sources.import_source import RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.json.lines import LineParser, need_readable, read_line
 from spiral_stream.sources.json.types import (
@@ -125,8 +125,7 @@ class Jsonl(ImportedSource):
     def _text_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         if self.schema is not None:
             return columns(self.schema, "Jsonl")
-        places = np.unique(np.linspace(0, len(units) - 1, min(len(units), SAMPLE_FILES)).astype(int))
-        return _schema_of([units[place] for place in places], self.on_error)
+        return _schema_of(spread(units, SAMPLE_FILES), self.on_error)
 
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
         if is_shard(unit):
