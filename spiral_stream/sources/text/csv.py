@@ -224,7 +224,9 @@ class _Rows:
             ValueError: they cannot be read; pyarrow's errors are among them.
         """
         if self._form.lines and self._form.has_enclosed(data):
-            msg = "a quote is not closed in its line, and newlines_in_values=False says that every field ends in its line"
+            msg = (
+                "a quote is not closed in its line, and newlines_in_values=False says that every field ends in its line"
+            )
             raise _RowError(msg + f". Near {shown(data[:60])}")
         table = _read(data, self._names, self._parse, self._convert)
         if len(table) != rows:
