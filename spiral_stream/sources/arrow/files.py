@@ -98,8 +98,8 @@ class FilesReader(Reader, Generic[File]):
     def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
         rows = np.asarray(rows, dtype=np.uint64)
         if len(rows) and rows.max() >= self._starts[-1]:
-            place, total = cut(printable(self._root)), int(self._starts[-1])
-            msg = f"{self._what}s at {place}: row {int(rows.max())} was asked for, but there are {total} rows"
+            where, total = cut(printable(self._root)), int(self._starts[-1])
+            msg = f"{self._what}s at {where}: row {int(rows.max())} was asked for, but there are {total} rows"
             raise SourceError(msg)
         if not len(rows):
             return no_rows(pa.schema([self.schema.field(name) for name in columns]))

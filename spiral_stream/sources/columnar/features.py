@@ -39,11 +39,11 @@ class FeaturedColumns:
         rows: the stored columns.
         features: what the dataset says of them.
         inline: the media columns, and whether their rows hold the bytes.
-        place: where the dataset lies, for messages.
+        path: where the dataset lies, for messages.
     """
 
-    def __init__(self, rows: pa.Schema, features: Features, inline: Mapping[str, bool], place: str) -> None:
-        self._inline, self._place = inline, place
+    def __init__(self, rows: pa.Schema, features: Features, inline: Mapping[str, bool], path: str) -> None:
+        self._inline, self._path = inline, path
         types = stored(rows)
         self._paths = {
             f"{n}_path": n for n in inline if inline[n] and f"{n}_path" not in types.names
@@ -90,7 +90,7 @@ class FeaturedColumns:
             where = others.filter(left)[0].as_py()
             which = f"one has only the path {cut(where)}" if wanted == BYTES else f"one has only {len(where):,} bytes"
             msg = (
-                f"Hugging Face dataset in {cut(self._place)}: rows of column {name!r} hold {says}, but {which}. Save the dataset "
+                f"Hugging Face dataset in {cut(self._path)}: rows of column {name!r} hold {says}, but {which}. Save the dataset "
                 "again with save_to_disk or push_to_hub, which store the bytes of all"
             )
             raise SourceError(msg)

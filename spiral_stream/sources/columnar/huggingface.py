@@ -20,7 +20,7 @@ from spiral_stream.semantic import BYTES
 from spiral_stream.sources.arrow.stream import ArrowStreamReader, has_values, object_batches
 from spiral_stream.sources.columnar.features import FeaturedColumns, FeaturedReader, Features, media_columns
 from spiral_stream.sources.columnar.parquet import ParquetReader
-from spiral_stream.sources.files.listing import FoundObject, confirmed, listed, listed_below
+from spiral_stream.sources.files.listing import ListedObject, confirmed, listed, listed_below
 from spiral_stream.sources.files.partition_columns import need_free, need_origin, with_added
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.import_source import FILE, INDEX, LINE_COLUMNS, ImportedSource, ImportUnit, Refused
@@ -95,7 +95,7 @@ class HuggingFace(ImportedSource):
         if missing := next((name for name in uris if name not in there), None):
             msg = f"{_WHAT}: {cut(f'{folder}/state.json')} lists {cut(missing)}, which is not there. Save the dataset again"
             raise SourceError(msg)
-        facts = confirmed([FoundObject(uri, uri, there[name], looked=False) for name, uri in uris.items()])
+        facts = confirmed([ListedObject(uri, uri, there[name], looked=False) for name, uri in uris.items()])
         said = json.dumps(info.get("features"), sort_keys=True)
         return [
             ImportUnit(name, uri, seen.size, content_key(name, seen.size, seen.mark, said), seen=(seen,), also=said)

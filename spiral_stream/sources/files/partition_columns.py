@@ -157,7 +157,7 @@ def _units_of(reader: Reader, known: Known | None) -> tuple[pa.Array, NDArray[np
     return pa.array([unit.name for unit in units], pa.utf8()), np.array([unit.rows for unit in units], np.uint64)
 
 
-def need_free(schema: pa.Schema, place: str, names: Sequence[str]) -> None:
+def need_free(schema: pa.Schema, path: str, names: Sequence[str]) -> None:
     """Refuse columns that the rows have already.
 
     Raises:
@@ -165,7 +165,7 @@ def need_free(schema: pa.Schema, place: str, names: Sequence[str]) -> None:
     """
     for name in names:
         if name in schema.names:
-            msg = f"{cut(place)}: the rows have a column {name!r} already. Register them with origin=False"
+            msg = f"{cut(path)}: the rows have a column {name!r} already. Register them with origin=False"
             raise SourceError(msg)
 
 
