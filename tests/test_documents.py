@@ -251,7 +251,8 @@ def test_the_reference_has_every_name_at_the_top_once() -> None:
     names = (name for name in spiral_stream.__all__ if not inspect.ismodule(getattr(spiral_stream, name)))
     door = [kinds.get(name, f"spiral_stream.{name}") for name in names if not name.startswith("_")]
 
-    assert [name for name in door if name not in entries] == []
+    values = {"spiral_stream.sources.ROW"}  # a text, which has no docstring
+    assert [name for name in {*door, *kinds.values()} - values if name not in entries] == []
     assert len(entries) == len(set(entries))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import spiral_stream
 from tests.test_documents import DOCS, RECORDS, blocks, of
-from tests.test_house import NAMESPACES, ROOT, tracked
+from tests.test_house import NAMESPACES, ROOT, tracked, tree_of
 
 OLDER: dict[str, str] = spiral_stream._OLDER
 PUBLIC = {"errors", "testing", *NAMESPACES}  # what programs import from, beside `spiral_stream` itself
@@ -210,3 +210,67 @@ def test_examples_in_docstrings_import_by_the_door_only() -> None:
     rooms = sorted((ROOT / "spiral_stream").rglob("*.py"))
 
     assert [(of(room), name) for room in rooms for name in inner.findall(room.read_text())] == []
+
+
+# Classes whose methods people call, and those that they derive from.
+CALLED = (
+    *("Catalog", "Relation", "PreparedStream", "Grouped", "OrderedRows", "Sheet", "Report", "ColumnSkew", "Writer"),
+    *(
+        "TorchStream",
+        "StreamLoader",
+        "StreamTrainer",
+        "JaxStream",
+        "Entry",
+        "Statistics",
+        "Skew",
+        "Verified",
+        "Verification",
+    ),
+)
+DERIVED_FROM = (
+    *("Order", "Arrangement", "Field", "Formation", "Former", "Source", "Reader", "ImportedSource"),
+    *("Transform", "PixelTransform", "ImageTransform"),
+)
+# For the library's own rooms: nodes of a plan, markup of pages, tables of shards and pins, the place of a worker. `Pixels`
+# is an array in what transforms take; the class of the name is a decoder's.
+OWN = {"Deliver", "Html", "Manifest", "Node", "Pins", "Pixels", "Reached"}
+
+
+def classes() -> dict[str, ast.ClassDef]:
+    """Every public class of the library; no name stands for two."""
+    rooms = (ROOT / "spiral_stream").rglob("*.py")
+    found = (node for room in rooms for node in ast.walk(tree_of(room)) if isinstance(node, ast.ClassDef))
+    return {node.name: node for node in found if not node.name.startswith("_")}
+
+
+def methods(name: str, known: dict[str, ast.ClassDef]) -> Iterator[ast.FunctionDef]:
+    """Public methods of a class and of its bases."""
+    for base in known[name].bases:
+        if isinstance(base, ast.Name) and base.id in known:
+            yield from methods(base.id, known)
+    yield from (each for each in known[name].body if isinstance(each, ast.FunctionDef) and each.name[0] != "_")
+
+
+def words(annotation: ast.expr | None) -> set[str]:
+    """Names that an annotation has, also in texts."""
+    nodes = list(ast.walk(annotation)) if annotation else []
+    texts = [each.value for each in nodes if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    return {each.id for each in nodes if isinstance(each, ast.Name)} | {
+        word for text in texts for word in re.findall(r"\w+", text)
+    }
+
+
+@pytest.mark.parametrize("name", [*CALLED, *DERIVED_FROM])
+def test_what_methods_return_and_interfaces_take_has_a_public_name(name: str) -> None:
+    known = classes()
+    public = {each for place in NAMESPACES for each in importlib.import_module(f"spiral_stream.{place}").__all__}
+    public |= {*spiral_stream.__all__, *OWN}
+    hidden = []
+    for method in methods(name, known):
+        needed = words(method.returns)
+        if name in DERIVED_FROM:
+            needed |= {word for each in [*method.args.args, *method.args.kwonlyargs] for word in words(each.annotation)}
+        hidden += [f"{name}.{method.name}: {each}" for each in sorted(needed & set(known) - public)]
+
+    assert name in public
+    assert hidden == []

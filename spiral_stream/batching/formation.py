@@ -25,7 +25,13 @@ Int64 = NDArray[np.int64]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """S samples that join a chapter's pool, as the arrays that a formation looks at."""
+    """S samples that join a chapter's pool, as the arrays that a formation looks at.
+
+    Examples:
+        >>> joined = spiral.batching.Window(samples=np.arange(3), streams=np.zeros(3, np.int32), lengths=np.array([4, 9, 2]))
+        >>> int(joined.lengths.sum())
+        15
+    """
 
     samples: Int64  # [S] numbers in the chapter, ascending; they break ties of keys
     streams: NDArray[np.int32]  # [S] number of the stream in the mixture; zeros without one
@@ -41,7 +47,12 @@ class Window:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
-    """What a chapter's former knows apart from its windows."""
+    """What a chapter's former knows apart from its windows.
+
+    Examples:
+        >>> spiral.batching.Setting(key=17, size=10, batch_size=4).ends
+        True
+    """
 
     key: int  # 64 bits, from order seed, epoch and chapter: the same in every lane
     size: int  # samples in the chapter
@@ -64,6 +75,11 @@ class Packing:
     """Where the samples of a packed batch lie in its rows: S pieces, of S or fewer samples.
 
     Columns with budgets of their own share the rows, and each has its own places there (`Formation.widths`).
+
+    Examples:
+        >>> where = spiral.batching.Packing(*(np.array(each) for each in ([0, 0], [0, 4], [0, 0], [4, 9])))
+        >>> where.take(np.array([1])).starts.tolist()
+        [4]
     """
 
     rows: Int64  # [S] row of the batch, non-decreasing
@@ -87,7 +103,12 @@ class Packing:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Membership:
-    """One batch: S samples in their order, and the shape they share."""
+    """One batch: S samples in their order, and the shape they share.
+
+    Examples:
+        >>> spiral.batching.Membership(samples=np.array([4, 7]), rows=2).samples.tolist()
+        [4, 7]
+    """
 
     samples: Int64  # [S] numbers in the chapter; with packing one entry per piece
     rows: int  # B
@@ -101,7 +122,12 @@ class Membership:
 
 @dataclass(slots=True)
 class OversizeTally:
-    """How many samples a former dropped, truncated or delivered alone because they were above the budget."""
+    """How many samples a former dropped, truncated or delivered alone because they were above the budget.
+
+    Examples:
+        >>> spiral.batching.OversizeTally(dropped=2).truncated
+        0
+    """
 
     dropped: int = 0
     truncated: int = 0
@@ -112,7 +138,12 @@ class OversizeTally:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Left:
-    """What fills no batch of a chapter: N samples, or parts of samples, in the order in which they joined."""
+    """What fills no batch of a chapter: N samples, or parts of samples, in the order in which they joined.
+
+    Examples:
+        >>> spiral.batching.Left(np.array([8, 9])).samples.tolist()
+        [8, 9]
+    """
 
     samples: (
         Int64  # [N] numbers in the chapter, ascending; a sample of which several parts are left occurs once for each
@@ -122,7 +153,13 @@ class Left:
 
 
 class Former(ABC):
-    """Forms the batches of one chapter, window by window. Not thread-safe."""
+    """Forms the batches of one chapter, window by window. Not thread-safe.
+
+    Examples:
+        >>> former = spiral.WindowedBucket(window_size=8).former(spiral.batching.Setting(key=1, size=5, batch_size=4))
+        >>> isinstance(former, spiral.batching.Former), former.room
+        (True, 8)
+    """
 
     tally: OversizeTally
 
@@ -151,7 +188,12 @@ class Former(ABC):
 
 
 class Formation(ABC):
-    """A policy of the plan: frozen, JSON-able, without data. At most ``window_size`` samples wait."""
+    """A policy of the plan: frozen, JSON-able, without data. At most ``window_size`` samples wait.
+
+    Examples:
+        >>> isinstance(spiral.batching.Packed(max_tokens=64), spiral.batching.Formation)
+        True
+    """
 
     VERSION: ClassVar[int] = 1  # part of the fingerprint; a change of any output raises it
     window_size: int
@@ -255,6 +297,11 @@ def length_text(where: str, value: object) -> str | None:
 
 
 class Composition(ABC):  # noqa: B024  a closed family of rules; the arithmetic is in `stratified` and `one_stream`
-    """How the streams of a mixture share a batch."""
+    """How the streams of a mixture share a batch.
+
+    Examples:
+        >>> isinstance(spiral.StratifiedByStream(), spiral.batching.Composition)
+        True
+    """
 
     VERSION: ClassVar[int] = 1

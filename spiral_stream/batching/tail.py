@@ -25,7 +25,12 @@ from spiral_stream.errors import PlanError, shown
 
 
 class Tail(ABC):  # noqa: B024  a closed family of rules
-    """What happens to a short batch, and to a last step that does not have a batch for every rank."""
+    """What happens to a short batch, and to a last step that does not have a batch for every rank.
+
+    Examples:
+        >>> isinstance(spiral.batching.PadPartial(), spiral.batching.Tail)
+        True
+    """
 
 
 @final

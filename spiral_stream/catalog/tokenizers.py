@@ -43,7 +43,14 @@ _WRONG: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, Recur
 @final
 @dataclass(frozen=True, slots=True)
 class TokenizerEntry:
-    """A tokenizer of the catalog."""
+    """A tokenizer of the catalog.
+
+    Examples:
+        >>> from tokenizers import Tokenizer, models
+        >>> entry = catalog.register_tokenizer("three", Tokenizer(models.WordLevel({"fox": 0, "owl": 1, "?": 2}, unk_token="?")))
+        >>> entry.name, entry.vocab_size
+        ('three', 3)
+    """
 
     name: str
     digest: str  # sha256 of its tokenizer.json, hexadecimal

@@ -30,7 +30,12 @@ _ROWS: Final = 40  # most rows of a table in text; a mixture may have 1,000 stre
 @final
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The facts, by section; `str` returns text."""
+    """The facts, by section; `str` returns text.
+
+    Examples:
+        >>> isinstance(plan.explain(), spiral.results.Explanation)
+        True
+    """
 
     facts: Mapping[str, Any]
 

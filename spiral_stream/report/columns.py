@@ -18,7 +18,12 @@ _NAMED: Final = 3  # frequent values of a column that are named
 @final
 @dataclass(frozen=True, slots=True)
 class ColumnSummary:
-    """A column of a relation. Facts are None where nothing was counted."""
+    """A column of a relation. Facts are None where nothing was counted.
+
+    Examples:
+        >>> [each.name for each in spiral.report.report_relation(catalog, "photos").columns][:2]
+        ['photo_id', 'image']
+    """
 
     name: str
     kind: str  # the semantic type of a reference, else the Arrow type

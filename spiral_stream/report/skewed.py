@@ -40,7 +40,13 @@ class Blocks:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnSkew:
-    """The skew of one column."""
+    """The skew of one column.
+
+    Examples:
+        >>> found = spiral.report.report_relation(catalog, "photos", labels=["label"])
+        >>> [each.column for each in found.skews]
+        ['label']
+    """
 
     column: str
     skew: Skew

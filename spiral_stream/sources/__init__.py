@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spiral_stream.sources.import_source import ImportedSource, ImportUnit, Refused
     from spiral_stream.sources.lance.source import Lance
     from spiral_stream.sources.mds.source import Mds
-    from spiral_stream.sources.pins import Pin, Pinned
+    from spiral_stream.sources.pins import Pin
     from spiral_stream.sources.row_filter import needed, passing
     from spiral_stream.sources.serialize import declared_source
     from spiral_stream.sources.source import ROW, Known, Reader, RowRuns, Source, Spans, Unit, content_key
@@ -47,7 +47,6 @@ __all__ = [
     "MemoryReader",
     "Parquet",
     "Pin",
-    "Pinned",
     "Reader",
     "Refused",
     "RowRuns",
@@ -82,7 +81,6 @@ _LATE: Final = {
     "MemoryReader": "spiral_stream.sources.arrow.table",
     "Parquet": "spiral_stream.sources.columnar.parquet",
     "Pin": "spiral_stream.sources.pins",
-    "Pinned": "spiral_stream.sources.pins",
     "ROW": "spiral_stream.sources.source",
     "Reader": "spiral_stream.sources.source",
     "Refused": "spiral_stream.sources.import_source",

@@ -175,7 +175,12 @@ _LASTING: Final = frozenset(("ext2", "ext3", "ext4", "xfs", "zfs", "f2fs", "tmpf
 
 
 class Pin(NamedTuple):
-    """One file at one time."""
+    """One file at one time.
+
+    Examples:
+        >>> spiral.sources.Pin(size=1_024, mtime_ns=0, inode=0).size
+        1024
+    """
 
     size: int
     mtime_ns: int

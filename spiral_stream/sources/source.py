@@ -73,7 +73,13 @@ class Unit:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """The units that a source had when it was registered; U of them, as `Reader.units` lists them."""
+    """The units that a source had when it was registered; U of them, as `Reader.units` lists them.
+
+    Examples:
+        >>> known = spiral.sources.Known(pa.array(["a"]), np.array([3], np.uint64), pa.array(["1f"]))
+        >>> int(known.rows.sum())
+        3
+    """
 
     names: pa.StringArray  # [U]
     rows: NDArray[np.uint64]  # [U]
@@ -83,7 +89,20 @@ class Known:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Lists of integers of P rows, as addresses of mapped memory."""
+    """Lists of integers of P rows, as addresses of mapped memory.
+
+    Examples:
+        >>> items = np.arange(6)
+        >>> spans = spiral.sources.Spans(
+        ...     addresses=np.array([items.ctypes.data], np.uint64),
+        ...     lengths=np.array([6]),
+        ...     item_bytes=8,
+        ...     signed=True,
+        ...     owners=(items,),
+        ... )
+        >>> spans.lengths.tolist()
+        [6]
+    """
 
     addresses: NDArray[np.uint64]  # [P] where each begins
     lengths: NDArray[np.int64]  # [P] items
@@ -95,7 +114,13 @@ class Spans:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRuns:
-    """What identifies rows that have no identity: runs of them, end to end in physical order; R runs."""
+    """What identifies rows that have no identity: runs of them, end to end in physical order; R runs.
+
+    Examples:
+        >>> runs = spiral.sources.RowRuns(pa.array(["1f"]), np.array([3], np.uint64), np.array([0], np.uint64))
+        >>> runs.rows.tolist()
+        [3]
+    """
 
     keys: pa.StringArray  # [R] content keys of the files that they come from
     rows: NDArray[np.uint64]  # [R]

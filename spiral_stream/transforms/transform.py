@@ -21,7 +21,14 @@ TOKENIZER: Final = 'a path, or the name under which catalog.register_tokenizer("
 
 
 class Transform(ABC):
-    """One step of a chain. Subclasses are frozen dataclasses of JSON values, checked when they are made."""
+    """One step of a chain. Subclasses are frozen dataclasses of JSON values, checked when they are made.
+
+    Examples:
+        >>> isinstance(spiral.RandomResizedCrop(224), spiral.transforms.Transform)
+        True
+        >>> spiral.RandomResizedCrop(224).deterministic
+        False
+    """
 
     NAME: ClassVar[str]
     VERSION: ClassVar[int] = 1  # raise it with any change of the output
@@ -43,7 +50,12 @@ class Transform(ABC):
 @final
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A transform, and the name of the column for its output."""
+    """A transform, and the name of the column for its output.
+
+    Examples:
+        >>> (spiral.Tokenize("caption", tokenizer="three") >> "ids").names
+        ('ids',)
+    """
 
     transform: Transform
     name: str | tuple[str, ...]

@@ -22,7 +22,15 @@ DESCRIPTION = b"description"  # key of a column's description in its Arrow field
 @final
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Storage shards that differ between two registrations of a relation, by name."""
+    """Storage shards that differ between two registrations of a relation, by name.
+
+    Examples:
+        >>> catalog.register("grown", spiral.Arrow(text_rows.slice(0, 30)), identity="doc_id").changes is None
+        True
+        >>> longer = catalog.register("grown", spiral.Arrow(text_rows), identity="doc_id", replace=True)
+        >>> isinstance(longer.changes, spiral.results.Changes), bool(longer.changes)
+        (True, True)
+    """
 
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -44,7 +52,13 @@ def _some(names: tuple[str, ...]) -> str:
 @final
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A registered relation at one data version."""
+    """A registered relation at one data version.
+
+    Examples:
+        >>> entry = catalog.entry("photos")
+        >>> entry.identity, entry.manifest().total
+        (('photo_id',), 48)
+    """
 
     name: str
     source: Source

@@ -26,7 +26,13 @@ Int64 = NDArray[np.int64]
 @final
 @dataclass(frozen=True, slots=True)
 class Concentration:
-    """How unevenly rows are spread over values."""
+    """How unevenly rows are spread over values.
+
+    Examples:
+        >>> spread = catalog.concentration("photos", "label")
+        >>> spread.values, spread.largest_rows
+        (3, 16)
+    """
 
     values: int  # V
     largest: int  # which value: its code
@@ -40,7 +46,13 @@ class Concentration:
 @final
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How far values move along an axis, and how far they would by chance."""
+    """How far values move along an axis, and how far they would by chance.
+
+    Examples:
+        >>> drift = catalog.drift("photos", "label", along="taken")
+        >>> 0 <= drift.explained <= 1
+        True
+    """
 
     explained: float  # eta squared, in [0, 1]; NaN where the axis does not vary
     explained_by_chance: float

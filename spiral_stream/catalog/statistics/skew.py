@@ -21,7 +21,13 @@ from spiral_stream.errors import CatalogError, shown
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Skew:
-    """Distances of the shards of one column's histogram. S shards that hold rows."""
+    """Distances of the shards of one column's histogram. S shards that hold rows.
+
+    Examples:
+        >>> skew = catalog.skew("photos", "label")
+        >>> len(skew.worst(2)), 0 <= skew.mean < 1
+        (2, True)
+    """
 
     shard_names: tuple[str, ...]  # [S]
     distance: NDArray[np.float64]  # [S], total variation to the whole, in [0, 1)

@@ -17,7 +17,12 @@ BEST_QUALITY: Final = 100  # of libjpeg's scale from 1
 
 
 class Profile(ABC):
-    """One storage form."""
+    """One storage form.
+
+    Examples:
+        >>> isinstance(spiral.Raw(shorter_side=16), spiral.profiles.Profile)
+        True
+    """
 
     VERSION: ClassVar[int] = 1
     SEMANTIC: ClassVar[str] = JPEG_REF  # the columns that it is a form of

@@ -36,6 +36,13 @@ def read_kept(
         CacheError: there is no version to know the file by.
         DamageError: what is written here does not stay.
         SourceError: the function failed, or gave other than it was asked for; or a range is none of the file.
+
+    Examples:
+        >>> def download(offset, length):
+        ...     return bytes(length)
+        >>> [found] = spiral.sources.read_kept("hdfs://lab/zeros.bin", "version 1", 1_000, download, ranges=[(50, 100)])
+        >>> len(found)
+        100
     """
     if not version:
         msg = f"{printable(uri)}: without a version nobody could tell when it changes. Give its etag, or a time"

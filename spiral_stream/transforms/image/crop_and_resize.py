@@ -33,7 +33,12 @@ _DIGITS: Final = Context(prec=28)  # logarithms in software: math.log differs be
 
 
 class ImageTransform(Transform):
-    """A transform that moves boxes."""
+    """A transform that moves boxes.
+
+    Examples:
+        >>> isinstance(spiral.transforms.Resize(64), spiral.transforms.ImageTransform)
+        True
+    """
 
     RESIZES: ClassVar[bool] = False  # whether it resizes; a chain may do so once
 

@@ -22,7 +22,18 @@ Matrix = NDArray[np.float64]  # [2, 3]
 
 
 class PixelTransform(Transform):
-    """A transform of the pixels of one image."""
+    """A transform of the pixels of one image.
+
+    Examples:
+        >>> class Inverted(spiral.transforms.PixelTransform):
+        ...     NAME = "example.inverted"
+        ...     deterministic = True
+        ...
+        ...     def apply(self, pixels, key):
+        ...         return 255 - pixels
+        >>> Inverted().apply(np.zeros((1, 1, 3), np.uint8), np.uint64(0)).tolist()
+        [[[255, 255, 255]]]
+    """
 
     MOVES: ClassVar[bool] = False  # whether pixels change their places
     POINTS: ClassVar[bool] = True  # whether it says where boxes and points go

@@ -50,7 +50,14 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The boxes of B images on their way through a chain; every array is [B]."""
+    """The boxes of B images on their way through a chain; every array is [B].
+
+    Examples:
+        >>> sizes = np.array([480], np.int32), np.array([640], np.int32)
+        >>> at = spiral.transforms.Placement.whole(*sizes)
+        >>> at.height.tolist(), at.width.tolist()
+        ([480], [640])
+    """
 
     top: Int
     left: Int
