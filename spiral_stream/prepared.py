@@ -208,7 +208,7 @@ class PreparedStream(Looking):
         self._threads.in_worker = True
         self._place.cursor = began  # a pass left early may have ended since, and put its own beginning there
         here = partial(self._passes.run, self._now, self._delivery)
-        for batch in (self._elsewhere if self.forked else here)(first, workers):
+        for batch in (self._elsewhere if self._forked else here)(first, workers):
             self._worker.had += 1
             yield batch
 
@@ -226,14 +226,11 @@ class PreparedStream(Looking):
         out.__setstate__({**self.__getstate__(), "_delivery": HOST})
         return out
 
-    def worker_batches(self, worker: int, workers: int) -> Iterator[tuple[dict[str, Any], Reached]]:
+    def _worker_batches(self, worker: int, workers: int) -> Iterator[tuple[dict[str, Any], Reached]]:
         """Yield every ``workers``-th batch from the ``worker``-th on, on the host, for another process.
 
         Returns:
             The fields as NumPy arrays and lists, and where the batch stands in its epoch.
-
-        Examples:
-            >>> batch, reached = next(stream.worker_batches(worker=0, workers=2))
         """
         self._place.in_worker = self._threads.in_worker = True
         for fields in self._passes.run(self._now, BITS, worker, workers):
@@ -368,7 +365,7 @@ class PreparedStream(Looking):
         worker = self._delivery.worker()
         if worker is not None:  # torchdata's StatefulDataLoader asks each worker
             return self._worker.state(
-                self._place, worker, None if self.forked else self.fingerprint, self._opening.edits
+                self._place, worker, None if self._forked else self.fingerprint, self._opening.edits
             )
         bound = self._bound()
         with self.numbering.held("state_dict"):
@@ -395,7 +392,7 @@ class PreparedStream(Looking):
         """
         worker = self._delivery.worker()
         if worker is not None or (isinstance(state, Mapping) and "worker" in state):
-            plan = None if self.forked else self.fingerprint
+            plan = None if self._forked else self.fingerprint
             self._worker.load(state, self._place, worker, plan, self._opening.edits)
             return
         self._passes.need_idle("load_state_dict")
@@ -534,13 +531,8 @@ class PreparedStream(Looking):
         return opening is not before
 
     @property
-    def forked(self) -> bool:
-        """Whether this process was forked from the one that made the stream.
-
-        Examples:
-            >>> stream.forked
-            False
-        """
+    def _forked(self) -> bool:
+        """Whether this process was forked from the one that made the stream."""
         return os.getpid() != self._pid
 
     # ---- caches, other streams, the end

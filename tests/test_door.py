@@ -274,3 +274,11 @@ def test_what_methods_return_and_interfaces_take_has_a_public_name(name: str) ->
 
     assert name in public
     assert hidden == []
+
+
+def test_what_the_library_alone_calls_of_a_stream_has_an_underscore() -> None:
+    from spiral_stream.adapters import JaxStream, TorchStream
+
+    inner = {"follow", "forked", "reached", "state_following", "worker_batches"}
+    for kind in (spiral_stream.PreparedStream, TorchStream, JaxStream):
+        assert inner & set(dir(kind)) == set()

@@ -113,11 +113,11 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
         bound = self._bound()
         return bound.rank, bound.world_size, bound.merge
 
-    def reached(self) -> Reached:
+    def _reached_place(self) -> Reached:
         """In a worker: return which batch its last one was."""
         return self._worker.reached or self._place.reached()
 
-    def follow(self, delivered: int, reached: Reached | None) -> None:
+    def _follow(self, delivered: int, reached: Reached | None) -> None:
         """In the main process: go to the place after the last batch of a pass that workers read.
 
         Args:
@@ -127,7 +127,7 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
         ended = reached is not None and reached.over and not reached.over_for_all
         self._place.move(self._after(delivered, reached), ended=ended)
 
-    def state_following(self, delivered: int, reached: Reached | None) -> dict[str, Any]:
+    def _state_following(self, delivered: int, reached: Reached | None) -> dict[str, Any]:
         """In the main process: return the state after a batch of a pass that workers read.
 
         Args:
@@ -189,7 +189,7 @@ class StreamLoader(IterableDataset[Tensors]):
             if ended:
                 self.stream.set_epoch((self.stream if self._reached is None else self._reached).epoch + 1)
             else:
-                self.stream.follow(delivered, self._reached)
+                self.stream._follow(delivered, self._reached)  # noqa: SLF001  the loader is in this room
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loop stands; see `PreparedStream.state_dict`.
@@ -202,7 +202,7 @@ class StreamLoader(IterableDataset[Tensors]):
         """
         if self._loader is None:
             return self.stream.state_dict()
-        return self.stream.state_following(self._delivered or 0, self._reached)
+        return self.stream._state_following(self._delivered or 0, self._reached)  # noqa: SLF001  the loader is in this room
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """End the pass under way, and go to a saved place; see `PreparedStream.load_state_dict`.
@@ -252,7 +252,7 @@ class _Followed(IterableDataset[tuple[Tensors, Reached]]):
 
     def __iter__(self) -> Iterator[tuple[Tensors, Reached]]:
         for batch in self._stream.bind(device="cpu"):
-            yield batch, self._stream.reached()
+            yield batch, self._stream._reached_place()  # noqa: SLF001  the loader is in this room
 
 
 @final

@@ -196,7 +196,7 @@ def test_ranks_and_workers_share_one_sequence(
         for worker in range(workers):
             with case.stream(catalog, rank=rank, world_size=world) as stream:
                 due = range(rank + worker * world, len(whole), world * workers)
-                batches = stream.worker_batches(worker, workers)
+                batches = stream._worker_batches(worker, workers)
                 for number, (batch, _) in zip(due, batches, strict=False):
                     assert same(whole[number], batch)
                 batches.close()

@@ -447,7 +447,7 @@ def test_several_ranks_are_refused_where_a_function_decides(catalog: sp.Catalog,
 def test_several_workers_are_refused_where_a_function_decides(catalog: sp.Catalog) -> None:
     with stream(catalog, ["fan"]) as run:
         with pytest.raises(BindError, match=r"decided by flat_map fan.* 3 workers .* one rank and no workers"):
-            next(run.worker_batches(0, 3))  # what each of a DataLoader's workers calls
+            next(run._worker_batches(0, 3))  # what each of a DataLoader's workers calls
         assert len(next(iter(run))["n"]) > 0
 
 

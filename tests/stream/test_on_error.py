@@ -111,7 +111,7 @@ def test_ranks_and_workers_share_one_sequence(
         for worker in range(workers):
             with drawn.stream(shelf[drawn.kind, cache], rank=rank, world_size=world) as stream:
                 due = range(rank + worker * world, len(whole), world * workers)
-                own = stream.worker_batches(worker, workers)
+                own = stream._worker_batches(worker, workers)
                 for number, (batch, _) in zip(due, own, strict=False):
                     assert same(whole[number], batch)
                 own.close()

@@ -291,7 +291,7 @@ def test_workers_of_a_loader_divide_the_cores(
     for stream in (text_stream(documents, None), maker(catalog, batch_size=230)()):
         started.clear()
         with stream:
-            list(stream.worker_batches(0, workers))
+            list(stream._worker_batches(0, workers))
         pools = by_pool(started)
         assert pools.pop("spiral-feed") == 1
         assert pools

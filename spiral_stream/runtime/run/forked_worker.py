@@ -32,12 +32,12 @@ class SubprocessReader:
         """Yield every ``workers``-th batch of a stream from the ``worker``-th on.
 
         Args:
-            stream: has ``worker_batches(worker, workers)``.
+            stream: has ``_worker_batches(worker, workers)``.
             worker: number of the first batch, from where the pass begins.
             workers: how many workers read.
 
         Returns:
-            What ``worker_batches`` yields: arrays and lists, and where the batch stands.
+            What ``_worker_batches`` yields: arrays and lists, and where the batch stands.
 
         Raises:
             SpiralError: what the stream raised in the other interpreter.
@@ -128,7 +128,7 @@ def _answer(answers: IO[bytes]) -> bool:
         return True
     try:
         with stream:
-            for batch in stream.worker_batches(worker, workers):
+            for batch in stream._worker_batches(worker, workers):  # noqa: SLF001  the stream in another process
                 _send(answers, _BATCH, batch)
     except (SpiralError, BrokenPipeError) as error:
         _send(answers, _ERROR, error)

@@ -61,7 +61,7 @@ def test_worker_i_of_n_reads_every_nth_batch_from_the_ith_on(make: Make, workers
         expected = list(whole)
     for worker in range(workers):
         with make() as stream:
-            assert alike([batch for batch, _ in stream.worker_batches(worker, workers)], expected[worker::workers])
+            assert alike([batch for batch, _ in stream._worker_batches(worker, workers)], expected[worker::workers])
 
 
 def test_a_loader_without_workers_reads_what_has_no_length(make: Make) -> None:
