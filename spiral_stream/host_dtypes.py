@@ -31,6 +31,18 @@ def host_dtype(name: str) -> np.dtype[Any]:
     return BFLOAT16 if name == "bfloat16" else np.dtype(name)
 
 
+def numpy_dtype(kind: pa.DataType) -> np.dtype[Any]:
+    """Return the NumPy dtype of a column's numbers, booleans, dates, times or durations; object for values of other types.
+
+    Arrow's own ``to_pandas_dtype`` needs pandas before Arrow 26, also for numbers.
+    """
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return np.dtype(_OF_ARROW.get(str(kind), str(kind)))
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        return np.dtype(f"{'M' if pa.types.is_timestamp(kind) else 'm'}8[{kind.unit}]")
+    return np.dtype("M8[ms]" if pa.types.is_date(kind) else object)
+
+
 def dtype_name(given: Any) -> Any:
     """Return the name of a dtype of NumPy, torch or Arrow, of a class of numbers, or of a short name such as "half".
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from spiral_stream.dialects.arrow import constants_of
 from spiral_stream.errors import DataError
 from spiral_stream.expr import FUNCTIONS, Alias, Call, Cast, Col, Expr, Lit, bind, bind_predicate, kind_of, type_of
+from spiral_stream.host_dtypes import numpy_dtype
 from spiral_stream.seeding import combine, key
 
 Array = NDArray[Any]
@@ -197,7 +198,7 @@ class _Evaluation:
     def cast(self, expr: Cast) -> Values:
         data, valid = self.value(expr.source)
         if kind_of(expr.type) in ("int", "float"):
-            return data.astype(expr.type.to_pandas_dtype()), valid
+            return data.astype(numpy_dtype(expr.type)), valid
         return data, valid
 
     def of_column(self, expr: Call) -> Values:
@@ -313,7 +314,7 @@ def _from_literal(literal: Lit) -> Values:
     kind = kind_of(literal.type)
     valid = np.asarray(literal.value is not None)
     if kind in ("int", "float"):
-        return np.asarray(literal.value, literal.type.to_pandas_dtype()), valid
+        return np.asarray(literal.value, numpy_dtype(literal.type)), valid
     if kind in ("time", "date"):
         return np.asarray(literal.value, np.int64), valid
     if kind == "bool":

@@ -38,6 +38,7 @@ from spiral_stream.expr.nodes import (
     Expr,
     Lit,
 )
+from spiral_stream.host_dtypes import numpy_dtype
 
 BOOL: Final = pa.bool_()
 INT: Final = pa.int64()
@@ -454,7 +455,7 @@ def _as(expr: Expr, have: pa.DataType, want: pa.DataType) -> Expr:
 @cache
 def _range(type_: pa.DataType) -> tuple[int, int]:
     if pa.types.is_integer(type_):
-        return int((info := np.iinfo(type_.to_pandas_dtype())).min), int(info.max)
+        return int((info := np.iinfo(numpy_dtype(type_))).min), int(info.max)
     bits = 31 if pa.types.is_date32(type_) else 63
     return -(2**bits), 2**bits - 1
 

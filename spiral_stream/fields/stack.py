@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.fields.field import Field, FieldSpec, as_fixed, decoded, fixed_items, fixed_numpy, fixed_parts, write
-from spiral_stream.host_dtypes import dtype_name
+from spiral_stream.host_dtypes import dtype_name, numpy_dtype
 from spiral_stream.semantic import AUDIO_REF, H264_REF, JPEG_REF, said_shape, semantic_of
 
 DTYPES: Final = (
@@ -237,14 +237,14 @@ class Stack(Field):
                 "Python values"
             )
             raise PlanError(msg)
-        dtype = self.dtype or str(np.dtype(kind.to_pandas_dtype()))
+        dtype = self.dtype or str(numpy_dtype(kind))
         return FieldSpec(dtype, shape, None, self.device)
 
     def copies(self, kind: pa.DataType) -> bool:
         items, shape = _items(kind)
         if pa.types.is_list(kind) or pa.types.is_large_list(kind):
             return False
-        same = self.dtype in (None, str(np.dtype(items.to_pandas_dtype())))
+        same = self.dtype in (None, str(numpy_dtype(items)))
         return same and len(shape) <= 1 and not pa.types.is_dictionary(kind)
 
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NDArray[Any]:
@@ -287,7 +287,7 @@ def _instead(column: str, kind: pa.DataType) -> str:
         items = kind.value_type
         if not (pa.types.is_integer(items) or pa.types.is_floating(items)):
             return ""  # lists of lists, of texts
-        dtype = f', dtype="{np.dtype(items.to_pandas_dtype())}"' if pa.types.is_floating(items) else ""
+        dtype = f', dtype="{numpy_dtype(items)}"' if pa.types.is_floating(items) else ""
         if pa.types.is_float16(items):  # DuckDB has no such numbers
             return f'Pad("{column}"{dtype}) pads to the longest list. '
         name = {"int8": "tinyint"}.get(str(items), str(items))

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from spiral_stream.dialects.offsets import unsliced
 from spiral_stream.errors import DataError
+from spiral_stream.host_dtypes import numpy_dtype
 
 UNFIT: Final = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError)
 _MEND: Final = "State another returns=, or mend the function"
@@ -146,7 +147,7 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _of_list(values: list[Any], kind: pa.DataType, who: str) -> pa.Array:
     if isinstance(kind, pa.FixedShapeTensorType):
-        shape, empty = tuple(kind.shape), kind.value_type.to_pandas_dtype()
+        shape, empty = tuple(kind.shape), numpy_dtype(kind.value_type)
         rows = [None if value is None else np.asarray(value) for value in values]
         wrong = next((row for row, each in enumerate(rows) if each is not None and each.shape != shape), None)
         if wrong is not None:

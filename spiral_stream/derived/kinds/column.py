@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.derived.derivation import ByRange, Changed, Derivation, Piece, ShardRows, Spool
+from spiral_stream.host_dtypes import numpy_dtype
 
 FIXED, TEXT, LIST = "fixed", "text", "list"
 _WIDTHS: Final = (1, 2, 4, 8)
@@ -220,7 +221,7 @@ def _numbers(array: pa.Array) -> NDArray[Any]:
         zero = pa.Array.from_buffers(array.type, 1, [None, pa.py_buffer(bytes(width))])[0]
         array = array.fill_null(zero)
     plain = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
-    kind = np.dtype(array.type.to_pandas_dtype()) if plain else np.dtype(f"i{width}")
+    kind = numpy_dtype(array.type) if plain else np.dtype(f"i{width}")
     if not len(array):
         return np.empty(0, kind)  # Arrow may give it a buffer that is no whole number of values
     return np.frombuffer(array.buffers()[1] or b"", kind)[array.offset : array.offset + len(array)]

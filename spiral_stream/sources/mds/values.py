@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from spiral_stream.errors import shown
+from spiral_stream.host_dtypes import numpy_dtype
 from spiral_stream.sources.json.columns import column_of
 from spiral_stream.sources.mds.encodings import ARRAY_TYPES, Encoding, MdsForm
 from spiral_stream.sources.mds.samples import Int64, Span, gathered
@@ -195,7 +196,7 @@ def flat_array(name: str, arrays: Arrays, span: Span, kind: pa.DataType, *, is_d
         kind: of the column: a list, or a list of fixed size.
         is_declared: whether a user said what the column is; then arrays of other types are read if it holds their values.
     """
-    dtype = np.dtype(kind.value_type.to_pandas_dtype()) if _is_numeric(kind) else None
+    dtype = numpy_dtype(kind.value_type) if _is_numeric(kind) else None
     if is_declared and (dtype is None or not _is_natural(arrays, dtype, kind)):
         array, wrong = column_of(name, _lists(arrays, span), kind, is_declared=True)
         span.wrong.extend(wrong)
