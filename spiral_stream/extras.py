@@ -19,16 +19,17 @@ EXTRA_OF: Final[Mapping[str, str]] = {
     "av": "video",
     "dagster": "dagster",
     "jax": "jax",
+    "jinja2": "chat",
     "matplotlib": "report",
     "obstore": "object-stores",
     "pandas": "pandas",
     "polars": "polars",
     "ray": "ray",
-    "tiktoken": "text",
+    "tiktoken": "fast-text",
     "tokenizers": "text",
     "torch": "torch",
     "torchvision": "vision",
-    "transformers": "text",
+    "transformers": "chat",
     "vortex": "vortex",
 }
 
@@ -44,12 +45,13 @@ def need(package: str, by: str, otherwise: str = "") -> None:
     Raises:
         MissingExtraError: it is not installed; says what to install.
     """
-    if not _is_installed(package):
+    if not is_installed(package):
         msg = f'{by} needs the package {package}, which is not installed. Run: pip install "spiral-stream[{EXTRA_OF[package]}]"'
         raise MissingExtraError(f"{msg}; or {otherwise}" if otherwise else msg, name=package)
 
 
-def _is_installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported; it is not imported to find out."""
     if package in sys.modules:
         return sys.modules[package] is not None
     try:

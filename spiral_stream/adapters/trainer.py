@@ -27,7 +27,7 @@ from spiral_stream.fields.labels import ShiftedLabels
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
 
-for _package in ("transformers", "accelerate"):
+for _package in ("accelerate", "transformers"):  # the first comes with an extra that brings both
     need_package(_package, "spiral_stream.adapters.trainer")
 from transformers import Trainer, TrainingArguments  # noqa: E402
 from transformers.loss.loss_utils import ForCausalLMLoss  # noqa: E402

@@ -223,7 +223,8 @@ class Tokenizers:
             with self._locked():
                 draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix="."))
                 (draft / FILE).write_bytes(data)
-                save(proof, data, draft / PROOF)
+                if proof.compared:
+                    save(proof, data, draft / PROOF)
                 draft.chmod(0o755)
                 _publish(draft, folder)
         proof = proof_next_to(folder / FILE, data)

@@ -10,6 +10,7 @@ from spiral_stream.errors import CatalogError
 from spiral_stream.explain.clips.clips import cache_text, clip_facts, coverage, frame_bytes, hit, where_made
 from spiral_stream.explain.figure import METRICS, RATIO, Figure, Phrase, phrase
 from spiral_stream.explain.subject import Subject
+from spiral_stream.extras import is_installed
 from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.plan.verbs.maps import SampleMap, SampleRecords, SampleTokens
 from spiral_stream.planner.columns.lineage import Made
@@ -222,7 +223,10 @@ def _tokenizer(subject: Subject, stage: TokenStage) -> str:
         entry = subject.catalog.tokenizer(name)
     except CatalogError:  # dropped since the stream was opened
         return f"{name}, tokens {stage.encoder.digest[:8]}"
-    return f"{name} sha256:{entry.digest[:8]}, {entry.vocab_size:,} ids, by {entry.engine}"
+    engine = entry.engine
+    if engine.startswith("tiktoken") and not is_installed("tiktoken"):  # what encodes here
+        engine = "tokenizers: tiktoken is not installed here"
+    return f"{name} sha256:{entry.digest[:8]}, {entry.vocab_size:,} ids, by {engine}"
 
 
 def _built(have: int, total: int) -> Phrase:

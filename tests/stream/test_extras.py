@@ -91,6 +91,53 @@ def test_plans_caches_and_numpy_streams_of_images_and_numbers_need_no_extra(tmp_
     assert (int(different), int(rows) > 100) == (0, True)
 
 
+TOKENIZED = """
+import hashlib
+import sys
+from importlib.abc import MetaPathFinder
+
+class Missing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in sys.argv[2].split(","):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+import pyarrow as pa
+import spiral_stream as sp
+from tests.fixtures.vocabularies import TEXTS, byte_level
+
+catalog = sp.connect(sys.argv[1])
+rows = pa.table({"id": range(len(TEXTS)), "text": TEXTS})
+catalog.register("texts", sp.Arrow(rows), identity="id")
+engine = catalog.register_tokenizer("bytes", byte_level()).engine
+plan = (
+    catalog.table("texts")
+    .sample(identity="id", order=sp.GlobalShuffle(seed=1))
+    .map(sp.Tokenize("text", tokenizer="bytes") >> "tokens")
+    .collate(batch_size=4, last=sp.KeepPartial(), fields={"tokens": sp.Pad("tokens", pad_value=0)})
+)
+with plan.to_numpy() as stream:
+    told = str(stream.explain())
+    read = hashlib.sha256(b"".join(batch["tokens"].tobytes() for batch in stream)).hexdigest()
+state = hashlib.sha256(repr(stream.state_dict()).encode()).hexdigest()
+print(engine.split(":")[0], "tiktoken was not installed" in engine, state, read)
+"""
+
+
+@pytest.mark.parametrize("registered_with_it", [False, True])
+def test_tokens_need_the_tokenizers_library_alone_and_are_the_same_without_the_fast_one(
+    registered_with_it: bool, tmp_path: Path
+) -> None:
+    missing = ",".join(sorted(set(EXTRA_OF) - {"tokenizers"}))
+    second = tmp_path / ("second" if not registered_with_it else "first")  # the same catalog has a proof already
+    fast = python(TOKENIZED, tmp_path / "first", "nothing").split()
+    plain = python(TOKENIZED, second, missing).split()
+
+    assert fast[0] == "tiktoken"
+    assert plain[:2] == ["tokenizers", "True"]
+    assert plain[2:] == fast[2:]
+
+
 def test_every_package_comes_with_the_extra_that_its_error_names() -> None:
     name = re.compile(r"[A-Za-z0-9_-]+")
     brought = {extra: {name.match(each)[0] for each in wanted} for extra, wanted in EXTRAS.items()}
@@ -131,6 +178,14 @@ def images(catalog: sp.Catalog) -> sp.Relation:
     )
 
 
+def chat(catalog: sp.Catalog) -> sp.Relation:
+    """Conversations as their template writes them; rendered when a batch is made."""
+    template = "{% for each in messages %}{{ each['content'] }} {% endfor %}"
+    sampled = catalog.table("a").sample(identity="sample_id", order=sp.Sequential())
+    turned = sp.ChatTemplate("text", tokenizer=texts.TOKENIZER, template=template) >> "ids"
+    return sampled.map(turned).collate(batch_size=1, fields={"ids": sp.Pad("ids", pad_value=0)})
+
+
 # package -> what needs it, the first words of the error, and what is offered instead
 NEEDED: dict[str, tuple[str, Callable[[sp.Catalog], Any], str, str]] = {
     "a stream of torch": ("torch", lambda c: images(c).to_torch(), "to_torch", "; or use to_numpy()"),
@@ -145,6 +200,8 @@ NEEDED: dict[str, tuple[str, Callable[[sp.Catalog], Any], str, str]] = {
         "Tokenize",
         "",
     ),
+    "a chat": ("transformers", lambda c: chat(c).to_numpy(), "ChatTemplate", ""),
+    "a chat's template": ("jinja2", lambda c: chat(c).to_numpy(), "ChatTemplate", ""),
     "a tokenizer's object": ("tokenizers", lambda c: c.register_tokenizer("other", object()), "register_tokenizer", ""),
     "a tokenizer's folder": (
         "transformers",

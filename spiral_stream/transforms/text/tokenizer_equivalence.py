@@ -3,7 +3,8 @@
 The proof has three parts: `spiral_stream.transforms.text.byte_pairs` (merges), `spiral_stream.transforms.text.splitting`
 (pre-tokens), and a test of both engines on every covered code point, placed among letters, digits, spaces, signs and
 itself. It is made once per tokenizer and versions of the two libraries, and costs 3 to 5 s. It is stored in a small file
-next to the tokenizer, and made again when a version changes. tiktoken serves only what is proven.
+next to the tokenizer, and made again when a version changes. tiktoken serves only what is proven. It comes with the extra
+``fast-text``: without it nothing is compared or kept, and the tokenizers library encodes everything, to the same ids.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from spiral_stream.extras import need
+from spiral_stream.extras import is_installed, need
 from spiral_stream.transforms.text.byte_pairs import Twin, Uncovered, bare, twin_of
 from spiral_stream.transforms.text.splitting import (
     SEPARATOR,
@@ -36,6 +37,10 @@ from spiral_stream.transforms.text.splitting import (
 VERSION: Final = 1  # of the method; a change makes every proof anew
 PROOF: Final = "proof.json"
 STEPS: Final = 4  # that `prove` reports
+
+UNCOMPARED: Final = (
+    "tiktoken was not installed; spiral-stream[fast-text] brings it, and it encodes faster, to the same ids"
+)
 
 _BLOCK: Final = 64  # code points encoded as one document in the confirmation
 _MANY: Final = 20_000  # code points set apart above which the twin is not worth it
@@ -54,6 +59,11 @@ class Proof:
     versions: Mapping[str, str]
 
     @property
+    def compared(self) -> bool:
+        """Whether both engines were there; if not, the proof says so and is worth no file."""
+        return bool(self.versions)
+
+    @property
     def current(self) -> bool:
         """Whether the proof is about the installed versions of the libraries."""
         return dict(self.versions) == _versions()
@@ -66,6 +76,9 @@ def prove(data: bytes, report: Report = lambda _step, _what: None) -> Proof:
         data: the bytes of the ``tokenizer.json``.
         report: called with the number of steps done and the name of the next one.
     """
+    if not is_installed("tiktoken"):
+        report(STEPS, "done")
+        return Proof(False, UNCOMPARED, (), {})
     tokenizer = json.loads(data)
     try:
         report(0, "merges")
@@ -91,10 +104,14 @@ def prove(data: bytes, report: Report = lambda _step, _what: None) -> Proof:
 def proof_next_to(path: Path, data: bytes) -> Proof:
     """Return the stored proof of a tokenizer file, or make one and store it if the folder can be written.
 
+    Where tiktoken is not installed, what is stored stays as it is.
+
     Args:
         path: the tokenizer file; ``proof.json`` lies next to it.
         data: its bytes.
     """
+    if not is_installed("tiktoken"):
+        return prove(data)
     proof_file = path.with_name(PROOF)
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         saved = json.loads(proof_file.read_bytes())

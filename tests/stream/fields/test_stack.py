@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.fields.stack import DTYPES, Stack
+from spiral_stream.host_dtypes import numpy_dtype
 from spiral_stream.semantic import with_semantic
 
 NUMBERS = [pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32(), pa.int64(), pa.uint64()]
@@ -38,7 +39,7 @@ def columns(draw: st.DrawFn) -> pa.Array:
     if kind in FLOATS:
         items: Any = st.floats(width=32, allow_nan=True, allow_infinity=True)
     else:
-        info = np.iinfo(kind.to_pandas_dtype())
+        info = np.iinfo(numpy_dtype(kind))
         items = st.integers(int(info.min), int(info.max))
     values = draw(st.lists(items, min_size=1, max_size=8))
     start = draw(st.integers(0, len(values) - 1))
@@ -57,7 +58,7 @@ def test_values_are_kept_or_refused_never_changed(values: pa.Array, dtype: str |
         assert cast != value or np.isinf(cast)
         assert f"the value {value} does not fit dtype {dtype}. Give a wider dtype" in str(refused)
         return
-    assert out.dtype.name == (dtype or np.dtype(values.type.to_pandas_dtype()).name)
+    assert out.dtype.name == (dtype or numpy_dtype(values.type).name)
     if out.dtype.kind in "biu":
         assert [int(v) for v in out] == [int(v) for v in values.to_pylist()]
     else:

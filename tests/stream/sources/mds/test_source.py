@@ -20,6 +20,7 @@ from spiral_stream.connection import connect
 from spiral_stream.errors import SourceError
 from spiral_stream.fields.list import List
 from spiral_stream.fields.stack import Stack
+from spiral_stream.host_dtypes import numpy_dtype
 from spiral_stream.sampling.orders.sequential import Sequential
 from spiral_stream.semantic import semantic_of
 from spiral_stream.sources.import_source import Refused
@@ -72,7 +73,7 @@ def test_json_objects_are_a_column_per_key(raw: pa.Table) -> None:
 @pytest.mark.parametrize("name", ["fixed", "ragged", "any"])
 def test_arrays_keep_type_shape_and_bits(raw: pa.Table, name: str) -> None:
     found = raw[name].to_pylist()
-    dtype = np.dtype(raw.schema.field(name).type.value_type.to_pandas_dtype())
+    dtype = numpy_dtype(raw.schema.field(name).type.value_type)
     shapes = (
         raw["any_shape"].to_pylist()
         if name == "any"
