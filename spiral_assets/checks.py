@@ -10,9 +10,9 @@ from typing import Final
 import dagster as dg
 
 from spiral_assets.caching import complete
-from spiral_assets.findings import missing, mixed, refused, warned
+from spiral_assets.facts.findings import missing, mixed, refused, warned
 from spiral_assets.named import Plan
-from spiral_assets.registration import as_declared, unique
+from spiral_assets.relations.registration import as_declared, unique
 from spiral_assets.resources import CatalogResource
 
 BOTH: Final = 2  # materializations that are compared

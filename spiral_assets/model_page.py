@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import dagster as dg
 
-from spiral_assets import pages, reports
+from spiral_assets import pages
+from spiral_assets.facts import reports
 from spiral_assets.training import progress
 from spiral_assets.training.progress import Facts, Progress
 

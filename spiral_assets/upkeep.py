@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from spiral_assets import automation, reports
+from spiral_assets import automation
 from spiral_assets.caching import TRUSTED
+from spiral_assets.facts import reports
 from spiral_assets.resources import CatalogResource
 
 if TYPE_CHECKING:

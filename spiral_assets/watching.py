@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 import dagster as dg
 
 from spiral_assets import conventions
-from spiral_assets.looks import LOOK_TAG, MANIFEST_TAG, look
+from spiral_assets.relations.looks import LOOK_TAG, MANIFEST_TAG, look
+from spiral_assets.relations.sources import Declared
 from spiral_assets.resources import CatalogResource
-from spiral_assets.sources import Declared
 
 if TYPE_CHECKING:
     import spiral_stream as spiral

@@ -7,7 +7,7 @@ import dagster as dg
 
 from spiral_assets import conventions
 from spiral_assets.conventions import DATA_TEAM
-from spiral_assets.registration import page
+from spiral_assets.relations.registration import page
 from spiral_assets.resources import CatalogResource
 
 

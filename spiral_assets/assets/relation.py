@@ -6,7 +6,7 @@ from typing import Any, Final, final
 
 import dagster as dg
 
-from spiral_assets import automation, conventions, looks, pages, relation_checks
+from spiral_assets import automation, conventions, pages
 from spiral_assets.assets.measure import Check, own_check
 from spiral_assets.checks import (
     identity_check,
@@ -18,9 +18,11 @@ from spiral_assets.checks import (
     skew_check,
 )
 from spiral_assets.conventions import DATA_TEAM, Deps
-from spiral_assets.registration import Registration, page, register
+from spiral_assets.facts import relation_checks
+from spiral_assets.relations import looks
+from spiral_assets.relations.registration import Registration, page, register
+from spiral_assets.relations.sources import Declared, declared, kind_of
 from spiral_assets.resources import CatalogResource
-from spiral_assets.sources import Declared, declared, kind_of
 from spiral_assets.watching import Watched, watch_sensor
 
 SKEWED: Final = (

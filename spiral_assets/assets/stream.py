@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, final
 
 import dagster as dg
 
-from spiral_assets import automation, conventions, reports
+from spiral_assets import automation, conventions
 from spiral_assets.checks import explain_check
 from spiral_assets.code_versions import code_version_of
 from spiral_assets.conventions import TRAINING_TEAM, Deps
+from spiral_assets.facts import reports
 from spiral_assets.named import Plan
 from spiral_assets.resources import CatalogResource
 

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from spiral_assets import conventions, reports
+from spiral_assets import conventions
 from spiral_assets.code_versions import code_version_of
 from spiral_assets.conventions import DATA_TEAM, Deps
+from spiral_assets.facts import reports
 from spiral_assets.named import Named
+from spiral_assets.relations.sources import expanded
 from spiral_assets.resources import CatalogResource
-from spiral_assets.sources import expanded
 
 if TYPE_CHECKING:
     import spiral_stream as spiral

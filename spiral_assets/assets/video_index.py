@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from spiral_assets import automation, conventions, reports
+from spiral_assets import automation, conventions
 from spiral_assets.assets.measure import Check, own_check
 from spiral_assets.caching import ReportedProgress
 from spiral_assets.conventions import DATA_TEAM, Deps
-from spiral_assets.files import by_file
-from spiral_assets.partitions import requested, shard_groups
-from spiral_assets.registration import page
+from spiral_assets.facts import reports
+from spiral_assets.relations.files import by_file
+from spiral_assets.relations.partitions import requested, shard_groups
+from spiral_assets.relations.registration import page
 from spiral_assets.resources import CatalogResource
 
 if TYPE_CHECKING:

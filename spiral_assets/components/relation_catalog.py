@@ -20,7 +20,7 @@ from spiral_assets.assets.registered import registered_asset
 from spiral_assets.components.parts import Owned
 from spiral_assets.components.relation import Relation
 from spiral_assets.components.scaffolding import example
-from spiral_assets.finding import in_catalog, in_folder
+from spiral_assets.relations.finding import in_catalog, in_folder
 from spiral_assets.watching import Watched, watch_sensor
 
 

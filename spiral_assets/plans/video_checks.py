@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
-from spiral_assets import reports
+from spiral_assets.facts import reports
 from spiral_assets.plans import video as plans
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-from spiral_assets import reports
+from spiral_assets.facts import reports
 from spiral_assets.plans import video as plans
 
 if TYPE_CHECKING:

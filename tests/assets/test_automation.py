@@ -8,7 +8,7 @@ import pytest
 
 from spiral_assets import automation
 from spiral_assets.definitions import defs
-from spiral_assets.partitions import shard_groups
+from spiral_assets.relations.partitions import shard_groups
 
 UP, DOWN = dg.AssetKey("relation"), dg.AssetKey("cache")
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")

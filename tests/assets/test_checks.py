@@ -10,7 +10,7 @@ import pytest
 
 import spiral_stream as spiral
 from spiral_assets import checks
-from spiral_assets.findings import missing, mixed, refused
+from spiral_assets.facts.findings import missing, mixed, refused
 from spiral_assets.named import SavedPlan
 from spiral_assets.resources import CatalogResource
 

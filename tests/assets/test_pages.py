@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as spiral
-from spiral_assets import pages, reports
+from spiral_assets import pages
+from spiral_assets.facts import reports
 from spiral_assets.resources import CatalogResource
 from tests.stream.report.test_samples import picture
 

@@ -18,8 +18,8 @@ from spiral_assets.corpora.scenes import SAID
 from spiral_assets.corpora.videos import DrawnVideos, write_video_relations
 from spiral_assets.demo.killer import Killer
 from spiral_assets.demo.proof import prove
-from spiral_assets.partitions import group_of
 from spiral_assets.plans import video as plans
+from spiral_assets.relations.partitions import group_of
 from tests.assets.conftest import VIDEO_SHARDS, VIDEOS, Place, data_version, evaluations, metadata, placed, steps
 from tests.fixtures.videos import write_sound
 

@@ -20,7 +20,7 @@ import pytest
 from typer.testing import CliRunner
 
 import spiral_stream as sp
-from spiral_assets.finding import in_catalog
+from spiral_assets.relations.finding import in_catalog
 from spiral_assets.resources import CatalogResource
 from spiral_stream.catalog.shared.records import SharedCatalog
 from spiral_stream.commands.cli import app

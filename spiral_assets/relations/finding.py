@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from spiral_assets.sources import expanded
+from spiral_assets.relations.sources import expanded
 
 _IMAGES: Final = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 _VIDEOS: Final = (".mp4", ".m4v", ".mov", ".mkv")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import dagster as dg
 
-from spiral_assets import pages, reports
-from spiral_assets.sources import Declared, made
+from spiral_assets import pages
+from spiral_assets.facts import reports
+from spiral_assets.relations.sources import Declared, made
 
 if TYPE_CHECKING:
     import spiral_stream as spiral

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
-from spiral_assets.sources import Declared, expanded, made, place_of
+from spiral_assets.relations.sources import Declared, expanded, made, place_of
 
 if TYPE_CHECKING:
     import spiral_stream as spiral

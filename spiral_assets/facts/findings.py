@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from spiral_assets import reports
+from spiral_assets.facts import reports
 
 if TYPE_CHECKING:
     import spiral_stream as spiral

@@ -1,7 +1,7 @@
 import dagster as dg
 import pytest
 
-from spiral_assets.partitions import MOST, group_of, shard_groups
+from spiral_assets.relations.partitions import MOST, group_of, shard_groups
 
 
 def test_a_shard_keeps_its_group_whatever_other_shards_there_are() -> None:

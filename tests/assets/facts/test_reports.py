@@ -2,7 +2,7 @@ import dagster as dg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_assets import reports
+from spiral_assets.facts import reports
 
 
 @given(

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 import dagster as dg
 
-from spiral_assets import reports
-from spiral_assets.findings import warned
+from spiral_assets.facts import reports
+from spiral_assets.facts.findings import warned
 from spiral_assets.resources import CatalogResource
 
 JPEG: Final = "image/jpeg-ref"

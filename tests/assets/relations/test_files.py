@@ -2,7 +2,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spiral_assets.files import by_file
+from spiral_assets.relations.files import by_file
 
 FACTS = ("frames", "duration_ms", "height", "width", "milli_fps", "key_distance", "rotation")
 
