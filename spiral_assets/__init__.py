@@ -6,16 +6,28 @@
 from importlib.util import find_spec
 
 
+def need(package: str, extra: str, by: str = "spiral_assets") -> None:
+    """Refuse to go on without a package.
+
+    Args:
+        package: as it is imported.
+        extra: which brings it.
+        by: what needs it.
+
+    Raises:
+        MissingExtraError: it is not installed; says what to install.
+    """
+    if find_spec(package) is None:
+        from spiral_stream.errors import MissingExtraError
+
+        msg = f'{by} needs the package {package}, which is not installed. Run: pip install "spiral-stream[{extra}]"'
+        raise MissingExtraError(msg, name=package)
+
+
 def need_dagster() -> None:
     """Refuse to go on without Dagster.
 
     Raises:
         MissingExtraError: it is not installed; says what to install.
     """
-    if find_spec("dagster") is None:
-        from spiral_stream.errors import MissingExtraError
-
-        msg = (
-            'spiral_assets needs the package dagster, which is not installed. Run: pip install "spiral-stream[dagster]"'
-        )
-        raise MissingExtraError(msg, name="dagster")
+    need("dagster", "dagster")

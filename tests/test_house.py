@@ -229,9 +229,11 @@ def test_every_room_is_read_in_one_sitting(package: str) -> None:
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST_ROOM} == {}
 
 
-def test_no_folder_has_more_rooms_than_a_reader_takes_in() -> None:
-    counted = Counter(room.parent.relative_to(ROOT) for room in rooms("spiral_stream") if room.name[0] != "_")
+@pytest.mark.parametrize("package", ["spiral_stream", "spiral_assets"])
+def test_no_folder_has_more_rooms_than_a_reader_takes_in(package: str) -> None:
+    counted = Counter(room.parent.relative_to(ROOT) for room in rooms(package) if room.name[0] != "_")
 
+    assert counted
     assert {str(folder): count for folder, count in counted.items() if count > MOST_ROOMS} == {}
 
 
@@ -327,6 +329,39 @@ def test_no_public_class_name_stands_for_two_things() -> None:
 
     assert len(homes) > 100
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
+# What draws data and trains on it: the extra `demo` brings what these folders import. `defs` is the demo's location.
+DEMO = ("corpora", "demo", "training", "defs")
+OF_DEMO = {"accelerate", "av", "simplejpeg", "tiktoken", "tokenizers", "torch", "transformers"}
+
+
+def test_only_the_demo_of_the_assets_imports_what_its_extra_brings() -> None:
+    home = ROOT / "spiral_assets"
+    found = {
+        room.relative_to(home).as_posix(): packages(list(ast.walk(tree_of(room)))) & OF_DEMO
+        for room in rooms("spiral_assets")
+    }
+
+    assert {place.split("/")[0] for place, heavy in found.items() if heavy} == {"corpora", "training"}
+
+
+def test_the_assets_of_users_need_nothing_of_the_demo() -> None:
+    """But the progress of a run, which a page shows; it imports the standard library alone."""
+    found = {
+        f"{room.relative_to(ROOT)}: {name}"
+        for room in rooms("spiral_assets")
+        if room.relative_to(ROOT).parts[1] not in DEMO
+        for name in imported(room)
+        if name.startswith(tuple(f"spiral_assets.{folder}" for folder in DEMO))
+    }
+
+    assert found == {
+        "spiral_assets/model_page.py: spiral_assets.training",
+        "spiral_assets/model_page.py: spiral_assets.training.progress",
+    }
+    progress = ROOT / "spiral_assets" / "training" / "progress.py"
+    assert packages(list(ast.walk(tree_of(progress)))) <= set(sys.stdlib_module_names)
 
 
 def test_the_assets_use_the_library_by_its_door_only() -> None:

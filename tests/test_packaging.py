@@ -170,17 +170,22 @@ def test_the_first_programs_run_with_the_extra_that_their_page_names(only: Path,
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def clean(wheel: Path, extras: str, place: Path) -> Path:
+    """The interpreter of an environment that has nothing but the wheel with some extras, as a package index gives them."""
+    assert run(sys.executable, "-m", "venv", "venv", cwd=place).returncode == 0
+    python = place / "venv" / "bin" / "python"
+    done = run(python, "-m", "pip", "install", "--quiet", "--retries", "1", f"{wheel}[{extras}]", cwd=place)
+    if "No matching distribution" in done.stderr or "Failed to establish" in done.stderr:
+        pytest.skip("no package index can be reached")
+    assert done.returncode == 0, done.stderr
+    return python
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_program_of_the_readme_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text()
-    assert run(sys.executable, "-m", "venv", "venv", cwd=tmp_path).returncode == 0
-    python = tmp_path / "venv" / "bin" / "python"
-    what = f"{wheel}[{EXTRAS.findall(readme)[0]}]"
-    done = run(python, "-m", "pip", "install", "--quiet", "--retries", "1", what, cwd=tmp_path)
-    if "No matching distribution" in done.stderr or "Failed to establish" in done.stderr:
-        pytest.skip("no package index can be reached")
-    assert done.returncode == 0, done.stderr
+    python = clean(wheel, EXTRAS.findall(readme)[0], tmp_path)
     (tmp_path / "program.py").write_text("\n".join(CODE.findall(readme)))
 
     done = run(python, "program.py", cwd=tmp_path)
@@ -188,15 +193,49 @@ def test_the_program_of_the_readme_runs_in_an_empty_environment(wheel: Path, tmp
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+PHOTOS = """
+from pathlib import Path
+from PIL import Image
+
+for k, name in enumerate(["ape", "bee"]):
+    folder = Path("photos") / name
+    folder.mkdir(parents=True)
+    for n in range(8):
+        Image.new("RGB", (48, 40), (90 * k, 20 * n, 60)).save(folder / f"{n}.jpg")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_dagster_location_is_checked_where_neither_torch_nor_a_codec_is(wheel: Path, tmp_path: Path) -> None:
+    python = clean(wheel, "dagster", tmp_path)
+    listed = run(python, "-m", "pip", "list", "--format=freeze", cwd=tmp_path).stdout.split()
+    there = {canonicalize_name(each.partition("==")[0]) for each in listed}
+    assert there >= {
+        "spiral-stream",
+        "dagster",
+        "dagster-dg-cli",
+        "dagster-webserver",
+        "lancedb",
+        "matplotlib",
+        "pyyaml",
+    }
+    assert there & {"torch", "torchvision", "transformers", "accelerate", "tokenizers", "tiktoken", "av"} == set()
+    assert run(python, "-c", PHOTOS, cwd=tmp_path).returncode == 0
+
+    commands = (["spiral", "init", "photos", "--dagster"], ["dg", "check", "yaml"], ["dg", "check", "defs"])
+    for command, *words in commands:
+        done = run(python.parent / command, *words, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.slow
 def test_the_location_of_dagster_says_what_to_install(only: Path, tmp_path: Path) -> None:
-    for room in ("assets", "components", "demo.__main__"):
+    for room, extra in {"assets": "dagster", "components": "dagster", "demo.__main__": "demo"}.items():
         call = ".main()" if room.endswith("__main__") else ""
         done = run(only, "-c", f"import spiral_assets.{room} as it; it{call}", cwd=tmp_path, REFUSED="dagster")
-        assert (
-            'needs the package dagster, which is not installed. Run: pip install "spiral-stream[dagster]"'
-            in done.stderr
-        )
+        said = f'needs the package dagster, which is not installed. Run: pip install "spiral-stream[{extra}]"'
+        assert said in done.stderr
 
 
 @pytest.mark.slow

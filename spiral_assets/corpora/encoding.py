@@ -17,6 +17,7 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_assets import need
 from spiral_assets.corpora.scenes import Picture, split
 
 TICKS: Final = 90_000  # per second; a frame takes a whole number of ticks at every rate used
@@ -66,6 +67,7 @@ def encode(path: Path, form: Form, shown: NDArray[np.int64], end: int, pictures:
         end: when the last frame ends.
         pictures: F of them, each as `Scene.picture` gives it; used before the next one is asked for.
     """
+    need("av", "video", "spiral_assets.corpora")
     import av
 
     with av.open(str(path), "w", format="mp4", container_options={"fflags": "+bitexact"}) as file:

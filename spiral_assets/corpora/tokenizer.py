@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from spiral_assets import need
+
 if TYPE_CHECKING:
     import spiral_stream as spiral
 
@@ -31,6 +33,7 @@ def train_tokenizer(columns: Sequence[pa.ChunkedArray], path: Path, *, vocabular
     Returns:
         ``path``.
     """
+    need("tokenizers", "text", "spiral_assets.corpora")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     made = Tokenizer(models.BPE())

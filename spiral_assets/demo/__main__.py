@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from spiral_assets import need_dagster
+from spiral_assets import need
 from spiral_assets.plans import images as image_plans
 from spiral_assets.plans import text as text_plans
 from spiral_assets.plans import video as video_plans
@@ -34,7 +34,8 @@ def main(
     data: Annotated[bool, typer.Option("--data", help="Write the data that is not there yet, and stop.")] = False,
 ) -> None:
     """Run everything, kill each training once, and prove that it resumed exactly."""
-    need_dagster()
+    for package in ("dagster", "torch", "transformers", "av"):
+        need(package, "demo", "spiral_assets.demo")
     # Here, not above: each process that draws images imports this module, and has no use for Dagster and torch.
     from spiral_assets.demo.acts import images_act, text_act, video_act, write_data
     from spiral_assets.demo.job import CONSOLE

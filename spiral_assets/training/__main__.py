@@ -8,10 +8,15 @@ Every delivered batch is recorded in ``ledger.jsonl`` in the folder. This proves
 an uninterrupted run would have seen.
 """
 
+# ruff: noqa: E402
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from spiral_assets import need
+
+need("torch", "demo", "spiral_assets.training")  # the imports below would say it worse
 
 import spiral_stream as spiral
 from spiral_assets.plans import images as image_plans

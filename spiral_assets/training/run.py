@@ -15,12 +15,17 @@ A training script needs five lines of it, and no Dagster to run::
         run.done({"accuracy": 0.93})
 """
 
+# ruff: noqa: E402
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, final
+
+from spiral_assets import need
+
+need("torch", "torch", "spiral_assets.training")  # the import below would say it worse
 
 import torch
 

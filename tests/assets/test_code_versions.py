@@ -102,7 +102,9 @@ def test_arguments_count_however_they_are_given(package: Path) -> None:
     assert code_version_of(SavedPlan("one")) != code_version_of(SavedPlan("two"))
 
 
-@pytest.mark.parametrize("constant", ["CLIPS_VERSION", "TOKENS_VERSION", "decoder.py VERSION", "simplejpeg"])
+@pytest.mark.parametrize(
+    "constant", ["CLIPS_VERSION", "TOKENS_VERSION", "decoder.py VERSION", "video_index.py VERSION", "simplejpeg"]
+)
 def test_versions_of_the_library_count(constant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = code_version_of(images.cache_plan)
     (found,) = [each for each in library_versions() if constant in each]

@@ -119,7 +119,7 @@ plan = (
 with plan.to_numpy() as stream:
     told = str(stream.explain())
     read = hashlib.sha256(b"".join(batch["tokens"].tobytes() for batch in stream)).hexdigest()
-state = hashlib.sha256(repr(stream.state_dict()).encode()).hexdigest()
+    state = hashlib.sha256(repr(stream.state_dict()).encode()).hexdigest()
 print(engine.split(":")[0], "tiktoken was not installed" in engine, state, read)
 """
 
