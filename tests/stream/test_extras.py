@@ -183,7 +183,7 @@ def chat(catalog: sp.Catalog) -> sp.Relation:
     """Conversations as their template writes them; rendered when a batch is made."""
     template = "{% for each in messages %}{{ each['content'] }} {% endfor %}"
     sampled = catalog.table("a").sample(identity="sample_id", order=sp.Sequential())
-    turned = sp.ChatTemplate("text", tokenizer=texts.TOKENIZER, template=template) >> "ids"
+    turned = sp.transforms.ChatTemplate("text", tokenizer=texts.TOKENIZER, template=template) >> "ids"
     return sampled.map(turned).collate(batch_size=1, fields={"ids": sp.Pad("ids", pad_value=0)})
 
 
