@@ -15,6 +15,8 @@ BENCH_READY := $(BENCH_VENV)/.installed
 BENCH ?= images text video
 MOSAIC_VENV := .mosaic-venv
 MOSAIC_READY := $(MOSAIC_VENV)/.installed
+EACH_PUSH := not slow and not gpu and not lint
+LINTS := tests/test_house.py tests/test_documents.py tests/test_references.py tests/test_examples.py
 
 demo ui: export SPIRAL_DATA_ROOT ?= $(CURDIR)/demo
 demo ui: export SPIRAL_CATALOG ?= $(SPIRAL_DATA_ROOT)/catalog
@@ -25,7 +27,7 @@ demo ui: export DAGSTER_DISABLE_TELEMETRY := 1
 # A Dagster home of your own that has no settings yet gets the demo's, whose pools and retries its jobs rely on.
 HOME_READY = @mkdir -p "$$DAGSTER_HOME" && { test -e "$$DAGSTER_HOME/dagster.yaml" || cp dagster_home/dagster.yaml "$$DAGSTER_HOME"; }
 
-.PHONY: help install demo test test-all test-anywhere test-gpu coverage check bench bench-mosaic ui docs clean
+.PHONY: help install demo test test-nightly test-anywhere test-gpu coverage check bench bench-mosaic ui docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 15
@@ -36,10 +38,10 @@ demo: $(READY)  ## images, text, video: run the Dagster job, train, kill, resume
 	$(HOME_READY)
 	$(BIN)/python -m spiral_assets.demo $(if $(ONLY),--only $(ONLY)) $(if $(IMAGES),--images "$(IMAGES)")
 
-test: $(READY)  ## run the tests that CI runs, a file a process, as many at a time as there are cores
-	$(BIN)/python -m pytest -n auto --dist loadfile
+test: $(READY)  ## run the tests that CI runs, as many at a time as there are cores
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "$(EACH_PUSH)"
 
-test-all: $(READY)  ## run the slow tests too, with more examples of each law
+test-nightly: $(READY)  ## run everything: slow tests, the demo, each document, a thousand examples of each law
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n auto --dist loadfile --timeout 7200 -m "not gpu"
 
 test-anywhere: $(READY)  ## run tests under conditions of other machines (CONDITION=umask-077; WHOLE=1 runs the whole suite under each)
@@ -49,13 +51,14 @@ test-gpu: $(READY)  ## run the tests of the path to a GPU, on a machine that has
 	$(BIN)/python -m pytest -n 0 -m gpu tests/gpu
 
 coverage: $(READY)  ## run the tests that CI runs and list the lines and branches that none of them reaches
-	$(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term:skip-covered --cov-report=html:build/coverage
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "$(EACH_PUSH)" --cov --cov-report=term:skip-covered --cov-report=html:build/coverage
 
-check: $(READY)  ## formatting, lint, types, import contract
+check: $(READY)  ## formatting, lint, types, import contract, and what documents say
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n 0 -q -m lint $(LINTS)
 
 bench: $(BENCH_READY)  ## images, text and video per CPU second beside the peers; writes docs/benchmarks (BENCH=text BENCH_ARGS="--repeats 7")
 	for theme in $(BENCH); do $(BENCH_VENV)/bin/python -m benchmarks.$$theme $(BENCH_ARGS); done
@@ -70,7 +73,7 @@ ui: $(READY)  ## open Dagster on the demo's assets, whose data is written if it 
 
 docs: $(DOCS_READY)  ## build the site in build/site, fail on a broken link, and run the documents' code
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
-	$(BIN)/python -m pytest tests/test_documents.py tests/test_references.py tests/test_examples.py
+	$(BIN)/python -m pytest -m "not gpu" tests/test_documents.py tests/test_references.py tests/test_examples.py
 
 clean:  ## remove what the targets made, except your data
 	rm -rf $(VENV) $(BENCH_VENV) $(MOSAIC_VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -11,7 +11,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import typer.main
@@ -46,6 +46,7 @@ LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)")
 TORCHRUN = re.compile(r"torchrun --nproc-per-node (\d+) (\S+)")
 ENTRY = re.compile(r"^::: (spiral_(?:stream|assets)\.\S+)$", re.MULTILINE)
 WIDTH = 100  # columns of a line of prose
+FIRST = ("README.md", "AGENTS.md", "docs/index.md")
 
 
 class Block(NamedTuple):
@@ -84,7 +85,12 @@ def runner() -> Iterator[Runner]:
     made.close()
 
 
-@pytest.mark.parametrize("document", running(), ids=of)
+def each_night(document: Path) -> Any:
+    """Those that a reader begins with run at each push, all at night: `make docs` runs them here."""
+    return pytest.param(document, marks=() if of(document) in FIRST else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("document", [each_night(document) for document in running()], ids=of)
 def test_the_code_of_a_document_runs(document: Path, tmp_path: Path, runner: Runner, ran: dict[str, str]) -> None:
     for package in re.findall(r"\Arequires: (\S+)", document.read_text().removeprefix("---\n")):
         pytest.importorskip(package)
@@ -100,7 +106,7 @@ def test_the_code_of_a_document_runs(document: Path, tmp_path: Path, runner: Run
             expected += block.code
     (tmp_path / "document.py").write_text(script)
 
-    printed = ran[script] if script in ran else runner.run(tmp_path, "document.py")
+    printed = ran[script] if script in ran else runner.run(tmp_path, "document.py", light=of(document) in FIRST)
     ran[script] = printed
     for ranks, name in TORCHRUN.findall(commands):
         printed += runner.run(tmp_path, name, int(ranks))
@@ -118,6 +124,7 @@ def anchors(document: Path) -> set[str]:
     return {given or re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", title.lower()).strip()) for title, given in named}
 
 
+@pytest.mark.lint
 @pytest.mark.parametrize("document", DOCUMENTS, ids=of)
 def test_the_links_of_a_document_lead_somewhere(document: Path) -> None:
     for path, anchor in LINK.findall(document.read_text()):
@@ -127,6 +134,7 @@ def test_the_links_of_a_document_lead_somewhere(document: Path) -> None:
             assert anchor in anchors(target), f"{path}#{anchor}: it has {sorted(anchors(target))}"
 
 
+@pytest.mark.lint
 @pytest.mark.parametrize(
     "document", [each for each in DOCUMENTS if any(block.language == "bash" for block in blocks(each))], ids=of
 )
@@ -157,6 +165,7 @@ def navigation(entries: object) -> Iterator[str]:
             yield from navigation(each)
 
 
+@pytest.mark.lint
 def test_every_page_is_in_the_navigation() -> None:
     settings = re.sub(r"!!python/name:\S+", "''", (ROOT / "mkdocs.yml").read_text())
     named = list(navigation(yaml.safe_load(settings)["nav"]))
@@ -168,6 +177,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert [of(each) for each in left if each.parent not in whole] == []
 
 
+@pytest.mark.lint
 def test_the_list_for_programs_is_that_of_the_navigation() -> None:
     settings = re.sub(r"!!python/name:\S+", "''", (ROOT / "mkdocs.yml").read_text())
     nav = yaml.safe_load(settings)["nav"]
@@ -182,6 +192,7 @@ def test_the_list_for_programs_is_that_of_the_navigation() -> None:
     assert listed == fresh, "write it again: .venv/bin/python docs/hooks.py"
 
 
+@pytest.mark.lint
 def test_the_map_of_the_house_is_that_of_its_folders() -> None:
     hooks, package = runpy.run_path(str(DOCS / "hooks.py")), ROOT / "spiral_stream"
     page = (DOCS / "architecture.md").read_text()
@@ -190,6 +201,7 @@ def test_the_map_of_the_house_is_that_of_its_folders() -> None:
     assert (DOCS / "rooms.md").read_text() == hooks["rooms"](package), "write it again: .venv/bin/python docs/hooks.py"
 
 
+@pytest.mark.lint
 def test_a_map_leads_to_a_room_or_folder_that_is_there() -> None:
     for place in (ROOT / "spiral_stream").rglob("__init__.py"):
         said = ast.get_docstring(ast.parse(place.read_text())) or ""
@@ -197,6 +209,7 @@ def test_a_map_leads_to_a_room_or_folder_that_is_there() -> None:
             assert (place.parent / f"{name}.py").exists(), f"{place}: {name}"
 
 
+@pytest.mark.lint
 def test_what_people_look_for_leads_to_names_that_exist() -> None:
     rows = re.findall(r"^\| (.+?) \| (.+) \|$", (DOCS / "howto" / "names.md").read_text(), re.MULTILINE)
     found = [name for old, new in rows for name in re.findall(r"`([A-Za-z_.]+)`", LINK.sub("]", new)) if old[0] == "`"]
@@ -221,6 +234,7 @@ def exists(name: str) -> bool:
     return False
 
 
+@pytest.mark.lint
 @pytest.mark.parametrize(
     "word",
     [
@@ -241,6 +255,7 @@ def test_the_search_finds_the_word_of_another_library(word: str) -> None:
     assert re.search(rf"^\| .*`{word}`.* \| .+ \|$", (DOCS / "howto" / "names.md").read_text(), re.MULTILINE)
 
 
+@pytest.mark.lint
 def test_the_reference_has_every_name_at_the_top_once() -> None:
     entries = [name for page in (DOCS / "reference").glob("*.md") for name in ENTRY.findall(page.read_text())]
     kinds = {
@@ -256,6 +271,7 @@ def test_the_reference_has_every_name_at_the_top_once() -> None:
     assert len(entries) == len(set(entries))
 
 
+@pytest.mark.lint
 def test_the_reference_names_each_thing_by_its_namespace() -> None:
     entries = [name for page in (DOCS / "reference").glob("*.md") for name in ENTRY.findall(page.read_text())]
     inner = re.compile(rf"spiral_stream\.(?!(?:{'|'.join((*NAMESPACES, 'errors', 'testing'))})\b)[a-z_]+\.")
@@ -263,6 +279,7 @@ def test_the_reference_names_each_thing_by_its_namespace() -> None:
     assert [name for name in entries if inner.match(name)] == []
 
 
+@pytest.mark.lint
 def test_the_page_of_dagster_has_every_factory_component_and_resource() -> None:
     page = (DOCS / "reference" / "dagster.md").read_text()
     public = [
@@ -280,6 +297,7 @@ def test_the_page_of_dagster_has_every_factory_component_and_resource() -> None:
     assert sorted(ENTRY.findall(page)) == sorted(public)
 
 
+@pytest.mark.lint
 @pytest.mark.parametrize("document", [ROOT / "README.md", *PAGES], ids=of)
 def test_prose_is_wrapped_where_an_editor_shows_it(document: Path) -> None:
     prose = re.sub(r"^ *```.*?^ *```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -288,6 +306,7 @@ def test_prose_is_wrapped_where_an_editor_shows_it(document: Path) -> None:
     assert long == []
 
 
+@pytest.mark.lint
 def test_the_page_of_the_command_has_every_command() -> None:
     page = (DOCS / "reference" / "command.md").read_text()
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group
@@ -295,6 +314,7 @@ def test_the_page_of_the_command_has_every_command() -> None:
     assert set(re.findall(r"^\| `spiral ([a-z-]+)", page, re.MULTILINE)) == set(commands)
 
 
+@pytest.mark.lint
 def test_the_floors_are_drawn_as_the_import_contract_says() -> None:
     drawn = next(block.code for block in blocks(DOCS / "architecture.md") if block.title == "Floors")
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
@@ -303,6 +323,7 @@ def test_the_floors_are_drawn_as_the_import_contract_says() -> None:
     assert [re.split(r" {2,}", line)[0] for line in drawn.splitlines()] == layers
 
 
+@pytest.mark.lint
 def test_the_files_to_read_first_are_there() -> None:
     named = re.findall(r"^\d\. `(\S+\.py)`", (DOCS / "architecture.md").read_text(), re.MULTILINE)
 
@@ -310,5 +331,6 @@ def test_the_files_to_read_first_are_there() -> None:
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
+@pytest.mark.lint
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150

@@ -125,6 +125,7 @@ def test_the_example_of_a_docstring_runs(name: str, begin: Callable[[Path], dict
     assert result.failed == 0, printed.getvalue()
 
 
+@pytest.mark.lint
 def test_every_name_of_the_reference_has_an_example() -> None:
     lacking = [name for name, page in entries().items() if not doctests(name) and not on_page(name, page)]
 

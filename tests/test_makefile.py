@@ -66,7 +66,7 @@ def test_the_site_is_built_strictly_and_the_tests_of_the_documents_run(venv: Pat
 
     assert told == [
         "python -m mkdocs build --strict",
-        "python -m pytest tests/test_documents.py tests/test_references.py tests/test_examples.py",
+        "python -m pytest -m not gpu tests/test_documents.py tests/test_references.py tests/test_examples.py",
     ]
     assert all((ROOT / word).is_file() for word in told[1].split() if word.startswith("tests/"))
 

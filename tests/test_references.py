@@ -8,6 +8,8 @@ import pytest
 
 from tests.test_house import ROOT, tracked
 
+pytestmark = pytest.mark.lint
+
 DECISIONS = ROOT / "docs" / "decisions"
 BY_NUMBER = re.compile(r"decisions/(\d+)((?:-[\w-]+)?(?:\.md)?)")
 IN_WORDS = re.compile(r"\[decision (\d+)\]\([^)]*decisions/(\d{4})-[^)]*\)")
