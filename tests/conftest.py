@@ -4,10 +4,12 @@ import gc
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
 import traceback
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,6 +95,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _warm_sql() -> Iterator[None]:
+    """SQL text runs in processes that are forked from one that has imported the engine, except in tests of that process."""
+    from spiral_stream.relational import sql
+    from tests.fixtures.warm import SqlProcess
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sql, "subprocess", types.SimpleNamespace(**{**vars(subprocess), "Popen": SqlProcess}))
+        yield
+
+
 @pytest.fixture
 def no_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refuse to encode: what is compared with a recording starts from stored files, since encoders give other bytes elsewhere."""
@@ -124,4 +137,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    if (warm := sys.modules.get("tests.fixtures.warm")) is not None:
+        warm.close()
     shutil.rmtree(config.stash[NODE], ignore_errors=True)

@@ -14,7 +14,7 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.testing import frozen, same
-from tests.fixtures import derived
+from tests.fixtures import derived, warm
 from tests.fixtures.derived import batches, files, flip, flipped, materialize, one_of_each, plan
 from tests.fixtures.texts import make_catalog, tokenized
 
@@ -190,7 +190,7 @@ def test_a_derived_file_that_shrinks_under_a_reader_is_a_named_error_and_no_deat
     made = make_catalog(tmp_path, {"long": 120}, longest=2000, shortest=500)
     made.register("many", sp.Arrow(pa.table({"name": [f"row {row:060d}" for row in range(20_000)]})), identity="name")
     sound = {kind: read_large(made, kind) for kind in LARGE}
-    with subprocess.Popen(
+    with warm.Popen(
         [sys.executable, "-c", READ, str(made.root)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

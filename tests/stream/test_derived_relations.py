@@ -23,7 +23,7 @@ from spiral_stream.plan.checks import unheeded_sort
 from spiral_stream.plan.tree import spine
 from spiral_stream.plan.verbs.row_makers import rows_of
 from spiral_stream.testing import check_elastic, check_replay, check_resume
-from tests.fixtures import streams
+from tests.fixtures import streams, warm
 from tests.fixtures.examples import few
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
@@ -517,7 +517,7 @@ def started(own: sp.Catalog) -> "subprocess.Popen[str]":
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", PROGRAM, str(own.root)]
     pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env, cwd=ROOT)
+    process = warm.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env, cwd=ROOT)
     assert process.stdout is not None
     assert process.stdout.readline() == "begin\n"
     return process

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 import spiral_stream as sp
 from spiral_stream.commands import cli
 from spiral_stream.storage.open import store_of
+from tests.fixtures import warm
 from tests.fixtures.every_source import MADE
 from tests.fixtures.every_source import made as write_source
 from tests.fixtures.programs import stored_images
@@ -177,7 +178,7 @@ def test_a_killed_program_goes_on_at_the_next_batch(place: Path) -> None:
     (place / "data" / "rows.csv").write_text("id,x\n" + "".join(f"{k},{k / 2}\n" for k in range(20_000)))
     typed("data")
     command = [sys.executable, "-u", "train.py"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
+    with warm.Popen(command, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
         seen = 0
         for line in first.stdout:
@@ -188,7 +189,7 @@ def test_a_killed_program_goes_on_at_the_next_batch(place: Path) -> None:
         seen += sum(line.startswith("(32,)") for line in first.stdout)
     assert first.returncode == -signal.SIGKILL
 
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = warm.run(command, capture_output=True, text=True, check=True)
 
     batches = [line for line in done.stdout.splitlines() if line.startswith("(32,)")]
     begun = 625 - len(batches)  # a kill may fall between a batch and its checkpoint

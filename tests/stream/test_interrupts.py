@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
+from tests.fixtures import warm
 
 pytest.importorskip("torch")
 
@@ -77,7 +78,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_ctrl_c_while_helpers_start_is_quiet_and_keeps_the_place(folder: Path, kind: str, after_s: float) -> None:
     command = [sys.executable, "program.py", kind, str(folder)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+    with warm.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "starting\n", process.communicate()

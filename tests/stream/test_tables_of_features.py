@@ -2,7 +2,6 @@
 
 import decimal
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from itertools import count
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as spiral
 from spiral_stream import col
+from tests.fixtures import warm
 
 ROWS = 12
 SHUFFLE = spiral.GlobalShuffle(seed=3)
@@ -200,7 +200,7 @@ def test_look_at_a_stream_into_a_file_writes_no_wide_blanks(catalog: spiral.Cata
     rows = catalog.table("t").sample(order=SHUFFLE)
     catalog.save_stream("fit", rows.collate(batch_size=8, fields={"id": spiral.Stack("id")}).to_numpy())
     command = [sys.executable, "-m", "spiral_stream", "look", "fit", "--catalog", str(catalog.root)]
-    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    out = warm.run(command, check=True, capture_output=True, text=True).stdout
 
     assert max(map(len, out.splitlines())) < 400
     assert out.count("batch 0 row") == 8

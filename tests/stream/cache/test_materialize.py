@@ -26,6 +26,7 @@ from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.derived.work import executors
 from spiral_stream.derived.work import make as together
 from spiral_stream.testing import frozen, same
+from tests.fixtures import warm
 from tests.fixtures.kinds import BAD, CASES, Case, works
 from tests.fixtures.kinds import ROWS as TEXTS
 from tests.fixtures.kinds import SHARDS as PARTS
@@ -239,7 +240,7 @@ print("done", flush=True)
 
 
 def start_build(name: str, folder: Path, quick_shards: int, pause_s: float) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
+    return warm.Popen(
         [sys.executable, "-c", BUILD, name, str(folder), str(quick_shards), str(pause_s)],
         stdout=subprocess.PIPE,
         text=True,

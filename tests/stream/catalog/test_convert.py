@@ -31,7 +31,7 @@ from spiral_stream.sources.serialize import library_kinds
 from spiral_stream.sources.source import ROW
 from spiral_stream.sources.writing import destinations as targets
 from spiral_stream.storage.open import store_of
-from tests.fixtures import stores
+from tests.fixtures import stores, warm
 from tests.fixtures.every_source import made
 from tests.fixtures.lines import Lines
 
@@ -230,7 +230,7 @@ def test_a_killed_conversion_goes_on_and_nothing_is_there_twice(tmp_path: Path, 
     write(tmp_path / "in", 12)
     place, draw = tmp_path / "out.lance", random.Random(moment)
     arguments = ["convert", str(tmp_path / "in"), str(place)]
-    with subprocess.Popen([sys.executable, "-c", SLOW, *arguments], stderr=subprocess.PIPE) as child:
+    with warm.Popen([sys.executable, "-c", SLOW, *arguments], stderr=subprocess.PIPE) as child:
         staged: list[Path] = []
         while len(staged) < 1 and child.poll() is None:
             staged = list(place.glob("_drafts/staged-*"))
@@ -239,7 +239,7 @@ def test_a_killed_conversion_goes_on_and_nothing_is_there_twice(tmp_path: Path, 
         child.send_signal(signal.SIGKILL)
         child.communicate()
     kept = {path.name: path.stat().st_ino for path in place.glob("_drafts/staged-*/data/*")}
-    subprocess.run([sys.executable, "-c", RUN, *arguments, "--workers", str(1 + moment % 2)], check=True, timeout=100)
+    warm.run([sys.executable, "-c", RUN, *arguments, "--workers", str(1 + moment % 2)], check=True, timeout=100)
 
     assert numbers(place) == list(range(12 * ROWS))
     assert names(place) == {"_transactions", "_versions", "data"}
@@ -374,7 +374,7 @@ def test_several_that_convert_the_same_at_once_all_succeed_and_add_it_once(
         (tmp_path / "profiles.toml").write_text("\n".join(["[tests]", 'prefix = "s3://"', *lines]))
         environment["SPIRAL_STORAGE"] = str(tmp_path / "profiles.toml")
     running = [
-        subprocess.Popen(
+        warm.Popen(
             [sys.executable, "-c", CONVERT, kind, str(source), place],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -24,6 +24,7 @@ from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.errors import CatalogError
 from spiral_stream.sources.arrow.table import Arrow
 from spiral_stream.sources.columnar.parquet import Parquet
+from tests.fixtures import warm
 
 ENV = {**os.environ, "PYTHONPATH": str(Path.cwd())}
 
@@ -41,7 +42,7 @@ def copy_of(catalog: Registry, count: int = 3) -> Path:
 
 def python(text: str, *arguments: object) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", text, *map(str, arguments)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENV)
+    return warm.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENV)
 
 
 REGISTER = """
@@ -295,7 +296,7 @@ def test_a_catalog_that_may_only_be_read_is_read_and_not_changed(open_to_all: Pa
         path.chmod(0o555 if path.is_dir() else 0o444)
     try:
         command = [sys.executable, "-c", READ_ONLY, str(catalog.root), str(home), str(tmp_path / "t.parquet")]
-        done = subprocess.run(command, cwd=home, env=ENV, capture_output=True, text=True, check=False)
+        done = warm.run(command, cwd=home, env=ENV, capture_output=True, text=True, check=False)
     finally:
         for path in [catalog.root, *catalog.root.rglob("*")]:
             path.chmod(0o755 if path.is_dir() else 0o644)

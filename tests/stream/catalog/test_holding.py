@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from spiral_stream.catalog.holding import holding, unheld
+from tests.fixtures import warm
 from tests.fixtures.builders import ROOT
 from tests.fixtures.streams import make_catalog
 
@@ -87,7 +88,7 @@ def test_processes_that_end_do_not_disturb_processes_that_begin(tmp_path: Path) 
     make_catalog(tmp_path / "pictures")
     pipe = subprocess.PIPE
     children = [
-        subprocess.Popen(
+        warm.Popen(
             [sys.executable, "-c", WORKS, str(tmp_path), str(who), str(ROUNDS)],
             cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True,
         )

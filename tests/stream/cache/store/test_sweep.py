@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from spiral_stream.cache.store.store import CacheStore
+from tests.fixtures import warm
 from tests.fixtures.kinds import CASES, SHARDS
 from tests.fixtures.kinds import ROWS as TEXTS
 from tests.stream.cache.store.test_store import SHARD_ROWS, chunk, stored, write
@@ -69,7 +70,7 @@ def waiting_build(folder: Path) -> "subprocess.Popen[str]":
     """A build that stops inside its first shard until it is told to go on."""
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", BUILD, str(folder)]
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
+    return warm.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
 
 
 def test_three_builders_at_once_and_a_killed_one_leave_nothing_double_or_dead(tmp_path: Path) -> None:
@@ -212,9 +213,7 @@ def kill_one_of_three(folder: Path, executor: str, after_s: float) -> None:
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         builders = [
             running.enter_context(
-                subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
-                )
+                warm.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
             )
             for _ in range(3)
         ]

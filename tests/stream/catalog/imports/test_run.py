@@ -23,6 +23,7 @@ from spiral_stream.derived.work.executors import Executor, building_with
 from spiral_stream.sources import import_source as imports
 from spiral_stream.sources.internal.imported import ROWS, SNAPSHOTS, ImportedRows
 from spiral_stream.testing import check_resume
+from tests.fixtures import warm
 from tests.fixtures.examples import few
 from tests.fixtures.lines import Lines, reads, written
 
@@ -235,7 +236,7 @@ def test_a_killed_import_goes_on_and_nothing_is_there_twice(tmp_path: Path, roun
     counts = [drawn.randrange(0, 60) for _ in range(130)]
     folder = written(tmp_path / "in", 1, *counts)
     command = [*RUN, str(tmp_path / "catalog"), str(folder), "threads"]
-    child = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+    child = warm.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     while not reads(folder) and child.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -255,7 +256,7 @@ def test_a_killed_import_goes_on_and_nothing_is_there_twice(tmp_path: Path, roun
 def test_two_processes_share_an_import(tmp_path: Path) -> None:
     folder = written(tmp_path / "in", *[6] * 300)
     command = [*RUN, str(tmp_path / "catalog"), str(folder)]
-    both = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) for _ in range(2)]
+    both = [warm.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) for _ in range(2)]
     said = [child.communicate(timeout=100)[1].decode() for child in both]
 
     assert [child.returncode for child in both] == [0, 0], said

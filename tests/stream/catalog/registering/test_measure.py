@@ -28,6 +28,7 @@ from spiral_stream.errors import CatalogError
 from spiral_stream.semantic import JPEG_REF
 from spiral_stream.sources.columnar.parquet import Parquet, ParquetReader
 from spiral_stream.sources.lance.source import Lance, LanceReader
+from tests.fixtures import warm
 
 
 @pytest.fixture
@@ -266,7 +267,7 @@ def test_two_processes_that_register_other_names_at_once_both_land_eight_times(t
     for first, name in enumerate(names):
         pq.write_table(pa.table({"sample_id": np.arange(100) + first}), tmp_path / f"{name}.parquet")
     options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    both = [subprocess.Popen([sys.executable, "-c", REGISTER, str(tmp_path), who], **options) for who in ("one", "two")]
+    both = [warm.Popen([sys.executable, "-c", REGISTER, str(tmp_path), who], **options) for who in ("one", "two")]
     for _ in range(8):
         assert [each.stdout.readline() for each in both] == ["ready\n"] * 2
         for each in both:

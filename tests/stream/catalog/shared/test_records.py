@@ -27,7 +27,7 @@ from spiral_stream.commands.cli import app
 from spiral_stream.errors import CatalogError, SpiralWarning
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import use_storage
-from tests.fixtures import stores
+from tests.fixtures import stores, warm
 
 ROWS = pa.table({"sample_id": [f"{at:03}" for at in range(64)], "v": np.arange(64), "f": np.arange(64) / 7})
 
@@ -396,9 +396,7 @@ def test_processes_that_register_at_once_and_are_killed_lose_nothing_and_double_
     def started(code: str, machine: str, *args: str) -> subprocess.Popen[str]:
         env = os.environ | {"SPIRAL_STORAGE": str(tmp_path / "profiles.toml"), "HOME": str(tmp_path / machine)}
         env.pop("SPIRAL_CATALOG_MIRROR", None)
-        return subprocess.Popen(
-            [sys.executable, "-c", code, team.uri, *args], env=env, stdout=subprocess.PIPE, text=True
-        )
+        return warm.Popen([sys.executable, "-c", code, team.uri, *args], env=env, stdout=subprocess.PIPE, text=True)
 
     killed = ("rows", "manifests", "relations")
     dead = [started(KILLED, "c", kind) for kind in killed]

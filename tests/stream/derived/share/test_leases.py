@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.derived.share.leases import Claims
+from tests.fixtures import warm
 
 HOLD = """
 import signal, sys, pathlib
@@ -25,7 +26,7 @@ sys.stdin.read()
 
 def holder(folder: Path, *keys: int) -> subprocess.Popen[str]:
     """A process that takes leases and keeps them until its input ends."""
-    return subprocess.Popen(
+    return warm.Popen(
         [sys.executable, "-c", HOLD, str(folder), *map(str, keys)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -22,7 +22,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.catalog import database
 from spiral_stream.planner.prepared_data.retention import IN_USE, PreparedData
-from tests.fixtures import derived, streams
+from tests.fixtures import derived, streams, warm
 from tests.fixtures.texts import documents, make_catalog
 
 ROOT = Path(__file__).parents[4]
@@ -137,7 +137,7 @@ def test_a_reader_in_another_process_keeps_what_it_reads(catalog: sp.Catalog) ->
         expected = seen(passing)
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", READER, str(catalog.root)]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as reader:
+    with warm.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as reader:
         assert reader.stdout is not None
         assert reader.stdout.readline() == "open\n"
         before = derived.files(catalog)
@@ -269,7 +269,7 @@ def test_drafts_of_the_dead_go_and_those_of_the_living_stay(catalog: sp.Catalog)
         "    (draft / 'x').write_text('1234'); print('in', flush=True); time.sleep(60)\n"
     )
     command = [sys.executable, "-c", code, str(folder / "made")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as writer:
+    with warm.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "in\n"
         (alive,) = by_kind(catalog.caches(remove_dead=True))["draft"]

@@ -26,7 +26,7 @@ from spiral_stream.planner.selection import find as surviving
 from spiral_stream.planner.selection.find import Workplace, find_rows
 from spiral_stream.planner.selection.whole import choose
 from spiral_stream.relational.join import FanOutError
-from tests.fixtures import verbs
+from tests.fixtures import verbs, warm
 from tests.fixtures.examples import few
 from tests.fixtures.shards import parts
 
@@ -216,7 +216,7 @@ print("done", int(rows.ordinals(np.arange(rows.total, dtype=np.uint64)).sum()), 
 
 def builder(of: Catalog, root: Path, pause_s: float) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", BUILDER, str(of.root), str(root), str(pause_s)]
-    made = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    made = warm.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert made.stdout is not None
     assert made.stdout.readline() == "ready\n"
     return made

@@ -21,6 +21,7 @@ from spiral_stream.runtime.forming import counting
 from spiral_stream.runtime.forming.chapter import Chapter
 from spiral_stream.runtime.forming.counting import _name
 from spiral_stream.runtime.run.count import count_epoch
+from tests.fixtures import warm
 from tests.fixtures.examples import few
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 
@@ -260,7 +261,7 @@ with stream(sp.connect(sys.argv[1]), "packed", mix=True) as one:
 
 def started(folder: Path, pause_s: float) -> "subprocess.Popen[str]":
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[4]), *sys.path])}
-    return subprocess.Popen(
+    return warm.Popen(
         [sys.executable, "-c", PROGRAM, str(folder / "catalog"), str(pause_s)],
         stdout=subprocess.PIPE,
         text=True,

@@ -23,7 +23,7 @@ from spiral_stream.sources.writing import destinations as targets
 from spiral_stream.sources.writing import parts
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import options_of, use_storage
-from tests.fixtures import stores
+from tests.fixtures import stores, warm
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.utf8())])
 Move = Callable[[str], Path]
@@ -298,7 +298,7 @@ def test_machines_write_at_the_same_time(uri: str, s3_endpoint: str, to: Move) -
     for machine, first in (("one", 100), ("two", 200)):
         to(machine)
         command = [sys.executable, "-c", TOGETHER, uri, s3_endpoint, str(first)]
-        children.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        children.append(warm.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
     assert [child.stdout.readline() for child in children if child.stdout] == ["ready\n"] * 2
     for child in children:
         assert child.stdin is not None
@@ -340,7 +340,7 @@ def test_a_killed_writer_leaves_whole_parts_and_the_next_one_sweeps(
     folder, draw, done = to("one"), random.Random(moment), -1
     for _ in range(1 if moment == 1 else 3):
         command = [sys.executable, "-c", WRITES, uri, s3_endpoint, str(done + 1)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        with warm.Popen(command, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
             said = [int(child.stdout.readline())]
             time.sleep(draw.random() * 0.4)

@@ -27,6 +27,7 @@ from spiral_stream.errors import SourceError
 from spiral_stream.semantic import JPEG_REF, with_semantic
 from spiral_stream.sources.writing import destinations as targets
 from spiral_stream.sources.writing import parts, writer
+from tests.fixtures import warm
 from tests.fixtures.examples import few
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.utf8()), ("data", pa.large_binary()), ("few", pa.list_(pa.int16()))])
@@ -330,7 +331,7 @@ for _ in range(200):
 def test_writers_that_end_do_not_disturb_writers_that_begin(tmp_path: Path) -> None:
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", BEGINS, str(tmp_path / "t.lance")]
-    children = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(3)]
+    children = [warm.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(3)]
     try:
         for child in children:
             assert child.stdout is not None
