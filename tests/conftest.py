@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 # Derandomized: a run on CI and a run on a laptop see the same examples. Nothing is held against a clock: both cores may
 # be busy, and on a machine with other work an example is drawn for seconds.
 settings.register_profile(
-    "default", derandomize=True, deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
+    "default", derandomize=True, deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
     "thorough",

@@ -15,6 +15,7 @@ SCRIPT = ROOT / ".ci" / "anywhere"
 NAMES: list[str] = json.loads(
     subprocess.run([sys.executable, SCRIPT, "--list"], stdout=subprocess.PIPE, check=True).stdout
 )
+EACH_PUSH = ("umask-077", "few-files", "one-core")
 SEEN = """
 import os, resource, signal
 
@@ -35,7 +36,9 @@ SEES = {
 }
 
 
-@pytest.mark.parametrize("name", SEES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=() if each in EACH_PUSH else pytest.mark.slow) for each in SEES]
+)
 def test_a_condition_is_what_it_says(name: str, tmp_path: Path) -> None:
     (tmp_path / "test_seen.py").write_text(SEEN.replace("SEES", SEES[name].replace("SID", str(os.getsid(0)))))
     (tmp_path / "conftest.py").write_text(

@@ -35,7 +35,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield made
 
 
-@pytest.mark.slow
 def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: Place) -> None:
     run_id = "11111111-2222-3333-4444-555555555555"
     ledger = place.root / "data" / "checkpoints" / run_id / "images_cnn" / "ledger.jsonl"

@@ -84,6 +84,7 @@ def check_images(place: Path, output: str, checks: str, stream: str = plans.TRAI
     assert result["accuracy"] > 2 * result["chance"]
 
 
+@pytest.mark.slow  # tests/assets/test_training.py kills a training by default
 def test_the_demo_survives_a_kill_and_proves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "data" / "caches"))
     output = demo(tmp_path, "--only", "images", "--epochs", str(EPOCHS), "--count", str(COUNT))

@@ -1,3 +1,4 @@
+import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -6,6 +7,10 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.storage.profiles import use_storage
 from tests.fixtures import stores, streams
+
+# What workers of a DataLoader import, once: a spawned one takes 2 to 3 CPU s for it. That such a worker starts is shown by
+# the tests that spawn; a forked server's is sent the same.
+multiprocessing.set_forkserver_preload(["pytest", "lance", "torch.utils.data", "spiral_stream.adapters.torch"])
 
 
 @pytest.fixture(scope="session")

@@ -94,7 +94,7 @@ def test_batches_replay_resume_and_do_not_depend_on_ranks(catalog: sp.Catalog) -
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:lance is not fork-safe", "ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("context", ["spawn", "fork"])
+@pytest.mark.parametrize("context", ["forkserver", "fork"])
 def test_workers_change_no_bit(catalog: sp.Catalog, context: str) -> None:
     with plan(catalog).to_torch() as stream:
         alone = list(stream)

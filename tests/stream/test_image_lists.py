@@ -162,7 +162,7 @@ def test_batches_replay_resume_and_do_not_depend_on_ranks(catalog: sp.Catalog) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", ["spawn", "fork"])
+@pytest.mark.parametrize("context", ["forkserver", "fork"])
 @pytest.mark.filterwarnings("ignore:lance is not fork-safe", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_workers_change_nothing(catalog: sp.Catalog, context: str) -> None:
     sampled = catalog.table("lists").sample(order=sp.GlobalShuffle(seed=3)).collate(batch_size=4, fields=fields())

@@ -452,7 +452,7 @@ def _read(folder: str, rank: int) -> None:
 
 def test_ranks_write_one_quarantine_at_the_same_time(own: sp.Catalog) -> None:
     own.register("bad", sp.Arrow(image_table(BAD_IMAGES)), semantic={"image_ref": "image/jpeg-ref"})
-    start = multiprocessing.get_context("spawn")
+    start = multiprocessing.get_context("forkserver")
     ranks = [start.Process(target=_read, args=(str(own.root), rank)) for rank in range(2)]
     for rank in ranks:
         rank.start()

@@ -151,12 +151,12 @@ def numbers(folder: Path, **collate: Any) -> sp.Relation:
 def test_workers_follow(tmp_path: Path) -> None:
     with numbers(tmp_path).to_torch() as stream:
         wanted = [stream.batch(number, epoch=3)["n"] for number in range(5, 12)]
-        loader: Any = StreamLoader(stream, num_workers=2, multiprocessing_context="spawn")
+        loader: Any = StreamLoader(stream, num_workers=2, multiprocessing_context="forkserver")
         loader.seek(epoch=3, batch=5)
         assert [batch["n"] for batch in loader] == wanted
         stream.seek(step=3 * 12 + 5)
         assert [
-            batch["n"] for batch in DataLoader(stream, None, num_workers=2, multiprocessing_context="spawn")
+            batch["n"] for batch in DataLoader(stream, None, num_workers=2, multiprocessing_context="forkserver")
         ] == wanted
         loader.close()
 

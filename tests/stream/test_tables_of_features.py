@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as spiral
 from spiral_stream import col
 from tests.fixtures import warm
+from tests.fixtures.examples import few
 
 ROWS = 12
 SHUFFLE = spiral.GlobalShuffle(seed=3)
@@ -98,7 +99,7 @@ KINDS = [pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32()
 KINDS += [pa.float16(), pa.float32(), pa.float64(), pa.string(), pa.large_string(), pa.bool_()]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@few(40, 400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(have=st.sampled_from([kind for kind in KINDS[:-3] if kind != pa.float16()]), want=st.sampled_from(KINDS))
 def test_a_cast_is_done_or_the_refusal_names_sql_that_does_it(
     have: pa.DataType, want: pa.DataType, tmp_path: Path

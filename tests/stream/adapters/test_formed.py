@@ -232,7 +232,7 @@ def test_a_worker_refuses_another_plans_place(texts: sp.Catalog, monkeypatch: py
 
 @pytest.mark.slow  # worker processes
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 under torch 2.14
-@pytest.mark.parametrize(("workers", "how"), [(0, None), (2, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(("workers", "how"), [(0, None), (2, "fork"), (2, "forkserver")])
 def test_a_stateful_data_loader_resumes(texts: sp.Catalog, workers: int, how: str | None) -> None:
     loader = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
     options = {"num_workers": workers, "multiprocessing_context": how} if workers else {}

@@ -40,7 +40,7 @@ def alike(some: list[Any], others: list[Any]) -> bool:
     )
 
 
-def loader(stream: Any, workers: int, how: str = "spawn", **options: Any) -> Any:
+def loader(stream: Any, workers: int, how: str = "forkserver", **options: Any) -> Any:
     if workers:
         options |= {"multiprocessing_context": how, "timeout": 300}
     return DataLoader(stream, batch_size=None, num_workers=workers, **options)
@@ -130,13 +130,13 @@ def test_persistent_workers_follow_the_main_process(catalog: sp.Catalog) -> None
 
 
 @pytest.mark.filterwarnings("always::spiral_stream.SpiralWarning")
-@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("persistent", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_pass_of_workers_that_nobody_asked_for_twice_says_so(
     catalog: sp.Catalog, persistent: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     said = "the workers of a DataLoader read epoch {} from batch 0 once more"
     with torch_maker(catalog)() as stream:
-        batches = loader(stream, 2, persistent_workers=persistent)
+        batches = loader(stream, 2, "spawn", persistent_workers=persistent)  # whose errors are not pytest's
         for epoch in (0, 1):
             stream.set_epoch(epoch)
             list(batches)
@@ -226,9 +226,9 @@ def test_a_loader_loads_its_own_state_with_any_number_of_workers(catalog: sp.Cat
 @pytest.mark.filterwarnings("always::spiral_stream.SpiralWarning")
 def test_passes_that_are_meant_to_repeat_say_nothing(catalog: sp.Catalog, capfd: pytest.CaptureFixture[str]) -> None:
     with torch_maker(catalog)() as stream, stream.eval() as validation:
-        batches = loader(validation, 1)
+        batches = loader(validation, 1, "fork")  # where a warning is an error
         first, second = list(batches), list(batches)
-        followed = StreamLoader(stream, 1, multiprocessing_context="spawn")
+        followed = StreamLoader(stream, 1, multiprocessing_context="fork")
         for _ in range(2):
             next(iter(followed))
             followed.close()

@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -12,7 +13,6 @@ import pytest
 
 from spiral_stream.display import progress
 from spiral_stream.display.progress import working
-from tests.fixtures import warm
 from tests.fixtures.long_works import WORKS
 from tests.fixtures.streams import our_threads
 
@@ -36,7 +36,7 @@ def seen(command: list[str], environment: dict[str, str]) -> str:
 
     reading = threading.Thread(target=read)
     reading.start()
-    done = warm.run(
+    done = subprocess.run(
         command, cwd=ROOT, stdout=theirs, stderr=theirs, stdin=theirs, check=False, env=environment, timeout=300
     )
     os.close(theirs)
@@ -67,8 +67,9 @@ def test_every_long_work_says_on_a_terminal_what_it_does(tmp_path: Path) -> None
     assert progress.SHOWN_AFTER_S <= 2  # the process waits less, so that the test takes less
 
 
+@pytest.mark.slow  # a pipe gets no line of one work
 def test_no_long_work_says_anything_in_a_pipe(tmp_path: Path) -> None:
-    done = warm.run(
+    done = subprocess.run(
         long_works(tmp_path), cwd=ROOT, capture_output=True, text=True, check=True, env=environment(), timeout=300
     )
 
@@ -97,7 +98,7 @@ with working("reading 2,000 footers", "files", 2_000) as told:
     ],
 )
 def test_a_pipe_gets_the_line_if_it_asks(more: dict[str, str], shown: bool) -> None:
-    done = warm.run(
+    done = subprocess.run(
         [sys.executable, "-c", SHORT], capture_output=True, text=True, check=True, env=environment(**more), timeout=60
     )
 
@@ -192,7 +193,7 @@ print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_a_forked_process_leaves_the_work_of_its_parent_and_waits_for_nobody() -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORKS]
-    done = warm.run(
+    done = subprocess.run(
         command, capture_output=True, text=True, check=True, env=environment(TTY_COMPATIBLE="1"), timeout=60
     )
     assert done.stdout == "status 7\n"

@@ -14,11 +14,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from spiral_stream.errors import PlanError
 from spiral_stream.plan.functions.code import blind_spots, code_fingerprint
+from tests.fixtures.examples import few
 
 HEAD = """
 import abc
@@ -437,7 +438,7 @@ drawn_features = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@few(200, 1_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(features=drawn_features, data=st.data())
 def test_an_edit_that_changes_a_value_moves_the_fingerprint_or_is_refused(
     shelf: Path, tmp_path_factory: pytest.TempPathFactory, features: list[Any], data: st.DataObject

@@ -1,7 +1,6 @@
 """What a run leaves open: the plan's integers, explicit bindings, the process group, the environment, 0 of 1."""
 
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from spiral_stream import DataParallel, GlobalShuffle, RuntimeParam, Sequential
 from spiral_stream.errors import BindError
 from spiral_stream.plan.nodes import Sample, Scan
 from spiral_stream.planner.binding.bindings import Bindings, Bound, settle
+from tests.fixtures import warm
 
 ROOT = Path(spiral_stream.__file__).parents[1]
 SCAN = Scan("t", pa.schema([("id", pa.utf8())]), ("id",))
@@ -134,7 +134,7 @@ if other:
 def test_the_process_group_fills_in_before_the_environment(tmp_path: Path) -> None:
     world = 2
     env = {**os.environ, "PYTHONPATH": str(ROOT), "RANK": "6", "WORLD_SIZE": "7", "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(
+    run = warm.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "store"), str(world)],
         env=env,
         capture_output=True,

@@ -93,7 +93,7 @@ def test_batches_do_not_depend_on_workers(scenes: sp.Catalog, name: str) -> None
     plan = rows.collate(batch_size=8, fields=PLANS[name])
     expected = collected(scenes, PLANS[name])
     with plan.to_torch() as read:
-        loader = DataLoader(read, batch_size=None, num_workers=2, multiprocessing_context="spawn", timeout=300)
+        loader = DataLoader(read, batch_size=None, num_workers=2, multiprocessing_context="forkserver", timeout=300)
         for batch, other in zip(loader, expected, strict=True):
             for key, value in other.items():
                 given = batch[key].numpy() if isinstance(batch[key], torch.Tensor) else batch[key]
