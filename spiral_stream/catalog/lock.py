@@ -4,18 +4,17 @@ The kernel releases the lock when its holder dies, so nothing is left behind but
 file. The holder's name in it is for people: whoever waits too long reads it out.
 """
 
-import fcntl
 import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from spiral_stream.errors import CatalogError, cut
-from spiral_stream.integrity.locks import Waiting
+from spiral_stream.integrity.locks import turn
 
 DEADLINE_S: Final = 60.0  # writers hold it for some milliseconds; copying rows from memory takes seconds
 
@@ -36,41 +35,24 @@ def locked(path: Path, what: str, deadline_s: float | None = None) -> Iterator[N
         OSError: the file cannot be written.
     """
     deadline_s = DEADLINE_S if deadline_s is None else deadline_s
-    with path.open("a+") as file:
-        _wait(file.fileno(), path, what, deadline_s)
-        try:
-            file.seek(0)
-            file.truncate()
-            file.write(
-                f"process {os.getpid()} on {socket.gethostname()} ({_program()}) since {datetime.now(UTC):%FT%TZ}"
-            )
-            file.flush()
-            yield
-        finally:
-            with suppress(OSError):
-                fcntl.flock(file.fileno(), fcntl.LOCK_UN)  # a forked child may hold a copy of the descriptor
 
+    def late(_: str) -> CatalogError:
+        holder = cut(path.read_text(errors="replace")) or "another process"
+        return CatalogError(
+            f"{what}: locked for {deadline_s:g} s by {holder}. Wait for it and try again, "
+            f"or end that process if it hangs (the lock goes with it; file {path})"
+        )
 
-def _wait(handle: int, path: Path, what: str, deadline_s: float) -> None:
-    waiting = Waiting(path, deadline_s)
-    while True:
+    with ExitStack() as stack, path.open("a+") as file:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            try:
-                if waiting.after(error):
-                    continue
-            except TimeoutError:
-                holder = cut(path.read_text(errors="replace")) or "another process"
-                msg = (
-                    f"{what}: locked for {deadline_s:g} s by {holder}. Wait for it and try again, "
-                    f"or end that process if it hangs (the lock goes with it; file {path})"
-                )
-                raise CatalogError(msg) from error
-            except OSError as refused:
-                msg = f"{what}: {path}: {refused.strerror}"
-                raise CatalogError(msg) from error
-        return
+            stack.enter_context(turn(path, deadline_s, late=late))
+        except OSError as refused:
+            msg = f"{what}: {path}: {refused.strerror}"
+            raise CatalogError(msg) from refused
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()} ({_program()}) since {datetime.now(UTC):%FT%TZ}")
+        file.flush()
+        yield
 
 
 def _program() -> str:

@@ -15,16 +15,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, final
+from typing import Final, Literal, final
 
 import xxhash
 
 from spiral_stream.errors import CacheError
-from spiral_stream.integrity.locks import DEADLINE_S, lock_bytes
+from spiral_stream.integrity.locks import DEADLINE_S, lock_bytes, wait_for
 
 FILE: Final = "readers"
 _OFFSETS: Final = 1 << 48
-_PAUSE_S: Final = 0.01
 _USED_EVERY_S: Final = 3600.0  # how exactly the last use is known
 
 
@@ -156,14 +155,11 @@ def _set(handle: int, offset: int, kind: int) -> None:
 
 
 def _wait(handle: int, offset: int, file: Path, deadline_s: float) -> None:
-    until = time.monotonic() + deadline_s
-    while True:
+    def take() -> Literal[True] | None:
         try:
             _set(handle, offset, fcntl.F_RDLCK)
-        except (BlockingIOError, PermissionError) as error:
-            if time.monotonic() > until:
-                msg = f"{file} is locked by a process that removes files, for {deadline_s:g} s. End it (`fuser {file}`)"
-                raise CacheError(msg) from error
-            time.sleep(_PAUSE_S)
-        else:
-            return
+        except PermissionError:  # so some systems say that others hold it
+            return None
+        return True
+
+    wait_for(take, file, deadline_s, "a process that removes files", CacheError)

@@ -8,7 +8,6 @@ place of its piece, the number of items of each array, and the summary: about 60
 import binascii
 import json
 import os
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from spiral_stream.derived.part import DATA, SUMS, Written, digest_of
 from spiral_stream.derived.share.share import forget, noted, share_of
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity import seal
-from spiral_stream.integrity.locks import NO_LOCKS, Held, lock
+from spiral_stream.integrity.locks import turn
 from spiral_stream.integrity.publish import publish_file, sweep_drafts
 
 FILE: Final = "roster.sealed.arrow"
@@ -32,7 +31,6 @@ _PARTS: Final = b"spiral:parts"
 _SLOTS: Final = b"spiral:slots"
 _LOCK: Final = "commits"
 _DEADLINE_S: Final = 60.0
-_PAUSE_S: Final = 0.01
 
 Keys = NDArray[np.uint64]  # [S, 2]: the 128-bit content keys of shards
 
@@ -322,23 +320,10 @@ class RosterFile:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        held: Held | None = None
-        file, until = self.folder / _LOCK, time.monotonic() + _DEADLINE_S
-        try:
-            file.touch()
-            while (held := lock(file, alone=True)) is None:
-                if time.monotonic() > until:
-                    msg = f"{file} is locked for {_DEADLINE_S:g} s by a process that commits; end it (`fuser {file}`)"
-                    raise CacheError(msg)
-                time.sleep(_PAUSE_S)
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-        try:
+        file = self.folder / _LOCK
+        file.touch()
+        with turn(file, _DEADLINE_S, "a process that commits", CacheError):
             yield
-        finally:
-            if held is not None:
-                held.release()
 
 
 def _columns(columns: list[NDArray[Any]], rows: int, kind: type) -> NDArray[Any]:

@@ -15,51 +15,96 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, final
+from typing import Final, Literal, TypeVar, final
 
 from spiral_stream.errors import CacheError, warn
 
 DEADLINE_S: Final = 120.0  # those who are alone remove files, and nothing else
 TELL_AFTER_S: Final = 10.0  # of waiting for a lock, then a warning says for which
-_PAUSE_S: Final = 0.01
+_PAUSES_S: Final = 0.002, 0.02  # of who waits: first, and most
 FLOCK: Final = struct.Struct("hhqqi4x")  # of Linux on 64 bits: type, whence, start, length, pid
 NO_LOCKS: Final = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
 _OTHERS_HOLD_IT: Final = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EINTR}
 
+T = TypeVar("T")
 
-@final
-class Waiting:
-    """A wait for a lock: it ends by a deadline, and says after a while that it goes on.
+
+def _timeout(said: str) -> Exception:
+    return TimeoutError(errno.EWOULDBLOCK, said)
+
+
+def wait_for(
+    take: Callable[[], T | None],
+    path: Path,
+    deadline_s: float,
+    who: str = "another process",
+    late: Callable[[str], Exception] = _timeout,
+    *,
+    quiet: bool = False,
+) -> T:
+    """Return what is taken as soon as others do not hold it.
 
     Args:
-        path: of the lock.
+        take: takes it without waiting; None, or the kernel's error, says that others hold it.
+        path: of the lock, for messages; a warning says after `TELL_AFTER_S` that the wait goes on.
         deadline_s: of the wait.
+        who: holds it, for messages.
+        late: the error of a passed deadline, of its message.
+        quiet: whether who waits is told elsewhere.
+
+    Raises:
+        TimeoutError: the deadline has passed; or what ``late`` makes.
+        OSError: the file system has no locks (`NO_LOCKS`), or refuses this one: names the lock.
     """
+    begun, pause, told = time.monotonic(), _PAUSES_S[0], quiet
+    while True:
+        try:
+            found = take()
+        except OSError as error:
+            if error.errno not in _OTHERS_HOLD_IT:
+                if error.errno in NO_LOCKS or error.filename is not None:  # it cannot be opened
+                    raise
+                why = f"the file system refuses a lock: {error.strerror or error}. Allow locks there, or use another folder"
+                raise OSError(error.errno, why, str(path)) from error
+        else:
+            if found is not None:
+                return found
+        waited = time.monotonic() - begun
+        if waited > deadline_s:
+            said = f"{path} is locked by {who}, for {deadline_s:g} s. End it (`fuser {path}`)"
+            raise late(said)
+        if waited > TELL_AFTER_S and not told:
+            told = True
+            said = f"{path} is locked by {who}, for {waited:.0f} s; waiting up to {deadline_s:g} s"
+            warn(f"{said}. `fuser {path}` names it")
+        time.sleep(pause * (0.5 + random.random()))  # noqa: S311  so that those who wait do not ask in step
+        pause = min(2 * pause, _PAUSES_S[1])
 
-    def __init__(self, path: Path, deadline_s: float) -> None:
-        self._path, self._begun, self._deadline_s, self._warned = path, time.monotonic(), deadline_s, False
 
-    def after(self, error: OSError) -> bool:
-        """Wait a moment after a lock was not given; False where the file system has no locks.
+@contextmanager
+def turn(
+    path: Path,
+    deadline_s: float,
+    who: str = "another process",
+    late: Callable[[str], Exception] = _timeout,
+) -> Iterator[None]:
+    """One process at a time, as `wait_for` has it, by a file or folder that is there; all at once without locks.
 
-        Raises:
-            TimeoutError: the deadline has passed.
-            OSError: the lock was refused for another reason than that others hold it; names the lock.
-        """
-        if error.errno in NO_LOCKS:
-            return False
-        if error.errno not in _OTHERS_HOLD_IT:
-            why = f"the file system refuses a lock: {error.strerror or error}. Allow locks there, or use another folder"
-            raise OSError(error.errno, why, str(self._path)) from error
-        waited = time.monotonic() - self._begun
-        if waited > self._deadline_s:
-            raise TimeoutError(error.errno, f"locked by others for {self._deadline_s:g} s", str(self._path)) from error
-        if waited > TELL_AFTER_S and not self._warned:
-            self._warned = True
-            said = f"{self._path} is locked by another process for {waited:.0f} s; waiting up to {self._deadline_s:g} s"
-            warn(f"{said}. `fuser {self._path}` names it")
-        time.sleep(_PAUSE_S * (0.5 + random.random()))  # noqa: S311  so that those who wait do not ask in step
-        return True
+    Raises:
+        TimeoutError: the deadline has passed; or what ``late`` makes.
+        OSError: it cannot be opened, or the file system refuses the lock.
+    """
+    held: Held | None = None
+    try:
+        held = wait_for(lambda: lock(path, alone=True), path, deadline_s, who, late)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+    try:
+        yield
+    finally:
+        if held is not None:
+            held.release()
 
 
 def lock_bytes(handle: int, kind: int, first: int, count: int) -> None:
@@ -123,20 +168,30 @@ class Held:
             self.release()
 
 
+def lock_file(handle: int, *, alone: bool) -> Literal[True] | None:
+    """Lock an open file or folder without waiting; None if others hold it.
+
+    Raises:
+        OSError: the file system has no locks, or refuses this one.
+    """
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    return True
+
+
 def lock(path: Path, *, alone: bool) -> Held | None:
     """Lock a file or folder that is there, without waiting; None if others hold it.
 
     Raises:
         OSError: it cannot be opened, or the file system has no locks.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    held = Held(handle)
-    try:
-        fcntl.flock(handle, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        held.release()
-        return None
-    return held
+    held = Held(handle := os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    if lock_file(handle, alone=alone):
+        return held
+    held.release()
+    return None
 
 
 def enter(folder: Path) -> Held:
@@ -147,7 +202,15 @@ def enter(folder: Path) -> Held:
     Raises:
         OSError: it cannot be made or opened.
     """
-    waiting, busy = Waiting(folder, DEADLINE_S), BlockingIOError(errno.EWOULDBLOCK, "others hold it")
+    try:
+        return wait_for(lambda: _entered(folder), folder, DEADLINE_S)
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            return Held(-1)
+        raise
+
+
+def _entered(folder: Path) -> Held | None:
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -159,13 +222,7 @@ def enter(folder: Path) -> Held:
                 if not stat.S_ISDIR(folder.stat().st_mode):  # one look: between two it may be made or removed
                     raise
             continue
-        except OSError as error:
-            if error.errno in NO_LOCKS:
-                return Held(-1)
-            raise
-        if held is not None and held.is_at(folder):
-            return held
-        waiting.after(busy)
+        return held if held is not None and held.is_at(folder) else None
 
 
 def leave(folder: Path, remove: Callable[[Path], object]) -> None:
@@ -192,24 +249,22 @@ def share(file: Path, deadline_s: float = DEADLINE_S) -> Held | None:
         if error.errno in {errno.EMFILE, errno.ENFILE}:
             raise
         return None
-    held, waiting = Held(handle), Waiting(file, deadline_s)
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            try:
-                if waiting.after(error):
-                    continue
-            except TimeoutError:
-                msg = f"cache: {file} is locked by a process that removes files, for {deadline_s:g} s. End it (`fuser {file}`)"
-                raise CacheError(msg) from error
-            except OSError as refused:
-                msg = f"cache: {file}: {refused.strerror}"
-                raise CacheError(msg) from error
-            held.release()
+    held = Held(handle)
+    try:
+        wait_for(
+            lambda: lock_file(handle, alone=False),
+            file,
+            deadline_s,
+            "a process that removes files",
+            lambda said: CacheError(f"cache: {said}"),
+        )
+    except OSError as error:
+        held.release()
+        if error.errno in NO_LOCKS:
             return None
-        else:
-            return held
+        msg = f"cache: {file}: {error.strerror}"
+        raise CacheError(msg) from error
+    return held
 
 
 @contextmanager

@@ -9,7 +9,6 @@ damaged is set aside under one name, replacing what was set aside before, and bu
 import os
 import re
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,14 +18,13 @@ from typing import Final, TypeVar
 from spiral_stream.errors import DamageError, warn
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.integrity.faults import failed
-from spiral_stream.integrity.locks import NO_LOCKS, Held, lock
+from spiral_stream.integrity.locks import NO_LOCKS, Held, lock, wait_for
 from spiral_stream.integrity.seal import MENDED, seal
 
 ASIDE: Final = ".damaged-"
 _DRAFT: Final = re.compile(r"\..+\.[0-9a-f]{32}")
 _ELSEWHERE: Final = "Give a catalog folder that can be written, or set $SPIRAL_CACHE"
 DEADLINE_S: Final = 60.0  # for the turn of another process
-_PAUSE_S: Final = 0.02
 Made = TypeVar("Made")
 
 
@@ -197,10 +195,9 @@ def _still(opened: Callable[[], Made]) -> Made | None:
 @contextmanager
 def _turn(folder: Path) -> Iterator[None]:
     """One process at a time; each takes as long as verifying and one rename do."""
-    until, held = time.monotonic() + DEADLINE_S, None
-    with suppress(OSError):  # no locks here
-        while (held := lock(folder, alone=True)) is None and time.monotonic() < until:
-            time.sleep(_PAUSE_S)
+    held: Held | None = None
+    with suppress(OSError):  # no locks here, or none in time
+        held = wait_for(lambda: lock(folder, alone=True), folder, DEADLINE_S)
     try:
         yield
     finally:

@@ -4,16 +4,15 @@ A file is read by ``pread``: 3 us, where the client of object stores takes 70. A
 on the folder, which is held for as long as one small file takes to write.
 """
 
-import fcntl
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import final
 
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.integrity.locks import DEADLINE_S, Waiting, unlock
+from spiral_stream.integrity.locks import DEADLINE_S, turn
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.store import Buffer, Facts, Get, Got, Store
@@ -57,7 +56,7 @@ class Files(Store):
         path = Path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with _alone(path.parent):
+            with turn(path.parent, DEADLINE_S):
                 there = _facts(path.stat()) if path.exists() else None
                 if (absent and there is not None) or (unchanged is not None and there != unchanged):
                     return None
@@ -153,19 +152,3 @@ def exactly(handle: int, count: int, offset: int) -> bytes:
         parts.append(part)
         got += len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    handle, waiting = os.open(folder, os.O_RDONLY | os.O_CLOEXEC), Waiting(folder, DEADLINE_S)
-    try:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if waiting.after(error):
-                    continue
-            break
-        yield
-    finally:
-        unlock(handle, os.getpid())

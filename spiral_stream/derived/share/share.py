@@ -7,7 +7,6 @@ is killed leaves objects without a record, which nobody reads.
 """
 
 import os
-import random
 import threading
 import time
 import uuid
@@ -23,6 +22,7 @@ import xxhash
 from spiral_stream.derived.share.leases import Claims
 from spiral_stream.errors import CacheError, DamageError, SourceError, anew, cut, warn
 from spiral_stream.integrity import seal
+from spiral_stream.integrity.locks import wait_for
 from spiral_stream.integrity.publish import new_draft, sweep_drafts, write_file
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.node_cache.cache import working_root
@@ -40,7 +40,6 @@ _RANGES: Final = 4  # at a time
 _ASK_EVERY_S: Final = 2.0  # how often one folder of the store is listed, unless there is a reason
 _ASK_SHARE: Final = 20  # ... and of the time, listing takes one part in so many at most
 _WAIT_S: Final = 600.0  # for another process of this machine that fetches the same; then it is fetched twice
-_PAUSE_S: Final = 0.02
 _TRIES: Final = 2  # before a file that comes damaged is named
 
 
@@ -213,11 +212,11 @@ class Share:
         """One process or thread of this machine at a time, per path."""
         folder = self.root / _FETCHING
         folder.mkdir(parents=True, exist_ok=True)
-        claims, until = Claims(folder), time.monotonic() + _WAIT_S
+        claims = Claims(folder)
         key = xxhash.xxh3_64_intdigest(str(path).encode())
         try:
-            while not claims.take(key) and time.monotonic() < until:
-                time.sleep(_PAUSE_S * (1 + random.random()))  # noqa: S311  no secret
+            with suppress(TimeoutError):
+                wait_for(lambda: claims.take(key) or None, folder, _WAIT_S, quiet=True)
             yield
         finally:
             claims.close()

@@ -28,7 +28,7 @@ from spiral_stream.derived.share.store_leases import leases_of
 from spiral_stream.derived.work.executors import Builders
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity.faults import failed
-from spiral_stream.integrity.locks import Held, lock
+from spiral_stream.integrity.locks import Held, lock, wait_for
 
 LEASES: Final = 2048  # of shards that are made and not entered yet: the kernel keeps a list of them
 WAIT_S: Final = 600.0  # for a builder that holds a lease and enters nothing; then its work is done here too
@@ -276,13 +276,10 @@ def one_at_a_time(file: Path, done: Callable[[], bool]) -> Iterator[None]:
         done: whether another process has made it meanwhile, so that nobody needs to wait any longer.
     """
     held: Held | None = None
-    until, pause = time.monotonic() + WAIT_S, _PAUSES_S[0]
-    with suppress(OSError):  # no locks here: everybody makes it, and one outcome stays
+    with suppress(OSError):  # no locks here, or none in time: everybody makes it, and one outcome stays
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
-        while not done() and (held := lock(file, alone=True)) is None and time.monotonic() < until:
-            time.sleep(pause)
-            pause = min(2 * pause, _PAUSES_S[1])
+        held = wait_for(lambda: Held(-1) if done() else lock(file, alone=True), file, WAIT_S, quiet=True)
     try:
         yield
     finally:

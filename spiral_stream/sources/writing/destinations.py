@@ -20,7 +20,7 @@ import pyarrow as pa
 import xxhash
 
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.integrity.locks import lock
+from spiral_stream.integrity.locks import lock, wait_for
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.sources.files.paths import absolute, is_remote, local_folder
 from spiral_stream.sources.lance.fragments import (
@@ -303,12 +303,9 @@ def _as_published(dataset: Appendable, shard: PartShard) -> str:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """One process at a time publishes in a folder."""
-    until, held = time.monotonic() + _DEADLINE_S, None
-    while (held := lock(folder, alone=True)) is None:
-        if time.monotonic() > until:
-            msg = f"{folder}: another process has been publishing for {_DEADLINE_S:g} s. End it (`fuser {folder}`)"
-            raise SourceError(msg)
-        time.sleep(_PAUSE_S)
+    held = wait_for(
+        lambda: lock(folder, alone=True), folder, _DEADLINE_S, "a process that publishes there", SourceError, quiet=True
+    )
     try:
         yield
     finally:

@@ -14,7 +14,6 @@ for, so EXPLAIN can compute it.
 """
 
 import errno
-import fcntl
 import os
 import struct
 import time
@@ -27,7 +26,7 @@ from typing import Final, final
 import xxhash
 
 from spiral_stream.errors import CacheError
-from spiral_stream.integrity.locks import unlock
+from spiral_stream.integrity.locks import lock_file, unlock, wait_for
 from spiral_stream.storage.node_cache.file import DATA, SUMS, NodeKey, Sums, described
 
 FULL: Final = 3 / 4  # of the limit: making room frees a 32nd, or one large file
@@ -55,7 +54,6 @@ def owed(uri: str, debt: int, requested_bytes: int, size: int) -> tuple[int, boo
 
 SLACK: Final = 32  # a 32nd of the limit is made free at a time: counting files costs about 5 us for each
 DEADLINE_S: Final = 60.0  # for the turn of another process
-_PAUSE_S: Final = 0.002
 _PAGE: Final = 4096
 _USED: Final = struct.Struct("<Q")
 _SLOTS: Final = 1 << 20  # files that are remembered as removed, each with 40 bits of its name, `_KEPT`, and its debt
@@ -222,17 +220,7 @@ class Room:
         """One process at a time."""
         handle = os.open(self.root / "room", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            until = time.monotonic() + DEADLINE_S
-            while True:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        where = self.root / "room"
-                        msg = f"{where} is locked by another process for {DEADLINE_S:g} s. End it (`fuser {where}`)"
-                        raise CacheError(msg) from None
-                    time.sleep(_PAUSE_S)
+            wait_for(lambda: lock_file(handle, alone=True), self.root / "room", DEADLINE_S, late=CacheError)
             yield handle
         finally:
             unlock(handle, os.getpid())
@@ -299,12 +287,10 @@ class Room:
 def _alone(path: Path) -> int | None:
     """Take a file for oneself, until `unlock`; None if others hold it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    return handle
+    if lock_file(handle, alone=True):
+        return handle
+    os.close(handle)
+    return None
 
 
 def _allocated(handle: int) -> int:

@@ -12,13 +12,11 @@ Blocks are verified when they are read. What a process has verified it trusts un
 its sums carry the moment of their birth. A block that differs from its sum is taken out and fetched again, once per process.
 """
 
-import fcntl
 import json
 import os
 import re
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import CacheError, DamageError, cut
 from spiral_stream.integrity.faults import failed
-from spiral_stream.integrity.locks import unlock
+from spiral_stream.integrity.locks import lock_file, unlock, wait_for
 
 BLOCK: Final = 1 << 16  # bytes
 PART: Final = 1 << 23  # bytes that one request asks for at most
@@ -42,7 +40,6 @@ SUMS: Final = ".sums"
 _MAGIC: Final = b"\x93NODE\r\n\x01"
 _HEAD: Final = struct.Struct("<8sQQQ")  # mark, size of the data, birth, 0
 _FIRST: Final = 1024  # where the sums begin
-_PAUSE_S: Final = 0.002
 _SECRETS: Final = re.compile(r"(?<=//)[^/@\s]*@|\?[^\s'\")]*")  # a user with a password; a signed query
 
 
@@ -98,7 +95,17 @@ def opened_data(path: Path, size: int, deadline_s: float) -> int:
         CacheError: somebody is alone with it for longer than the deadline.
         OSError: it cannot be made.
     """
-    until = time.monotonic() + deadline_s
+    handle = wait_for(lambda: _shared(path), path, deadline_s, "a process that removes files", CacheError)
+    try:
+        if os.fstat(handle).st_size != size:
+            os.ftruncate(handle, size)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _shared(path: Path) -> int | None:
     while True:
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -106,22 +113,15 @@ def opened_data(path: Path, size: int, deadline_s: float) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             continue
         try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            facts = os.fstat(handle)
-            if facts.st_nlink:
-                if facts.st_size != size:
-                    os.ftruncate(handle, size)
+            is_ours = lock_file(handle, alone=False)
+            if is_ours and os.fstat(handle).st_nlink:
                 return handle
-        except BlockingIOError:
-            if time.monotonic() > until:
-                os.close(handle)
-                msg = f"{path} is locked by a process that removes files, for {deadline_s:g} s. End it (`fuser {path}`)"
-                raise CacheError(msg) from None
-            time.sleep(_PAUSE_S)
         except OSError:
             os.close(handle)
             raise
         os.close(handle)
+        if not is_ours:
+            return None
 
 
 @final

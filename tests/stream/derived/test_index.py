@@ -191,7 +191,7 @@ def test_a_part_stays_where_the_folder_cannot_be_written(tmp_path: Path, monkeyp
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(room, "lock", refused)
+    monkeypatch.setattr(room, "turn", refused)
     file.drop(file.load().parts[0])  # the reader then says what is damaged, and not that this failed
 
     assert len(file.load().keys) == 1
@@ -243,7 +243,7 @@ def test_a_committer_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     held = lock(file.folder / "commits", alone=True)
     monkeypatch.setattr(room, "_DEADLINE_S", 0.05)
 
-    with pytest.raises(CacheError, match=r"is locked for 0\.05 s by a process that commits; end it"):
+    with pytest.raises(CacheError, match=r"is locked by a process that commits, for 0\.05 s. End it"):
         file.begin()
     assert held is not None
 

@@ -190,7 +190,7 @@ def test_who_waits_for_a_lock_says_so_and_ends(tmp_path: Path, monkeypatch: pyte
     }
     for name, wait in waits.items():
         with (
-            pytest.warns(SpiralWarning, match=r"is locked by another process for .* waiting up to 0.3 s"),
+            pytest.warns(SpiralWarning, match=r"is locked by a(nother)? process.*, for .* s; waiting up to 0.3 s"),
             pytest.raises((SpiralError, TimeoutError), match=r"0\.3 s"),
         ):
             wait()
