@@ -553,6 +553,39 @@ def test_answers_to_names_that_are_lacking_are_hidden_from_type_checkers() -> No
     assert seen == []
 
 
+def test_no_property_writes() -> None:
+    found = [
+        f"{room.relative_to(ROOT)}:{line}"
+        for package in ("spiral_stream", "spiral_assets")
+        for room in (ROOT / package).rglob("*.py")
+        for line in writing_properties(room.read_text())
+    ]
+
+    assert not found, (
+        f"reading a property changes nothing: give it when the object is made, or make it a method: {found}"
+    )
+
+
+def writing_properties(text: str) -> list[int]:
+    """The lines of properties that assign to an attribute, of their own object or of another one."""
+    return [
+        each.lineno
+        for function in ast.walk(ast.parse(text))
+        if isinstance(function, ast.FunctionDef)
+        and any(isinstance(by, ast.Name) and by.id == "property" for by in function.decorator_list)
+        for each in ast.walk(function)
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store | ast.Del)
+    ]
+
+
+@pytest.mark.parametrize("line", ["self._a = 1", "self.every.in_lanes = True", "self._a, b = 1, 2", "self.a += 1"])
+def test_a_property_that_writes_is_found(line: str) -> None:
+    text = f"class A:\n    @{{}}\n    def a(self):\n        {line}\n"
+
+    assert writing_properties(text.format("property")) == [4]
+    assert writing_properties(text.format("cached_property")) == []
+
+
 def test_what_ends_with_the_interpreter_asks_first_whether_it_does() -> None:
     """At the exit modules are emptied before objects go: a ``__del__`` that names others prints a traceback."""
     builtin = {"AttributeError", "OSError", "len", "range"}

@@ -254,7 +254,7 @@ def make_parts(shared: Shared[tuple[Hands, CacheStore]], works: Sequence[ShardWo
         works: the shards.
         tally: a file that gets the number of rows that are done.
     """
-    hands, store = shared.value
+    hands, store = shared.value()
     handle, done = os.open(tally, os.O_WRONLY), 0
 
     def counted(chunks: Iterator[Chunk]) -> Iterator[Chunk]:

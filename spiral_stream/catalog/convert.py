@@ -264,7 +264,7 @@ class _Todo:
 
 def copy_unit(shared: Shared[tuple[Source, pa.Schema, WriteTarget, str | None, int]], unit: int, name: str) -> None:
     """Copy the rows of one unit to a finished part. Runs wherever the executor likes."""
-    source, schema, target, storage, shard_bytes = shared.value
+    source, schema, target, storage, shard_bytes = shared.value()
     part = PartDraft(target, name, schema, storage)
     try:
         with source.open() as reader:

@@ -210,7 +210,7 @@ def make_chunk(
         shards: per derivation: the shards, ascending.
         drafts: per derivation: an empty file that the caller holds.
     """
-    source = shared.value
+    source = shared.value()
     with ExitStack() as open_files:
         writers = [open_files.enter_context(PartWriter(*each)) for each in zip(drafts, derivations, strict=True)]
         for together in _by_predicate(derivations):

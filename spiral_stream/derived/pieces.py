@@ -190,9 +190,8 @@ class Pieces:
         """How many parts these pieces lie in."""
         return len(np.unique(self._part))
 
-    @property
     def owners(self) -> tuple[Any, ...]:
-        """What keeps the mapped memory alive."""
+        """Return what keeps the mapped memory alive."""
         if len(self._owners) != len(self._mapped):
             self._owners = tuple(self._mapped.values())
         return self._owners
@@ -235,13 +234,10 @@ class PiecesTogether:
         self._each = tuple(each)
         self.summary = {name: np.concatenate([one.summary[name] for one in each]) for name in each[0].summary}
         self._whole: dict[str, UInt64] = {}
-        self._owners: tuple[Any, ...] = ()
+        self._owners = tuple(owner for one in each for owner in one.owners())
 
-    @property
     def owners(self) -> tuple[Any, ...]:
-        """What keeps the mapped memory alive."""
-        if not self._owners:
-            self._owners = tuple(owner for one in self._each for owner in one.owners)
+        """Return what keeps the mapped memory alive."""
         return self._owners
 
     def addresses(self, slot: str, shards: Int64) -> UInt64:

@@ -56,7 +56,7 @@ def import_units(
     columns = pa.ipc.read_schema(pa.py_buffer(schema))
 
     def work(k: int) -> ImportedUnit:
-        return _import_unit(source.value, columns, units[k], draft / str(k))
+        return _import_unit(source.value(), columns, units[k], draft / str(k))
 
     if not is_object(units[0].path) or len(units) == 1:
         return [work(k) for k in range(len(units))]

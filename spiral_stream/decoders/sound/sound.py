@@ -103,9 +103,8 @@ class _Recording:
         """Note where the recording really ends."""
         self._total = total
 
-    @property
     def total(self) -> int:
-        """Source samples per channel: as the header says, or as many as there are."""
+        """Return source samples per channel: as the header says, or as many as there are."""
         if self._total is None:
             self._head = self._decoded(0, self._limits.frames + 1)
             self._total = self._head.shape[1]
@@ -232,15 +231,15 @@ def _segment(recording: _Recording, segment_ms: tuple[int, int] | None, wanted: 
     if segment_ms is None:
         if wanted is not None and not recording.exact:
             return 0, max(1, recording.part(0, wanted).shape[1])
-        return 0, recording.total
+        return 0, recording.total()
     start, length = (each * recording.rate // 1000 for each in segment_ms)
-    if start < 0 or length <= 0 or start + length > recording.total + _SLACK_S * recording.rate:
+    if start < 0 or length <= 0 or start + length > recording.total() + _SLACK_S * recording.rate:
         msg = (
             f"audio: the segment of {segment_ms[1]} ms from {segment_ms[0]} ms on is not inside the recording, which lasts "
-            f"{recording.total / recording.rate * 1000:.0f} ms. Correct start_time_ms and duration_ms, or filter the row out"
+            f"{recording.total() / recording.rate * 1000:.0f} ms. Correct start_time_ms and duration_ms, or filter the row out"
         )
         raise DataError(msg)
-    return start, min(length, max(1, recording.total - start))
+    return start, min(length, max(1, recording.total() - start))
 
 
 def _shaped(found: Sound, rate: int, selection: SoundSelection) -> Sound:

@@ -47,9 +47,8 @@ class ColumnPieces(Protocol):
         """Name -> shape [S], int64."""
         ...
 
-    @property
     def owners(self) -> tuple[Any, ...]:
-        """What keeps the mapped memory alive."""
+        """Return what keeps the mapped memory alive."""
         ...
 
     def addresses(self, slot: str, shards: Int64) -> UInt64:
@@ -74,10 +73,9 @@ class PiecesOf:
         summary = {name: values for name, values in pieces.summary.items() if name.startswith(prefix)}
         self.summary: Mapping[str, Int64] = {name.removeprefix(prefix): values for name, values in summary.items()}
 
-    @property
     def owners(self) -> tuple[Any, ...]:
-        """What keeps the mapped memory alive."""
-        return self._pieces.owners
+        """Return what keeps the mapped memory alive."""
+        return self._pieces.owners()
 
     def addresses(self, slot: str, shards: Int64) -> UInt64:
         """Where the array of each shard begins; see `Pieces`."""
@@ -155,7 +153,7 @@ class NarrowColumn:
             DamageError: a piece is not what was written.
         """
         begins, sizes, item = self._spans(shards, offsets)
-        return Ragged(begins, sizes // item, item.astype(np.uint8), self._signed, self.pieces.owners)
+        return Ragged(begins, sizes // item, item.astype(np.uint8), self._signed, self.pieces.owners())
 
     @property
     def copies(self) -> bool:

@@ -52,9 +52,8 @@ class Shared(Generic[T]):
     def __setstate__(self, data: bytes) -> None:
         self._made, self._data = None, data  # made later, so that an error is that of the work
 
-    @property
     def value(self) -> T:
-        """The value, or that of this process."""
+        """Return the value, or that of this process."""
         if self._made is None:
             self._made = _made(self._data)
         return self._made[0]

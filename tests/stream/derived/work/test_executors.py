@@ -194,7 +194,7 @@ class Opened:
 
 
 def times(shared: Shared[Opened]) -> int:
-    assert not shared.value.broken
+    assert not shared.value().broken
     return len(OPENED)
 
 
@@ -204,9 +204,9 @@ def test_a_shared_value_is_made_once_in_each_process(monkeypatch: pytest.MonkeyP
         assert [pool.submit(times, shared).result() for _ in range(4)] == [1] * 4
         monkeypatch.setenv("BROKEN", "1")
         with pytest.raises(SourceError, match="cannot be opened"):
-            pool.submit(times, Shared(shared.value)).result()
+            pool.submit(times, Shared(shared.value())).result()
         assert pool.submit(times, shared).result() == 1  # the process did not end of it
-    assert shared.value is shared.value
+    assert shared.value() is shared.value()
 
 
 def test_names_give_executors() -> None:

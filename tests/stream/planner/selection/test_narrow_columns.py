@@ -271,15 +271,15 @@ def test_of_many_parts_each_is_mapped_when_it_is_read(
     one = kept()
     one.keep(["id"], ROWS)
     (pieces,) = one.pieces()
-    assert (pieces.parts, len(pieces.owners)) == (FILES, 0)
+    assert (pieces.parts, len(pieces.owners())) == (FILES, 0)
     one.fetch(np.array([0, 1], np.uint64), ["id"])
-    assert len(pieces.owners) == 1
+    assert len(pieces.owners()) == 1
 
     monkeypatch.setattr(room, "MAPPED_AT_ONCE", FILES)
     other = kept()
     other.keep(["id"], ROWS)
     (pieces,) = other.pieces()
-    assert len(pieces.owners) == FILES
+    assert len(pieces.owners()) == FILES
 
 
 def test_mean_bytes_are_those_of_all_rows(kept: Callable[[], NarrowSource]) -> None:
