@@ -142,7 +142,7 @@ class Scene:
         lengths = 1 + np.arange(ROWS) * 7 % 60
         self.catalog.register(
             "rows",
-            spiral.Arrow(
+            spiral.sources.Arrow(
                 pa.table(
                     {
                         "id": [f"r{row:05}" for row in range(ROWS)],
@@ -157,7 +157,9 @@ class Scene:
         jpegs(folder / "images", images)
         files = sorted(map(str, (folder / "images").iterdir()))
         table = pa.table({"id": [Path(each).stem for each in files], "image": files, "label": np.arange(images) % 7})
-        self.catalog.register("images", spiral.Arrow(table), identity="id", semantic={"image": "image/jpeg-ref"})
+        self.catalog.register(
+            "images", spiral.sources.Arrow(table), identity="id", semantic={"image": "image/jpeg-ref"}
+        )
         self.tars = tars(folder / "tars")
         self._made = 0
 
@@ -167,24 +169,26 @@ class Scene:
         if kind == "filtered":
             table = table.filter(spiral.col("group") < 5)
         if kind == "images":
-            table = table.cache(image=spiral.Raw(shorter_side=32))
-        sampled = table.sample(order=spiral.ShardAwareShuffle(seed=3))
+            table = table.cache(image=spiral.profiles.Raw(shorter_side=32))
+        sampled = table.sample(order=spiral.orders.ShardAwareShuffle(seed=3))
         if kind == "windowed":
-            formation: Any = spiral.WindowedBucket(
+            formation: Any = spiral.batching.WindowedBucket(
                 window_size=256,
-                keys=[spiral.BucketKey("len(tokens)")],
-                budget=spiral.BatchBudget(max_tokens=1_024),
+                keys=[spiral.batching.BucketKey("len(tokens)")],
+                budget=spiral.batching.BatchBudget(max_tokens=1_024),
             )
-            padded: Any = {"tokens": spiral.Pad("tokens"), "id": spiral.List("id")}
+            padded: Any = {"tokens": spiral.fields.Pad("tokens"), "id": spiral.fields.List("id")}
             return sampled.collate(batch_size=None, formation=formation, fields=padded)
         if kind == "packed":
-            formation = spiral.Packed(max_tokens=128, window_size=256)
-            fields: dict[str, Any] = {"tokens": spiral.Pad("tokens"), "at": spiral.Positions("tokens")}
+            formation = spiral.batching.Packed(max_tokens=128, window_size=256)
+            fields: dict[str, Any] = {"tokens": spiral.fields.Pad("tokens"), "at": spiral.fields.Positions("tokens")}
             return sampled.collate(batch_size=4, formation=formation, fields=fields)
-        fields = {"number": spiral.Stack("number"), "id": spiral.List("id")}
+        fields = {"number": spiral.fields.Stack("number"), "id": spiral.fields.List("id")}
         if kind == "images":
-            image = spiral.Stack("image", decode="jpeg", transforms=[spiral.RandomResizedCrop(24)], dtype="uint8")
-            fields = {"image": image, "label": spiral.Stack("label"), "id": spiral.List("id")}
+            image = spiral.fields.Stack(
+                "image", decode="jpeg", transforms=[spiral.transforms.RandomResizedCrop(24)], dtype="uint8"
+            )
+            fields = {"image": image, "label": spiral.fields.Stack("label"), "id": spiral.fields.List("id")}
         return sampled.collate(batch_size=16, fields=fields)
 
     def stream(self, kind: str) -> spiral.PreparedStream:
@@ -271,7 +275,7 @@ class Walks:
     def register(self) -> tuple[Walk, Walk]:
         """A registration of tars."""
         name, catalog = self.scene.name(), self.scene.catalog
-        source = spiral.WebDataset(self.scene.tars)
+        source = spiral.sources.WebDataset(self.scene.tars)
         return lambda: catalog.register(name, source, identity="__key__"), lambda: catalog.drop(name)
 
     def registered(self) -> tuple[Walk, Walk]:

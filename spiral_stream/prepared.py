@@ -1,8 +1,8 @@
 """`PreparedStream`: a plan that can be read, explained, stopped and resumed.
 
-This room is the face of a stream. It has more than 12 methods, since each verb is one, and more than 400 lines, half
-of which document the verbs. A stream holds the parts that do the work: the run's bindings, a `Place`, what is open
-(`Opening`), the `Passes` over it, and a `Delivery` for its framework. Streams of other frameworks hold another
+This room is the face of a stream: one method for each verb that moves it, and half of the lines document the verbs.
+What only looks is in `looking.inspect`. A stream holds a `StreamRun`, whose parts do the work: bindings, a `Place`, what is
+open (`Opening`), the `Passes` over it, and a `Delivery` for its framework. Streams of other frameworks hold another
 delivery and override nothing.
 
 Iterating starts at the stream's place, and leaving a loop keeps the place. After an epoch's last batch comes the start of
@@ -10,10 +10,11 @@ the next epoch (docs/decisions/0018). Every batch is a function of plan, data ve
 prefetch and caches only decide how fast it comes.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Self
+
+import pyarrow as pa
 
 from spiral_stream.arguments import door
 from spiral_stream.batching.tail import KeepPartial
@@ -21,35 +22,29 @@ from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
 from spiral_stream.derived.work.executors import Executor
-from spiral_stream.errors import BindError, SpiralError, StreamError, shown
+from spiral_stream.errors import BindError, PlanError, SpiralError, StreamError, shown
 from spiral_stream.looking.inspect import Looking
 from spiral_stream.looking.notebook import batch_formatter
+from spiral_stream.looking.progress import with_bar
 from spiral_stream.looking.sizes import need_sizes
+from spiral_stream.looking.tables import batch_schema, record_batches
 from spiral_stream.plan.functions.evaluation import evaluation
-from spiral_stream.plan.nodes import Collate, Deliver, Sample
-from spiral_stream.plan.saving.drawn_seeds import drawn_seed, with_recorded
-from spiral_stream.plan.saving.fingerprint import fingerprint
-from spiral_stream.plan.tree import need
-from spiral_stream.planner.binding.bindings import Bindings, epoch_number, resumed, settle
+from spiral_stream.plan.nodes import Deliver
+from spiral_stream.planner.binding.bindings import epoch_number, resumed, settle
 from spiral_stream.planner.prepared_data.verify import Report, Verification
-from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.planner.state.saved_state import SavedState
-from spiral_stream.planner.state.skips import NOTHING, Skips
 from spiral_stream.runtime.columns.error_sample import identities
 from spiral_stream.runtime.delivery import BITS, HOST, Delivery, tell_of_host
-from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.numbering import batch_number, need_not_skipped
 from spiral_stream.runtime.numbering.random_access import OneSample, alone, found_rows, position_in
 from spiral_stream.runtime.numbering.skipped import SkipRequest, need_epochs
 from spiral_stream.runtime.numbering.steps import first_delivery
 from spiral_stream.runtime.run.count import as_rows, count_epoch
-from spiral_stream.runtime.run.forked_worker import SubprocessReader
-from spiral_stream.runtime.run.loop import Passes
-from spiral_stream.runtime.run.opened_plan import Opening
-from spiral_stream.runtime.run.position import Place, Reached, WorkerPlace
+from spiral_stream.runtime.run.position import Reached
 from spiral_stream.runtime.run.queue import DEFAULT_BUDGET_BYTES
 from spiral_stream.runtime.run.rebase import need_stream
 from spiral_stream.runtime.run.seek import sought
+from spiral_stream.runtime.run.stream_run import StreamRun
 from spiral_stream.threads import ThreadShare
 
 
@@ -86,24 +81,8 @@ class PreparedStream(Looking):
         read_batch_size: int | None = None,
     ) -> None:
         need_sizes(threads, read_batch_size)
-        self.plan, self.catalog = plan, catalog
-        self._collate, self._sample = need(plan, Collate), need(plan, Sample)
-        self._threads, self._budget_bytes = ThreadShare(threads, read_batch_size=read_batch_size), budget_bytes
-        self._delivery = HOST if delivery is None else delivery
-        self._bindings = Bindings()
-        self._resumed_seed: int | None = None
-        self._place = Place(self._sample.epoch if isinstance(self._sample.epoch, int) else None)
-        self._worker = WorkerPlace()
-        self._closed = False
-        self._open_anew(None, NOTHING)
-
-    def _open_anew(self, rebase: Rebase | None, skips: Skips) -> None:
-        """Make the parts that no other process can share."""
-        self._pid = os.getpid()
-        self._metrics = Metrics()
-        self._opening = Opening(self.plan, self.catalog, self._metrics, rebase, skips, self._threads)
-        self._passes = Passes(self._place, self._metrics, self._threads, self._budget_bytes)
-        self._subprocess = SubprocessReader()
+        share = ThreadShare(threads, read_batch_size=read_batch_size)
+        super().__init__(StreamRun(plan, catalog, HOST if delivery is None else delivery, share, budget_bytes))
 
     # ---- bindings and place
 
@@ -134,19 +113,20 @@ class PreparedStream(Looking):
             >>> next(iter(stream))["id"] == stream.ledger(1)
             True
         """
-        if not self._passes.idle():
+        run = self._run
+        if not run.passes.idle():
             msg = "bind: the stream is being read. Leave the loop (or close its iterator), then bind"
             raise BindError(msg)
-        before, updated = self._bindings, self._bindings.updated(**bindings)
-        settle(updated, self._sample)
+        before, updated = run.bindings, run.bindings.updated(**bindings)
+        settle(updated, run.sample)
         try:
-            self._bindings = updated
-            self._delivery.need_bound(self._devices_here())
+            run.bindings = updated
+            run.delivery.need_bound(run.devices_here())
         except SpiralError:
-            self._bindings = before
+            run.bindings = before
             raise
         if updated.epoch is not None and bindings.get("epoch") is not None:
-            self._place.move(Cursor(updated.epoch))
+            run.place.move(Cursor(updated.epoch))
         return self
 
     @door(BindError)
@@ -162,11 +142,12 @@ class PreparedStream(Looking):
             >>> stream.epoch
             3
         """
+        run = self._run
         epoch = epoch_number(epoch)
         if epoch != self.epoch:
-            self._passes.need_idle("set_epoch")
-            self._place.move(Cursor(epoch))
-        self._place.asked()
+            run.passes.need_idle("set_epoch")
+            run.place.move(Cursor(epoch))
+        run.place.asked()
 
     @door(BindError)
     def count(self, epoch: int | None = None) -> int:
@@ -181,7 +162,8 @@ class PreparedStream(Looking):
             >>> stream.count()
             6
         """
-        return count_epoch(self._open(), self._bound().run_seed, self._place.drawn(epoch))
+        run = self._run
+        return count_epoch(run.open(), run.bound().run_seed, run.place.drawn(epoch))
 
     # ---- iterating
 
@@ -194,36 +176,39 @@ class PreparedStream(Looking):
             BindError: a field asks for a device that batches cannot be delivered to.
             StreamError: another loop reads the stream.
         """
-        worker = self._delivery.worker()
+        run = self._run
+        worker = run.delivery.worker()
         if worker is not None:
-            return self._as_worker(*self._worker.begin(self._place, worker, self._delivery.worker_seed()), worker[1])
-        self._delivery.need(self.devices())
-        return self._known_to_notebooks(self._passes.run(self._now, self._delivery, 0, 1))
+            return self._as_worker(*run.worker.begin(run.place, worker, run.delivery.worker_seed()), worker[1])
+        run.delivery.need(self.devices())
+        return self._known_to_notebooks(run.passes.run(run.now, run.delivery, 0, 1))
 
     def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Any]:
         """Yield the batches of a DataLoader's worker, or the rest of them."""
-        self._worker.need_wanted(self._place)
-        if not self._threads.in_worker and first % workers == 0:
+        run = self._run
+        run.worker.need_wanted(run.place)
+        if not run.threads.in_worker and first % workers == 0:
             tell_of_host(self.devices())
-        self._threads.in_worker = True
-        self._place.cursor = began  # a pass left early may have ended since, and put its own beginning there
-        here = partial(self._passes.run, self._now, self._delivery)
-        for batch in (self._elsewhere if self._forked else here)(first, workers):
-            self._worker.had += 1
+        run.threads.in_worker = True
+        run.place.cursor = began  # a pass left early may have ended since, and put its own beginning there
+        here = partial(run.passes.run, run.now, run.delivery)
+        for batch in (self._elsewhere if run.forked else here)(first, workers):
+            run.worker.had += 1
             yield batch
 
     def _elsewhere(self, worker: int, workers: int) -> Iterator[Any]:
         """In a forked worker, where Lance cannot be called: let another interpreter read."""
-        bound = self._bound()
-        self._bindings = self._bindings.updated(rank=bound.rank, world_size=bound.world_size)
-        for fields, reached in self._subprocess.batches(self._on_host(), worker, workers):
-            self._worker.reached = reached
-            yield self._delivery.on_host(fields)
+        run = self._run
+        bound = run.bound()
+        run.bindings = run.bindings.updated(rank=bound.rank, world_size=bound.world_size)
+        for fields, reached in run.subprocess.batches(self._on_host(), worker, workers):
+            run.worker.reached = reached
+            yield run.delivery.on_host(fields)
 
     def _on_host(self) -> "PreparedStream":
         """Return the same stream without its framework: another interpreter would spend half its start on importing torch."""
         out = PreparedStream.__new__(PreparedStream)
-        out.__setstate__({**self.__getstate__(), "_delivery": HOST})
+        out._run = self._run.on_host(HOST)  # noqa: SLF001  a stream of our own
         return out
 
     def _worker_batches(self, worker: int, workers: int) -> Iterator[tuple[dict[str, Any], Reached]]:
@@ -232,9 +217,63 @@ class PreparedStream(Looking):
         Returns:
             The fields as NumPy arrays and lists, and where the batch stands in its epoch.
         """
-        self._place.in_worker = self._threads.in_worker = True
-        for fields in self._passes.run(self._now, BITS, worker, workers):
-            yield fields, self._place.reached()
+        run = self._run
+        run.place.in_worker = run.threads.in_worker = True
+        for fields in run.passes.run(run.now, BITS, worker, workers):
+            yield fields, run.place.reached()
+
+    # ---- other ways to iterate
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield what a loop would get as Arrow record batches, whose columns are views of the batches' memory.
+
+        Raises:
+            StreamError: a field has no value per row (`CuSeqlens`), or another loop reads the stream.
+
+        Examples:
+            >>> next(stream.to_batches()).num_rows
+            8
+        """
+        yield from self.to_reader()
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return `to_batches` as an Arrow reader, which DuckDB, Polars and pandas read; errors as there.
+
+        `to_arrow` is another name for it. Memory holds one batch at a time; ``read_all()`` makes a table of the epoch's rest.
+
+        Examples:
+            >>> stream.to_arrow().schema.names
+            ['width', 'id']
+        """
+        run = self._run
+        schema = batch_schema(run.collate, run.opening.specs)
+        batches = run.passes.run(run.now, HOST, 0, 1)
+        return pa.RecordBatchReader.from_batches(schema, record_batches(batches, schema))
+
+    to_arrow = to_reader
+
+    @door(PlanError, excepted=("title",))
+    def progress(self, title: str | None = None, *, console: Any = None) -> Iterator[Any]:
+        """Iterate with a progress bar on standard error: on rank 0 alone, and from the stream's place on.
+
+        Args:
+            title: before the bar; None takes the epoch's number.
+            console: a `rich.console.Console` to draw on.
+
+        Examples:
+            >>> for batch in stream.progress("training"):
+            ...     pass
+        """
+        if self._run.bound().rank:
+            yield from self
+            return
+        try:
+            total: int | None = len(self)
+        except (TypeError, StreamError):  # not counted
+            total = None
+        begun = self._run.place.known()
+        at, step = self.epoch, begun.step if begun.epoch == self.epoch else 0
+        yield from with_bar(iter(self), title or f"epoch {at:,}", total, lambda: step, console)
 
     # ---- random access
 
@@ -253,8 +292,9 @@ class PreparedStream(Looking):
             >>> stream.batch(2)["id"][:2]
             ['p38', 'p16']
         """
+        run = self._run
         drawn, delivered = self._place_of(number, epoch, "batch")
-        built = self._passes.build(self._now, self._delivery, drawn, need_not_skipped(delivered, drawn, number))
+        built = run.passes.build(run.now, run.delivery, drawn, need_not_skipped(delivered, drawn, number))
         if (formatter := batch_formatter()) is not None:
             formatter.remember(built, self._batch_html())
         return built
@@ -289,9 +329,10 @@ class PreparedStream(Looking):
             >>> stream.sample(0)["id"]
             'p19'
         """
-        drawn = self._place.drawn(epoch)
-        one = OneSample(self.stages, position_in(self.stages, drawn, position))
-        return alone(self._passes.build(self._now, self._delivery, drawn, 0, one))
+        run = self._run
+        drawn = run.place.drawn(epoch)
+        one = OneSample(run.stages(), position_in(run.stages(), drawn, position))
+        return alone(run.passes.build(run.now, run.delivery, drawn, 0, one))
 
     def ledger(self, number: int, epoch: int | None = None) -> list[Any]:
         """Return which samples a global batch holds; reads payload only where the answer depends on it.
@@ -314,7 +355,7 @@ class PreparedStream(Looking):
             ['p38', 'p16']
         """
         drawn, _ = self._place_of(number, epoch, "ledger")
-        found = self._open().samples(self._bound().run_seed, drawn, batch_number(number))
+        found = self._run.open().samples(self._run.bound(), drawn, batch_number(number))
         return [] if found is None else identities(*found)
 
     def locate(self, identity: Any, epoch: int | None = None) -> dict[str, int] | None:
@@ -335,11 +376,12 @@ class PreparedStream(Looking):
             >>> stream.locate(stream.ledger(2)[0])
             {'epoch': 0, 'batch': 2, 'step': 2, 'rank': 0}
         """
-        bound, numbering = self._bound(), self.numbering
+        run = self._run
+        bound, numbering = run.bound(), run.numbering()
         at = self.epoch if epoch is None else epoch_number(epoch, "locate")
-        drawn, (stream, rows) = self._place.drawn(at), found_rows(self.stages, identity, "locate")
+        drawn, (stream, rows) = run.place.drawn(at), found_rows(run.stages(), identity, "locate")
         numbers = numbering.find(drawn, stream, int(rows[0]))
-        found = first_delivery(numbering, at, drawn, numbers, self._place.cursor, bound)
+        found = first_delivery(numbering, at, drawn, numbers, run.place.cursor, bound)
         return found and {**found, "batch": numbering.skips.number(drawn, found["batch"])}
 
     # ---- state
@@ -362,15 +404,14 @@ class PreparedStream(Looking):
             >>> state = stream.state_dict()
             >>> batches.close()
         """
-        worker = self._delivery.worker()
+        run = self._run
+        worker = run.delivery.worker()
         if worker is not None:  # torchdata's StatefulDataLoader asks each worker
-            return self._worker.state(
-                self._place, worker, None if self._forked else self.fingerprint, self._opening.edits
-            )
-        bound = self._bound()
-        with self.numbering.held("state_dict"):
-            cursor = self._place.here() if delivered is None else self._place.after(delivered, self.numbering, bound)
-            return self._open().saved(cursor, bound.run_seed, self._place.drawn(cursor.epoch)).to_json()
+            return run.worker.state(run.place, worker, None if run.forked else self.fingerprint, run.opening.edits)
+        bound = run.bound()
+        with run.numbering().held("state_dict"):
+            cursor = run.place.here() if delivered is None else run.place.after(delivered, run.numbering(), bound)
+            return run.open().saved(cursor, bound.run_seed, run.place.drawn(cursor.epoch)).to_json()
 
     @door(BindError)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -390,22 +431,23 @@ class PreparedStream(Looking):
             >>> next(iter(resumed))["id"] == stream.ledger(0)
             True
         """
-        worker = self._delivery.worker()
+        run = self._run
+        worker = run.delivery.worker()
         if worker is not None or (isinstance(state, Mapping) and "worker" in state):
-            plan = None if self._forked else self.fingerprint
-            self._worker.load(state, self._place, worker, plan, self._opening.edits)
+            plan = None if run.forked else self.fingerprint
+            run.worker.load(state, run.place, worker, plan, run.opening.edits)
             return
-        self._passes.need_idle("load_state_dict")
-        saved = SavedState.from_json(state, self._opening.records)
-        self._take_seed(saved)
-        epoch = self._place.drawn(saved.cursor.epoch)
-        admitted = self._open().admitted(saved, epoch, self._bindings, self._resumed_seed)
+        run.passes.need_idle("load_state_dict")
+        saved = SavedState.from_json(state, run.opening.records)
+        run.take_seed(saved)
+        epoch = run.place.drawn(saved.cursor.epoch)
+        admitted = run.open().admitted(saved, epoch, run.bindings, run.resumed_seed)
         # from here on nothing is refused
-        if admitted.bindings is not self._bindings:
-            self._bindings, self._resumed_seed = admitted.bindings, saved.run_seed
-        edited = self._go_on_with(admitted.opening)
-        self.numbering.anchor(epoch, admitted.anchors)
-        self._place.move(admitted.cursor, edited=edited)
+        if admitted.bindings is not run.bindings:
+            run.bindings, run.resumed_seed = admitted.bindings, saved.run_seed
+        edited = run.go_on_with(admitted.opening)
+        run.numbering().anchor(epoch, admitted.anchors)
+        run.place.move(admitted.cursor, edited=edited)
 
     @door(BindError)
     def seek(self, *, epoch: int | None = None, batch: int | None = None, step: int | None = None) -> None:
@@ -432,21 +474,12 @@ class PreparedStream(Looking):
             >>> next(iter(stream))["id"] == stream.ledger(4)
             True
         """
-        if self._delivery.worker() is not None:
+        run = self._run
+        if run.delivery.worker() is not None:
             msg = "seek: this is a worker of a DataLoader. Call it in the main process, which workers follow"
             raise StreamError(msg)
-        self._passes.need_idle("seek")
-        self._place.move(sought(self._place, self.numbering, self._bound(), self._opening.rebase, epoch, batch, step))
-
-    def _take_seed(self, saved: SavedState) -> None:
-        """Go on with the order's seed of a state, where this process and the one that saved it drew one each."""
-        if saved.drawn_seed is None or drawn_seed(self._sample.order) is None:
-            return
-        plan = with_recorded(self.plan, saved.drawn_seed)
-        if fingerprint(plan) == saved.plan:
-            self.plan, self._sample = plan, need(plan, Sample)
-            self._opening.close()
-            self._opening = Opening(plan, self.catalog, self._metrics, None, NOTHING, self._threads)
+        run.passes.need_idle("seek")
+        run.place.move(sought(run.place, run.numbering(), run.bound(), run.opening.rebase, epoch, batch, step))
 
     @door(BindError)
     def rebase(self, earlier: "PreparedStream | Mapping[str, Any]") -> None:
@@ -468,19 +501,20 @@ class PreparedStream(Looking):
             >>> stream.rebase(earlier)
             >>> stream.load_state_dict(state)
         """
-        self._passes.need_idle("rebase")
+        run = self._run
+        run.passes.need_idle("rebase")
         if isinstance(earlier, Mapping):
-            saved, place, before = SavedState.from_json(earlier, self._opening.records), self._place, None
-            bindings, seed = resumed(self._bindings, saved.run_seed, self._resumed_seed), saved.run_seed
+            saved, place, before = SavedState.from_json(earlier, run.opening.records), run.place, None
+            bindings, seed = resumed(run.bindings, saved.run_seed, run.resumed_seed), saved.run_seed
         else:
             need_stream(earlier, PreparedStream)
-            before, place = earlier._open(), earlier._place  # noqa: SLF001
+            before, place = earlier._run.open(), earlier._run.place  # noqa: SLF001
             saved = SavedState.from_json(earlier.state_dict(), before.records)
-            bindings, seed = self._bindings, self._resumed_seed  # type: ignore[assignment]  # None too
-        epoch, rebase, skips = self._open().taken_over(saved, place.drawn(saved.cursor.epoch), before)
-        self._bindings, self._resumed_seed = bindings, seed
-        self._go_on_with(self._open().edited(rebase, skips))
-        self._place.move(Cursor(epoch), edited=True)
+            bindings, seed = run.bindings, run.resumed_seed  # type: ignore[assignment]  # None too
+        epoch, rebase, skips = run.open().taken_over(saved, place.drawn(saved.cursor.epoch), before)
+        run.bindings, run.resumed_seed = bindings, seed
+        run.go_on_with(run.open().edited(rebase, skips))
+        run.place.move(Cursor(epoch), edited=True)
 
     @door(StreamError)
     def skip(
@@ -512,28 +546,17 @@ class PreparedStream(Looking):
             >>> stream.ledger(2)
             []
         """
-        self._passes.need_idle("skip")
-        need_epochs(self.plan)
-        bound, at = self._bound(), self._place.here("skip")
+        run = self._run
+        run.passes.need_idle("skip")
+        need_epochs(run.plan)
+        bound, at = run.bound(), run.place.here("skip")
         at = at.enter(bound.world_size, bound.merge)
         asked = SkipRequest(steps, batches, identities)
-        opening, of = self._open(), at.epoch if epoch is None else epoch_number(epoch, "skip")
-        skips = asked.added(opening.skips, opening.stages, self.numbering, at, of)
+        opening, of = run.open(), at.epoch if epoch is None else epoch_number(epoch, "skip")
+        skips = asked.added(opening.skips, opening.stages, run.numbering(), at, of)
         if skips != opening.skips:
-            self._go_on_with(opening.edited(opening.rebase, skips))
-            self._place.move(self._place.here("skip"), edited=True)
-
-    def _go_on_with(self, opening: Opening) -> bool:
-        """Return whether it is another one."""
-        before, self._opening = self._opening, opening
-        if opening is not before:
-            before.close()
-        return opening is not before
-
-    @property
-    def _forked(self) -> bool:
-        """Whether this process was forked from the one that made the stream."""
-        return os.getpid() != self._pid
+            run.go_on_with(opening.edited(opening.rebase, skips))
+            run.place.move(run.place.here("skip"), edited=True)
 
     # ---- caches, other streams, the end
 
@@ -565,11 +588,12 @@ class PreparedStream(Looking):
             >>> done.rows, done.rows_total
             (48, 48)
         """
+        run = self._run
         chosen = Executor(executor, workers)
-        done = self._open().materialize(chosen, report, keep=self._passes.running, lengths=lengths)
+        done = run.open().materialize(chosen, report, keep=run.passes.running, lengths=lengths)
         if lengths:
             builders = None if executor == "threads" else chosen.start
-            count_epoch(self._open(), self._bound().run_seed, self._place.drawn(), builders, as_rows(report))
+            count_epoch(run.open(), run.bound().run_seed, run.place.drawn(), builders, as_rows(report))
         return done
 
     def verify(self, report: Report | None = None) -> Verification:
@@ -581,7 +605,7 @@ class PreparedStream(Looking):
         Examples:
             >>> checked = stream.verify()
         """
-        return self._open().verify(self._bound().run_seed, report)
+        return self._run.open().verify(self._run.bound().run_seed, report)
 
     def eval(self) -> Self:
         """Return a stream for evaluation: pinned epoch, deterministic transforms, nothing dropped, its own place.
@@ -591,11 +615,12 @@ class PreparedStream(Looking):
             >>> len(evaluation)
             6
         """
-        plan = evaluation(self.plan, self._place.drawn(), KeepPartial())
+        run = self._run
+        plan = evaluation(run.plan, run.place.drawn(), KeepPartial())
         out = type(self).__new__(type(self))
-        sizes = self._threads.stated, self._budget_bytes, self._delivery, self._threads.read_batch_size
-        PreparedStream.__init__(out, plan, self.catalog, *sizes)
-        out._bindings = self._bindings  # noqa: SLF001  a stream of our own
+        sizes = run.threads.stated, run.budget_bytes, run.delivery, run.threads.read_batch_size
+        PreparedStream.__init__(out, plan, run.catalog, *sizes)
+        out._run.bindings = run.bindings  # noqa: SLF001  a stream of our own
         return out
 
     @door(BindError)
@@ -608,22 +633,10 @@ class PreparedStream(Looking):
         Examples:
             >>> stream.close()
         """
-        left = self._passes.close(timeout_s)
-        self._opening.close(0.0 if left else timeout_s)
-        self._closed = True
+        self._run.close(timeout_s)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        ours = ("_opening", "_passes", "_metrics", "_subprocess")
-        state = {name: each for name, each in self.__dict__.items() if name not in ours}
-        return {**state, "edits": (self._opening.rebase, self._opening.skips)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        edits = state.pop("edits")
-        self.__dict__.update(state)
-        self._open_anew(*edits)

@@ -4,6 +4,7 @@ Unless ``jax_enable_x64`` is set, JAX keeps 32 bits of a number, so int64 fields
 bits would silently wrap around (2**40 becomes 0); here it is an error.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, final
 
@@ -47,7 +48,7 @@ class JaxDelivery(Delivery):
             name: replace(each, dtype=str(array(np.empty(0, each.dtype)).dtype)) for name, each in plain.items()
         }
 
-    def devices(self, host: dict[str, FieldSpec], plan: str | None, bound: str | None) -> dict[str, str | None]:
+    def devices(self, host: Mapping[str, FieldSpec], plan: str | None, bound: str | None) -> dict[str, str | None]:
         del plan, bound
         return {name: None for name, each in host.items() if each.dtype is not None}
 

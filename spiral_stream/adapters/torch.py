@@ -104,18 +104,18 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
     @property
     def place(self) -> tuple[int, int]:
         """Epoch, and how many of its global batches were delivered, as far as this process knows."""
-        known = self._place.known()
+        known = self._run.place.known()
         return known.epoch, known.batch
 
     @property
     def share(self) -> tuple[int, int, int]:
         """Rank, world size, and how many batches are merged into one, as bound or found in the environment."""
-        bound = self._bound()
+        bound = self._run.bound()
         return bound.rank, bound.world_size, bound.merge
 
     def _reached_place(self) -> Reached:
         """In a worker: return which batch its last one was."""
-        return self._worker.reached or self._place.reached()
+        return self._run.worker.reached or self._run.place.reached()
 
     def _follow(self, delivered: int, reached: Reached | None) -> None:
         """In the main process: go to the place after the last batch of a pass that workers read.
@@ -125,7 +125,7 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
             reached: which batch the last of them was; None if it had none.
         """
         ended = reached is not None and reached.over and not reached.over_for_all
-        self._place.move(self._after(delivered, reached), ended=ended)
+        self._run.place.move(self._after(delivered, reached), ended=ended)
 
     def _state_following(self, delivered: int, reached: Reached | None) -> dict[str, Any]:
         """In the main process: return the state after a batch of a pass that workers read.
@@ -134,11 +134,15 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
             delivered: how many batches the loop has had.
             reached: which batch the last of them was; None before the first, where the pass began.
         """
-        bound, cursor = self._bound(), self._after(delivered, reached)
-        return self._open().saved(cursor, bound.run_seed, self._place.drawn(cursor.epoch)).to_json()
+        bound, cursor = self._run.bound(), self._after(delivered, reached)
+        return self._run.open().saved(cursor, bound.run_seed, self._run.place.drawn(cursor.epoch)).to_json()
 
     def _after(self, delivered: int, reached: Reached | None) -> Cursor:
-        return self._place.known() if reached is None else self._place.followed(delivered, reached, self._bound())
+        return (
+            self._run.place.known()
+            if reached is None
+            else self._run.place.followed(delivered, reached, self._run.bound())
+        )
 
 
 class StreamLoader(IterableDataset[Tensors]):

@@ -7,6 +7,7 @@ here depends on the number of ranks; `tail` says which of these batches they del
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import numpy as np
@@ -21,7 +22,7 @@ UInt64 = NDArray[np.uint64]
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FixedBatches:
     """The batches of an epoch.
 
@@ -51,10 +52,10 @@ class FixedBatches:
         """Positions of the epoch."""
         return self.lanes.total
 
-    @property
+    @cached_property
     def formed(self) -> int:
         """Batches of the epoch, before ranks share them."""
-        return tail.batches(self.last, self.total, self.batch_size)
+        return tail.batches(self.last, self.lanes.total, self.batch_size)
 
     def positions(self, batch: int) -> UInt64:
         """Return the positions that form a batch.
@@ -69,7 +70,7 @@ class FixedBatches:
         Raises:
             IndexError: there is no such batch.
         """
-        endless = isinstance(self.last, PadPartial) and self.total > 0
+        endless = isinstance(self.last, PadPartial) and self.lanes.total > 0
         if batch < 0 or (batch >= self.formed and not endless):
             msg = f"batch {batch} of an epoch of {self.formed}. Give a number in [0, {self.formed})"
             raise IndexError(msg)
@@ -77,16 +78,16 @@ class FixedBatches:
             begin = self._begin_of(batch)
             return np.arange(begin, begin + self.batch_size, dtype=np.uint64)
         begin = batch * self.batch_size  # as if all whole batches, then the rests, were laid end to end
-        real = np.arange(min(begin, self.total), min(begin + self.batch_size, self.total), dtype=np.uint64)
+        real = np.arange(min(begin, self.lanes.total), min(begin + self.batch_size, self.lanes.total), dtype=np.uint64)
         found = self._rest_positions(real)
         if not endless:
             return found
-        fill = np.arange(begin + real.size, begin + self.batch_size, dtype=np.uint64) - np.uint64(self.total)
-        return np.concatenate((found, fill % np.uint64(self.total)))
+        fill = np.arange(begin + real.size, begin + self.batch_size, dtype=np.uint64) - np.uint64(self.lanes.total)
+        return np.concatenate((found, fill % np.uint64(self.lanes.total)))
 
     def filler(self, batch: int) -> NDArray[np.int64] | None:
         """Return the rows of a batch that repeat samples only to fill it with a value; None if no row does."""
-        left = max(0, self.total - batch * self.batch_size)  # in the tail batches all samples lie end to end
+        left = max(0, self.lanes.total - batch * self.batch_size)  # in the tail batches all samples lie end to end
         if left >= self.batch_size or not tail.fills_with_value(self.last):
             return None
         return np.arange(left, self.batch_size)
@@ -97,8 +98,8 @@ class FixedBatches:
         Raises:
             IndexError: the epoch has no such position.
         """
-        if not 0 <= position < self.total:
-            msg = f"position {position} of an epoch of {self.total}. Give one in [0, {self.total})"
+        if not 0 <= position < self.lanes.total:
+            msg = f"position {position} of an epoch of {self.lanes.total}. Give one in [0, {self.lanes.total})"
             raise IndexError(msg)
         lane = self.lanes.lane_of(position)
         k, offset = divmod(position - self.lanes.begin(lane), self.batch_size)
@@ -110,19 +111,19 @@ class FixedBatches:
         batch = self._whole + (rests + offset) // self.batch_size
         return batch if batch < self.formed else None
 
-    @property
+    @cached_property
     def _rounds(self) -> int:
         """Whole batches that every lane has."""
-        return self.total // self.lanes.count // self.batch_size
+        return self.lanes.total // self.lanes.count // self.batch_size
 
-    @property
+    @cached_property
     def _whole(self) -> int:
         """Whole batches of all lanes."""
         return self._rounds * self.lanes.count + self._extra(self.lanes.count)
 
     def _extra(self, lane: int) -> int:
         """How many lanes before this one have one whole batch more: longer ones, if that position completes it."""
-        completes = (self.total // self.lanes.count + 1) % self.batch_size == 0
+        completes = (self.lanes.total // self.lanes.count + 1) % self.batch_size == 0
         return self.lanes.longer_before(lane) if completes else 0
 
     def _begin_of(self, batch: int) -> int:
@@ -137,7 +138,7 @@ class FixedBatches:
         if not virtual.size:
             return virtual
         starts, lanes = self.lanes.begins(), np.arange(self.lanes.count + 1, dtype=np.uint64)
-        size, completes = self.total // self.lanes.count, self._extra(self.lanes.count) > 0
+        size, completes = self.lanes.total // self.lanes.count, self._extra(self.lanes.count) > 0
         extra = (starts - lanes * np.uint64(size)) * np.uint64(completes)
         batches = lanes * np.uint64(self._rounds) + extra
         rests = starts - batches * np.uint64(self.batch_size)  # rows of all rests before each lane

@@ -1,7 +1,7 @@
 """`Looking`: what a stream knows and shows of itself. `PreparedStream` adds what moves it.
 
-Nothing here moves the place, so all of it may be asked while a loop reads the stream; but for the two other ways to
-iterate, as Arrow tables and with a progress bar, which move it as a loop does. `take` looks at what a loop would get.
+It needs a `StreamRun` and nothing else. Nothing here moves the place, so all of it may be asked while a loop reads the stream.
+`take` looks at what a loop would get.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,54 +20,58 @@ from spiral_stream.fields.field import FieldSpec
 from spiral_stream.habits import OF_STREAMS, answer
 from spiral_stream.looking.contact_sheet import Sheet
 from spiral_stream.looking.notebook import batch_formatter, remembered
-from spiral_stream.looking.progress import with_bar
 from spiral_stream.looking.sampled import need_count, taken, taken_of
 from spiral_stream.looking.stream_view import StreamView
-from spiral_stream.looking.tables import batch_schema, record_batches
-from spiral_stream.plan.fields.dtypes import field_specs
-from spiral_stream.plan.nodes import Collate, Deliver, Sample
-from spiral_stream.planner.binding.bindings import Bindings, Bound, need_known_seed, settle
+from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.prepared_data.build import CacheStatus, caches, status
 from spiral_stream.planner.prepared_data.verify import relations_of
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.columns.values import value_statuses
-from spiral_stream.runtime.delivery import HOST, Delivery, Devices
-from spiral_stream.runtime.forming.bounded import promised
-from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.delivery import HOST
 from spiral_stream.runtime.numbering.numbering import Numbering, batch_number, need_not_skipped
 from spiral_stream.runtime.numbering.random_access import OrderedRows
 from spiral_stream.runtime.numbering.steps import length_of, need_delivered, steps_of
-from spiral_stream.runtime.run.loop import Pass, Passes
-from spiral_stream.runtime.run.opened_plan import Opening
-from spiral_stream.runtime.run.position import Place
-from spiral_stream.threads import ThreadShare
+from spiral_stream.runtime.run.loop import Pass
+from spiral_stream.runtime.run.stream_run import StreamRun
 
 LOOKED_AT_ROWS: Final = 1 << 20  # a stream over more rows is not opened in order to be shown
 _SHOWN: Final = 4  # samples
 
 
 class Looking:
-    """What a stream of batches knows and shows of itself."""
+    """What a run of a plan knows and shows of itself.
 
-    plan: Deliver
-    catalog: Registry
-    _collate: Collate
-    _sample: Sample
-    _threads: ThreadShare
-    _budget_bytes: int
-    _delivery: Delivery
-    _bindings: Bindings
-    _place: Place
-    _opening: Opening
-    _passes: Passes
-    _closed: bool
-    _pid: int
-    _was_opened = False
+    Args:
+        run: the run. Others may move it.
+    """
+
+    def __init__(self, run: StreamRun) -> None:
+        self._run = run
 
     if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
 
         def __getattr__(self, name: str) -> NoReturn:
             answer(self, name, "stream", OF_STREAMS)
+
+    @property
+    def plan(self) -> Deliver:
+        """The plan whose batches these are.
+
+        Examples:
+            >>> stream.plan.framework
+            'numpy'
+        """
+        return self._run.plan
+
+    @property
+    def catalog(self) -> Registry:
+        """The catalog that names the plan's relations.
+
+        Examples:
+            >>> "photos" in stream.catalog.tables()
+            True
+        """
+        return self._run.catalog
 
     @property
     def fingerprint(self) -> str:
@@ -77,7 +81,7 @@ class Looking:
             >>> stream.fingerprint == plan.to_numpy().fingerprint
             True
         """
-        return self.stages.fingerprint
+        return self._run.stages().fingerprint
 
     @property
     def rows(self) -> int:
@@ -87,7 +91,7 @@ class Looking:
             >>> stream.rows
             48
         """
-        return sum(stream.selected.total for stream in self.stages.streams)
+        return sum(stream.selected.total for stream in self._run.stages().streams)
 
     @property
     def data_versions(self) -> dict[str, str]:
@@ -97,7 +101,7 @@ class Looking:
             >>> sorted(stream.data_versions)
             ['photos']
         """
-        return dict(self.stages.data_versions)
+        return dict(self._run.stages().data_versions)
 
     def spec(self) -> dict[str, FieldSpec]:
         """Return dtype and shape of each field of a batch; reads nothing.
@@ -109,7 +113,7 @@ class Looking:
             >>> stream.spec()["width"].dtype
             'int64'
         """
-        return self._delivery.spec(field_specs(self._collate.fields, self._collate.schema()))
+        return self._run.delivery.spec(dict(self._run.opening.specs))
 
     def devices(self) -> dict[str, str | None]:
         """Return the device of each array field; None if neither ``bind``, nor the field, nor the plan names one.
@@ -118,12 +122,7 @@ class Looking:
             >>> stream.devices()
             {'width': None}
         """
-        specs = field_specs(self._collate.fields, self._collate.schema())
-        return self._delivery.devices(specs, self.plan.device, self._bindings.device)
-
-    def _devices_here(self) -> Devices:
-        """The devices that this process delivers to; a worker's batches stay on the host."""
-        return {} if self._place.in_worker else self.devices()
+        return self._run.devices()
 
     @property
     def stages(self) -> Stages:
@@ -132,19 +131,7 @@ class Looking:
         Examples:
             >>> stages = stream.stages
         """
-        return self._open().stages
-
-    def _open(self) -> Opening:
-        """Return what the stream has open, or opens at its first use.
-
-        Raises:
-            StreamError: the stream is closed.
-        """
-        if self._closed:
-            msg = "the stream is closed. Make a new one from its plan, for example catalog.open_stream(name)"
-            raise StreamError(msg)
-        self._was_opened = True
-        return self._opening
+        return self._run.stages()
 
     @property
     def numbering(self) -> Numbering:
@@ -153,11 +140,7 @@ class Looking:
         Examples:
             >>> numbering = stream.numbering
         """
-        bound = self._bound()
-        return promised(self._open().read(bound.run_seed)[1], bound)
-
-    def _bound(self) -> Bound:
-        return settle(self._bindings, self._sample)
+        return self._run.numbering()
 
     @property
     def epoch(self) -> int:
@@ -167,7 +150,7 @@ class Looking:
             >>> stream.epoch
             0
         """
-        return self._place.epoch
+        return self._run.place.epoch
 
     def __len__(self) -> int:
         """Return the steps of the whole present epoch for this rank.
@@ -175,7 +158,8 @@ class Looking:
         Raises:
             TypeError: many batches would have to be formed first; says how long that takes, and which call does it.
         """
-        return length_of(self.numbering, self._place.drawn(), self._bound())
+        run = self._run
+        return length_of(run.numbering(), run.place.drawn(), run.bound())
 
     @property
     def steps_per_epoch(self) -> int:
@@ -185,7 +169,8 @@ class Looking:
             >>> stream.steps_per_epoch
             6
         """
-        return steps_of(self.numbering, self._place.drawn(), self._bound())
+        run = self._run
+        return steps_of(run.numbering(), run.place.drawn(), run.bound())
 
     def metrics(self) -> dict[str, Any]:
         """Return totals since the stream was made: rows, bytes, seconds by stage, queue depth, and what bounds it.
@@ -196,7 +181,7 @@ class Looking:
             >>> stream.metrics()["batches"]
             6
         """
-        return self._passes.totals()
+        return self._run.passes.totals()
 
     @door(PlanError)
     def explain(self, *, analyze: bool = False, network: str | None = None) -> Explanation:
@@ -214,12 +199,13 @@ class Looking:
             >>> print(str(stream.explain()).splitlines()[0][:12])
             EXPLAIN DATA
         """
-        bound, threads = replace(self._bound(), epoch=self._place.drawn()), self._threads.working()
+        run = self._run
+        bound, threads = replace(run.bound(), epoch=run.place.drawn()), run.threads.working()
         facts = bound, self.devices(), threads, self.metrics() if analyze else None
         begin = Cursor(self.epoch).enter(bound.world_size, bound.merge)
-        size = self._open().state_bytes(begin, bound.run_seed, bound.epoch)
-        more = self.numbering, self.catalog, size
-        return explain_stream(self.stages, *facts, *more, network, self._threads.read_batch_size)
+        size = run.open().state_bytes(begin, bound.run_seed, bound.epoch)
+        more = run.numbering(), run.catalog, size
+        return explain_stream(run.stages(), *facts, *more, network, run.threads.read_batch_size)
 
     def order(self, epoch: int | None = None) -> OrderedRows:
         """Return the order of an epoch (None: the present one): ``rows(positions)`` and ``positions(identity)``.
@@ -228,7 +214,7 @@ class Looking:
             >>> stream.order().rows([0])["photo_id"].to_pylist()
             ['p19']
         """
-        return OrderedRows(self.stages, self._place.drawn(epoch))
+        return OrderedRows(self._run.stages(), self._run.place.drawn(epoch))
 
     def quarantine(self) -> pa.Table:
         """Return the samples that could not be read, one row per occurrence in a batch, of all ranks and processes.
@@ -237,7 +223,7 @@ class Looking:
             >>> stream.quarantine().num_rows
             0
         """
-        return self._open().refusals.quarantine.read()
+        return self._run.open().refusals.quarantine.read()
 
     def skipped(self) -> dict[str, Any]:
         """Return what the run skips, as JSON values.
@@ -251,7 +237,7 @@ class Looking:
             >>> stream.skipped()["batches"]
             [[0, 2, 1]]
         """
-        return self._opening.skips.to_json()
+        return self._run.opening.skips.to_json()
 
     def caches(self) -> list[CacheStatus]:
         """Return how far each cache of this plan is built. Reads no payload; empty if the plan has nothing to cache.
@@ -263,39 +249,7 @@ class Looking:
             >>> stream.caches()
             []
         """
-        return [status(work) for work in caches(self.stages)] + value_statuses(self.stages)
-
-    # ---- other ways to iterate
-
-    def __iter__(self) -> Iterator[Any]:
-        raise NotImplementedError
-
-    def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield what a loop would get as Arrow record batches, whose columns are views of the batches' memory.
-
-        Raises:
-            StreamError: a field has no value per row (`CuSeqlens`), or another loop reads the stream.
-
-        Examples:
-            >>> next(stream.to_batches()).num_rows
-            8
-        """
-        yield from self.to_reader()
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        """Return `to_batches` as an Arrow reader, which DuckDB, Polars and pandas read; errors as there.
-
-        `to_arrow` is another name for it. Memory holds one batch at a time; ``read_all()`` makes a table of the epoch's rest.
-
-        Examples:
-            >>> stream.to_arrow().schema.names
-            ['width', 'id']
-        """
-        schema = batch_schema(self._collate, field_specs(self._collate.fields, self._collate.schema()))
-        batches = self._passes.run(self._now, HOST, 0, 1)
-        return pa.RecordBatchReader.from_batches(schema, record_batches(batches, schema))
-
-    to_arrow = to_reader
+        return [status(work) for work in caches(self._run.stages())] + value_statuses(self._run.stages())
 
     @door(StreamError)
     def take(self, count: int = 1) -> list[Any]:
@@ -314,47 +268,21 @@ class Looking:
             >>> first["id"][:2]
             ['p19', 'p17']
         """
+        run = self._run
         wanted = whole(count)
         if wanted is None or wanted < 0:
             msg = f"take: count={shown(count)}. Give how many batches, a whole number from 0 up"
             raise StreamError(msg)
-        self._place.here("take")
-        steps = self._place.coming(self.numbering, self._bound())
-        passes = Passes(self._place, Metrics(), self._threads, self._budget_bytes)  # metrics count none of it
+        run.place.here("take")
+        steps = run.place.coming(run.numbering(), run.bound())
+        passes = run.other_passes()  # metrics count none of it
         try:
             out = list[Any]()
             while len(out) < wanted and (numbers := steps.at(steps.start.step + len(out))) is not None:
-                out.append(passes.build(self._now, self._delivery, steps.epoch, numbers))
+                out.append(passes.build(run.now, run.delivery, steps.epoch, numbers))
             return out
         finally:
             passes.close()
-
-    @door(PlanError, excepted=("title",))
-    def progress(self, title: str | None = None, *, console: Any = None) -> Iterator[Any]:
-        """Iterate with a progress bar on standard error: on rank 0 alone, and from the stream's place on.
-
-        Args:
-            title: before the bar; None takes the epoch's number.
-            console: a `rich.console.Console` to draw on.
-
-        Examples:
-            >>> for batch in stream.progress("training"):
-            ...     pass
-        """
-        if self._bound().rank:
-            yield from self
-            return
-        try:
-            total: int | None = len(self)
-        except (TypeError, StreamError):  # not counted
-            total = None
-        begun = self._place.known()
-        at, step = self.epoch, begun.step if begun.epoch == self.epoch else 0
-        yield from with_bar(iter(self), title or f"epoch {at:,}", total, lambda: step, console)
-
-    def _now(self) -> tuple[Opening, Bound, Devices]:
-        need_known_seed(self._sample.order, self._bound())
-        return self._open(), self._bound(), self._devices_here()
 
     # ---- looking at samples
 
@@ -389,7 +317,7 @@ class Looking:
             'batch 0 row 0'
         """
         if isinstance(batch, Mapping):
-            sheet = taken_of(batch, self.stages, self.catalog, need_count(count), tokenizer)
+            sheet = taken_of(batch, self._run.stages(), self._run.catalog, need_count(count), tokenizer)
         else:
             sheet = self._taken(count, batch, epoch, tokenizer)
         if path is not None:
@@ -398,19 +326,20 @@ class Looking:
 
     def _taken(self, count: int, batch: int | None, epoch: int | None, tokenizer: Any) -> Sheet:
         """The sheet of the samples from a batch on."""
-        bound = self._bound()
-        at, begin = self._place.drawn(epoch), 0
+        run = self._run
+        bound = run.bound()
+        at, begin = run.place.drawn(epoch), 0
         if batch is not None:
             begin = need_not_skipped(self._place_of(batch, epoch, "show")[1], at, batch)
         else:
-            known = self._place.known()
+            known = run.place.known()
             begin = known.batch + bound.turn * bound.merge if epoch in (None, known.epoch) else 0
 
         def build(drawn: int, delivered: int) -> dict[str, Any]:
             self._need_delivered(delivered, epoch)
             return self._built(drawn, delivered)
 
-        return taken(build, self.stages, self.numbering, self.catalog, at, begin, need_count(count), tokenizer)
+        return taken(build, run.stages(), run.numbering(), run.catalog, at, begin, need_count(count), tokenizer)
 
     def _place_of(self, number: int, epoch: int | None, asked: str) -> tuple[int, int | None]:
         """The epoch whose order is drawn for a batch, and how many batches are delivered before it; None if it is skipped.
@@ -419,7 +348,7 @@ class Looking:
             IndexError: the epoch has no such batch.
             StreamError: the chapters before it are not counted, and counting them takes long.
         """
-        drawn, numbering = self._place.drawn(epoch), self.numbering
+        drawn, numbering = self._run.place.drawn(epoch), self._run.numbering()
         delivered = numbering.skips.delivered(drawn, batch_number(number))
         if delivered is not None:
             numbering.every.limits.need_near(drawn, batch_number(number), asked)
@@ -427,32 +356,36 @@ class Looking:
         return drawn, delivered
 
     def _need_delivered(self, delivered: int, epoch: int | None) -> None:
-        drawn, at = self._place.drawn(epoch), self.epoch if epoch is None else epoch
-        need_delivered(self.numbering, at, drawn, delivered, self._place.cursor, self._bound())
+        run = self._run
+        drawn, at = run.place.drawn(epoch), self.epoch if epoch is None else epoch
+        need_delivered(run.numbering(), at, drawn, delivered, run.place.cursor, run.bound())
 
     def _built(self, epoch: int, number: int) -> dict[str, Any]:
         """Build a batch for looking, as NumPy arrays on the host; counts nothing."""
-        passes = Passes(self._place, Metrics(), self._threads, self._budget_bytes)
+        run = self._run
+        passes = run.other_passes()
         try:
-            fields: dict[str, Any] = passes.build(lambda: (self._open(), self._bound(), {}), HOST, epoch, number)
+            fields: dict[str, Any] = passes.build(lambda: (run.open(), run.bound(), {}), HOST, epoch, number)
         finally:
             passes.close()
         return fields
 
     def __repr__(self) -> str:
         """What the stream is, and where it stands. Opens and reads nothing."""
-        if self._closed:
+        run = self._run
+        if run.closed:
             return f"<{type(self).__name__}: closed>"
-        lines = [f"<{type(self).__name__} to {self.plan.framework}"]
-        lines += [f"  {line}" for line in outline(self.plan)]
+        lines = [f"<{type(self).__name__} to {run.plan.framework}"]
+        lines += [f"  {line}" for line in outline(run.plan)]
         lines += [f"  {name}: {_field_text(each, device)}" for name, each, device in self._fields()]
         lines.append(f"  length: {self._length_text()}")
         lines.append(f"  stands in {self._place_text()}>")
         return "\n".join(lines)
 
     def _place_text(self) -> str:
-        place = self._place.known()
-        number = self._opening.skips.number(self._place.drawn(place.epoch), place.batch)
+        run = self._run
+        place = run.place.known()
+        number = run.opening.skips.number(run.place.drawn(place.epoch), place.batch)
         return f"epoch {place.epoch:,} before step {place.step:,} (global batch {number:,})"
 
     def _repr_html_(self) -> str:
@@ -464,8 +397,9 @@ class Looking:
         yield self._view()
 
     def _view(self) -> StreamView:
-        title = f"{type(self).__name__} to {self.plan.framework}"
-        if self._closed:
+        run = self._run
+        title = f"{type(self).__name__} to {run.plan.framework}"
+        if run.closed:
             return StreamView(title, (), (), [("place", "closed")], None)
         sheet, note = None, ""
         try:
@@ -477,13 +411,14 @@ class Looking:
             note = str(error)
         fields = [{"field": name, "holds": _field_text(each, device)} for name, each, device in self._fields()]
         facts = [("length", self._length_text()), ("place", self._place_text())]
-        return StreamView(title, outline(self.plan), fields, facts, sheet, note)
+        return StreamView(title, outline(run.plan), fields, facts, sheet, note)
 
     def _may_look(self) -> bool:
         """Whether showing samples reads little: the stream is open, or its relations have few rows."""
-        if self._was_opened:
+        run = self._run
+        if run.was_opened:
             return True
-        return sum(self.catalog.entry(name).manifest().total for name in relations_of(self.plan)) <= LOOKED_AT_ROWS
+        return sum(run.catalog.entry(name).manifest().total for name in relations_of(run.plan)) <= LOOKED_AT_ROWS
 
     def _known_to_notebooks(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Let a notebook know the batches of a pass, so that each shows itself."""
@@ -492,7 +427,7 @@ class Looking:
 
     def _batch_html(self) -> Callable[[Mapping[str, Any]], str | None]:
         """Return what shows a batch, for as long as the batch lives: it needs no open stream."""
-        stages, catalog, name = self.stages, self.catalog, type(self).__name__
+        stages, catalog, name = self._run.stages(), self._run.catalog, type(self).__name__
 
         def html(batch: Mapping[str, Any]) -> str | None:
             try:
@@ -508,16 +443,17 @@ class Looking:
         try:
             specs, devices = self.spec(), self.devices()
         except SpiralError:  # the framework is not installed
-            specs, devices = field_specs(self._collate.fields, self._collate.schema()), {}
+            specs, devices = dict(self._run.opening.specs), {}
         for name, each in specs.items():
             yield name, each, devices.get(name)
 
     def _length_text(self) -> str:
         """How long an epoch is, if that is known without opening or counting."""
-        if not self._was_opened:
+        run = self._run
+        if not run.was_opened:
             return "len(stream) says; the stream is not open yet"
         try:
-            return f"{len(self):,} steps per epoch on rank {self._bound().rank} of {self._bound().world_size}"
+            return f"{len(self):,} steps per epoch on rank {run.bound().rank} of {run.bound().world_size}"
         except (TypeError, SpiralError) as error:
             return f"not counted ({str(error).split('. ')[0][:80]})"
 

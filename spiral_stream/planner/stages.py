@@ -6,6 +6,7 @@ A field that is decoded, and a column that is tokenized, hold one value per stre
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final, Generic, TypeVar, final
 
 import numpy as np
@@ -197,9 +198,12 @@ class TokenStage:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Stages:
-    """The stage list of a stream: selections -> order -> maps -> batches -> fields -> delivery."""
+    """The stage list of a stream: selections -> order -> maps -> batches -> fields -> delivery.
+
+    Nothing of it changes, so what is said of the list is found once, when somebody asks.
+    """
 
     plan: Deliver
     fingerprint: str
@@ -217,27 +221,27 @@ class Stages:
     derived: tuple[DerivedRelation, ...] = ()  # relations that the plan makes itself
     values: tuple[CachedValues, ...] = ()  # of functions, one for each `.cache()` after sample
 
-    @property
+    @cached_property
     def cached(self) -> frozenset[Made]:
         """The columns of maps whose values are kept, for every row."""
         return frozenset(key for each in self.values for key in each.keys)
 
-    @property
+    @cached_property
     def plains(self) -> tuple[PlainStage, ...]:
         """The fields that copy a column."""
         return tuple(each for each in self.fields if isinstance(each, PlainStage))
 
-    @property
+    @cached_property
     def sequences(self) -> tuple[SequenceStage, ...]:
         """The fields of token sequences."""
         return tuple(each for each in self.fields if isinstance(each, SequenceStage))
 
-    @property
+    @cached_property
     def images(self) -> tuple[ImageStage, ...]:
         """The fields of images."""
         return tuple(each for each in self.fields if isinstance(each, ImageStage))
 
-    @property
+    @cached_property
     def mask_pairs(self) -> tuple[tuple[str, str], ...]:
         """Masks, each with its image: the first of the same view whose random moves the mask shares."""
         images = [each for each in self.images if not isinstance(each.program, MaskProgram)]
@@ -252,12 +256,12 @@ class Stages:
                     break
         return tuple(out)
 
-    @property
+    @cached_property
     def clips(self) -> tuple[ClipStage, ...]:
         """The fields of clips."""
         return tuple(each for each in self.fields if isinstance(each, ClipStage))
 
-    @property
+    @cached_property
     def sounds(self) -> tuple[SoundStage, ...]:
         """The fields of sound."""
         return tuple(each for each in self.fields if isinstance(each, SoundStage))
@@ -279,13 +283,13 @@ class Stages:
         """Whether there are several streams."""
         return self.epochs.mixture is not None
 
-    @property
+    @cached_property
     def columns(self) -> tuple[str, ...]:
         """The small columns that every batch reads, identity first."""
         names = dict.fromkeys([*self.identity, *(stage.field.column for stage in self.plains)])
         return tuple(names)
 
-    @property
+    @cached_property
     def field_names(self) -> tuple[str, ...]:
         """The batch's keys, in order."""
         return tuple(name for name, _ in need(self.plan, Collate).fields)
@@ -306,7 +310,7 @@ class Stages:
         for each in self.derived:
             each.held.release()
 
-    @property
+    @cached_property
     def specs(self) -> tuple[FieldSpec, ...]:
         """The specification of every field of a batch."""
         return (

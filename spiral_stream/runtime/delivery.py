@@ -80,7 +80,7 @@ class Delivery(ABC):
         """Return what the fields of a batch are once delivered, given what they are on the host."""
         return host
 
-    def devices(self, host: dict[str, FieldSpec], plan: str | None, bound: str | None) -> dict[str, str | None]:
+    def devices(self, host: Mapping[str, FieldSpec], plan: str | None, bound: str | None) -> dict[str, str | None]:
         """Return where each array field is delivered.
 
         Args:

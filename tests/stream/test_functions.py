@@ -123,7 +123,7 @@ def test_processes_deliver_what_threads_do_and_end_with_the_stream(catalog: sp.C
     with mapped(catalog, workers=2).to_numpy() as stream:
         assert stream.fingerprint == mapped(catalog).to_numpy().fingerprint
         assert equal([frozen(batch) for batch in stream], read(mapped(catalog).to_numpy()))
-        pool = stream._open().read(5)[0]._calling._processes
+        pool = stream._run.open().read(5)[0]._calling._processes
         assert pool is not None
         started = list(pool._all)
         assert 1 <= len(started) <= 2

@@ -79,7 +79,7 @@ def test_good_rows_are_those_of_whole_data_whatever_is_cached(
     shelf: Shelf, drawn: Damaged, cache: str, epoch: int, threads: int
 ) -> None:
     stream = drawn.stream(shelf[drawn.kind, cache], epoch=epoch)
-    stream._threads = threads
+    stream._run.threads = threads
     found, right = run(stream), wanted(shelf, drawn, epoch=epoch)
 
     assert len(found) == len(right)

@@ -379,7 +379,7 @@ def test_a_run_goes_on_anywhere_with_and_without_the_index(
                 assert same(stream.batch(number), expected[number])
         patch.setenv("SPIRAL_CACHE", str(tmp_path_factory.mktemp("counted")))
         with case.make(catalog) as stream:
-            found = count_epoch(stream._open(), stream._bound().run_seed, 0, lambda: Threads(2))
+            found = count_epoch(stream._run.open(), stream._run.bound().run_seed, 0, lambda: Threads(2))
             assert found == len(expected) == stream.count() == len(stream)
 
 

@@ -25,11 +25,11 @@ from spiral_stream.fields.boxes import Following
 from spiral_stream.fields.padded_rows import PaddedRows
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.blocks import sound
-from spiral_stream.planner.columns.lineage import Key, Stored
-from spiral_stream.planner.stages import ClipStage, ImageStage, PlainStage, SoundStage, Stages
+from spiral_stream.planner.stages import ClipStage, ImageStage, PlainStage, SoundStage
 from spiral_stream.runtime.batch.blanks import blank
-from spiral_stream.runtime.batch.deferred import Deferred, Here, calls_of
-from spiral_stream.runtime.batch.look_up import Gathering, LookedUpBatch, LookingUp
+from spiral_stream.runtime.batch.deferred import Deferred, Here
+from spiral_stream.runtime.batch.look_up import LookedUpBatch, LookingUp
+from spiral_stream.runtime.batch.opened_fields import OpenedFields
 from spiral_stream.runtime.batch.pending_batch import Batch, Pending, dropped_on_error, finish
 from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import Int64, SampleReader, as_lists
@@ -37,12 +37,12 @@ from spiral_stream.runtime.fetch import only_fetched, pieces, submitted
 from spiral_stream.runtime.fields.bytes import stored_bytes, stored_size
 from spiral_stream.runtime.fields.clips import ClipFeed, ClipField, FoundClips
 from spiral_stream.runtime.fields.draft import Draft, all_skipped, spread
-from spiral_stream.runtime.fields.geometry import BatchFollowers, Followers
-from spiral_stream.runtime.fields.image_lists import ImageListField, ListFilling, is_mask_of_list
+from spiral_stream.runtime.fields.geometry import BatchFollowers
+from spiral_stream.runtime.fields.image_lists import ImageListField, ListFilling
 from spiral_stream.runtime.fields.images import Held, ImageField, fill_rows
 from spiral_stream.runtime.fields.rows_ahead import Expecting
 from spiral_stream.runtime.fields.sequences import SequenceFilling
-from spiral_stream.runtime.fields.size import OBJECT_BYTES, batch_bytes, object_bytes, room
+from spiral_stream.runtime.fields.size import OBJECT_BYTES, object_bytes, room
 from spiral_stream.runtime.fields.sounds import SoundBatch, SoundField
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.drawn import sample_count
@@ -53,7 +53,7 @@ from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import view_keys
 from spiral_stream.sources.references.objects import names_objects
 from spiral_stream.threads import doing
-from spiral_stream.transforms.chain import MaskProgram, Program
+from spiral_stream.transforms.chain import MaskProgram
 
 
 class _Emptied(Exception):  # noqa: N818  it is caught where it was asked for
@@ -69,11 +69,23 @@ PIECE_ROWS: Final = 64  # rows that a task fetches and decodes: 6 MB of JPEGs, 6
 
 @final
 class BatchBuilder:
-    """Builds the batches of a stream. ``begin`` is called by one thread at a time."""
+    """Builds the batches of one pass. ``begin`` is called by one thread at a time.
+
+    Args:
+        fields: of the opened plan.
+        numbering: which samples form which batch.
+        reader: reads their columns.
+        metrics: where time and bytes are counted.
+        slots: the memory of batches.
+        refusals: what happens to samples that cannot be read.
+        merge: how many batches are delivered as one.
+        split: the image fields that are normalized on the device.
+        piece_rows: that a task fetches and decodes at a time; None takes 64.
+    """
 
     def __init__(
         self,
-        stages: Stages,
+        fields: OpenedFields,
         numbering: Numbering,
         reader: SampleReader,
         metrics: Metrics,
@@ -83,7 +95,8 @@ class BatchBuilder:
         split: frozenset[str] = frozenset(),
         piece_rows: int | None = None,
     ) -> None:
-        self._stages, self._piece_rows = stages, piece_rows or PIECE_ROWS
+        stages = fields.stages
+        self._fields, self._stages, self._piece_rows = fields, stages, piece_rows or PIECE_ROWS
         self._numbering = numbering
         self._reader = reader
         self._metrics = metrics
@@ -95,35 +108,14 @@ class BatchBuilder:
         self._lists = {stage.name: ImageListField(stage, metrics) for stage in stages.images if stage.listed}
         self._clips = {stage.name: ClipField(stage, metrics) for stage in stages.clips}
         self._sounds = {stage.name: SoundField(stage, metrics) for stage in stages.sounds}
-        self._pixels: tuple[ImageStage | ClipStage, ...] = (*stages.images, *stages.clips)
-        self._programs: dict[str, Program] = {
-            stage.name: stage.program.on_device()[0]  # type: ignore[union-attr]  # those of masks end on the host
-            if stage.name in split and stage.ends_on_device
-            else stage.program
-            for stage in self._pixels
-        }
-        self._followers = Followers(stages)
-        fixed = [stage.program.deterministic for stage in self._pixels]
-        fixed += [stage.selection.deterministic for stage in stages.clips]
-        fixed += [stage.selection.deterministic for stage in stages.sounds]
-        self._draws = not all(fixed)
-        self._names, lineage = stages.field_names, reader.lineage
-        self._gathering = gathering = Gathering(stages, lineage)
-        self._gathered = [stage for stage in stages.plains if stage.name in gathering.plains]
-        others = [stage for stage in stages.plains if stage.name not in gathering.plains and not is_mask_of_list(stage)]
-        self._plains = [(stage, lineage.key(stage.field.column, lineage.end)) for stage in others]
-        self._sequences = SequenceFilling(stages, lineage, slots, metrics, merge)
-        self._keys: list[Key] = [key for _, key in self._plains]
-        self._keys += [key for name, key in self._sequences.keys.items() if name not in gathering.tokens]
-        named = [name for stage in stages.sounds for name in (stage.column, *stage.times)]
-        self._keys += [lineage.key(name, lineage.end) for name in named]
-        calls = calls_of(stages, lineage, self._keys)
-        stored = [key for key in self._keys if isinstance(key, Stored)]
-        self._in_pieces = calls or (piece_rows is not None and bool(stored))
-        self._looking_up = LookingUp(stages, numbering, gathering, metrics)
+        self._programs = fields.programs(split)
+        self._sequences = SequenceFilling(stages, fields.sequences, slots, metrics, merge)
+        self._in_pieces = fields.calls or (piece_rows is not None and bool(fields.stored))
+        self._looking_up = LookingUp(fields, numbering, metrics)
         payloads: list[Expecting] = [*self._images.values(), *self._lists.values(), *self._clips.values()]
-        self._looking_up.read_ahead(reader, () if calls else stored, payloads, self._piece_rows)
-        self.batch_bytes = batch_bytes(stages, merge)
+        stored = () if fields.calls else fields.stored
+        self._looking_up.read_ahead(reader, stored, payloads, self._piece_rows)
+        self.batch_bytes = fields.batch_bytes(merge)
 
     def begin(self, epoch: int, numbers: range, pool: Executor, soon: Sequence[range] = ()) -> Pending:
         """Settle membership and columns, and start the pieces; `LookingUp.of` says what ``soon`` is."""
@@ -136,11 +128,13 @@ class BatchBuilder:
         if not len(samples):
             raise all_skipped(epoch, self._numbering.skips.number(epoch, found.numbers[0]))
         later = (
-            self._in_pieces and bool(self._reader.lineage.missing(self._keys, samples.columns)) and not self._sparing
+            self._in_pieces
+            and bool(self._reader.lineage.missing(self._fields.keys, samples.columns))
+            and not self._sparing
         )
-        if self._keys and not later:
+        if self._fields.keys and not later:
             with blaming(self._stages, samples, skippable=self._refusals.skippable):
-                self._reader.need(epoch, samples, self._keys)
+                self._reader.need(epoch, samples, self._fields.keys)
         refusals = self._refusing(epoch, found)
         if not later:
             refusals.know_unread()
@@ -245,9 +239,11 @@ class BatchBuilder:
         later: bool,
     ) -> Pending:
         drawn, samples = found.drawn, found.drawn.samples
-        fields: dict[str, Any] = dict.fromkeys(self._names)
-        keys = self._reader.random_keys(epoch, samples) if self._draws else np.zeros(len(samples), dtype=np.uint64)
-        following = BatchFollowers(self._followers, len(samples), keys)
+        fields: dict[str, Any] = dict.fromkeys(self._stages.field_names)
+        keys = (
+            self._reader.random_keys(epoch, samples) if self._fields.draws else np.zeros(len(samples), dtype=np.uint64)
+        )
+        following = BatchFollowers(self._fields.followers, len(samples), keys)
         draft = Draft(samples, drawn.membership, keys, refusals, pool, fields, following)
         with dropped_on_error(draft.parts):
             self._gather(draft, found)
@@ -255,7 +251,7 @@ class BatchBuilder:
                 draft.parts += self._deferred(epoch, draft, found.tokens).start(pool)
             else:
                 self._fill_columns(draft, found.tokens)
-            if not later or not self._followers.fields:
+            if not later or not self._fields.followers.fields:
                 self._fill_pixels(draft)
 
         def finish() -> Batch:
@@ -268,12 +264,12 @@ class BatchBuilder:
         return Pending(finish, draft.parts, fields, listed, found.begun, sample_count(drawn))
 
     def _fill_pixels(self, draft: Draft) -> None:
-        for stage in self._pixels:
+        for stage in self._fields.pixels:
             fill = self._fill_images if isinstance(stage, ImageStage) else self._fill_clips
             fill(draft, stage)  # type: ignore[arg-type]  # that of its kind
 
     def _fill_columns(self, draft: Draft, gathered: Mapping[str, Ragged]) -> None:
-        for plain, key in self._plains:
+        for plain, key in self._fields.plains:
             self._fill_plain(draft, plain, draft.samples.columns[key])
         self._sequences.fill(draft, gathered)
         for recorded in self._stages.sounds:
@@ -289,22 +285,24 @@ class BatchBuilder:
                 self._fill_columns(part, gathered)
             draft.listed += part.listed
             finish(part.parts)
-            if self._followers.fields:  # which have to be known before an image is read
+            if self._fields.followers.fields:  # which have to be known before an image is read
                 self._fill_pixels(draft)
 
         skippable, rows = self._refusals.skippable, self._piece_rows
-        return Deferred(self._reader, self._stages, epoch, draft.samples, self._keys, fill, rows, skippable=skippable)
+        return Deferred(
+            self._reader, self._stages, epoch, draft.samples, self._fields.keys, fill, rows, skippable=skippable
+        )
 
     # ---- fields that are gathered from kept columns
 
     def _gather(self, draft: Draft, found: LookedUpBatch) -> None:
         """Fill the fields that copy rows of kept columns."""
-        if not self._gathered:
+        if not self._fields.gathered:
             return
         assert found.at is not None
-        gathering = self._gathering
+        gathering = self._fields.gathering
         with blaming(self._stages, draft.samples), self._metrics.timed("fetch_s"), doing(gathering.words):
-            for stage in self._gathered:
+            for stage in self._fields.gathered:
                 self._gather_plain(draft, stage, gathering.plains[stage.name], found.at)
 
     def _gather_plain(self, draft: Draft, stage: PlainStage, narrow: NarrowColumn, at: tuple[Int64, UInt64]) -> None:

@@ -79,24 +79,42 @@ class SequenceColumn:
 
 
 @final
-class SequenceFilling:
-    """Fills the fields of token sequences of a stream's batches.
+class SequenceColumns:
+    """The token columns of an opened plan.
 
     Attributes:
+        columns: each with its fields.
         keys: the columns that are read, by name.
+        widths: the place and the width of each column that has a width of its own.
     """
 
-    def __init__(self, stages: Stages, lineage: Lineage, slots: Slots, metrics: Metrics, merge: int) -> None:
-        self._stages, self._slots, self._metrics, self._merge = stages, slots, metrics, merge
+    def __init__(self, stages: Stages, lineage: Lineage) -> None:
         widths = {} if stages.formation is None else stages.formation.widths
-        self._widths = {name: (at, width) for at, (name, width) in enumerate(widths.items())}
-        self._columns = []
+        self.widths = {name: (at, width) for at, (name, width) in enumerate(widths.items())}
+        self.columns: list[SequenceColumn] = []
         for column in dict.fromkeys(stage.field.column for stage in stages.sequences):
             fields = [stage for stage in stages.sequences if stage.field.column == column]
             names = dict.fromkeys(name for stage in fields for name in stage.field.columns)
             keys = {name: lineage.key(name, lineage.end) for name in names}
-            self._columns.append(SequenceColumn(column, keys, fields))
-        self.keys = {name: key for each in self._columns for name, key in each.keys.items()}
+            self.columns.append(SequenceColumn(column, keys, fields))
+        self.keys = {name: key for each in self.columns for name, key in each.keys.items()}
+
+
+@final
+class SequenceFilling:
+    """Fills the fields of token sequences of a stream's batches.
+
+    Args:
+        stages: the lowered plan.
+        columns: of the opened plan.
+        slots: the memory of batches.
+        metrics: where time is counted.
+        merge: how many batches are delivered as one.
+    """
+
+    def __init__(self, stages: Stages, columns: SequenceColumns, slots: Slots, metrics: Metrics, merge: int) -> None:
+        self._stages, self._slots, self._metrics, self._merge = stages, slots, metrics, merge
+        self._columns, self._widths = columns.columns, columns.widths
 
     def fill(self, draft: Draft, gathered: Mapping[str, Ragged]) -> None:
         """Fill the fields of a batch; ``gathered`` has its kept token columns."""

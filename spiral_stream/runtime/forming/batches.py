@@ -12,6 +12,7 @@ apart from those that are delivered, so states, counts and metrics are the same 
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import replace
 from heapq import merge
 from pathlib import Path
@@ -95,6 +96,9 @@ class FormedBatches(Numbering):
         forming: what the chapters share.
         folder: of the formation index.
         known: what another `FormedBatches` of the same batches knew.
+
+    Attributes:
+        in_lanes: whether batches are looked for in their own lanes, because no lane has ended yet.
     """
 
     def __init__(self, forming: Forming, folder: Path, known: Known | None = None) -> None:
@@ -105,7 +109,14 @@ class FormedBatches(Numbering):
         self.chapters = OpenChapters(forming, folder, self.known)
         self.limits: FormedLimits = FormedLimits(self.chapters)
         self._lanes = forming.stages.batches.lanes
-        self.in_lanes = False  # whether batches are looked for in their own lanes, because no lane has ended yet
+        self.in_lanes = False
+
+    def by_lane(self) -> "FormedBatches":
+        if self.in_lanes or not self.forming.unknown():  # else it is known how many batches there are
+            return self
+        out = copy(self)  # it shares the chapters and what is known of them
+        out.in_lanes = True
+        return out
 
     def held(self, argument: str) -> AbstractContextManager[None]:
         way_out = f"{argument} gave up. Leave the loop, which keeps its place and waits for no thread, then ask again"

@@ -11,7 +11,6 @@ from typing import final
 from spiral_stream.errors import StreamError
 from spiral_stream.planner.binding.bindings import Bound
 from spiral_stream.planner.state.saved_state import Anchor
-from spiral_stream.runtime.forming.batches import FormedBatches
 from spiral_stream.runtime.numbering.drawn import Drawn
 from spiral_stream.runtime.numbering.numbering import CountLimits, Drawable, Numbering
 from spiral_stream.runtime.numbering.skipped import OfEvery
@@ -20,10 +19,7 @@ from spiral_stream.sampling.order import UInt64
 
 def promised(numbering: Numbering, bound: Bound) -> Numbering:
     """Return the batches of a run: those of the steps that it takes, if it says how many."""
-    every = numbering.every
-    if isinstance(every, FormedBatches):
-        every.in_lanes = bound.steps is not None and bool(every.forming.unknown())
-    return numbering if bound.steps is None else PromisedBatches(numbering, bound)
+    return numbering if bound.steps is None else PromisedBatches(numbering.by_lane(), bound)
 
 
 @final
@@ -31,7 +27,7 @@ class PromisedBatches(OfEvery):
     """The first batches of each epoch.
 
     Args:
-        batches: all that are delivered.
+        batches: all that are delivered, looked for in their lanes (`Numbering.by_lane`).
         bound: the run's steps, ranks and merge.
     """
 
@@ -53,8 +49,7 @@ class PromisedBatches(OfEvery):
     def exists(self, epoch: int, number: int) -> bool:
         if not 0 <= number < self._count:
             return False
-        in_lanes = isinstance(self._every, FormedBatches) and self._every.in_lanes
-        if not in_lanes and not self._all.exists(epoch, number):
+        if not self.in_lanes and not self._all.exists(epoch, number):
             raise self._too_many(epoch, number)
         return True
 

@@ -88,10 +88,19 @@ class Numbering(Drawable):
 
     limits = CountLimits()
     skips: Skips = NOTHING  # what the run skips of them
+    in_lanes: bool = False  # whether each batch is looked for in its own lane, because no lane has ended yet
 
     @property
     def every(self) -> "Numbering":
         """The batches with those and with the samples that the run skips."""
+        return self
+
+    def by_lane(self) -> "Numbering":
+        """Return the same batches for a run that ends its epochs before a lane ends, looked for in their own lanes.
+
+        So each rank forms the chapters of its own lanes alone. Batches that are known without forming are returned as
+        they are.
+        """
         return self
 
     @abstractmethod

@@ -6,6 +6,7 @@ count becomes the number of a batch. A batch is formed with all of its samples. 
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
@@ -44,6 +45,10 @@ class OfEvery(Numbering):
     @property
     def limits(self) -> CountLimits:  # type: ignore[override]  # a value elsewhere
         return self._every.limits
+
+    @property
+    def in_lanes(self) -> bool:  # type: ignore[override]  # a value elsewhere
+        return self._every.in_lanes
 
     def unknown(self, epoch: int) -> int:
         return self._every.unknown(epoch)
@@ -85,6 +90,14 @@ class SkippingBatches(OfEvery):
     def _keys(self, streams: Any, rows: UInt64) -> UInt64:
         """One number per row of all streams, [R] -> [R]: rows are below 2**62 over all streams."""
         return rows * np.uint64(self._streams) + np.asarray(streams).astype(np.uint64)
+
+    def by_lane(self) -> Numbering:
+        every = self._every.by_lane()
+        if every is self._every:
+            return self
+        out = copy(self)
+        out._every = every  # noqa: SLF001  a numbering of our own
+        return out
 
     def exists(self, epoch: int, number: int) -> bool:
         return number >= 0 and self._every.exists(epoch, self.skips.number(epoch, number))

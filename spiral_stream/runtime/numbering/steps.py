@@ -58,8 +58,7 @@ class Steps:
         """The batch numbers of those of the next steps whose batches are formed."""
         segment = self.start.segments[-1]
         whole = self.numbering.ready(self.epoch, segment.first(step)) // segment.group
-        some = range(step + workers, step + min(whole, _RUN * workers), workers)
-        return [segment.batches(each, self.turn) for each in some]
+        return segment.of_steps(range(step + workers, step + min(whole, _RUN * workers), workers), self.turn)
 
     def ended(self, step: int) -> bool:
         """Return whether the feeder has found that the rank has no step from this one on. Forms nothing."""

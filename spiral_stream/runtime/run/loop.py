@@ -7,6 +7,7 @@ are dropped, and the place stays after the last batch that the loop had.
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
@@ -19,6 +20,7 @@ from spiral_stream.habits import OF_STREAMS, answer
 from spiral_stream.planner.binding.bindings import Bound
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.batch.builder import BatchBuilder
+from spiral_stream.runtime.columns.samples import SampleReader
 from spiral_stream.runtime.delivery import Delivery, Devices, OneBatch
 from spiral_stream.runtime.forming.bounded import promised
 from spiral_stream.runtime.metrics import Metrics
@@ -136,12 +138,14 @@ class Passes:
             numbering.need_known(bound, workers, self._place.drawn())
             steps = self._place.begin(numbering, bound)
             start, stages = steps.start, opening.stages
-            builder = self._builder(opening, bound, bound.merge, delivery, devices)
-            due = self._next.after(steps, self._place, opening, bound, (worker, workers))
+            builder = self._builder(opening, reader, numbering, bound.merge, delivery, devices)
+            which = worker, workers
+            then = partial(self._next.begin, steps, self._place, opening, bound, which)
             limits = stages.plan.prefetch, self._budget_bytes, reader.threads
             turns = start.segments[-1].first_batch
-            around = Around(stages, bound, steps.epoch, start.batch, turns, self._metrics.network)
-            pipeline = Pipeline(builder, steps.epoch, due, *limits, self._metrics, around)
+            network = self._metrics.network
+            around = Around(stages, bound, steps.epoch, start.batch, turns, network) if stages.images else None
+            pipeline = Pipeline(builder, steps.epoch, steps.due(*which), then, *limits, self._metrics, around)
             self._pipeline, self._numbering, self._opening = pipeline, numbering, opening
             self._bound, self._begin = bound, replace(start, epoch=steps.epoch)
             if self._closed:  # by another thread, while the pipeline began
@@ -188,8 +192,10 @@ class Passes:
     def _build(self, now: Now, delivery: Delivery, epoch: int, numbers: range, numbering: Numbering | None) -> Any:
         opening, bound, devices = now()
         opening.check_cached(bound.run_seed)
-        builder = self._builder(opening, bound, len(numbers), delivery, devices, numbering)
-        with Workers(opening.read(bound.run_seed)[0].threads, "spiral-batch") as pool:
+        reader, own = opening.read(bound.run_seed)
+        wanted = promised(numbering or own, bound)
+        builder = self._builder(opening, reader, wanted, len(numbers), delivery, devices)
+        with Workers(reader.threads, "spiral-batch") as pool:
             done = builder.begin(epoch, numbers, pool).result()
         (batch,) = delivery.delivered(OneBatch(done), devices, opening.stages)
         self._metrics.add(batches=1, samples=done.samples)
@@ -198,21 +204,19 @@ class Passes:
     def _builder(
         self,
         opening: Opening,
-        bound: Bound,
+        reader: SampleReader,
+        numbering: Numbering,
         merge: int,
         delivery: Delivery,
         devices: Devices,
-        numbering: Numbering | None = None,
     ) -> BatchBuilder:
-        reader, own = opening.read(bound.run_seed)
-        numbering = promised(numbering or own, bound)
-        allocate = delivery.allocate(devices)
+        fields, allocate = opening.fields, delivery.allocate(devices)
         if self._memory is None or self._memory.allocate is not allocate:  # bound to another device since
             self._memory = Slots(allocate)
-        values = fills_with_value(opening.stages.batches.last)  # of pixels as they are delivered
+        values = fills_with_value(fields.stages.batches.last)  # of pixels as they are delivered
         split = frozenset[str]() if values else delivery.split(devices)
         return BatchBuilder(
-            *(opening.stages, numbering, reader, self._metrics, self._memory, opening.refusals, merge, split),
+            *(fields, numbering, reader, self._metrics, self._memory, opening.refusals, merge, split),
             self._threads.read_batch_size,
         )
 

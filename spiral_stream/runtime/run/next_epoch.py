@@ -200,10 +200,8 @@ class NextEpoch:
         self._left = 0  # bytes that may still be fetched
         self._lock = threading.Lock()
 
-    def after(
-        self, steps: Steps, place: Place, opening: Opening, bound: Bound, which: tuple[int, int]
-    ) -> Iterator[list[range]]:
-        """Yield the batches of a pass that are due, and then begin with the next epoch.
+    def begin(self, steps: Steps, place: Place, opening: Opening, bound: Bound, which: tuple[int, int]) -> None:
+        """Begin with the epoch after a pass, in threads of its own.
 
         Args:
             steps: of the pass.
@@ -212,7 +210,6 @@ class NextEpoch:
             bound: what the run has bound.
             which: worker and workers.
         """
-        yield from steps.due(*which)
         asked = self._metrics.network.requests or self._metrics.network.hits  # else nothing lies on a store
         cache = node_cache() if asked else None
         start = steps.start.next_epoch()
@@ -231,9 +228,11 @@ class NextEpoch:
         self._left = min(AHEAD_BYTES, cache.limit_bytes // _OF_CACHE)
         if self._pool is None:
             self._pool = Workers(FETCHERS, "spiral-next")
-        self._pool.submit(self._counted, partial(self._begin, self._pool, stages, reader, then, due))
+        self._pool.submit(self._counted, partial(self._fetch_batches, self._pool, stages, reader, then, due))
 
-    def _begin(self, pool: Workers, stages: Stages, reader: SampleReader, steps: Steps, due: Iterator[range]) -> None:
+    def _fetch_batches(
+        self, pool: Workers, stages: Stages, reader: SampleReader, steps: Steps, due: Iterator[range]
+    ) -> None:
         """Begin with each batch: who reads it will say what is wrong with it."""
         payload = PayloadAhead(stages, reader)
         for numbers in due:

@@ -5,8 +5,9 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, final
 
 import numpy as np
@@ -19,12 +20,15 @@ from spiral_stream.derived.in_use import Reading, reading
 from spiral_stream.derived.work.executors import Executor, building_with
 from spiral_stream.display.progress import working
 from spiral_stream.errors import ResumeError, shown
-from spiral_stream.plan.nodes import Deliver, Sample
+from spiral_stream.fields.field import FieldSpec
+from spiral_stream.plan.fields.dtypes import field_specs
+from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.plan.saving.drawn_seeds import drawn_seed
 from spiral_stream.plan.saving.fingerprint import digest
 from spiral_stream.plan.tree import need
 from spiral_stream.plan.verbs.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap, SampleRecords
-from spiral_stream.planner.binding.bindings import Bindings, resumed
+from spiral_stream.planner.binding.bindings import Bindings, Bound, resumed
+from spiral_stream.planner.columns.lineage import Lineage
 from spiral_stream.planner.lower import lower
 from spiral_stream.planner.prepared_data.build import BuildReport, caches, materialize
 from spiral_stream.planner.prepared_data.folder import cache_root
@@ -33,6 +37,7 @@ from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.planner.state.saved_state import Anchor, SavedState, check_data, check_plan
 from spiral_stream.planner.state.skips import NOTHING, Skips
+from spiral_stream.runtime.batch.opened_fields import OpenedFields
 from spiral_stream.runtime.columns.recomputed import check_cached
 from spiral_stream.runtime.columns.samples import SampleReader, Samples
 from spiral_stream.runtime.columns.values import keep_values
@@ -64,6 +69,33 @@ class Admitted:
 
 
 @final
+class _Lowered:
+    """A plan as one process has opened it, and what is made of it once, at its first use.
+
+    Args:
+        stages: the lowered plan.
+        refusals: makes what happens to samples that cannot be read. It does not know the opening, which would be a cycle.
+
+    Attributes:
+        held: shares in what the runtime keeps of the plan, so that nobody removes it.
+    """
+
+    def __init__(self, stages: Stages, refusals: Callable[[Stages], Refusals]) -> None:
+        self.pid, self.stages, self._refusals = os.getpid(), stages, refusals
+        self.held: list[Reading] = []
+
+    @cached_property
+    def refusals(self) -> Refusals:
+        """What happens to samples that cannot be read: it writes to a quarantine file of this process."""
+        return self._refusals(self.stages)
+
+    @cached_property
+    def fields(self) -> OpenedFields:
+        """What batches are made of."""
+        return OpenedFields(self.stages, Lineage.of(self.stages))
+
+
+@final
 class Opening:
     """Lowers and opens a plan at its first use, and again in a forked process. Close it.
 
@@ -90,26 +122,33 @@ class Opening:
         self.rebase, self.skips, self._former = rebase, skips, former
         self._plan, self._catalog, self._metrics = plan, catalog, metrics
         self._threads = threads or ThreadShare()
-        self._lowered: tuple[int, Stages] | None = None
+        self._lowered: _Lowered | None = None
         self._read: tuple[SampleReader, Numbering] | None = None
         self._known: tuple[Path, Known] | None = None  # what a numbering that was let go knew, by its folder
-        self._tally = RefusalTally()
+        self._refusals = partial(_refusals, catalog, rebase, metrics, RefusalTally())
         self.records = StateRecords(catalog.root)
         self._named: tuple[tuple[str, str], ...] | None = None
         self._checked: Stages | None = None  # whose kept values were compared
-        self._held: list[Reading] = []  # so that nobody removes what the runtime keeps of the plan
+
+    @cached_property
+    def specs(self) -> Mapping[str, FieldSpec]:
+        """What each field of a batch is on the host, by name; the plan alone says it, and nothing is opened."""
+        collate = need(self._plan, Collate)
+        return MappingProxyType(field_specs(collate.fields, collate.schema()))
 
     @property
     def stages(self) -> Stages:
         """The lowered plan."""
-        if self._lowered is None or self._lowered[0] != os.getpid():
-            with working("opening the plan"), sharing(self._threads):
-                self._lowered, self._read = (os.getpid(), self._lower()), None
-            self._held = self._shared(self._lowered[1])
-        return self._lowered[1]
+        return self._open().stages
 
-    def _lower(self) -> Stages:
-        return lower(self._plan, self._catalog, self.rebase, self._former)
+    def _open(self) -> _Lowered:
+        """Return what is open in this process; opens the plan at the first use."""
+        if self._lowered is None or self._lowered.pid != os.getpid():
+            with working("opening the plan"), sharing(self._threads):
+                stages = lower(self._plan, self._catalog, self.rebase, self._former)
+            self._lowered, self._read = _Lowered(stages, self._refusals), None
+            self._lowered.held += self._shared(stages)
+        return self._lowered
 
     def _shared(self, stages: Stages) -> list[Reading]:
         """Shares in what is kept of the plan: its quarantine and its caches, open or not."""
@@ -151,17 +190,20 @@ class Opening:
         return digest([rebase, self.skips.to_json()]) if rebase or self.skips else ""
 
     @property
+    def fields(self) -> OpenedFields:
+        """What batches are made of."""
+        return self._open().fields
+
+    @property
     def refusals(self) -> Refusals:
         """What happens to samples that cannot be read. Their counts live as long as this object."""
-        stages = self.stages
-        quarantine = Quarantine(cache_root(self._catalog), stages, self.rebase)
-        return Refusals(stages, self._metrics, quarantine, self._tally)
+        return self._open().refusals
 
     def _numbering(self, stages: Stages, reader: SampleReader) -> Numbering:
         if stages.formation is None:
             return CountedBatches(stages)
         folder = self._formations(stages, reader.run_seed)
-        self._held.append(reading(folder.parent.parent, folder.name))
+        self._open().held.append(reading(folder.parent.parent, folder.name))
         name_plan(folder, stages.fingerprint)
         known = self._known[1] if self._known is not None and self._known[0] == folder else None
         return FormedBatches(Forming(stages, reader, stages.formation), folder, known)
@@ -200,7 +242,7 @@ class Opening:
         saved = SavedState(stages.fingerprint, data, run_seed, cursor, chapters, self.rebase, self.skips)
         return replace(saved, drawn_seed=drawn_seed(stages.order))
 
-    def samples(self, run_seed: int, epoch: int, number: int) -> tuple[Stages, Samples] | None:
+    def samples(self, bound: Bound, epoch: int, number: int) -> tuple[Stages, Samples] | None:
         """Return the samples of a global batch, with identities, and the lowered plan; None if the run skips the batch.
 
         Raises:
@@ -208,7 +250,8 @@ class Opening:
             StreamError: the chapters before it are not counted, and counting them takes long.
         """
         stages = self.stages
-        reader, numbering = self.read(run_seed)
+        reader, numbering = self.read(bound.run_seed)
+        numbering = numbering if bound.steps is None else numbering.by_lane()
         delivered = numbering.skips.delivered(epoch, number)
         if delivered is None:
             return None
@@ -367,7 +410,7 @@ class Opening:
                 yield path, "formation index", partial(verify_index, path)
             for path in sorted(self._formations(self.stages, run_seed).glob(f"*{RESTS}")):
                 yield path, "formation index", partial(verify_rests, path)
-            folder = Quarantine(cache_root(self._catalog), self.stages, self.rebase).folder
+            folder = self.refusals.quarantine.folder
             for path in sorted(folder.glob("*")):
                 yield path, "quarantine", partial(verify_quarantine, path)
 
@@ -388,11 +431,10 @@ class Opening:
         """Release what is open; the next use opens it again. Warns of threads that do not end within the deadline."""
         timeout_s = CLOSE_TIMEOUT_S if timeout_s is None else timeout_s
         left = []
-        if self._lowered is not None and self._lowered[0] == os.getpid():
+        if self._lowered is not None and self._lowered.pid == os.getpid():
             left = [] if self._read is None else self._read[0].close(timeout_s)
-            self._lowered[1].close()
+            self._lowered.stages.close()
         self._lowered = self._read = self._known = self._checked = None
-        self._held = []
         warn_left_alone("close", left, timeout_s)
 
 
@@ -429,6 +471,12 @@ class OpenedPlan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(OpenedPlan, processes=False), (self._plan, self._catalog)
+
+
+def _refusals(
+    catalog: Registry, rebase: Rebase | None, metrics: Metrics, tally: RefusalTally, stages: Stages
+) -> Refusals:
+    return Refusals(stages, metrics, Quarantine(cache_root(catalog), stages, rebase), tally)
 
 
 def _need_callable(verb: str, report: object) -> None:

@@ -8,7 +8,7 @@ deadline, after which it names the threads whose calls do not return and leaves 
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from functools import partial
@@ -47,6 +47,7 @@ class Pipeline(Owner):
         builder: builds a batch.
         epoch: the epoch whose order is drawn.
         numbers: global batch numbers of each step, in runs (`Steps.due`).
+        then: called by the feeder once the last batch is begun.
         prefetch: most batches built ahead.
         budget_bytes: most bytes of batches built ahead; one batch is always built.
         threads: worker threads.
@@ -59,6 +60,7 @@ class Pipeline(Owner):
         builder: BatchBuilder,
         epoch: int,
         numbers: Iterable[Sequence[range]],
+        then: Callable[[], None],
         prefetch: int,
         budget_bytes: int,
         threads: int,
@@ -67,7 +69,7 @@ class Pipeline(Owner):
     ) -> None:
         self._builder = builder
         self._epoch = epoch
-        self._numbers = numbers
+        self._numbers, self._then = numbers, then
         self._metrics = metrics
         self._largest = 0  # bytes of the largest batch so far
         self._got = perf_counter()  # when the last batch was there
@@ -90,6 +92,8 @@ class Pipeline(Owner):
                 for at, each in enumerate(run):
                     if not self._begin(each, run[at + 1 :]):
                         return
+            with doing(f"what comes after epoch {self._epoch}"):
+                self._then()
             self._queue.end()
         except BaseException as error:  # noqa: BLE001
             self._queue.fail(error)

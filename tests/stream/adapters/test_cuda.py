@@ -99,7 +99,7 @@ def test_memory_is_made_anew_where_a_stream_is_bound_to_another_device(catalog: 
     with sp.PreparedStream(maker(catalog)().plan, catalog, delivery=Other()) as stream:
         for device in ("cpu", "cuda"):
             next(iter(stream.bind(device=device)))
-            assert stream._passes._memory.allocate is made[device]
+            assert stream._run.passes._memory.allocate is made[device]
 
 
 @pytest.mark.timeout(300)
@@ -109,14 +109,14 @@ def test_workers_say_that_they_deliver_to_the_host_and_a_stream_loader_has_no_re
     with plan(catalog.table("lance"), device="cuda").to_torch() as stream:
         for worker in (0, 1):
             stream.set_epoch(0)  # a pass of its own, as each worker of a loader has
-            monkeypatch.setattr(type(stream._delivery), "worker", lambda _, worker=worker: (worker, 2))
+            monkeypatch.setattr(type(stream._run.delivery), "worker", lambda _, worker=worker: (worker, 2))
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always")
                 assert next(iter(stream))["image"].device.type == "cpu"
             messages = [str(each.message) for each in told]
             assert len(messages) == (worker == 0)
             assert all("'image' asks for device 'cuda'" in each and "StreamLoader(stream" in each for each in messages)
-            stream._threads.in_worker = False
+            stream._run.threads.in_worker = False
     with plan(catalog.table("lance"), device="cuda").to_torch().bind(device="cpu") as stream:
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -280,7 +280,7 @@ def test_a_loop_left_early_leaves_no_process(
 
 def test_a_stream_that_cannot_travel_says_what_to_do(catalog: sp.Catalog) -> None:
     with torch_maker(catalog)() as stream:
-        stream._bindings = Unpicklable(stream._bindings)
+        stream._run.bindings = Unpicklable(stream._run.bindings)
         with pytest.raises(sp.errors.StreamError, match=r'cannot.*multiprocessing_context="spawn"'):
             list(loader(stream, 1, "fork"))
 

@@ -162,7 +162,7 @@ def test_the_stream_knows_which_epoch_is_trainers_last(texts: sp.Catalog, tmp_pa
     with stream_of(texts, documents.COUNTED) as stream:
         stream.set_epoch(3)
         trainer(tmp_path, stream, num_train_epochs=1.5).get_train_dataloader()
-        assert stream._bound().epochs == 5
+        assert stream._run.bound().epochs == 5
 
 
 def test_a_checkpoint_without_a_place_is_refused(texts: sp.Catalog, tmp_path: Path) -> None:

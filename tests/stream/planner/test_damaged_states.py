@@ -66,7 +66,7 @@ class Run:
 
     def _traces(self) -> list[Any]:
         stream = self.stream
-        return [stream.state_dict(), stream._opening, stream._bindings, stream._resumed_seed]
+        return [stream.state_dict(), stream._run.opening, stream._run.bindings, stream._run.resumed_seed]
 
     def is_of_the_run(self, place: tuple[int, int, list[str]]) -> bool:
         """Whether these are the samples of the batch before a place."""

@@ -29,7 +29,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     def make(name: str, bounds: list[int]) -> BatchRefusals:
         stream = streams[name]
-        made = Refusals(stream.stages, stream._metrics, Quarantine(folder, stream.stages, None), RefusalTally())
+        made = Refusals(stream.stages, stream._run.metrics, Quarantine(folder, stream.stages, None), RefusalTally())
         samples = stream.numbering.draw(0, 0).samples.take(np.arange(bounds[-1]))
         return made.of(0, range(len(bounds) - 1), samples, np.diff(bounds).tolist())
 

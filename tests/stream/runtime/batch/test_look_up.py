@@ -16,7 +16,8 @@ from spiral_stream.cursor import Cursor
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import TokenField
 from spiral_stream.runtime.batch import look_up as looking_up
-from spiral_stream.runtime.batch.look_up import Gathering, LookedUpBatch, LookingUp
+from spiral_stream.runtime.batch.look_up import LookedUpBatch, LookingUp
+from spiral_stream.runtime.batch.opened_fields import Gathering
 from spiral_stream.runtime.columns.samples import Int64, Samples
 from spiral_stream.runtime.numbering.steps import Steps
 from spiral_stream.sampling.epoch import EpochOrder, StreamRows

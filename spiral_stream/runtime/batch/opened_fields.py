@@ -1,0 +1,133 @@
+"""What the batches of an opened plan are made of: which fields copy a column, gather, decode or follow, and what they read.
+
+The plan and its relations decide all of it, so it is found once for an opened plan, and every pass and every batch that
+is built by itself shares it. Nothing here changes: the memory of batches, what is read ahead and what is refused belong
+to the `BatchBuilder` of a pass.
+
+Some fields are gathered from narrow columns, with no Arrow array between the mapped rows and the batch: a field that copies
+a column as it is (`Field.copies`), where the base relation of the only stream has that narrow column without nulls; and a
+token column that only fields of sequences read, which is gathered as addresses. For 1,024 rows of an integer, 32 floats and
+a text this takes 0.15 ms; through Arrow it takes 0.45 ms.
+"""
+
+from typing import final
+
+from spiral_stream.batching.packing import Packed
+from spiral_stream.derived.kinds.gather import NarrowColumn
+from spiral_stream.plan.verbs.maps import SampleTokens
+from spiral_stream.planner.columns.lineage import Key, Lineage, Stored
+from spiral_stream.planner.selection.narrow_columns import MappedColumn
+from spiral_stream.planner.stages import ClipStage, ImageStage, PlainStage, Stages
+from spiral_stream.runtime.batch.deferred import calls_of
+from spiral_stream.runtime.columns.samples import Int64, Samples
+from spiral_stream.runtime.fields.geometry import Followers
+from spiral_stream.runtime.fields.image_lists import is_mask_of_list
+from spiral_stream.runtime.fields.sequences import SequenceColumns
+from spiral_stream.runtime.fields.size import batch_bytes
+from spiral_stream.sampling.order import UInt64
+from spiral_stream.transforms.chain import Program
+
+
+@final
+class Gathering:
+    """The kept columns that fields of a stream are gathered from.
+
+    Attributes:
+        plains: by field.
+        tokens: by column.
+    """
+
+    def __init__(self, stages: Stages, lineage: Lineage) -> None:
+        self._stages, self._lineage = stages, lineage
+        copied = {stage.name: self._copied(stage) for stage in stages.plains}
+        only = lineage.sequences_only(stages)
+        columns = dict.fromkeys(name for stage in stages.sequences for name in stage.field.columns)
+        checked = stages.formation is not None and bool(stages.formation.length_texts)  # with the columns that are read
+        addressed = {name: self._copied_column(name) for name in columns if name in only and not checked}
+        self.plains: dict[str, NarrowColumn] = {name: column for name, column in copied.items() if column is not None}
+        self.tokens: dict[str, NarrowColumn | MappedColumn] = {
+            name: column for name, column in addressed.items() if column is not None
+        }
+        names = dict.fromkeys(column.column.name for column in (*self.plains.values(), *self.tokens.values()))
+        self.words = f"reading column {', '.join(names)} of relation {stages.streams[0].base.entry.name}"
+
+    def __bool__(self) -> bool:
+        return bool(self.plains or self.tokens)
+
+    def located(self, samples: Samples) -> tuple[Int64, UInt64]:
+        """Return where samples lie in the kept columns; shape [S] each."""
+        return self._stages.streams[0].selected.narrow.located(samples.stream_rows.rows)
+
+    def _copied(self, stage: PlainStage) -> NarrowColumn | None:
+        if isinstance(self._stages.formation, Packed):  # a row is no sample there
+            return None
+        column = self._copied_column(stage.field.column)
+        return (
+            column
+            if isinstance(column, NarrowColumn) and column.copies and stage.field.copies(column.column.kind)
+            else None
+        )
+
+    def _copied_column(self, name: str) -> NarrowColumn | MappedColumn | None:
+        """The kept column of the base that a column after all maps is a copy of."""
+        streams, lineage = self._stages.streams, self._lineage
+        if len(streams) > 1 or lineage.key(name, lineage.end) != Stored(name):
+            return None
+        return streams[0].selected.narrow.base_column(name)
+
+
+@final
+class OpenedFields:
+    """The fields of an opened plan, sorted by how a batch is filled with them.
+
+    Attributes:
+        stages: the lowered plan.
+        pixels: the fields of images and clips.
+        followers: which fields follow an image.
+        gathering: the narrow columns that fields are gathered from.
+        gathered: the fields that copy rows of narrow columns.
+        plains: the fields that are copied from a column that is read, with that column.
+        sequences: the columns of token sequences.
+        keys: the columns that are read for a batch.
+        calls: whether a user's function has to be called for some of them.
+        stored: those of them that are stored.
+        draws: whether any field draws random numbers.
+        light: whether addresses are all that is kept of samples before their batch is begun.
+    """
+
+    def __init__(self, stages: Stages, lineage: Lineage) -> None:
+        self.stages = stages
+        self.pixels: tuple[ImageStage | ClipStage, ...] = (*stages.images, *stages.clips)
+        fixed = [stage.program.deterministic for stage in self.pixels]
+        fixed += [stage.selection.deterministic for stage in stages.clips]
+        fixed += [stage.selection.deterministic for stage in stages.sounds]
+        self.draws = not all(fixed)
+        self.followers = Followers(stages)
+        self.gathering = gathering = Gathering(stages, lineage)
+        self.gathered = [stage for stage in stages.plains if stage.name in gathering.plains]
+        others = [stage for stage in stages.plains if stage.name not in gathering.plains and not is_mask_of_list(stage)]
+        self.plains = [(stage, lineage.key(stage.field.column, lineage.end)) for stage in others]
+        self.sequences = SequenceColumns(stages, lineage)
+        self.keys: list[Key] = [key for _, key in self.plains]
+        self.keys += [key for name, key in self.sequences.keys.items() if name not in gathering.tokens]
+        named = [name for stage in stages.sounds for name in (stage.column, *stage.times)]
+        self.keys += [lineage.key(name, lineage.end) for name in named]
+        self.calls = calls_of(stages, lineage, self.keys)
+        self.stored = [key for key in self.keys if isinstance(key, Stored)]
+        self._bytes: dict[int, int] = {}  # by merge
+        self.light = all(isinstance(step, SampleTokens) for step in stages.maps)
+
+    def batch_bytes(self, merge: int) -> int:
+        """Return the bytes of a batch's arrays, about; ``merge`` of them are delivered as one."""
+        if merge not in self._bytes:
+            self._bytes[merge] = batch_bytes(self.stages, merge)
+        return self._bytes[merge]
+
+    def programs(self, split: frozenset[str]) -> dict[str, Program]:
+        """Return what is done to the pixels of each field, without what a device does to the fields of ``split``."""
+        return {
+            stage.name: stage.program.on_device()[0]  # type: ignore[union-attr]  # those of masks end on the host
+            if stage.name in split and stage.ends_on_device
+            else stage.program
+            for stage in self.pixels
+        }
