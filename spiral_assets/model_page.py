@@ -15,7 +15,7 @@ import dagster as dg
 from spiral_assets import pages
 from spiral_assets.facts import reports
 from spiral_assets.training import progress
-from spiral_assets.training.progress import Facts, Progress
+from spiral_assets.training.progress import Progress, Values
 
 POINTS: Final = 500  # of a curve
 PICTURE: Final = "training_curve"
@@ -92,7 +92,7 @@ def _picture(context: dg.AssetExecutionContext, folder: Path, found: Progress) -
     return pages.shown(context, str(folder), [(picture.name, picture.form, picture.data)])
 
 
-def _rows(found: Progress) -> Iterator[Facts]:
+def _rows(found: Progress) -> Iterator[Values]:
     """Yield rows of the table, at most as many as a page shows."""
     for row in _binned(found, reports.ROWS):
         yield {
@@ -104,7 +104,7 @@ def _rows(found: Progress) -> Iterator[Facts]:
         }
 
 
-def _binned(found: Progress, most: int) -> Iterator[Facts]:
+def _binned(found: Progress, most: int) -> Iterator[Values]:
     """Yield loss, speed and waiting of at most so many stretches of the run, of all ranks."""
     width = -(-found.step // most)
     every = sorted((line for lines in found.lines.values() for line in lines), key=lambda line: line["step"])
@@ -127,7 +127,7 @@ def _epochs(found: Progress) -> int:
     return int(last["epoch"]) + bool(last["batch"])
 
 
-def _replay(seen: Sequence[Facts]) -> str:
+def _replay(seen: Sequence[Values]) -> str:
     """Return code that lists what the model saw."""
     return (
         "import json\nimport spiral_stream\nfrom spiral_assets.training.seen import samples_seen\n\n"

@@ -149,7 +149,7 @@ def _wrong(
         given = known.bind(*args, **kwargs).arguments
     except TypeError:
         return None
-    for name, value in _each(known, given):
+    for name, value in _by_name(known, given):
         hint = hints.get(name, Any)
         if only and name not in only:
             continue
@@ -180,7 +180,7 @@ def _misfit(function: Callable[..., Any], where: str, args: Sequence[Any], kwarg
     return None
 
 
-def _each(known: Signature, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _by_name(known: Signature, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield each argument by its name; those of ``*name`` and ``**name`` as pairs of a label and a value."""
     for at, (name, value) in enumerate(given.items()):
         kind = known.parameters[name].kind
@@ -217,7 +217,7 @@ def _resolved(hint: Any, names: Mapping[str, Any]) -> Any:
     return hint
 
 
-def whole(value: object) -> int | None:
+def as_integer(value: object) -> int | None:
     """Return an integer, NumPy's too, as Python's; None if it is none. A bool is none, and so is an array."""
     if isinstance(value, bool):
         return None

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from spiral_stream.arguments import door, whole
+from spiral_stream.arguments import as_integer, door
 from spiral_stream.catalog import registry
 from spiral_stream.catalog.names import suggestions
 from spiral_stream.catalog.relation.reader import OpenRelation
@@ -152,7 +152,7 @@ class Catalog(registry.Registry):
         bare = name[1:-1] if len(name) > 1 and name[0] == name[-1] == '"' else name
         saved = self.streams()
         if bare in saved:
-            if whole(batches) is None or batches < 0:
+            if as_integer(batches) is None or batches < 0:
                 msg = f"explain: batches={shown(batches)}. Give an integer of at least 0"
                 raise PlanError(msg)
             with self.open_stream(bare, trust=trust, **({} if device is None else {"device": device})) as stream:
@@ -245,7 +245,7 @@ class Catalog(registry.Registry):
             ("batches", batches, 0),
             ("max_bytes", max_bytes, _LEAST_PAGE),
         ):
-            if (number := whole(given)) is None or number < least:
+            if (number := as_integer(given)) is None or number < least:
                 msg = f"page: {what}={shown(given)}. Give a whole number from {least:,} up"
                 raise CatalogError(msg)
         relations, streams = self.tables(), self.streams()

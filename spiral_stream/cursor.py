@@ -64,8 +64,8 @@ class Cursor:
         if last is not None and last.epoch == self.epoch and (last.world_size, last.merge) == (world_size, merge):
             return self
         segment = Segment(self.epoch, self.batch, self.step, world_size, merge)
-        kept = tuple(s for s in self.segments if (s.epoch, s.first_batch) != (self.epoch, self.batch))
-        return replace(self, segments=(*kept, segment))
+        others = tuple(s for s in self.segments if (s.epoch, s.first_batch) != (self.epoch, self.batch))
+        return replace(self, segments=(*others, segment))
 
     def advanced(self, steps: int) -> "Cursor":
         """Return the place after ``steps`` more steps of the current segment.

@@ -345,7 +345,7 @@ def _package(frame: FrameType) -> str:
 
 def shown(value: object, most: int = MOST_SHOWN) -> str:
     """Return ``repr(value)`` for a message, cut to ``most`` characters; a cut text says how much there is."""
-    whole = value
+    given = value
     if isinstance(value, str | bytes | list | tuple):
         value = value[: most + 1]  # writing out gigabytes would take as long as reading them
     try:
@@ -354,8 +354,8 @@ def shown(value: object, most: int = MOST_SHOWN) -> str:
         text = f"<a {type(value).__name__}>"
     if len(text) <= most:
         return text
-    size = len(whole) if isinstance(whole, str | bytes | list | tuple) else len(text)
-    what = "bytes" if isinstance(whole, bytes) else "items" if isinstance(whole, list | tuple) else "characters"
+    size = len(given) if isinstance(given, str | bytes | list | tuple) else len(text)
+    what = "bytes" if isinstance(given, bytes) else "items" if isinstance(given, list | tuple) else "characters"
     return f"{text[:most]}... ({size:,} {what})"
 
 

@@ -155,23 +155,23 @@ UNNAMED: Final[Mapping[str, str]] = {
 }
 
 
-def door(place: str, rooms: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def door(where: str, rooms: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a namespace that imports the room of a name when it is first asked for.
 
     Args:
-        place: the namespace.
+        where: the namespace.
         rooms: the module of each of its names.
     """
 
     def found(name: str) -> Any:
         if name not in rooms:
-            raise AttributeError(lacking(place, name, OF_DOOR, rooms))
+            raise AttributeError(lacking(where, name, OF_DOOR, rooms))
         value = getattr(import_module(rooms[name]), name)
-        setattr(sys.modules[place], name, value)
+        setattr(sys.modules[where], name, value)
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[place]), *rooms})
+        return sorted({*vars(sys.modules[where]), *rooms})
 
     return found, names
 

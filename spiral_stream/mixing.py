@@ -6,7 +6,7 @@ from typing import Literal, final
 
 from spiral_stream.arguments import class_door, door
 from spiral_stream.errors import PlanError
-from spiral_stream.plan.verbs.mix import Mix, Part, schedule_points, whole_count
+from spiral_stream.plan.verbs.mix import Mix, Part, parsed_count, schedule_points
 from spiral_stream.relation import Relation
 from spiral_stream.row_verbs import need_relations
 
@@ -97,7 +97,7 @@ def mix(
     """
     parts, first = _parts("mix", streams)
     points = schedule_points(schedule, [stream.name for stream in streams], samples_per_step)
-    size, tempered = whole_count("mix: epoch_size", epoch_size), None if temperature is None else float(temperature)
+    size, tempered = parsed_count("mix: epoch_size", epoch_size), None if temperature is None else float(temperature)
     return Relation(Mix(parts, size, by, points, tempered, columns, schedule_in), first.catalog)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
 import numpy as np
 import pyarrow as pa
 
-from spiral_stream.arguments import door, whole
+from spiral_stream.arguments import as_integer, door
 from spiral_stream.batching.formation import Composition, Formation
 from spiral_stream.batching.tail import DropPartial, Tail, as_tail
 from spiral_stream.catalog.relation.row_identity import RowIdentity
@@ -559,7 +559,7 @@ class Relation(RowVerbs):
             ['p01', 'p13', 'p17']
         """
         self._need_rows("sample_rows")
-        wanted, drawn = self._at_least("sample_rows", "count", count, 0), whole(seed)
+        wanted, drawn = self._at_least("sample_rows", "count", count, 0), as_integer(seed)
         if drawn is None:
             msg = f"sample_rows: seed={shown(seed)}. Give an integer"
             raise PlanError(msg)
@@ -647,7 +647,7 @@ class Relation(RowVerbs):
 
     @staticmethod
     def _at_least(verb: str, name: str, value: object, least: int) -> int:
-        found = whole(value)
+        found = as_integer(value)
         if found is None or found < least:
             msg = f"{verb}: {name}={shown(value)}. Give an integer of at least {least}"
             raise PlanError(msg)

@@ -321,7 +321,7 @@ class RowVerbs:
                 msg = "join: on= beside left_on= or right_on=. Give on= where the keys have one name, else both of the others"
                 raise PlanError(msg)
             _need_on(on, self.schema, other.schema)
-        left, right = (combining.join_keys(own if on is None else on) for own in (left_on, right_on))
+        left, right = (combining.join_keys(keys if on is None else on) for keys in (left_on, right_on))
         joined = self._with(combining.Join(self.node, other.node, left, right, how, suffix))
         if validate is not None:
             from spiral_stream.planner.validated import need_rule

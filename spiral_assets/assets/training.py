@@ -197,8 +197,8 @@ def training_jobs(
         if schedule is None
         else [dg.ScheduleDefinition(name=f"nightly_{name}", job=prepare, cron_schedule=schedule, default_status=status)]
     )
-    whole = dg.define_asset_job(name, every, description=f"From {domain} to a trained model.")
-    return dg.Definitions(jobs=[whole, prepare], schedules=schedules)
+    full_job = dg.define_asset_job(name, every, description=f"From {domain} to a trained model.")
+    return dg.Definitions(jobs=[full_job, prepare], schedules=schedules)
 
 
 def config_of(name: str, defaults: Mapping[str, Any]) -> type[dg.Config]:

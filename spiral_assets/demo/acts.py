@@ -35,19 +35,19 @@ def write_data(root: Path, count: int, characters: int, videos: int) -> None:
             write(root / name)
 
 
-def images_act(root: Path, own: Path | None, count: int, epochs: int) -> bool:
+def images_act(root: Path, own_folder: Path | None, count: int, epochs: int) -> bool:
     """Draw images or take your own, and train a classifier. Return whether the run was exact and learned.
 
     Args:
         root: folder of the demo's data.
-        own: folder of your images, one subfolder per class; None draws images.
+        own_folder: folder of your images, one subfolder per class; None draws images.
         count: images to draw.
         epochs: to train.
     """
-    if own is not None:
-        written = own_images.write_definitions(root, own)
+    if own_folder is not None:
+        written = own_images.write_definitions(root, own_folder)
         CONSOLE.rule("Your images")
-        CONSOLE.print(f"{own.resolve()} is defined in {written}; the UI and later runs take it from there")
+        CONSOLE.print(f"{own_folder.resolve()} is defined in {written}; the UI and later runs take it from there")
         return _images(root, own_images.DOMAIN, own_images.TRAIN, epochs)
     from spiral_assets.corpora.images import write_image_relation
 

@@ -60,9 +60,9 @@ def run_job(name: str, root: Path, config: Mapping[str, Any]) -> Outcome | None:
     run_id = str(uuid.uuid4())
     (node,) = config["ops"]
     folder = root / "checkpoints" / run_id / str(node).removeprefix("models__")
-    whole = dg.Definitions.merge(defs(), dg.Definitions(loggers={"brief": dg.LoggerDefinition(_brief)}))
+    definitions = dg.Definitions.merge(defs(), dg.Definitions(loggers={"brief": dg.LoggerDefinition(_brief)}))
     with dg.DagsterInstance.get() as instance, _killing(folder / "ledger.jsonl") as killer:
-        job = whole.resolve_job_def(name).execute_in_process(
+        job = definitions.resolve_job_def(name).execute_in_process(
             instance=instance, run_config={"loggers": {"brief": {}}, **config}, run_id=run_id, raise_on_error=False
         )
     if not job.success:

@@ -44,6 +44,6 @@ class Killer:
         """Return the last whole line; a kill may leave half a line after it."""
         if not self._ledger.exists():
             return None
-        whole = self._ledger.read_bytes().rpartition(b"\n")[0]
-        line: dict[str, Any] | None = json.loads(whole.rpartition(b"\n")[2]) if whole else None
+        lines = self._ledger.read_bytes().rpartition(b"\n")[0]
+        line: dict[str, Any] | None = json.loads(lines.rpartition(b"\n")[2]) if lines else None
         return line

@@ -48,10 +48,12 @@ def prove(catalog: str, ledger: Path, stream: str, steps: int | None = None) -> 
     second = next((line for line in run if line["pid"] != run[0]["pid"]), run[0])
     with spiral.connect(catalog).open_stream(stream, device="cpu", epoch=0) as opened:
         planned = [_listed(opened.ledger(line["batch"], line["epoch"])) for line in run]
-        whole = list(islice(_uninterrupted(opened), run[0]["steps"] if steps is None else steps))
-    pairs = [(line, other) for line, other in zip(run, whole, strict=False) if _position(line) == _position(other)]
+        uninterrupted = list(islice(_uninterrupted(opened), run[0]["steps"] if steps is None else steps))
+    pairs = [
+        (line, other) for line, other in zip(run, uninterrupted, strict=False) if _position(line) == _position(other)
+    ]
     return Proof(
-        expected=len(whole),
+        expected=len(uninterrupted),
         run=len(run),
         same_ids=sum(line["ids"] == other["ids"] for line, other in pairs),
         same_tensors=sum(line["tensors"] == other["tensors"] for line, other in pairs),

@@ -19,7 +19,7 @@ EVERY_S: Final = 1.0
 FOLDER: Final = "progress"
 SPENT: Final = ("consumer_waited_s", "feeder_waited_s", "fetch_s", "transform_s")  # of a stream's metrics
 
-Facts = dict[str, Any]
+Values = dict[str, Any]
 
 
 @final
@@ -105,11 +105,11 @@ class Progress:
         lines: those that count, by rank.
     """
 
-    begins: Sequence[Facts]
-    lines: Mapping[int, Sequence[Facts]]
+    begins: Sequence[Values]
+    lines: Mapping[int, Sequence[Values]]
 
     @property
-    def main(self) -> Sequence[Facts]:
+    def main(self) -> Sequence[Values]:
         """The lines of rank 0."""
         return self.lines.get(0, ())
 
@@ -144,17 +144,17 @@ class Progress:
         return share, "data (fetch)" if fetched > transformed else "data (transform)"
 
     @staticmethod
-    def _share(lines: Sequence[Facts]) -> float:
+    def _share(lines: Sequence[Values]) -> float:
         seconds = sum(line["seconds"] for line in lines)
         return min(1.0, sum(line["consumer_waited_s"] for line in lines) / seconds) if seconds else 0.0
 
-    def seen(self) -> list[Facts]:
+    def seen(self) -> list[Values]:
         """Return which samples the model saw, as values of JSON: enough to replay them from the plan.
 
         One part per stretch of one plan, one data version and one number of ranks: ``stream``, ``fingerprint``,
         ``data_versions``, ``run_seed``, ``world``, ``begin`` and ``end`` (epoch and batch), ``steps``.
         """
-        parts: list[Facts] = []
+        parts: list[Values] = []
         for number, begun in enumerate(self.begins):
             until = self.begins[number + 1]["step"] if number + 1 < len(self.begins) else self.step
             last = next((line for line in reversed(self.main) if begun["step"] < line["step"] <= until), None)
@@ -175,16 +175,16 @@ def read(folder: Path) -> Progress:
     Args:
         folder: of the run.
     """
-    begins: list[Facts] = []
-    lines: dict[int, list[Facts]] = {}
+    begins: list[Values] = []
+    lines: dict[int, list[Values]] = {}
     for path in sorted((folder / FOLDER).glob("rank-*.jsonl")):
         rank = int(path.stem.partition("-")[2])
-        counted, lines[rank] = _counted(_whole(path))
+        counted, lines[rank] = _counted(_finished_lines(path))
         begins = counted if rank == 0 else begins
     return Progress(begins, lines)
 
 
-def _whole(path: Path) -> Iterator[Facts]:
+def _finished_lines(path: Path) -> Iterator[Values]:
     """Yield the lines that were written to their end."""
     for text in path.read_bytes().split(b"\n"):
         try:
@@ -193,10 +193,10 @@ def _whole(path: Path) -> Iterator[Facts]:
             continue
 
 
-def _counted(every: Iterator[Facts]) -> tuple[list[Facts], list[Facts]]:
+def _counted(every: Iterator[Values]) -> tuple[list[Values], list[Values]]:
     """Return where processes began, and the lines that count: a process that resumes discards what came after its checkpoint."""
-    begins: list[Facts] = []
-    lines: list[Facts] = []
+    begins: list[Values] = []
+    lines: list[Values] = []
     for line in every:
         if "begins" not in line:
             lines.append(line)

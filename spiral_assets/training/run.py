@@ -186,10 +186,10 @@ class TrainingRun:
         """
         position = self._flush()
         if self.rank == 0:
-            whole, seen = self.facts(), progress.read(self.checkpoint.folder).seen()
-            self.checkpoint.keep_result({**whole, **facts, "samples_seen": seen, "final_cursor": position})
+            all_facts, seen = self.facts(), progress.read(self.checkpoint.folder).seen()
+            self.checkpoint.keep_result({**all_facts, **facts, "samples_seen": seen, "final_cursor": position})
             cursor = {"raw_value": position, "type": "json"}
-            self._report.done({"cache_hit_rate": whole["cache_hit_rate"], **facts, "final_cursor": cursor})
+            self._report.done({"cache_hit_rate": all_facts["cache_hit_rate"], **facts, "final_cursor": cursor})
 
     def facts(self) -> dict[str, Any]:
         """Return figures of the whole run, over all its processes: steps, speed, waiting, and cache hits of this one."""

@@ -69,7 +69,7 @@ class BatchBudget:
         limits = {"max_tokens": self.max_tokens, **{f"max_{name}": limit for name, limit in self._sums.items()}}
         for name, value in limits.items():
             if value is not None:
-                check_whole(f"BatchBudget: {name}", value, MAX_LIMIT)
+                check_integer(f"BatchBudget: {name}", value, MAX_LIMIT)
         if all(value is None for value in limits.values()):
             msg = "BatchBudget: no limit is given. Give max_tokens, max_frames, max_bytes or max_images"
             raise PlanError(msg)
@@ -199,7 +199,7 @@ def oversize_error(window: Window, index: int, budget: BatchBudget, limits: Batc
     return DataError(msg, sample=int(window.samples[index]))
 
 
-def check_whole(name: str, value: object, most: int) -> None:
+def check_integer(name: str, value: object, most: int) -> None:
     """Refuse a value that is not an integer in [1, most].
 
     Raises:

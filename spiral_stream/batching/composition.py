@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 from spiral_stream.arguments import class_door
-from spiral_stream.batching.budget import check_whole
+from spiral_stream.batching.budget import check_integer
 from spiral_stream.batching.formation import Composition
 from spiral_stream.errors import PlanError
 
@@ -86,4 +86,4 @@ class OneStream(Composition):
     batches: int = 1
 
     def __post_init__(self) -> None:
-        check_whole("OneStream: batches", self.batches, MAX_BATCHES)
+        check_integer("OneStream: batches", self.batches, MAX_BATCHES)

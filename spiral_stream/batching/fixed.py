@@ -74,7 +74,7 @@ class FixedBatches:
         if batch < 0 or (batch >= self.formed and not endless):
             msg = f"batch {batch} of an epoch of {self.formed}. Give a number in [0, {self.formed})"
             raise IndexError(msg)
-        if batch < self._whole:
+        if batch < self._full_batches:
             begin = self._begin_of(batch)
             return np.arange(begin, begin + self.batch_size, dtype=np.uint64)
         begin = batch * self.batch_size  # as if all whole batches, then the rests, were laid end to end
@@ -108,7 +108,7 @@ class FixedBatches:
         if k < self._rounds + self._extra(lane + 1) - self._extra(lane):
             return self._rounds * self.lanes.count + self._extra(lane)
         rests = self.lanes.begin(lane) - (self._rounds * lane + self._extra(lane)) * self.batch_size  # of lanes before
-        batch = self._whole + (rests + offset) // self.batch_size
+        batch = self._full_batches + (rests + offset) // self.batch_size
         return batch if batch < self.formed else None
 
     @cached_property
@@ -117,7 +117,7 @@ class FixedBatches:
         return self.lanes.total // self.lanes.count // self.batch_size
 
     @cached_property
-    def _whole(self) -> int:
+    def _full_batches(self) -> int:
         """Whole batches of all lanes."""
         return self._rounds * self.lanes.count + self._extra(self.lanes.count)
 
@@ -142,7 +142,7 @@ class FixedBatches:
         extra = (starts - lanes * np.uint64(size)) * np.uint64(completes)
         batches = lanes * np.uint64(self._rounds) + extra
         rests = starts - batches * np.uint64(self.batch_size)  # rows of all rests before each lane
-        offsets = virtual - np.uint64(self._whole * self.batch_size)
+        offsets = virtual - np.uint64(self._full_batches * self.batch_size)
         lane = np.searchsorted(rests, offsets, side="right") - 1
         positions: UInt64 = starts[lane + 1] - (rests[lane + 1] - offsets)  # a lane's rest is its end
         return positions

@@ -79,7 +79,7 @@ class OneStreamGrouping(Grouping):
         sizes = np.bincount(pool.streams, minlength=len(self._shares))
         members = np.split(order, np.cumsum(sizes)[:-1])
         if final and self._rows and not self._ends:  # the last of each stream to join wait, whatever their keys
-            members = [self._whole(pool, mine) for mine in members]
+            members = [self._full_units(pool, mine) for mine in members]
             sizes = np.array([len(mine) for mine in members])
         cuttable = np.ones(len(sizes), dtype=np.bool_) if final else self._cuttable(pool, order, sizes)
         if final and self._rows and self._ends and isinstance(self._last, PadPartial):
@@ -115,7 +115,7 @@ class OneStreamGrouping(Grouping):
         """A stream's samples, with some repeated to complete its last unit."""
         return np.concatenate((members, np.resize(members, -len(members) % self._rows))) if len(members) else members
 
-    def _whole(self, pool: Pool, members: Int64) -> Int64:
+    def _full_units(self, pool: Pool, members: Int64) -> Int64:
         """Those of a stream's samples, first come, that fill whole units."""
         joined = np.argsort(pool.samples[members], kind="stable")
         return members[np.sort(joined[: len(members) // self._rows * self._rows])]
@@ -138,12 +138,12 @@ class OneStreamGrouping(Grouping):
         if len(ends) == 1:
             return []
         batches = list(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))
-        whole = len(batches) // self._unit
+        full = len(batches) // self._unit
         if self._rows:  # short batches are not shuffled: they come last
-            whole = next((u for u in range(whole) if ends[(u + 1) * self._unit] < (u + 1) * self._rows), whole)
-        drawn = emission_order(whole, self._group, self._key, self._window, stream).tolist()
+            full = next((u for u in range(full) if ends[(u + 1) * self._unit] < (u + 1) * self._rows), full)
+        drawn = emission_order(full, self._group, self._key, self._window, stream).tolist()
         units = [batches[u * self._unit : (u + 1) * self._unit] for u in drawn]
-        rest = batches[whole * self._unit :]
+        rest = batches[full * self._unit :]
         return [*units, *(rest[at : at + self._unit] for at in range(0, len(rest), self._unit))]
 
     def _merged(self, units: list[list[list[tuple[int, int]]]]) -> list[tuple[int, list[tuple[int, int]]]]:
@@ -175,12 +175,12 @@ def _counted(size: int, unit: int, rows: int, *, drops: bool) -> Int64:
     If fewer samples are left than a unit has batches, they are shared out with those of the unit before, if both together
     are enough for two units.
     """
-    whole, rest = divmod(size, rows)
+    full, rest = divmod(size, rows)
     short = 0 if drops or not rest else unit
     if 0 < rest < short:
-        shared = whole > 0 and rest + rows >= 2 * unit  # batches of one sample cannot be cut any smaller
-        whole, rest, short = (whole - 1, rest + rows, 2 * unit) if shared else (whole, rest, rest)
-    ends = np.arange(whole * unit + 1, dtype=np.int64) * (rows // unit)
+        shared = full > 0 and rest + rows >= 2 * unit  # batches of one sample cannot be cut any smaller
+        full, rest, short = (full - 1, rest + rows, 2 * unit) if shared else (full, rest, rest)
+    ends = np.arange(full * unit + 1, dtype=np.int64) * (rows // unit)
     return np.concatenate((ends, ends[-1] + rest * np.arange(1, short + 1, dtype=np.int64) // max(1, short)))
 
 
@@ -190,15 +190,15 @@ def _aligned(units: list[tuple[int, list[tuple[int, int]]]], unit: int) -> list[
     This is needed only if a stream has fewer samples left than a unit has batches. Then a step mixes streams.
     """
     begin = next((at for at, (_, batches) in enumerate(units) if len(batches) < unit), len(units))
-    whole, loose = units[:begin], units[begin:]
+    full, loose = units[:begin], units[begin:]
     lacks = -sum(len(batches) for _, batches in loose) % unit
-    spares = [sum(stop - start - 1 for start, stop in batches) for _, batches in whole]
+    spares = [sum(stop - start - 1 for start, stop in batches) for _, batches in full]
     enough = [at for at, more in enumerate(spares) if more >= lacks][-1:] or [
         at for at, more in enumerate(spares) if more
     ]
     if lacks:
-        loose = [*(whole[at] for at in enough), *loose]
-        whole = [each for at, each in enumerate(whole) if at not in enough]
+        loose = [*(full[at] for at in enough), *loose]
+        full = [each for at, each in enumerate(full) if at not in enough]
     tail = [(k, batch) for k, batches in loose for batch in batches]
     for _ in range(lacks):
         at = max(range(len(tail)), key=lambda i: tail[i][1][1] - tail[i][1][0])
@@ -206,7 +206,7 @@ def _aligned(units: list[tuple[int, list[tuple[int, int]]]], unit: int) -> list[
         if stop - start == 1:
             break
         tail[at : at + 1] = [(k, (start, (start + stop) // 2)), (k, ((start + stop) // 2, stop))]
-    return [*whole, *((k, [batch]) for k, batch in tail)]
+    return [*full, *((k, [batch]) for k, batch in tail)]
 
 
 def _rows(unit: list[tuple[int, int]]) -> int:

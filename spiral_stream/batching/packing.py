@@ -116,9 +116,9 @@ class Packed(Formation):
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_tokens", _checked_widths(self.max_tokens))
         object.__setattr__(self, "length", self._checked_length())
-        _check_whole("window_size", self.window_size, MAX_WINDOW)
+        _check_integer("window_size", self.window_size, MAX_WINDOW)
         if self.max_segments is not None:
-            _check_whole("max_segments", self.max_segments, MAX_WINDOW, ", or None for any number")
+            _check_integer("max_segments", self.max_segments, MAX_WINDOW, ", or None for any number")
         if self.strategy not in STRATEGIES:
             msg = f"Packed: strategy is {shown(self.strategy)}. Give one of {', '.join(STRATEGIES)}"
             raise PlanError(msg)
@@ -386,7 +386,7 @@ class PackedFormer(Former):
         return batches
 
 
-def _check_whole(name: str, value: object, most: int, otherwise: str = "") -> None:
+def _check_integer(name: str, value: object, most: int, otherwise: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         msg = f"Packed: {name} is {shown(value)}. Give an integer in [1, {most}]{otherwise}"
         raise PlanError(msg)
@@ -407,7 +407,9 @@ def _pairs(name: str, given: Mapping[Any, Any] | tuple[Any, ...]) -> list[tuple[
 def _checked_widths(given: object) -> int | tuple[tuple[str, int], ...]:
     """The width of a row, or those of its columns."""
     if not isinstance(given, Mapping | tuple):
-        _check_whole("max_tokens", given, MAX_TOKENS, ", or one for each token column: {'inputs': 512, 'targets': 128}")
+        _check_integer(
+            "max_tokens", given, MAX_TOKENS, ", or one for each token column: {'inputs': 512, 'targets': 128}"
+        )
         assert isinstance(given, int)
         return given
     pairs = [
@@ -417,7 +419,7 @@ def _checked_widths(given: object) -> int | tuple[tuple[str, int], ...]:
         msg = f"Packed: max_tokens names {len(pairs)} columns. Give at most {MAX_COLUMNS}"
         raise PlanError(msg)
     for name, width in pairs:
-        _check_whole(f"max_tokens of {name!r}", width, MAX_TOKENS)
+        _check_integer(f"max_tokens of {name!r}", width, MAX_TOKENS)
     return tuple(pairs)
 
 

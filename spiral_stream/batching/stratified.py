@@ -171,7 +171,7 @@ class StratifiedGrouping(Grouping):
             (ranked.supply + ahead) / max(1, size), ahead, ranked.supply
         )  # from where it stands to all of it
         batches = (
-            self._whole(pool, supply_line)
+            self._full_batches(pool, supply_line)
             if self._counted
             else self._formed(ranked, supply_line, size, hold=False, even=True)
         )
@@ -179,7 +179,7 @@ class StratifiedGrouping(Grouping):
         self._ahead_at_start[:] = 0.0
         return batches
 
-    def _whole(self, pool: Pool, line: Line) -> list[Int64]:
+    def _full_batches(self, pool: Pool, line: Line) -> list[Int64]:
         """Batches of counted samples of a whole pool; of each stream, the last to join fill none and wait."""
         given = line.supply - self._waiting(line.supply, len(pool.streams) % (self._limits.batch_size or 1))
         joined = np.lexsort((pool.samples, pool.streams))

@@ -21,7 +21,7 @@ from spiral_stream.arguments import class_door
 from spiral_stream.batching.budget import (
     BatchBudget,
     BatchLimits,
-    check_whole,
+    check_integer,
     limits_of,
     oversize_error,
     too_large,
@@ -122,8 +122,8 @@ class WindowedBucket(Formation):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", length_text("WindowedBucket", self.length))
-        check_whole("WindowedBucket: window_size", self.window_size, MAX_WINDOW)
-        check_whole("WindowedBucket: cost_group", self.cost_group, MAX_GROUP)
+        check_integer("WindowedBucket: window_size", self.window_size, MAX_WINDOW)
+        check_integer("WindowedBucket: cost_group", self.cost_group, MAX_GROUP)
         if isinstance(self.keys, str | BucketKey) or not isinstance(self.keys, Iterable):
             msg = f"WindowedBucket: keys is {shown(self.keys)}. Give a list of keys: [BucketKey('len(tokens)')]"
             raise PlanError(msg)
@@ -265,9 +265,9 @@ class WindowedFormer(Former):
         pool = fitting if self._waiting is None else _joined(self._waiting, fitting)
         late = _taken(pool, np.empty(0, dtype=np.int64))
         if final and self._counted is not None:  # the last to join wait, whatever their keys
-            whole = len(pool.samples) // self._counted * self._counted
+            counted = len(pool.samples) // self._counted * self._counted
             joined = np.argsort(pool.samples, kind="stable")
-            pool, late = _taken(pool, np.sort(joined[:whole])), _taken(pool, np.sort(joined[whole:]))
+            pool, late = _taken(pool, np.sort(joined[:counted])), _taken(pool, np.sort(joined[counted:]))
         order = _by_keys(pool)
         ranked = Pool(
             pool.streams[order],

@@ -174,5 +174,5 @@ def _of_source(name: str, value: str | None) -> str:
     given = "..." if value is None else _JSON.get(value, value.strip("<>"))
     if given[:1] in ("'", '"') and " " not in given:
         given = given[1:-1] or "''"
-    whole = f"{name}={given}"
-    return f"--option '{whole}'" if re.search(r"""[\s"()\[\]{}]""", whole) and "'" not in whole else f"--option {whole}"
+    pair = f"{name}={given}"
+    return f"--option '{pair}'" if re.search(r"""[\s"()\[\]{}]""", pair) and "'" not in pair else f"--option {pair}"

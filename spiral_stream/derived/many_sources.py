@@ -36,10 +36,10 @@ class SourcesTogether:
         each: the relations; those of their columns that are read have the same names and types.
     """
 
-    def __init__(self, each: Sequence[ShardSource]) -> None:
-        self._each = tuple(each)
-        self.schema = each[0].schema
-        manifests = [one.manifest for one in each]
+    def __init__(self, sources: Sequence[ShardSource]) -> None:
+        self._sources = tuple(sources)
+        self.schema = sources[0].schema
+        manifests = [one.manifest for one in sources]
         rows = [np.diff(one.starts) for one in manifests]
         self._first_shards = np.cumsum([0, *(len(one) for one in rows)])
         self._first_rows = np.cumsum([0, *(one.sum() for one in rows)]).astype(np.uint64)
@@ -65,13 +65,13 @@ class SourcesTogether:
         owners = np.searchsorted(self._first_shards, wanted, side="right") - 1
         for k in np.unique(owners).tolist():
             shards_of_source = wanted[owners == k] - self._first_shards[k]
-            for batch in self._each[k].scan(columns, predicate, shards_of_source.tolist()):
+            for batch in self._sources[k].scan(columns, predicate, shards_of_source.tolist()):
                 rows = batch.column(ROW).to_numpy() + self._first_rows[k]
                 yield pa.RecordBatch.from_arrays(
                     [*(batch.column(name) for name in columns), pa.array(rows)], schema=schema
                 )
 
 
-def together(each: Sequence[ShardSource]) -> ShardSource:
+def together(sources: Sequence[ShardSource]) -> ShardSource:
     """Return one source of the shards of all these; of one, that one."""
-    return each[0] if len(each) == 1 else SourcesTogether(each)
+    return sources[0] if len(sources) == 1 else SourcesTogether(sources)

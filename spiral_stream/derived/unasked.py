@@ -75,8 +75,8 @@ def cost_of(source: ShardSource, derivations: Sequence[Derivation], rows: int) -
             break
     table = pa.Table.from_batches(held[1:] or held)
     size = _size(derivations, table) / max(1, len(table))
-    each_s = (process_time() - since) / max(1, len(table)) + size * _WRITTEN_S
-    return Cost(rows, size * rows, each_s * rows)
+    row_s = (process_time() - since) / max(1, len(table)) + size * _WRITTEN_S
+    return Cost(rows, size * rows, row_s * rows)
 
 
 def tell(derivations: Sequence[Derivation], cost: Cost) -> None:

@@ -251,8 +251,8 @@ def _hashes(values: Array, seed: int) -> Array:
         words = (digest(v.encode() if isinstance(v, str) else v) for v in values)
         keyed = combine(np.uint64(key("hash", "bytes", seed)), np.fromiter(words, np.uint64, len(values)))
     else:
-        whole = np.asarray(values).astype(np.uint64 if values.dtype == np.uint64 else np.int64)
-        keyed = combine(np.uint64(key("hash", "integer", seed)), whole.view(np.uint64))
+        integers = np.asarray(values).astype(np.uint64 if values.dtype == np.uint64 else np.int64)
+        keyed = combine(np.uint64(key("hash", "integer", seed)), integers.view(np.uint64))
     return (keyed >> np.uint64(1)).astype(np.int64)
 
 

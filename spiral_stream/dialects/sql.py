@@ -69,7 +69,7 @@ class SqlDialect:
     def cast(self, value: str, have: pa.DataType, want: pa.DataType) -> str:
         raise NotImplementedError
 
-    def arithmetic(self, expr: Call, args: list[str], *, whole: bool) -> str:
+    def arithmetic(self, expr: Call, args: list[str], *, is_integer: bool) -> str:
         raise NotImplementedError
 
     def length(self, value: str, kind: str) -> str:
@@ -107,7 +107,7 @@ class SqlDialect:
         unary = {"not": "(NOT {})", "is_null": "({} IS NULL)", "is_nan": "isnan({})"}.get(expr.op)
         if unary is not None:
             return unary.format(args[0])
-        return self.arithmetic(expr, args, whole=type_of(expr, self.schema) == pa.int64())
+        return self.arithmetic(expr, args, is_integer=type_of(expr, self.schema) == pa.int64())
 
     def compare(self, expr: Call, args: list[str]) -> str:
         op = _SQL_OPS[expr.op]
@@ -151,9 +151,9 @@ class _Lance(SqlDialect):
         del have
         return f"arrow_cast({value}, '{_arrow_rs_type(want)}')"
 
-    def arithmetic(self, expr: Call, args: list[str], *, whole: bool) -> str:
+    def arithmetic(self, expr: Call, args: list[str], *, is_integer: bool) -> str:
         if expr.op == "neg":
-            zero = "arrow_cast('0', 'Int64')" if whole else "arrow_cast('-0.0', 'Float64')"
+            zero = "arrow_cast('0', 'Int64')" if is_integer else "arrow_cast('-0.0', 'Float64')"
             return f"({zero} - {args[0]})"
         if expr.op not in ("//", "%"):
             return f"({args[0]} {expr.op} {args[1]})"

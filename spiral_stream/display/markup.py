@@ -167,9 +167,9 @@ def histogram(counts: Sequence[float], words: str = "") -> Html:
     return element("svg", element("title", words), *drawn, class_="sp-h", role="img", preserveAspectRatio="none", **box)
 
 
-def share_bar(part: float, whole: float) -> Html:
+def share_bar(part: float, total: float) -> Html:
     """Draw a part of a whole as a bar."""
-    full = 0.0 if not whole else max(0.0, min(1.0, part / whole))
+    full = 0.0 if not total else max(0.0, min(1.0, part / total))
     return element("span", element("i", style=f"width:{100 * full:.3g}%"), class_="sp-s")
 
 

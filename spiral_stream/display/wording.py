@@ -97,11 +97,11 @@ def size(count: int) -> str:
     return f"{count} bytes" if not unit else f"{value:.3g} {_UNITS[unit]}"
 
 
-def share(part: float, whole: float) -> str:
+def share(part: float, total: float) -> str:
     """Write a part of a whole in percent. Little is not written as nothing, nor nearly all as all."""
-    if not whole or not part:
+    if not total or not part:
         return "0 %"
-    found = part / whole
+    found = part / total
     if found < _SMALL:
         return "<0.01 %"
     if 1 > found > 1 - _SMALL:

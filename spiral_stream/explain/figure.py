@@ -126,9 +126,9 @@ def marked(exact: bool) -> Mark:
     return "exact" if exact else "estimated"
 
 
-def ratio(part: Number, whole: Number, mark: Mark = "exact", source: str = "", form: str = "") -> Figure:
+def ratio(part: Number, total: Number, mark: Mark = "exact", source: str = "", form: str = "") -> Figure:
     """Return a ratio with its operands; 0 of nothing."""
-    return Figure(part / whole if whole else 0.0, RATIO, mark, (part, whole), source, form)
+    return Figure(part / total if total else 0.0, RATIO, mark, (part, total), source, form)
 
 
 def _plain_number(value: Any) -> Number:

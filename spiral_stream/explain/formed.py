@@ -126,7 +126,7 @@ class FirstBatches:
     keys: list[tuple[NDArray[Any], ...]]  # of each batch of clips: the bucket keys of its samples
     tally: OversizeTally
     filtered: int  # samples that filters left out
-    whole: bool  # whether these are all batches of the epoch
+    is_complete: bool  # whether these are all batches of the epoch
 
     @property
     def joined(self) -> int:
@@ -289,9 +289,9 @@ def _drawn(
             if forming.stages.clips and forming.formation.key_texts:
                 forming.reader.need(epoch, drawn.samples, forming.wanted)
                 keys.append(forming.window(drawn.samples, 0).keys)
-        whole = held < _DRAWN or not every.exists(epoch, len(batches))
+        is_complete = held < _DRAWN or not every.exists(epoch, len(batches))
     counts = [getattr(metrics, name) - was for name, was in zip(names, before, strict=True)]
-    return batches, streams, keys, OversizeTally(*counts[:3]), counts[3], whole
+    return batches, streams, keys, OversizeTally(*counts[:3]), counts[3], is_complete
 
 
 def _unknown(forming: Forming, numbering: FormedBatches, epoch: int, payload: frozenset[str]) -> str | None:

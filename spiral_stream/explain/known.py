@@ -14,7 +14,7 @@ from spiral_stream.catalog.statistics.measure import KNOWN, Statistics, load_sta
 from spiral_stream.catalog.statistics.skew import skew_of
 from spiral_stream.explain.figure import Figure, marked
 from spiral_stream.explain.relation import source_line
-from spiral_stream.explain.skew import DISTANCE, one_each, shard_row, way_out
+from spiral_stream.explain.skew import DISTANCE, one_per_shard, shard_row, way_out
 from spiral_stream.plan import nodes
 from spiral_stream.plan.tree import walk
 
@@ -111,5 +111,5 @@ def _skewed(entry: Entry, found: Statistics) -> list[dict[str, Any]]:
     return [
         {"relation": entry.name, **shard_row(name, skew)}
         for name, skew in rows
-        if skew is not None and not one_each(skew)
+        if skew is not None and not one_per_shard(skew)
     ]

@@ -68,7 +68,7 @@ class Looked:
     """The columns of one stream, over the rows read."""
 
     rows: int
-    whole: bool  # whether all surviving rows were read
+    is_complete: bool  # whether all surviving rows were read
     time: str | None  # the column of ingest time
     columns: list[Shares]
     constant: frozenset[str]  # columns with one value left, by a filter or by chance
@@ -101,7 +101,7 @@ def holders(subject: Subject, k: int) -> list[Holder]:
 
 def look_at(subject: Subject, stream: StreamStage, held: list[Holder], most: int = MOST_ROWS) -> Looked:
     """Read the narrow columns of up to ``most`` surviving rows of one stream."""
-    rows, whole = spaced(stream.selected.total, most)
+    rows, is_complete = spaced(stream.selected.total, most)
     columns: dict[str, pa.ChunkedArray] = {}
     time, axis = None, None
     for each in held:
@@ -118,11 +118,11 @@ def look_at(subject: Subject, stream: StreamStage, held: list[Holder], most: int
     arranged = subject.stages.order.arrange(stream.population, 0 if subject.stages.mixed else subject.bound.epoch)
     has_positions = len(rows) >= _LEAST_ROWS and not subject.stages.order.repeats_rows
     positions = arranged.positions(rows).astype(np.int64) if has_positions else None
-    shards = stream.base.manifest.shard_of(stream.selected.columns.ordinals(rows)) if whole else None
+    shards = stream.base.manifest.shard_of(stream.selected.columns.ordinals(rows)) if is_complete else None
     found = [_shares(stream, name, column, axis, positions, shards) for name, column in columns.items()]
     few = [each for each in found if each is not None and 1 < each.spread.values <= each.spread.rows // 2]
     constant = frozenset(each.column for each in found if each is not None and each.spread.values == 1)
-    return Looked(len(rows), whole, time, few[:_COLUMNS], constant)
+    return Looked(len(rows), is_complete, time, few[:_COLUMNS], constant)
 
 
 def spaced(total: int, most: int) -> tuple[UInt64, bool]:
@@ -206,6 +206,6 @@ def _shares(
 def _by_shard(stream: StreamStage, codes: Int64, shards: NDArray[np.intp]) -> Skew:
     present, dense = np.unique(shards, return_inverse=True)
     pairs, counts = np.unique(np.stack([dense, codes]), axis=1, return_counts=True)
-    distance, effective, whole = distances(pairs[0], pairs[1], counts)
+    distance, effective, overall = distances(pairs[0], pairs[1], counts)
     names = tuple(stream.base.manifest.shard_names.take(pa.array(present)).to_pylist())
-    return Skew(names, distance, effective, float(distance.mean()), float(np.quantile(distance, 0.95)), whole)
+    return Skew(names, distance, effective, float(distance.mean()), float(np.quantile(distance, 0.95)), overall)

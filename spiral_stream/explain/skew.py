@@ -117,12 +117,12 @@ def _columns(subject: Subject, stream: StreamStage, held: list[Holder], looked: 
     for name in dict.fromkeys([*joined_or_delivered(subject, stream), *texts]):
         counted = [each.statistics for each in held if each.statistics.marks.get(name) == KNOWN]
         skew = skew_of(counted[0], name) if counted else skews.get(name)
-        if skew is not None and not one_each(skew):
+        if skew is not None and not one_per_shard(skew):
             rows.append(shard_row(name if counted else f"{name} (rows kept)", skew))
     return rows
 
 
-def one_each(skew: Skew) -> bool:
+def one_per_shard(skew: Skew) -> bool:
     """Return whether no two shards share a value: then the column names rows or shards, and has no skew."""
     return len(skew.distance) > 1 and bool(np.isclose(skew.distance.sum(), len(skew.distance) - 1))
 
@@ -160,12 +160,12 @@ def _shares(subject: Subject, looked: list[tuple[dict[str, str], Looked]]) -> di
     if not spread:
         return {}
     rows = sum(found.rows for _, found in looked)
-    whole = all(found.whole for _, found in looked)
-    seen = "all {rows} rows that the plan keeps" if whole else "~ {rows} of the rows that the plan keeps"
+    is_complete = all(found.is_complete for _, found in looked)
+    seen = "all {rows} rows that the plan keeps" if is_complete else "~ {rows} of the rows that the plan keeps"
     out: dict[str, Any] = {
         "shares": phrase(
             f"of {seen}; effective values exp(entropy), HHI the sum of squared shares",
-            rows=Figure(rows, "rows", marked(whole)),
+            rows=Figure(rows, "rows", marked(is_complete)),
         ),
         "values": spread,
     }
@@ -208,22 +208,25 @@ def order_text(order: Order) -> str:  # noqa: PLR0911  one return an order
     return f"{name} ignores ingest order: any row at any place; its tenths are as far as random ones"
 
 
-def _spread_row(each: Shares, found: Looked) -> dict[str, Any]:
-    mark, spread = marked(found.whole), each.spread
-    source = "all rows kept" if found.whole else f"{found.rows:,} of the rows kept"
+def _spread_row(shares: Shares, found: Looked) -> dict[str, Any]:
+    mark, spread = marked(found.is_complete), shares.spread
+    source = "all rows kept" if found.is_complete else f"{found.rows:,} of the rows kept"
     largest = ratio(spread.largest_rows, spread.rows, mark, source)
     return {
-        "column": each.column,
+        "column": shares.column,
         "values": Figure(spread.values, "values", mark, source=source, form=","),
-        "largest": Phrase(f"{each.largest} {largest:m}", {"share": largest}),
+        "largest": Phrase(f"{shares.largest} {largest:m}", {"share": largest}),
         "ten largest": ratio(spread.ten_rows, spread.rows, mark, source),
         "effective": Figure(spread.effective, "effective values", mark, source=source, form=",.1f"),
         "HHI": Figure(spread.index, "squared shares", mark, source=source, form=".3f"),
     }
 
 
-def _time_row(each: Shares, drift: Drift, found: Looked) -> dict[str, Any]:
-    mark, source = marked(found.whole), "all rows kept" if found.whole else f"{found.rows:,} of the rows kept"
+def _time_row(shares: Shares, drift: Drift, found: Looked) -> dict[str, Any]:
+    mark, source = (
+        marked(found.is_complete),
+        "all rows kept" if found.is_complete else f"{found.rows:,} of the rows kept",
+    )
     chance = Figure(drift.explained_by_chance, RATIO, mark, source=source, form=".1%")
     explained = phrase("unknown: one time (by chance {chance})", chance=chance)
     if not np.isnan(drift.explained):
@@ -234,10 +237,10 @@ def _time_row(each: Shares, drift: Drift, found: Looked) -> dict[str, Any]:
         return Figure(tenths, "total variation", mark, source=source, form=".2f")
 
     return {
-        "column": each.column,
+        "column": shares.column,
         "explained": explained,
         "tenths by time": far(drift.tenths),
-        "tenths in the order": "-" if each.in_order is None else far(each.in_order),
+        "tenths in the order": "-" if shares.in_order is None else far(shares.in_order),
         "a random tenth": far(drift.tenths_by_chance),
     }
 

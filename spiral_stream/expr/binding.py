@@ -214,15 +214,15 @@ def _with_exact(op: str, left: Expr, type_: pa.DataType, value: float | Fraction
     if isinstance(value, float) and not math.isfinite(value):
         if math.isnan(value):
             return _always(left) if op == "!=" else _never(left)
-        floor, whole = (hi + 1 if value > 0 else lo - 1), False
+        floor, is_exact = (hi + 1 if value > 0 else lo - 1), False
     else:
         floor = math.floor(value)
-        whole = floor == value
+        is_exact = floor == value
     if op in ("==", "!="):
-        if whole and lo <= floor <= hi:
+        if is_exact and lo <= floor <= hi:
             return Call(op, (left, Lit(floor, type_)))
         return _always(left) if op == "!=" else _never(left)
-    if not whole:
+    if not is_exact:
         op = {"<": "<=", ">=": ">"}.get(op, op)
     if lo <= floor <= hi:
         return Call(op, (left, Lit(floor, type_)))

@@ -179,10 +179,10 @@ def _rounded(data: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
     with np.errstate(all="ignore"):
         size = np.abs(data)
         scaled = size * scale
-        whole = np.floor(scaled)
-        rest = scaled - whole  # exact
-        whole += (rest > _HALF) | ((rest == _HALF) & (_lost(size, scale, scaled) >= 0))
-        found = np.copysign(whole, data) / scale
+        rounded = np.floor(scaled)
+        rest = scaled - rounded  # exact
+        rounded += (rest > _HALF) | ((rest == _HALF) & (_lost(size, scale, scaled) >= 0))
+        found = np.copysign(rounded, data) / scale
     return np.where(np.isfinite(found), found, data)
 
 

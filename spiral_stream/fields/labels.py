@@ -81,7 +81,7 @@ class LabelField(TokenField):
             *(layout.rows, layout.starts, layout.offsets, layout.lengths),
         )
         if refused < 0 and counts_BT.view(np.uint32).max(initial=0) > 1:
-            refused = _piece_at(layout, *(int(each[0]) for each in np.nonzero(counts_BT.view(np.uint32) > 1)))
+            refused = _segment_at(layout, *(int(each[0]) for each in np.nonzero(counts_BT.view(np.uint32) > 1)))
         if refused >= 0:
             msg = (
                 f"{type(self).__name__}({self.column!r}): mask={self.mask!r} has a value that is neither 0 nor 1. It says which "
@@ -163,7 +163,7 @@ class Labels(LabelField):
     mask: str | None = None
 
 
-def _piece_at(layout: SequenceLayout, row: int, cell: int) -> int:
+def _segment_at(layout: SequenceLayout, row: int, cell: int) -> int:
     """Which piece covers a place of a batch."""
     return int(np.flatnonzero((layout.rows == row) & (layout.starts <= cell))[-1])
 

@@ -95,7 +95,7 @@ class PaddedRows(Field):
         wide = int(np.prod(out.shape[2:], dtype=np.int64))
         ends = np.concatenate([[0], np.cumsum(lengths * wide)])
         rows = Ragged.of_flat(items.reshape(-1).view(bits), ends)
-        layout = SequenceLayout.whole(rows.lengths, out.shape[1] * wide)
+        layout = SequenceLayout.at_row_starts(rows.lengths, out.shape[1] * wide)
         padding = int(np.array(self.padding, dtype=out.dtype).view(bits))
         _tokens.fill(
             *(0, True, padding, layout.B, layout.T, out.itemsize, out),

@@ -76,7 +76,7 @@ class SequenceLayout:
                 raise ValueError(msg)
 
     @classmethod
-    def whole(cls, lengths: Int64, width: int) -> "SequenceLayout":
+    def at_row_starts(cls, lengths: Int64, width: int) -> "SequenceLayout":
         """Place the first ``lengths[i]`` tokens of sequence i at the start of row i.
 
         Args:

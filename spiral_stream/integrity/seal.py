@@ -161,19 +161,19 @@ def content(path: Path, small: int = SMALL, *, sealed: bool = False) -> tuple[me
     """
     with reading(path):
         in_memory = path.stat().st_size <= small
-        whole = memoryview(path.read_bytes() if in_memory else _mapped.Mapped(str(path)))
-        mark = bytes(whole[-len(MARK) :])
-        if len(whole) < _TRAILER.size or mark != MARK:
+        sealed_bytes = memoryview(path.read_bytes() if in_memory else _mapped.Mapped(str(path)))
+        mark = bytes(sealed_bytes[-len(MARK) :])
+        if len(sealed_bytes) < _TRAILER.size or mark != MARK:
             if sealed or path.stem.endswith(_SEALED) or _nearly(mark, MARK):
                 raise damaged(path, f"it ends with {mark.hex()}, and not with a seal")
-            return whole, False
-        size, written, _ = _TRAILER.unpack(whole[-_TRAILER.size :])
-        if size != len(whole) - _TRAILER.size:
-            raise damaged(path, f"it has {len(whole) - _TRAILER.size:,} bytes, and was sealed with {size:,}")
-        found = xxhash.xxh3_128_digest(whole[:size]) if in_memory else digest_of(path, size)
+            return sealed_bytes, False
+        size, written, _ = _TRAILER.unpack(sealed_bytes[-_TRAILER.size :])
+        if size != len(sealed_bytes) - _TRAILER.size:
+            raise damaged(path, f"it has {len(sealed_bytes) - _TRAILER.size:,} bytes, and was sealed with {size:,}")
+        found = xxhash.xxh3_128_digest(sealed_bytes[:size]) if in_memory else digest_of(path, size)
         if found != written:
             raise damaged(path, f"its digest is {found.hex()}, and it was sealed with {written.hex()}")
-        return whole[:size], True
+        return sealed_bytes[:size], True
 
 
 def array(path: Path, *, sealed: bool = False) -> NDArray[Any]:

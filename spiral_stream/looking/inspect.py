@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pyarrow as pa
 
-from spiral_stream.arguments import door, whole
+from spiral_stream.arguments import as_integer, door
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import PlanError, SpiralError, StreamError, shown
@@ -269,7 +269,7 @@ class Looking:
             ['p19', 'p17']
         """
         run = self._run
-        wanted = whole(count)
+        wanted = as_integer(count)
         if wanted is None or wanted < 0:
             msg = f"take: count={shown(count)}. Give how many batches, a whole number from 0 up"
             raise StreamError(msg)

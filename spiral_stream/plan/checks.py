@@ -58,7 +58,7 @@ def need_new_names(verb: str, names: Iterable[str], way_out: str) -> None:
         seen.add(name)
 
 
-def need_whole(verb: str, name: str, value: object, least: int, most: int = LARGEST) -> None:
+def need_integer(verb: str, name: str, value: object, least: int, most: int = LARGEST) -> None:
     """Refuse what is no integer from ``least`` to ``most``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         msg = f"{verb}: {name}={shown(value)}. Give an integer of at least {least}"

@@ -27,11 +27,11 @@ from spiral_stream.plan.checks import (
     need_columns,
     need_compared,
     need_identity,
+    need_integer,
     need_new_names,
     need_steady,
     need_steady_order,
     need_weights,
-    need_whole,
 )
 from spiral_stream.plan.fields.fields import check_fields, check_formation, warn_of_fields_drawn_alike
 from spiral_stream.plan.fields.padded import check_padded
@@ -202,7 +202,7 @@ class Limit(Simple, Relational):
 
     def __post_init__(self) -> None:
         need_relation(self.VERB, self.source)
-        need_whole(self.VERB, "count", self.count, least=1)
+        need_integer(self.VERB, "count", self.count, least=1)
 
 
 @final
@@ -301,7 +301,7 @@ class Sample(Simple, Sampled):
             msg = f"sample: assignment={shown(self.assignment)}. Give DataParallel(rank=..., world_size=...)"
             raise PlanError(msg)
         if not isinstance(self.epoch, RuntimeParam):
-            need_whole(self.VERB, "epoch", self.epoch, least=0, most=LAST_EPOCH)
+            need_integer(self.VERB, "epoch", self.epoch, least=0, most=LAST_EPOCH)
         elif self.epoch.name != "epoch":
             msg = f'sample: epoch=RuntimeParam({self.epoch.name!r}). Give RuntimeParam("epoch") or an integer'
             raise PlanError(msg)
@@ -326,7 +326,7 @@ class Collate(Simple):
             msg = f"collate: follows {self.source.VERB}. Call .sample(identity=..., order=...) before it, once"
             raise PlanError(msg)
         if self.batch_size is not None:
-            need_whole(self.VERB, "batch_size", self.batch_size, least=1, most=2**31 - 1)
+            need_integer(self.VERB, "batch_size", self.batch_size, least=1, most=2**31 - 1)
         elif self.formation is None:
             msg = (
                 "collate: batch_size=None needs a formation that bounds a batch. Give "
@@ -356,6 +356,6 @@ class Deliver(Simple):
         if not isinstance(self.source, Collate):
             msg = f"to_{self.framework}: follows {self.source.VERB}; a stream needs .sample(...) and .collate(...) before it"
             raise PlanError(msg)
-        need_whole(f"to_{self.framework}", "prefetch", self.prefetch, least=1, most=2**20)
+        need_integer(f"to_{self.framework}", "prefetch", self.prefetch, least=1, most=2**20)
         if self.device is not None:
             object.__setattr__(self, "device", device_name(f"to_{self.framework}: device", self.device))

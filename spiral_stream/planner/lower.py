@@ -116,10 +116,10 @@ def lower(
         lambda name: OpenRelation(entries[name])
     )  # streams of a mixture share relations; derived ones come later
     rosters: Rosters = {}
-    place = Workplace(root, opened, versions, cache(lambda name: NarrowSource(opened(name), root, rosters)))
-    derived = DerivedRelations(place, entries, versions)
+    workplace = Workplace(root, opened, versions, cache(lambda name: NarrowSource(opened(name), root, rosters)))
+    derived = DerivedRelations(workplace, entries, versions)
     plans = [(name, derived.resolved(node, sample.identity)) for name, node in per_stream(sample.source)]
-    streams = _streams(plans, sample, place)
+    streams = _streams(plans, sample, workplace)
     mixture = _mixture(sample, streams, rebase.epoch if rebase else 0)
     left_overs = [rebase.left_over(stream.name) for stream in streams] if rebase else []
     epochs = EpochOrder(
@@ -134,16 +134,16 @@ def lower(
     names = _read_by_batches(collate, sample)
     NarrowColumns.keep_together([(stream.selected.narrow, names) for stream in streams], read)
     form = canonical(plan)
-    whole = digest(form)
-    keep_plan(place.root, whole, form)
+    form_digest = digest(form)
+    keep_plan(workplace.root, form_digest, form)
     sampled = [each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled)]
     maps = tuple(each for each in sampled[1:] if not isinstance(each, Extends | SampleKept))
-    fields = _fields(collate, streams, place.root)
-    tokens = [_tokens(each, streams, catalog, place.root) for each in maps if isinstance(each, SampleTokens)]
+    fields = _fields(collate, streams, workplace.root)
+    tokens = [_tokens(each, streams, catalog, workplace.root) for each in maps if isinstance(each, SampleTokens)]
     _warn_of_too_few(collate, epochs.total)
     stages = Stages(
         plan=plan,
-        fingerprint=whole,
+        fingerprint=form_digest,
         canonical=form,
         data_versions=versions,
         streams=streams,
@@ -155,7 +155,7 @@ def lower(
         fields=tuple(fields),
         tokens=tuple(tokens),
         derived=tuple(derived.found.values()),
-        values=open_cached_values(collate, streams, place),
+        values=open_cached_values(collate, streams, workplace),
         warnings=tuple(s.base.manifest.shard_note for s in streams if s.base.manifest.shard_note),
     )
     for doubt in doubts(stages, rebase.epoch if rebase else 0):

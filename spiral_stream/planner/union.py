@@ -37,7 +37,7 @@ from spiral_stream.sources.pins import FileFacts, Pinned
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.sources.row_filter import needed, passing
 from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key, without_columns
-from spiral_stream.storage.store import Facts
+from spiral_stream.storage.store import ObjectStat
 
 _VERSION: Final = 1  # of what enters content keys
 _CHUNK: Final = 1 << 16  # rows that are fetched at a time where they are sorted
@@ -63,8 +63,8 @@ class Side:
         self._selected = select(node, self.base, workplace)
         self.schema, self.total = node.schema(), self._selected.total
         chosen = any(isinstance(each, nodes.Distinct | nodes.Limit | nodes.Sort) for each in spine(node))
-        own = () if chosen else (self.base.entry.name,)  # verbs that look at all rows depend on all shards
-        others = {name: workplace.versions[name] for name in sorted(read_by(node) - set(own))}
+        depends_on = () if chosen else (self.base.entry.name,)  # verbs that look at all rows depend on all shards
+        others = {name: workplace.versions[name] for name in sorted(read_by(node) - set(depends_on))}
         self._about = digest([_VERSION, canonical(node), others])
         is_sorted = any(isinstance(each, nodes.Sort) for each in spine(node))
         self._sorted = sorted_rows(self._selected, node, workplace.open_relation) if is_sorted and self.total else None
@@ -175,9 +175,11 @@ class UnionReader(Reader):
         entries = {entry.name: entry for entry in source.entries}
         opened = cache(lambda name: OpenRelation(entries[name]))
         versions = {name: entry.data_version for name, entry in entries.items()}
-        place = Workplace(source.root, opened, versions, cache(lambda name: NarrowSource(opened(name), source.root)))
-        make_together([(node, opened(base_scan(node).relation)) for node in source.sides], place)
-        self._sides = [Side(node, place) for node in source.sides]
+        workplace = Workplace(
+            source.root, opened, versions, cache(lambda name: NarrowSource(opened(name), source.root))
+        )
+        make_together([(node, opened(base_scan(node).relation)) for node in source.sides], workplace)
+        self._sides = [Side(node, workplace) for node in source.sides]
         self.remote = any(side.base.remote for side in self._sides)
         self.node_cached = all(side.base.node_cached for side in self._sides)
         self._firsts = np.cumsum([0, *(side.total for side in self._sides)]).astype(np.uint64)
@@ -245,7 +247,7 @@ class AllPins:
         faults = [pins.fault(name, facts) for pins in self._pins]
         return None if None in faults else faults[0]
 
-    def object_of(self, name: str) -> Facts | None:
+    def object_of(self, name: str) -> ObjectStat | None:
         """Return what an object was like, where the relations that know it agree."""
         found = {pins.object_of(name) for pins in self._pins} - {None}
         return found.pop() if len(found) == 1 else None

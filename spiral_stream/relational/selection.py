@@ -71,7 +71,7 @@ class Selection:
         self._lock = threading.Lock()
 
     @property
-    def is_whole(self) -> bool:
+    def has_all_rows(self) -> bool:
         """Whether every row survives, so that a surviving row is its ordinal."""
         return self._all
 
@@ -201,7 +201,7 @@ class Selection:
                 self._stamps = np.unique(np.concatenate([self._stamps, self._pieces.first_addresses(some)]))
 
 
-def whole(shard_starts: UInt64) -> Selection:
+def all_rows(shard_starts: UInt64) -> Selection:
     """Return the selection of an unfiltered relation: every row, no piece.
 
     Args:

@@ -107,9 +107,9 @@ def _text(given: object) -> str:
 
 def _answer_of(task: str, text: str, tables: Tables, held: QueryLimits) -> tuple[dict[str, Any], pa.RecordBatchReader]:
     """The answer of the process, and the stream after it."""
-    asked = {"task": task, "text": text, "relations": list(tables), **held._asdict()}
+    question = {"task": task, "text": text, "relations": list(tables), **held._asdict()}
     sink = pa.BufferOutputStream()
-    sink.write(json.dumps(asked).encode() + b"\n")
+    sink.write(json.dumps(question).encode() + b"\n")
     for table in tables.values():
         with pa.ipc.new_stream(sink, table.schema) as writer:
             for batch in table.to_batches() if isinstance(table, pa.Table) else table:

@@ -65,7 +65,7 @@ def block_mixes(spread: Spread, names: list[str], population: Population, order:
         distances = [mixer.distance(shards[shards >= 0], rows[shards >= 0]) for shards, rows in known]
         met = float(np.mean([len(np.unique(shards)) for shards, _ in blocks]))
         mean, p95 = float(np.mean(distances)), float(np.quantile(distances, 0.95))
-        by_chance = distance_by_chance(mixer.whole, min(size, int(mixer.whole.sum())))
+        by_chance = distance_by_chance(mixer.overall, min(size, int(mixer.overall.sum())))
         found.append(BlockMix(size, size == chosen, met, mean, p95, by_chance))
     return found
 
@@ -82,8 +82,8 @@ def _sizes(total: int, chosen: int) -> list[int]:
 
 def _chosen(total: int, size: int) -> NDArray[np.int64]:
     """Where the blocks that are counted begin: whole ones, if there are any."""
-    whole = max(1, total // size)
-    return np.unique(np.linspace(0, whole - 1, min(whole, _BLOCKS)).astype(np.int64)) * size
+    blocks = max(1, total // size)
+    return np.unique(np.linspace(0, blocks - 1, min(blocks, _BLOCKS)).astype(np.int64)) * size
 
 
 def _block(
@@ -105,7 +105,7 @@ class _Mixer:
         self._ends = np.cumsum(np.bincount(spread.shards, minlength=len(spread.shard_names)))
         self._rows = np.bincount(spread.shards, weights=spread.counts)
         self._draw = np.random.Generator(np.random.PCG64(0))  # the same picture each time
-        self.whole = np.bincount(spread.codes, weights=spread.counts).astype(np.int64)
+        self.overall = np.bincount(spread.codes, weights=spread.counts).astype(np.int64)
 
     def distance(self, shards: NDArray[np.int64], rows: NDArray[np.float64]) -> float:
         """Total variation to the whole of some rows of each of some shards."""
@@ -113,9 +113,9 @@ class _Mixer:
             return 0.0
         stops = self._ends[shards]
         begins = np.where(shards > 0, self._ends[shards - 1], 0)
-        held = np.zeros(len(self.whole))
+        held = np.zeros(len(self.overall))
         for shard, begin, stop, count in zip(shards.tolist(), begins, stops, rows.tolist(), strict=True):
             counts = self._spread.counts[begin:stop]
             drawn = counts if count >= self._rows[shard] else self._draw.multivariate_hypergeometric(counts, int(count))
             np.add.at(held, self._spread.codes[begin:stop], drawn)
-        return float(0.5 * np.abs(held / held.sum() - self.whole / self.whole.sum()).sum())
+        return float(0.5 * np.abs(held / held.sum() - self.overall / self.overall.sum()).sum())

@@ -162,7 +162,7 @@ def over_time(column: str, line: Timeline, form: Form) -> Picture:
 
 
 @_styled
-def effective_values(column: str, effective: Floats, whole: float, form: Form) -> Picture:
+def effective_values(column: str, effective: Floats, overall: float, form: Form) -> Picture:
     """Draw how many values shards have in effect: exp(entropy)."""
     title = f"Effective number of values of {one_line(column, _NAME)} in each of {len(effective):,} storage shards"
     figure = _figure(220, title)
@@ -171,13 +171,13 @@ def effective_values(column: str, effective: Floats, whole: float, form: Form) -
         axes.plot(effective, np.ones(len(effective)), "o", color=_BLUE, label="a shard")
         axes.set(yticks=[], ylim=(0, 2))
     else:
-        bins = np.linspace(1, max(float(effective.max()), whole, 2.0), min(_BARS, max(8, len(effective) // 4)) + 1)
+        bins = np.linspace(1, max(float(effective.max()), overall, 2.0), min(_BARS, max(8, len(effective) // 4)) + 1)
         axes.hist(effective, bins=bins.tolist(), color=_BLUE, label="shards")
         axes.set_ylabel("shards")
         if len(effective) > 100:  # noqa: PLR2004
             axes.set_yscale("symlog", linthresh=1)
             axes.set_ylim(bottom=0)
-    axes.axvline(whole, color=_ORANGE, linewidth=1.5, label=f"the whole relation, {number(whole)}")
+    axes.axvline(overall, color=_ORANGE, linewidth=1.5, label=f"the whole relation, {number(overall)}")
     axes.set(xlim=(0, None), xlabel="effective number of values, exp(entropy); 1 is a shard of one value")
     figure.legend(loc="outside lower center", ncols=2)
     return _drawn(figure, f"{column}_effective", title, form)

@@ -34,9 +34,9 @@ def heat_of(spread: Spread, rows: int = ROWS, values: int = VALUES) -> Heat:
     """
     shards, groups = len(spread.shard_names), min(rows, len(spread.shard_names))
     group_of = np.arange(shards) * groups // shards
-    whole = np.bincount(spread.codes, weights=spread.counts, minlength=len(spread.values))
-    order = np.argsort(-whole, kind="stable")[:values]
-    rank = np.full(len(whole), -1)
+    overall = np.bincount(spread.codes, weights=spread.counts, minlength=len(spread.values))
+    order = np.argsort(-overall, kind="stable")[:values]
+    rank = np.full(len(overall), -1)
     rank[order] = np.arange(len(order))
     at, held = group_of[spread.shards], rank[spread.codes]
     is_shown = held >= 0
@@ -47,6 +47,6 @@ def heat_of(spread: Spread, rows: int = ROWS, values: int = VALUES) -> Heat:
         tuple(spread.shard_names[k] for k in firsts),
         shards,
         tuple("null" if spread.values[k] is None else str(spread.values[k]) for k in order),
-        len(whole),
-        share / (whole[order] / whole.sum()),
+        len(overall),
+        share / (overall[order] / overall.sum()),
     )

@@ -48,7 +48,7 @@ _PICTURES: Final = 8
 _TERMINAL: Final = 12  # columns of a table of rows in a terminal
 _WIDTH: Final = 120  # characters of a table of rows without a terminal's own width
 _BY_ROW: Final = nodes.Scan | nodes.Filter | nodes.Project | nodes.WithColumns | nodes.Cache | nodes.Limit
-_WHOLE: Final = combining.Aggregate | combining.Union | nodes.Sql
+_NO_ROWS_YET: Final = combining.Aggregate | combining.Union | nodes.Sql
 
 
 @final
@@ -173,7 +173,7 @@ def _rows(node: nodes.Node, catalog: Registry) -> tuple[list[dict[str, str]], st
     scans = [catalog.entry(name) for name in relations_of(node)]
     total = sum(entry.manifest().total for entry in scans)
     by_row = len(scans) == 1 and all(isinstance(each, _BY_ROW) for each in walk(node))
-    is_whole = any(isinstance(each, _WHOLE) for each in walk(node))
+    is_whole = any(isinstance(each, _NO_ROWS_YET) for each in walk(node))
     payload = is_whole and any(map(is_payload, _fields(scans))) and not _are_small(scans)
     if any(isinstance(each, Mix) for each in walk(node)) or (not by_row and (total > ALL_ROWS or payload)):
         return [], f"no rows: this would read {total:,} rows. head(5).to_arrow() does", None

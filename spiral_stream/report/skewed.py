@@ -166,8 +166,8 @@ def column_skew(
     if spread is None:
         return None
     skew = skew_in(spread)
-    whole = np.bincount(spread.codes, weights=spread.counts).astype(np.int64)
-    largest = int(np.argmax(whole))
+    overall = np.bincount(spread.codes, weights=spread.counts).astype(np.int64)
+    largest = int(np.argmax(overall))
     median = int(np.median(np.bincount(spread.shards, weights=spread.counts)))
     mixes: Sequence[BlockMix] = ()
     if blocks is not None:
@@ -175,11 +175,11 @@ def column_skew(
     return ColumnSkew(
         column=column,
         skew=skew,
-        by_chance=distance_by_chance(whole, max(1, median)),
+        by_chance=distance_by_chance(overall, max(1, median)),
         values=len(spread.values),
-        rows=int(whole.sum()),
+        rows=int(overall.sum()),
         largest="null" if spread.values[largest] is None else str(spread.values[largest]),
-        largest_rows=int(whole[largest]),
+        largest_rows=int(overall[largest]),
         heat=heat_of(spread),
         blocks=tuple(mixes),
         used_by="" if blocks is None else blocks.used_by,

@@ -56,7 +56,7 @@ def timeline(
     found = None if total <= MOST_ROWS else _by_shard(statistics, spread, time, relation.schema.field(time).type)
     moved = None
     if found is None:
-        rows, whole = spaced(total, MOST_ROWS)
+        rows, is_complete = spaced(total, MOST_ROWS)
         table = relation.fetch(rows, [column, time])
         table = table.filter(pc.is_valid(table[time]))
         axis = _axis(table[time].combine_chunks())
@@ -69,7 +69,7 @@ def timeline(
         if len(axis) < _LEAST_ROWS:
             return None
         moved = drift(np.unique(codes, return_inverse=True)[1], axis)
-        weights, by = np.ones(len(axis)), f"{'all' if whole else '~'} {len(axis):,} rows"
+        weights, by = np.ones(len(axis)), f"{'all' if is_complete else '~'} {len(axis):,} rows"
     else:
         axis, codes, weights, by = found
         names = list(spread.values)

@@ -156,7 +156,7 @@ def only_fetched(pool: Executor, fetch: Callable[[], None]) -> "Future[None]":
     return pool.submit_after(fetch, lambda _: None) if isinstance(pool, StreamThreads) else pool.submit(fetch)
 
 
-def pieces(count: int, rows: int) -> Iterator[tuple[int, int]]:
+def chunks(count: int, rows: int) -> Iterator[tuple[int, int]]:
     """Cut ``count`` rows into pieces: the first row of each, and one past its last."""
     for start in range(0, count, rows):
         yield start, min(start + rows, count)

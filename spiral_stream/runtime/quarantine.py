@@ -120,9 +120,9 @@ class Quarantine:
                 )
                 warn(f"{what}. {_AGAIN}")
         table = pa.concat_tables(found).sort_by([(name, "ascending") for name in self._keys])
-        places_R3 = np.column_stack([table[name].to_numpy().astype(np.int64) for name in self._keys])
+        positions_R3 = np.column_stack([table[name].to_numpy().astype(np.int64) for name in self._keys])
         fresh = np.ones(len(table), dtype=np.bool_)
-        fresh[1:] = (places_R3[1:] != places_R3[:-1]).any(axis=1)
+        fresh[1:] = (positions_R3[1:] != positions_R3[:-1]).any(axis=1)
         return table.filter(pa.array(fresh))
 
 

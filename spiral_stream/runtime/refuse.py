@@ -203,10 +203,10 @@ class BatchRefusals:
         borders = [first - 1, *out.tolist(), last]
         return [(before + 1, at) for before, at in pairwise(borders) if at > before + 1][::-1]
 
-    def refuse_piece(self, row: int, pieces: Iterable[int], error: DataError) -> None:
+    def refuse_sample_parts(self, row: int, parts: Iterable[int], error: DataError) -> None:
         """Refuse a sample of packed rows, with its other pieces in the batch."""
         self._refuse(row, "", str(error.__cause__ or error))
-        self._leaving |= set(pieces) - {row}
+        self._leaving |= set(parts) - {row}
 
     def _refuse(self, row: int, field: str, reason: str) -> None:
         made = _Refusal(self._policy.order.get(field, -1), field, reason)

@@ -10,7 +10,7 @@ from typing import Final, final
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.params import RuntimeParam
-from spiral_stream.sampling.order import check_whole
+from spiral_stream.sampling.order import check_integer
 
 MOST_LANES: Final = 2**16  # each has a place in the state and in EXPLAIN
 
@@ -46,13 +46,13 @@ class DataParallel:
                 "a number that your numbers of nodes divide, such as lanes=12, and bind(ranks_per_node=8) in the run"
             )
             raise PlanError(msg)
-        check_whole("DataParallel", "lanes", self.lanes, least=1, most=MOST_LANES)
+        check_integer("DataParallel", "lanes", self.lanes, least=1, most=MOST_LANES)
         for name, value, least, fitting in (
             ("rank", self.rank, 0, "data_parallel_rank"),
             ("world_size", self.world_size, 1, "data_parallel_world_size"),
         ):
             if not isinstance(value, RuntimeParam):
-                check_whole("DataParallel", name, value, least=least)
+                check_integer("DataParallel", name, value, least=least)
             elif value.name != fitting:
                 msg = (
                     f"DataParallel: {name} is RuntimeParam({value.name!r}). "

@@ -194,8 +194,8 @@ class EpochOrder:
 
     def positions_of(self, epoch: int, rows: UInt64) -> UInt64 | None:
         """Shape [P] -> [P], uint64: the position of each row in an epoch; None unless each row has one by arithmetic."""
-        whole = self.mixture is None and not self.order.repeats_rows and not self.extent.parts
-        if not whole or epoch == self._rebased or self._sizes[0] != self._populations[0].total:
+        is_one_pass = self.mixture is None and not self.order.repeats_rows and not self.extent.parts
+        if not is_one_pass or epoch == self._rebased or self._sizes[0] != self._populations[0].total:
             return None
         return self._arrangement(0, epoch).positions(rows)
 

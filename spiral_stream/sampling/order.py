@@ -193,7 +193,7 @@ class Order(ABC):
         return ()
 
 
-def check_whole(policy: str, name: str, value: object, least: int | None = None, most: int | None = None) -> None:
+def check_integer(policy: str, name: str, value: object, least: int | None = None, most: int | None = None) -> None:
     """Refuse a parameter that is not an integer from ``least`` to ``most``.
 
     Args:
@@ -223,6 +223,6 @@ def settled_seed(policy: str, seed: object) -> int:
     """
     if seed is None:
         return DrawnSeed.fresh()
-    check_whole(policy, "seed", seed)
+    check_integer(policy, "seed", seed)
     assert isinstance(seed, int)
     return seed

@@ -149,8 +149,8 @@ def source_at(path: str, kind: str | None = None, options: Sequence[str] = ()) -
     if found is None:
         msg = f"{shown(kind)} is no kind of source. Give one of {', '.join(sorted(kinds))}, or one of an installed package"
         raise SourceError(msg)
-    place = dataclasses.fields(found)[0].name  # type: ignore[arg-type]  # each is a dataclass
-    given = options_of(found, place, options)
+    field_name = dataclasses.fields(found)[0].name  # type: ignore[arg-type]  # each is a dataclass
+    given = options_of(found, field_name, options)
     try:
         made: Source = found(path, **given)
     except TypeError as error:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.source import Reader, Source
-from spiral_stream.storage.store import Facts
+from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import is_object
 
 FILE: Final = "__file__"  # utf8: the file that a row comes from, relative to the source's folder
@@ -48,7 +48,9 @@ class ImportUnit:
     size_bytes: int
     content_key: str  # 32 hex digits; changes when the rows may have changed: names, sizes and times of all its files
     others: tuple[str, ...] = ()  # paths of further files that are read with it, such as sidecars
-    seen: tuple[Facts, ...] = ()  # of objects: what the file, and each of the others, were like when they were listed
+    seen: tuple[
+        ObjectStat, ...
+    ] = ()  # of objects: what the file, and each of the others, were like when they were listed
     count: int | None = None  # rows, where they are known before they are read
     also: str = ""  # what the rows depend on that lies in none of these files, and that the content key covers
     files: "tuple[ImportUnit, ...]" = ()  # the files of a unit of several
@@ -61,7 +63,7 @@ class ImportUnit:
         """The file that it is, or is a part of."""
         return self if self.of is None else self.of
 
-    def facts(self, path: str) -> Facts | None:
+    def facts(self, path: str) -> ObjectStat | None:
         """Return what an object of it was like when it was listed; None of a file of this machine."""
         return dict(zip((self.path, *self.others), self.file.seen, strict=False)).get(path)
 
@@ -102,14 +104,14 @@ class Refused:
     rows: list[RefusedRow] = field(default_factory=list)
     held_bytes: int = 0
 
-    def row(self, where: str, reason: str, data: bytes | str | None = None, *, whole: bool = True) -> None:
+    def row(self, where: str, reason: str, data: bytes | str | None = None, *, is_complete: bool = True) -> None:
         """Leave one row out.
 
         Args:
             where: such as ``line 17``.
             reason: what was found, and what would be right.
             data: what was found, as it lies in the file or as text; None where there is nothing to show.
-            whole: whether that is all of it.
+            is_complete: whether that is all of it.
 
         Raises:
             SourceError: rows may not be left out.
@@ -124,7 +126,7 @@ class Refused:
         if len(self.rows) < REFUSED_ROWS and self.held_bytes < REFUSED_BYTES:
             found = data.encode(errors="surrogatepass") if isinstance(data, str) else data
             excerpt = b"" if found is None else found[:ROW_BYTES]
-            size = len(found) if found is not None and whole else None
+            size = len(found) if found is not None and is_complete else None
             self.rows.append(RefusedRow(self.unit.file.name, where, reason, excerpt, size))
             self.held_bytes += len(excerpt) + len(reason)
 

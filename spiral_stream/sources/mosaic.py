@@ -16,7 +16,7 @@ from spiral_stream.sources.import_source import ImportUnit
 from spiral_stream.sources.mds.index import INDEX_FILE, Shard, is_index, shards_in
 from spiral_stream.sources.mds.source import Mds
 from spiral_stream.storage.file_object import look, object_bytes, read_parts
-from spiral_stream.storage.store import Facts
+from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import is_object
 
 _SHARD: Final = re.compile(r"shard\.\d{5}\.")  # how the writers begin the name of a shard
@@ -151,7 +151,7 @@ def _index_at(path: Path) -> bytes | None:
     return data if _INDEX_MARK in head and is_index(data) else None
 
 
-def _index_on_store(uri: str, facts: Facts) -> bytes | None:
+def _index_on_store(uri: str, facts: ObjectStat) -> bytes | None:
     [(_, head)] = read_parts(uri, facts, [(0, min(_HEAD_BYTES, facts.size))])
     if _INDEX_MARK not in bytes(head):
         return None

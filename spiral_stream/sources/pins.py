@@ -29,7 +29,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError
-from spiral_stream.storage.store import Facts, what_differs
+from spiral_stream.storage.store import ObjectStat, what_differs
 
 UInt64 = NDArray[np.uint64]
 
@@ -219,7 +219,7 @@ class Pinned(Protocol):
         """Say how a file differs from what was registered, and the way out; None if it does not."""
         ...
 
-    def object_of(self, name: str) -> Facts | None:
+    def object_of(self, name: str) -> ObjectStat | None:
         """Return what an object was like; None if it was not there, or more than one pin may be its."""
         ...
 
@@ -266,12 +266,12 @@ class Pins:
             what = f"it had {size:,} bytes of {_shown(when)}, now {facts.st_size:,} of {_shown(facts.st_mtime_ns)}"
         return f"changed since registration: {what}. {way_out}"
 
-    def object_of(self, name: str) -> Facts | None:
+    def object_of(self, name: str) -> ObjectStat | None:
         """Return what an object was like; None if it was not there, or more than one pin may be its."""
         pins = [Pin(*found) for found in self._numbers.find(name)]
         if len(pins) != 1 or pins[0].size == ABSENT:
             return None
-        return Facts(pins[0].size, marked=pins[0].mtime_ns % 2**64)
+        return ObjectStat(pins[0].size, marked=pins[0].mtime_ns % 2**64)
 
     def _fits(self, pin: Pin, facts: FileFacts) -> bool:
         if pin.size == ABSENT:

@@ -9,7 +9,7 @@ from typing import Final, final
 
 from spiral_stream.errors import SourceError, anew, cut
 from spiral_stream.storage.open import payload_store_of, store_of
-from spiral_stream.storage.store import Facts, Get, Store, what_differs
+from spiral_stream.storage.store import ObjectStat, Get, Store, what_differs
 from spiral_stream.storage.uri import printable
 
 BLOCK_BYTES: Final = 8 << 20  # of one request for an object that is read from end to end
@@ -19,7 +19,7 @@ _MOST_WINDOW: Final = 8 << 20
 Part = tuple[int, memoryview]  # where it begins, and the bytes
 
 
-def look(uri: str) -> Facts:
+def look(uri: str) -> ObjectStat:
     """Look at an object.
 
     Raises:
@@ -29,7 +29,7 @@ def look(uri: str) -> Facts:
     return store.stat(key)
 
 
-def look_all(uris: Sequence[str]) -> list[Facts | SourceError]:
+def look_all(uris: Sequence[str]) -> list[ObjectStat | SourceError]:
     """Look at objects together. One that cannot be looked at is an error in its place."""
     stores: dict[int, tuple[Store, list[int]]] = {}  # by the `id` of a store: places in ``uris``
     keys = []
@@ -37,14 +37,14 @@ def look_all(uris: Sequence[str]) -> list[Facts | SourceError]:
         store, key = store_of(uri)
         keys.append(key)
         stores.setdefault(id(store), (store, []))[1].append(at)
-    found: dict[int, Facts | SourceError] = {}
+    found: dict[int, ObjectStat | SourceError] = {}
     for store, indices in stores.values():
         for at, got in zip(indices, store.read([Get(keys[at], 0, 0) for at in indices]), strict=True):
             found[at] = got if isinstance(got, SourceError) else got.facts
     return [found[at] for at in range(len(uris))]
 
 
-def open_object(uri: str, seen: Facts | None = None) -> io.BufferedReader:
+def open_object(uri: str, seen: ObjectStat | None = None) -> io.BufferedReader:
     """Open an object that is read forward, in blocks.
 
     Args:
@@ -57,7 +57,7 @@ def open_object(uri: str, seen: Facts | None = None) -> io.BufferedReader:
     return io.BufferedReader(RemoteFile(uri, look(uri) if seen is None else seen), BLOCK_BYTES)
 
 
-def read_parts(uri: str, opened: Facts, ranges: Iterable[tuple[int, int]]) -> list[Part]:
+def read_parts(uri: str, opened: ObjectStat, ranges: Iterable[tuple[int, int]]) -> list[Part]:
     """Read ranges (first byte, length) of an object together.
 
     Raises:
@@ -92,7 +92,7 @@ class RemoteFile(io.RawIOBase):
         parts: bytes of it that are there already.
     """
 
-    def __init__(self, uri: str, opened: Facts, parts: Iterable[Part] = ()) -> None:
+    def __init__(self, uri: str, opened: ObjectStat, parts: Iterable[Part] = ()) -> None:
         super().__init__()
         self._uri, self._facts, self._parts, self._at = uri, opened, list(parts), 0
 
@@ -144,7 +144,7 @@ class WindowedObject:
         opened: what it is like.
     """
 
-    def __init__(self, uri: str, opened: Facts) -> None:
+    def __init__(self, uri: str, opened: ObjectStat) -> None:
         self.size = opened.size
         self._uri, self._facts = uri, opened
         self._window, self._begin, self._ask = memoryview(b""), 0, _FIRST_WINDOW
@@ -184,7 +184,7 @@ class RemoteBytes:
         opened: what it is like.
     """
 
-    def __init__(self, uri: str, opened: Facts) -> None:
+    def __init__(self, uri: str, opened: ObjectStat) -> None:
         self._uri, self._facts = uri, opened
         self.error: SourceError | None = None  # that was met last; the library puts it in words of its own
 
@@ -208,7 +208,7 @@ class RemoteBytes:
 PART_BYTES: Final = 16 << 20  # what one request asks for
 
 
-def object_bytes(uri: str, facts: Facts) -> memoryview:
+def object_bytes(uri: str, facts: ObjectStat) -> memoryview:
     """Return all bytes of an object, whose parts are asked for together.
 
     Raises:

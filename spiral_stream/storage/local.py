@@ -15,14 +15,14 @@ from spiral_stream.errors import SourceError, cut
 from spiral_stream.integrity.locks import DEADLINE_S, turn
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.storage.faults import NotThereError
-from spiral_stream.storage.store import Buffer, Facts, Get, Got, Store
+from spiral_stream.storage.store import Buffer, Get, Got, ObjectStat, Store
 
 
 @final
 class Files(Store):
     """The files of this machine; keys are paths."""
 
-    def stat(self, key: str) -> Facts:
+    def stat(self, key: str) -> ObjectStat:
         try:
             return _facts(os.stat(key))  # noqa: PTH116
         except OSError as error:
@@ -31,28 +31,30 @@ class Files(Store):
     def read(self, wanted: Sequence[Get]) -> list[Got | SourceError]:
         return [self._read(each) for each in wanted]
 
-    def _read(self, each: Get) -> Got | SourceError:
+    def _read(self, get: Get) -> Got | SourceError:
         try:
-            with open(each.key, "rb", buffering=0) as file:  # noqa: PTH123
+            with open(get.key, "rb", buffering=0) as file:  # noqa: PTH123
                 facts = _facts(os.fstat(file.fileno()))
-                length = max(0, facts.size - each.start) if each.length is None else each.length
-                if each.most_bytes is not None and length > each.most_bytes:
+                length = max(0, facts.size - get.start) if get.length is None else get.length
+                if get.most_bytes is not None and length > get.most_bytes:
                     return Got(None, facts)
-                data = memoryview(exactly(file.fileno(), length, each.start))
+                data = memoryview(exactly(file.fileno(), length, get.start))
         except OSError as error:
-            return _fault(each.key, error)
+            return _fault(get.key, error)
         if len(data) < length:
-            return too_short(each.key, facts.size, each.start, length)
+            return too_short(get.key, facts.size, get.start, length)
         return Got(data, facts)
 
-    def list(self, prefix: str) -> Iterator[tuple[str, Facts]]:
+    def list(self, prefix: str) -> Iterator[tuple[str, ObjectStat]]:
         for folder, _, names in os.walk(prefix, onerror=None):
             for name in sorted(names):
                 path = os.path.join(folder, name)  # noqa: PTH118
                 with suppress(FileNotFoundError):  # removed meanwhile
                     yield path, _facts(os.stat(path))  # noqa: PTH116
 
-    def put(self, key: str, data: Buffer, *, absent: bool = False, unchanged: Facts | None = None) -> Facts | None:
+    def put(
+        self, key: str, data: Buffer, *, absent: bool = False, unchanged: ObjectStat | None = None
+    ) -> ObjectStat | None:
         path = Path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,14 +80,14 @@ class Memory(Store):
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._objects: dict[str, tuple[bytes, Facts]] = {}
+        self._objects: dict[str, tuple[bytes, ObjectStat]] = {}
         self._count = 0
         self._lock = threading.Lock()
 
-    def stat(self, key: str) -> Facts:
+    def stat(self, key: str) -> ObjectStat:
         return self._found(key)[1]
 
-    def _found(self, key: str) -> tuple[bytes, Facts]:
+    def _found(self, key: str) -> tuple[bytes, ObjectStat]:
         with self._lock:
             if key not in self._objects:
                 msg = f"{cut(self._root)}/{cut(key)}: there is no such object. Correct the URI, or put the object there"
@@ -95,31 +97,33 @@ class Memory(Store):
     def read(self, wanted: Sequence[Get]) -> list[Got | SourceError]:
         return [self._read(each) for each in wanted]
 
-    def _read(self, each: Get) -> Got | SourceError:
+    def _read(self, get: Get) -> Got | SourceError:
         try:
-            data, facts = self._found(each.key)
+            data, facts = self._found(get.key)
         except SourceError as error:
             return error
-        length = max(0, facts.size - each.start) if each.length is None else each.length
-        if each.most_bytes is not None and length > each.most_bytes:
+        length = max(0, facts.size - get.start) if get.length is None else get.length
+        if get.most_bytes is not None and length > get.most_bytes:
             return Got(None, facts)
-        if each.start + length > facts.size:
-            return too_short(f"{self._root}/{each.key}", facts.size, each.start, length)
-        return Got(memoryview(data)[each.start : each.start + length], facts)
+        if get.start + length > facts.size:
+            return too_short(f"{self._root}/{get.key}", facts.size, get.start, length)
+        return Got(memoryview(data)[get.start : get.start + length], facts)
 
-    def list(self, prefix: str) -> Iterator[tuple[str, Facts]]:
+    def list(self, prefix: str) -> Iterator[tuple[str, ObjectStat]]:
         with self._lock:
             found = [(key, facts) for key, (_, facts) in self._objects.items() if key.startswith(prefix)]
         yield from found
 
-    def put(self, key: str, data: Buffer, *, absent: bool = False, unchanged: Facts | None = None) -> Facts | None:
+    def put(
+        self, key: str, data: Buffer, *, absent: bool = False, unchanged: ObjectStat | None = None
+    ) -> ObjectStat | None:
         payload = bytes(data)
         with self._lock:
             there = self._objects.get(key)
             if (absent and there is not None) or (unchanged is not None and (there is None or there[1] != unchanged)):
                 return None
             self._count += 1
-            facts = Facts(len(payload), f'"{self._count}"')
+            facts = ObjectStat(len(payload), f'"{self._count}"')
             self._objects[key] = payload, facts
             return facts
 
@@ -134,9 +138,9 @@ def too_short(name: str, size: int, start: int, length: int) -> SourceError:
     return SourceError(msg)
 
 
-def _facts(found: os.stat_result) -> Facts:
+def _facts(found: os.stat_result) -> ObjectStat:
     etag = f'"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"'
-    return Facts(found.st_size, etag, None, found.st_mtime_ns)
+    return ObjectStat(found.st_size, etag, None, found.st_mtime_ns)
 
 
 def _fault(key: str, error: OSError) -> SourceError:

@@ -25,7 +25,7 @@ from spiral_stream.storage.faults import fault, not_the_store, warn_of_page
 from spiral_stream.storage.local import too_short
 from spiral_stream.storage.profiles import FLAGS, OF_LANCE, YES, bare, need_values
 from spiral_stream.storage.retry import Patience, ShortError
-from spiral_stream.storage.store import Buffer, Facts, Get, Got, Store, coalesced
+from spiral_stream.storage.store import Buffer, Get, Got, ObjectStat, Store, coalesced
 from spiral_stream.storage.uri import WEB, printable, scheme_of
 from spiral_stream.threads import Stopped, stop_requested
 
@@ -82,7 +82,7 @@ class Objects(Store):
         self._store = _opened(root, options, self._patience)  # that writes and lists
         self._reads = _opened(root, options, Patience(0, self._patience.timeout_s))
 
-    def stat(self, key: str) -> Facts:
+    def stat(self, key: str) -> ObjectStat:
         self._need_same_process()
         [(facts, _)] = _together([self._patience.tried(partial(self._head, key), self._uri(key), "looked at")])
         return facts
@@ -101,10 +101,10 @@ class Objects(Store):
         """One request for neighbours of one object."""
         requests = [wanted[at] for at in run]
         key, start = requests[0].key, requests[0].start
-        whole = requests[0].length is None
+        is_all = requests[0].length is None
         stop = max(each.start + (each.length or 0) for each in requests)
         try:
-            facts, data = await self._get(key, start, None if whole else stop, requests[0].most_bytes)
+            facts, data = await self._get(key, start, None if is_all else stop, requests[0].most_bytes)
         except SourceError as error:
             return [error] * len(requests)
         out: list[Got | SourceError] = []
@@ -119,11 +119,13 @@ class Objects(Store):
                 out.append(Got(data[each.start - start : end], facts))
         return out
 
-    async def _get(self, key: str, start: int, stop: int | None, most: int | None) -> tuple[Facts, memoryview | None]:
+    async def _get(
+        self, key: str, start: int, stop: int | None, most: int | None
+    ) -> tuple[ObjectStat, memoryview | None]:
         ask = partial(self._head, key) if stop == start else partial(self._once, key, start, stop, most)
         return await self._patience.tried(ask, self._uri(key), "read")
 
-    async def _head(self, key: str) -> tuple[Facts, memoryview | None]:
+    async def _head(self, key: str) -> tuple[ObjectStat, memoryview | None]:
         import obstore
 
         begun = perf_counter()
@@ -132,7 +134,9 @@ class Objects(Store):
         count_answer(perf_counter() - begun)
         return self._known(key, meta), memoryview(b"")
 
-    async def _once(self, key: str, start: int, stop: int | None, most: int | None) -> tuple[Facts, memoryview | None]:
+    async def _once(
+        self, key: str, start: int, stop: int | None, most: int | None
+    ) -> tuple[ObjectStat, memoryview | None]:
         import obstore
 
         span: Any = {"offset": start} if stop is None else (start, stop)
@@ -160,13 +164,13 @@ class Objects(Store):
             raise ShortError(msg)
         return facts, data
 
-    def _known(self, key: str, meta: Any) -> Facts:
+    def _known(self, key: str, meta: Any) -> ObjectStat:
         facts = _facts(meta)
         if facts.etag is None and not facts.modified_ns and scheme_of(self._root) not in WEB:
             raise not_the_store(self._uri(key))
         return facts
 
-    def list(self, prefix: str) -> Iterator[tuple[str, Facts]]:
+    def list(self, prefix: str) -> Iterator[tuple[str, ObjectStat]]:
         import obstore
 
         self._need_same_process()
@@ -187,7 +191,9 @@ class Objects(Store):
                 if each["path"].startswith(prefix):
                     yield each["path"], _facts(each)
 
-    def put(self, key: str, data: Buffer, *, absent: bool = False, unchanged: Facts | None = None) -> Facts | None:
+    def put(
+        self, key: str, data: Buffer, *, absent: bool = False, unchanged: ObjectStat | None = None
+    ) -> ObjectStat | None:
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -207,7 +213,7 @@ class Objects(Store):
                 if unchanged is None:
                     raise
                 return None
-            return Facts(len(payload), done["e_tag"], done["version"])
+            return ObjectStat(len(payload), done["e_tag"], done["version"])
 
     def put_file(self, key: str, path: Path) -> None:
         import obstore
@@ -341,7 +347,7 @@ def _together(answers: "Sequence[Coroutine[Any, Any, T]]") -> list[T]:
     return done[0]
 
 
-def _facts(meta: Any) -> Facts:
+def _facts(meta: Any) -> ObjectStat:
     when = meta["last_modified"]
     modified = 0 if when is None else int(when.timestamp()) * 10**9 + when.microsecond * 1000
-    return Facts(meta["size"], meta["e_tag"], meta["version"], modified)
+    return ObjectStat(meta["size"], meta["e_tag"], meta["version"], modified)

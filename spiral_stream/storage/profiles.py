@@ -111,7 +111,7 @@ def need_values(root: str, options: Mapping[str, str]) -> None:
         SourceError: names the option, and what would be right.
     """
     where = cut(printable(root))
-    need_each(where, options)
+    need_valid(where, options)
     given = {bare(name) for name in options} & set(_KEYS)
     if len(given) == 1 and not any(f"AWS_{each.upper()}" in os.environ for each in set(_KEYS) - given):
         [missing] = set(_KEYS) - given
@@ -119,7 +119,7 @@ def need_values(root: str, options: Mapping[str, str]) -> None:
         raise SourceError(msg + "skip_signature = true where no credentials are needed")
 
 
-def need_each(where: str, options: Mapping[str, str]) -> None:
+def need_valid(where: str, options: Mapping[str, str]) -> None:
     """Refuse options that are wrong by themselves, whatever else a store is given.
 
     Args:
@@ -231,7 +231,7 @@ def use_storage(name: str, prefix: str, **options: Any) -> None:
         msg = f"{where}: the name is a {type(name).__name__}. Give a text"
         raise SourceError(msg)
     made = _profile(name, {"prefix": prefix, **options}, where)
-    need_each(where, made.options)
+    need_valid(where, made.options)
     with _LOCK:
         _GIVEN.pop(name, None)
         if options:
@@ -298,9 +298,9 @@ def _of_file() -> tuple[StorageProfile, ...]:
 
 
 @lru_cache(maxsize=4)
-def _checked_profiles(place: str, path: Path, facts: tuple[int, ...]) -> tuple[StorageProfile, ...]:
+def _checked_profiles(file_name: str, path: Path, facts: tuple[int, ...]) -> tuple[StorageProfile, ...]:
     del facts
-    return _read(place, path)
+    return _read(file_name, path)
 
 
 def _read(file_name: str, path: Path) -> tuple[StorageProfile, ...]:

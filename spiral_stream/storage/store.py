@@ -22,7 +22,7 @@ READ_BYTES: Final = 32 << 20  # most bytes of one request for several ranges
 
 @final
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ObjectStat:
     """One object at one time."""
 
     size: int
@@ -48,7 +48,7 @@ class Get:
     start: int = 0
     length: int | None = None  # None reads to the end
     most_bytes: int | None = None  # a longer object is not read; its facts say why
-    pinned: Facts | None = None  # what the object is to be like: its size and its mark
+    pinned: ObjectStat | None = None  # what the object is to be like: its size and its mark
 
 
 @final
@@ -57,14 +57,14 @@ class Got:
     """Bytes that came, and the object that they come from."""
 
     data: memoryview | None  # None where they are more than was asked for at most
-    facts: Facts
+    facts: ObjectStat
 
 
 class Store(ABC):
     """One bucket, container, host, or this machine's files. Thread-safe."""
 
     @abstractmethod
-    def stat(self, key: str) -> Facts:
+    def stat(self, key: str) -> ObjectStat:
         """Look at an object.
 
         Raises:
@@ -80,7 +80,7 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def list(self, prefix: str) -> Iterator[tuple[str, Facts]]:
+    def list(self, prefix: str) -> Iterator[tuple[str, ObjectStat]]:
         """Yield the keys below a prefix that ends at a slash, or is empty, and what each is like; in no order.
 
         Raises:
@@ -88,7 +88,9 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def put(self, key: str, data: Buffer, *, absent: bool = False, unchanged: Facts | None = None) -> Facts | None:
+    def put(
+        self, key: str, data: Buffer, *, absent: bool = False, unchanged: ObjectStat | None = None
+    ) -> ObjectStat | None:
         """Write an object whole.
 
         Args:

@@ -211,8 +211,10 @@ def _check_packed(out: FormedChapter, chapter: ChapterSamples, widths: tuple[int
             for offset, length in sorted(pieces):
                 assert offset == at, f"sample {sample}: tokens from {at} on are missing or repeated"
                 at = offset + length
-            whole = int(lengths[sample])
-            assert at == whole or out.tally.truncated, f"sample {sample} has {whole} tokens, and {at} are in batches"
+            full_length = int(lengths[sample])
+            assert at == full_length or out.tally.truncated, (
+                f"sample {sample} has {full_length} tokens, and {at} are in batches"
+            )
         missing = set(np.flatnonzero(lengths).tolist()) - set(found) - set(out.tally.first.tolist())
         assert not missing, f"{len(missing)} samples are in no batch"
 

@@ -38,16 +38,16 @@ def check_reader(source: Source, predicates: Sequence[Expr], seed: int) -> None:
     with source.open() as reader, _same_units(source, reader) as again:
         units = reader.units()
         _check_units(units, reader.schema)
-        whole = _scanned(reader, reader.schema.names)
-        assert whole[ROW].to_pylist() == list(range(sum(unit.rows for unit in units))), (
+        scanned = _scanned(reader, reader.schema.names)
+        assert scanned[ROW].to_pylist() == list(range(sum(unit.rows for unit in units))), (
             "scan: rows or ordinals are missing"
         )
-        _check_scans(reader, whole, draw)
-        _check_fetches(reader, whole, draw)
-        for predicate in [*_predicates(whole, draw), *predicates]:
-            _check_predicate(reader, whole, predicate, draw)
-        _check_threads(reader, whole, draw)
-        same(_scanned(again, reader.schema.names), whole, "scan: opened again, the source has other rows")
+        _check_scans(reader, scanned, draw)
+        _check_fetches(reader, scanned, draw)
+        for predicate in [*_predicates(scanned, draw), *predicates]:
+            _check_predicate(reader, scanned, predicate, draw)
+        _check_threads(reader, scanned, draw)
+        same(_scanned(again, reader.schema.names), scanned, "scan: opened again, the source has other rows")
 
 
 def check_saved(source: Source) -> Source:
@@ -79,7 +79,7 @@ def check_imports(source: ImportedSource) -> None:
     first = [imported(source, unit, schema) for unit in units]
     for unit, rows in zip(units, first, strict=True):
         assert unit.count in (None, len(rows)), f"import_units: {unit.name} has {len(rows)} rows, not {unit.count}"
-    _check_pieces(source, units, schema, pa.concat_tables(first))
+    _check_joined_units(source, units, schema, pa.concat_tables(first))
     copy = _pickled(source)
     for k in reversed(range(len(units))):
         same(
@@ -92,14 +92,14 @@ def check_imports(source: ImportedSource) -> None:
             same(rows, first[k], f"import_rows: {units[k].name} has other rows when units are read at the same time")
 
 
-def _check_pieces(source: ImportedSource, files: Sequence[ImportUnit], schema: pa.Schema, whole: pa.Table) -> None:
+def _check_joined_units(source: ImportedSource, files: Sequence[ImportUnit], schema: pa.Schema, rows: pa.Table) -> None:
     """What is read at once holds each row of the files once, in their order."""
     pieces = source.import_pieces(files)
     for what, values in (("name", [u.name for u in pieces]), ("content_key", [u.content_key for u in pieces])):
         assert len(set(values)) == len(values), f"import_pieces: two units have one {what}"
     parts = [(piece,) if source.JOINED or not piece.files else piece.files for piece in pieces]
     found = [imported(source, unit, schema) for units in parts for unit in units]
-    same(pa.concat_tables(found), whole, "import_pieces: the rows of the pieces are not those of the files")
+    same(pa.concat_tables(found), rows, "import_pieces: the rows of the pieces are not those of the files")
 
 
 def imported(source: ImportedSource, unit: ImportUnit, schema: pa.Schema) -> pa.Table:
@@ -173,41 +173,41 @@ def _scanned(
     return pa.Table.from_batches(batches, schema)
 
 
-def _check_scans(reader: Reader, whole: pa.Table, draw: np.random.Generator) -> None:
+def _check_scans(reader: Reader, rows: pa.Table, draw: np.random.Generator) -> None:
     starts = np.cumsum([0, *(unit.rows for unit in reader.units())])
     for columns in _some_columns(reader.schema.names, draw):
-        same(_scanned(reader, columns), whole.select([*columns, ROW]), f"scan: columns {columns}")
+        same(_scanned(reader, columns), rows.select([*columns, ROW]), f"scan: columns {columns}")
         units = np.flatnonzero(draw.random(len(starts) - 1) < draw.random()).tolist()
         wanted = [row for unit in units for row in range(starts[unit], starts[unit + 1])]
         law = f"scan: columns {columns} of units {units}"
-        same(_scanned(reader, columns, units), whole.select([*columns, ROW]).take(pa.array(wanted, pa.int64())), law)
+        same(_scanned(reader, columns, units), rows.select([*columns, ROW]).take(pa.array(wanted, pa.int64())), law)
 
 
-def _check_fetches(reader: Reader, whole: pa.Table, draw: np.random.Generator) -> None:
+def _check_fetches(reader: Reader, scanned: pa.Table, draw: np.random.Generator) -> None:
     for columns in _some_columns(reader.schema.names, draw):
-        rows = draw.integers(0, len(whole), int(draw.integers(0, min(_MOST, 2 * len(whole)) + 1))).astype(np.uint64)
+        rows = draw.integers(0, len(scanned), int(draw.integers(0, min(_MOST, 2 * len(scanned)) + 1))).astype(np.uint64)
         found = reader.fetch(rows, columns)
         assert len(found) == len(rows), f"fetch: {len(found)} rows, not {len(rows)}"
         law = f"fetch: columns {columns} of rows {rows.tolist()}"
-        same(found, whole.select(columns).take(pa.array(rows)) if columns else found, law)
+        same(found, scanned.select(columns).take(pa.array(rows)) if columns else found, law)
     try:
-        reader.fetch(np.array([len(whole)], np.uint64), reader.schema.names[:1])
+        reader.fetch(np.array([len(scanned)], np.uint64), reader.schema.names[:1])
     except SourceError:
         return
-    msg = f"fetch: row {len(whole)} is past the end, and is not refused with a SourceError"
+    msg = f"fetch: row {len(scanned)} is past the end, and is not refused with a SourceError"
     raise AssertionError(msg)
 
 
-def _check_predicate(reader: Reader, whole: pa.Table, predicate: Expr, draw: np.random.Generator) -> None:
-    passing = passes(predicate, {name: whole[name] for name in predicate.columns()})
+def _check_predicate(reader: Reader, rows: pa.Table, predicate: Expr, draw: np.random.Generator) -> None:
+    passing = passes(predicate, {name: rows[name] for name in predicate.columns()})
     columns = _some_columns(reader.schema.names, draw)[0]
-    expected = whole.select([*columns, ROW]).filter(pa.array(passing))
+    expected = rows.select([*columns, ROW]).filter(pa.array(passing))
     same(_scanned(reader, columns, None, predicate), expected, f"scan: columns {columns} where {predicate}")
 
 
-def _check_threads(reader: Reader, whole: pa.Table, draw: np.random.Generator) -> None:
+def _check_threads(reader: Reader, rows: pa.Table, draw: np.random.Generator) -> None:
     """Threads that scan and fetch at the same time get what one alone does."""
-    draws = [draw.integers(0, len(whole), min(_MOST, len(whole))).astype(np.uint64) for _ in range(2 * _THREADS)]
+    draws = [draw.integers(0, len(rows), min(_MOST, len(rows))).astype(np.uint64) for _ in range(2 * _THREADS)]
     names = reader.schema.names
 
     def read(k: int) -> pa.Table:
@@ -215,7 +215,7 @@ def _check_threads(reader: Reader, whole: pa.Table, draw: np.random.Generator) -
 
     with ThreadPoolExecutor(_THREADS) as pool:
         for k, found in enumerate(pool.map(read, range(len(draws)))):
-            expected = whole if k % _THREADS == 0 else whole.select(names).take(pa.array(draws[k]))
+            expected = rows if k % _THREADS == 0 else rows.select(names).take(pa.array(draws[k]))
             same(found, expected, "threads: rows differ when they are read at the same time")
 
 
@@ -225,12 +225,12 @@ def _some_columns(names: Sequence[str], draw: np.random.Generator) -> list[list[
     return [*some, [*reversed(names)], []]
 
 
-def _predicates(whole: pa.Table, draw: np.random.Generator) -> list[Expr]:
+def _predicates(rows: pa.Table, draw: np.random.Generator) -> list[Expr]:
     """Predicates over the columns that can be compared, with values that occur."""
     found = []
-    for field in whole.drop_columns([ROW]).schema:
-        row = int(draw.integers(0, len(whole)))
-        found += _of_column(field, whole[field.name][row].as_py())
+    for field in rows.drop_columns([ROW]).schema:
+        row = int(draw.integers(0, len(rows)))
+        found += _of_column(field, rows[field.name][row].as_py())
     pairs = [left & ~right for left, right in pairwise(found)] + [left | right for left, right in pairwise(found)]
     return [*found, *(pairs[k] for k in draw.permutation(len(pairs))[:_DRAWS])]
 

@@ -89,9 +89,11 @@ def check_resume(make: MakeStream, steps: Sequence[int] | None = None) -> None:
     Raises:
         AssertionError: the law is broken.
     """
-    with make() as whole:
-        expected = [frozen(batch) for batch in whole]
-        following = [frozen(batch) for batch in whole] if expected and (steps is None or len(expected) in steps) else []
+    with make() as uninterrupted:
+        expected = [frozen(batch) for batch in uninterrupted]
+        following = (
+            [frozen(batch) for batch in uninterrupted] if expected and (steps is None or len(expected) in steps) else []
+        )
     for stop in range(len(expected) + 1) if steps is None else steps:
         with make() as first:
             run = iter(first)
@@ -128,8 +130,8 @@ def check_loops(make: MakeStream, loops: Mapping[str, Loop] = LOOPS, passes: int
     Raises:
         AssertionError: the law is broken.
     """
-    with make() as whole:
-        expected = [[frozen(batch) for batch in whole] for _ in range(passes)]
+    with make() as uninterrupted:
+        expected = [[frozen(batch) for batch in uninterrupted] for _ in range(passes)]
     for name, loop in loops.items():
         with make() as stream:
             for number, wanted in enumerate(expected):
@@ -152,13 +154,13 @@ def check_elastic(make: MakeStream, worlds: Sequence[int] = (1, 2, 3, 4), ranks_
         AssertionError: the law is broken.
     """
     with make() as stream:
-        whole = [frozen(batch) for batch in stream.bind(rank=0, world_size=1)]
+        single = [frozen(batch) for batch in stream.bind(rank=0, world_size=1)]
     for world in worlds:
         ranks: list[Any] = []
         for rank in range(world):
             with make() as stream:
                 ranks.append([*map(frozen, stream.bind(rank=rank, world_size=world, ranks_per_node=ranks_per_node))])
         by_node = [ranks[Nodes(world, ranks_per_node or 1).rank_at(at)] for at in range(world)]
-        merged = [batches[s] for s in range(len(whole)) for batches in by_node if s < len(batches)]
-        for at, batch in enumerate(merged[: len(whole)]):
-            assert same(whole[at], batch), f"world size {world}: global batch {at} differs"
+        merged = [batches[s] for s in range(len(single)) for batches in by_node if s < len(batches)]
+        for at, batch in enumerate(merged[: len(single)]):
+            assert same(single[at], batch), f"world size {world}: global batch {at} differs"

@@ -142,24 +142,24 @@ def _check(subject: _Subject[Rows], rows: Rows, draw: np.random.Generator) -> No
     assert count > 1, f"rows: there are {count}. Give two or more"
     keys = draw.integers(0, 1 << 64, count, np.uint64)
     held = subject.seen(rows)
-    whole = subject.run(rows, keys)
-    assert len(whole) == count, f"rows: {len(whole)} values for {count} rows"
+    together = subject.run(rows, keys)
+    assert len(together) == count, f"rows: {len(together)} values for {count} rows"
     assert subject.seen(rows) == held, "pure: it changes the rows that it is given"
-    _need_same(subject.run(rows, keys), whole, "pure: asked again, the values differ")
+    _need_same(subject.run(rows, keys), together, "pure: asked again, the values differ")
     if subject.deterministic:
         other = draw.integers(0, 1 << 64, count, np.uint64)
-        _need_same(subject.run(rows, other), whole, "deterministic: the values depend on the random keys")
+        _need_same(subject.run(rows, other), together, "deterministic: the values depend on the random keys")
     for number, again in enumerate(subject.otherwise(rows)):
         _need_same(
-            subject.run(again, keys), whole, f"chunks: the values depend on how the rows lie in memory ({number})"
+            subject.run(again, keys), together, f"chunks: the values depend on how the rows lie in memory ({number})"
         )
-    _check_batches(subject, rows, keys, whole, draw)
+    _check_batches(subject, rows, keys, together, draw)
     copy = pickle.loads(pickle.dumps(subject))  # noqa: S301  our own bytes
-    _need_same(copy.run(rows, keys), whole, "pickle: a copy gives other values")
+    _need_same(copy.run(rows, keys), together, "pickle: a copy gives other values")
     assert copy.fingerprint() == subject.fingerprint(), "fingerprint: a copy has another one"
     mark, values = _in_another_process(subject, rows, keys)
     assert mark == subject.fingerprint(), "fingerprint: another process has another one"
-    _need_same(values, whole, "process: another process gives other values")
+    _need_same(values, together, "process: another process gives other values")
 
 
 def _check_batches(

@@ -107,11 +107,11 @@ class Function:
         except Exception as error:
             if not is_of_the_row(error):
                 raise self._fault(error) from error
-            self._need_each(given, keys)
+            self._raise_first(given, keys)
             msg = f"{self._who}: failed on {len(keys):,} samples: {type(error).__name__}: {error}"
             raise DataError(msg) from error
 
-    def _need_each(self, given: list[Any], keys: NDArray[np.uint64]) -> None:
+    def _raise_first(self, given: list[Any], keys: NDArray[np.uint64]) -> None:
         """Raise the error of the first sample that fails by itself: one call per sample, after a failure only."""
         for row in range(len(keys)):
             one = [each[row : row + 1] for each in given]

@@ -109,8 +109,8 @@ def checked_size(name: str, size: object) -> int | tuple[int, int]:
     """
     size = plain(size)
     given = tuple(size) if isinstance(size, Sequence) and not isinstance(size, str) else (size,)
-    whole = all(isinstance(side, int) and not isinstance(side, bool) and 1 <= side <= LARGEST_SIDE for side in given)
-    if not whole or len(given) not in (1, 2):
+    is_size = all(isinstance(side, int) and not isinstance(side, bool) and 1 <= side <= LARGEST_SIDE for side in given)
+    if not is_size or len(given) not in (1, 2):
         msg = (
             f"{name}: size is {shown(size)}. Give a whole number of pixels or (height, width), each 1 to {LARGEST_SIDE}"
         )

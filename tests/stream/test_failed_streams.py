@@ -202,7 +202,7 @@ def test_the_lines_of_an_error_stay_and_so_do_the_variables_of_a_function_of_the
     frames = {each.name: each.frame.f_locals for each in found.traceback}
 
     assert 3 in frames["failing"]["labels"].to_pylist()
-    assert frames["_need_each"] == {}
+    assert frames["_raise_first"] == {}
 
 
 def test_a_stream_of_windows_that_ended_well_is_in_no_circle(tmp_path: Path, no_collection: None) -> None:

@@ -12,7 +12,7 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.cache.kinds.probes import whole_index_of
+from spiral_stream.cache.kinds.probes import complete_index_of
 from spiral_stream.decoders.limits import SampleLimits, need_frames
 from spiral_stream.decoders.video.slices import length_bytes, slices_of
 from spiral_stream.decoders.video.video import FramePackets, feed_plan
@@ -59,7 +59,7 @@ def clip_bytes(located: Located, index: VideoIndex, choose: Choose, limits: Samp
     held = _fetched(located, index, fed, limits)
     seen = _seen(index, fed, held) if index.direct else index
     if seen is None:
-        index = whole_index_of(located)
+        index = complete_index_of(located)
         fed = feed_plan(index, choose(index))
         return FetchedClip(index, fed, _fetched(located, index, fed, limits).read, located.size)
     return FetchedClip(seen, feed_plan(seen, wanted_U), held.read, located.size)

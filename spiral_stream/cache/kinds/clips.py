@@ -205,7 +205,7 @@ class ClipKind(Kind):
 
     def _pictures(self, index: VideoIndex, read: "_CountedFile", wanted_U: Int64) -> tuple[list[Bytes], int, int]:
         """Frames in the form of the profile, and the height and width of each."""
-        height, width = kept_h, kept_w = index.displayed
+        height, width = stored_h, stored_w = index.displayed
         pictures: list[Bytes] = []
         held_frames = 0
         for frames in _decoded_frames(index, read, wanted_U):
@@ -215,7 +215,7 @@ class ClipKind(Kind):
                 pixels = _pixels_at(address, stride, height, width)
                 if self.profile.shorter_side is not None:
                     pixels = shrink(pixels, self.profile.shorter_side)
-                kept_h, kept_w = pixels.shape[:2]
+                stored_h, stored_w = pixels.shape[:2]
                 pictures.append(self._picture(pixels))
                 held_frames += len(pictures[-1])
                 if held_frames > CACHED_CLIP_BYTES:
@@ -224,7 +224,7 @@ class ClipKind(Kind):
                         "Shorten the segment, or keep smaller frames: Frames(shorter_side=..., quality=...)"
                     )
                     raise DataError(msg)
-        return pictures, kept_h, kept_w
+        return pictures, stored_h, stored_w
 
     def _picture(self, pixels: Pixels) -> Bytes:
         return pixels.tobytes() if self.profile.quality is None else encode_jpeg(pixels, self.profile.quality)
@@ -244,9 +244,9 @@ class ClipKind(Kind):
             decoded = region.decode_regions(addresses[once], lengths[once], boxes_B4[once])
             if decoded is not None:
                 return decoded[0][back], decoded[1][back], None
-        whole = [_decoded(int(addresses[at]), int(lengths[at]), heights[at], widths[at]) for at in once]
-        origins = np.array([picture.ctypes.data for picture in whole], dtype=np.uint64)[back]
-        return origins + (top * strides + 3 * left).astype(np.uint64), strides, whole
+        decoded_once = [_decoded(int(addresses[at]), int(lengths[at]), heights[at], widths[at]) for at in once]
+        origins = np.array([picture.ctypes.data for picture in decoded_once], dtype=np.uint64)[back]
+        return origins + (top * strides + 3 * left).astype(np.uint64), strides, decoded_once
 
 
 @final

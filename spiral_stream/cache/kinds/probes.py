@@ -122,9 +122,9 @@ def index_of(located: Located) -> VideoIndex:
     return probed(located)[0]
 
 
-def whole_index_of(located: Located) -> VideoIndex:
+def complete_index_of(located: Located) -> VideoIndex:
     """Return the index of an object whose packets were all read, as those of a local file are; see `index_of`."""
-    return of_process().index_of(located, _probe_whole, located.stamp() ^ 1)[0]
+    return of_process().index_of(located, _probe_all, located.stamp() ^ 1)[0]
 
 
 def probed(located: Located) -> tuple[VideoIndex, bool]:
@@ -138,7 +138,7 @@ def _probe(located: Located, stamp: int) -> VideoIndex:
     return probe(located.read, located.size, located.name, stamp)
 
 
-def _probe_whole(located: Located, stamp: int) -> VideoIndex:
+def _probe_all(located: Located, stamp: int) -> VideoIndex:
     return probe(_Ahead(located).read, located.size, located.name, stamp)
 
 

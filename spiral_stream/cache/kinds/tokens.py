@@ -20,7 +20,7 @@ from spiral_stream.cache.kinds.kind import Kind, Rows
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.references.policy import Reach
 
-PIECE_BYTES: Final = 1 << 20  # of text handed to the encoder at once
+ENCODE_BYTES: Final = 1 << 20  # of text handed to the encoder at once
 
 
 class Encoder(Protocol):
@@ -46,7 +46,7 @@ class Encoder(Protocol):
 class TokenKind(Kind):
     """One text column of one relation, tokenized by one encoder."""
 
-    RUN_BYTES: ClassVar[int] = PIECE_BYTES
+    RUN_BYTES: ClassVar[int] = ENCODE_BYTES
     RUN_ROWS: ClassVar[int] = 1024  # where texts of some bytes give way to texts of a megabyte, a run holds a gigabyte
 
     relation: str
@@ -82,7 +82,7 @@ class TokenKind(Kind):
             rows = np.delete(np.arange(at, at + len(chunk)), list(bad)) if bad else slice(at, at + len(chunk))
             found = np.empty(len(texts), dtype=np.int64)
             ends = _offsets(texts)
-            for first, stop in _pieces(ends):
+            for first, stop in _slices(ends):
                 piece, offsets = self.encoder.encode(texts.slice(first, stop - first))
                 values.append(piece[int(offsets[0]) : int(offsets[-1])])
                 found[first:stop] = np.diff(offsets)
@@ -160,11 +160,11 @@ def _offsets(texts: pa.Array) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def _pieces(ends: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Slices of neighbours with at most `PIECE_BYTES` of text, or one longer text alone."""
+def _slices(ends: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Slices of neighbours with at most `ENCODE_BYTES` of text, or one longer text alone."""
     out, first, count = [], 0, len(ends) - 1
     while first < count:
-        stop = int(np.searchsorted(ends, ends[first] + PIECE_BYTES, side="right")) - 1
+        stop = int(np.searchsorted(ends, ends[first] + ENCODE_BYTES, side="right")) - 1
         stop = min(max(stop, first + 1), count)
         out.append((first, stop))
         first = stop

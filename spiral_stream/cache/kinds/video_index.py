@@ -65,12 +65,12 @@ class IndexKind(Kind):
         """
         count = len(table)
         sizes = np.zeros(count, np.int64)
-        beside_KP = np.zeros((len(NARROW), count), np.int32)
+        narrow_KP = np.zeros((len(NARROW), count), np.int32)
         payloads: list[bytes] = []
         refused: dict[int, str] = {}
         source_bytes = 0
         self._look_together(table, base)
-        whole: set[int] = set()  # stamps of files whose index cannot be cut, and which an earlier row holds
+        uncut: set[int] = set()  # stamps of files whose index cannot be cut, and which an earlier row holds
         for at in range(count):  # 0.1 ms per row if the file is known, else 2 ms and more
             located = None
             try:
@@ -78,7 +78,7 @@ class IndexKind(Kind):
                 index, read = probed(located)
                 source_bytes += located.size if read else 0
                 segment = self._segment(index, table, at)
-                payload = b"" if index.stamp in whole else self._payload(index, segment)
+                payload = b"" if index.stamp in uncut else self._payload(index, segment)
             except SourceError as error:
                 gone = isinstance(error.__cause__, FileNotFoundError) or isinstance(error.__context__, NotThereError)
                 if not isinstance(error, DataError) and not gone and not (located and located.is_gone()):
@@ -86,11 +86,11 @@ class IndexKind(Kind):
                 refused[at] = str(error)
                 continue
             if self.timed and not index.direct:
-                whole.add(index.stamp)
+                uncut.add(index.stamp)
             payloads.append(payload)
             sizes[at] = len(payload)
-            beside_KP[:, at] = [*_facts(index), segment.frames]
-        narrow = dict(zip(NARROW, beside_KP, strict=True))
+            narrow_KP[:, at] = [*_facts(index), segment.frames]
+        narrow = dict(zip(NARROW, narrow_KP, strict=True))
         return Rows(b"".join(payloads), sizes, refused, narrow, source_bytes)
 
     def _look_together(self, table: pa.Table, base: Reach | str) -> None:

@@ -140,14 +140,14 @@ class _Rows:
     def _read_ahead(self) -> Iterator[tuple[ImportUnit, Iterable[pa.RecordBatch]]]:
         """As `_read`, of small objects: some are read together."""
 
-        def whole(file: ImportUnit) -> tuple[list[pa.RecordBatch], Refused]:
+        def finished(file: ImportUnit) -> tuple[list[pa.RecordBatch], Refused]:
             refused = Refused(file, self._refused.on_error)
             return list(self._source.import_rows(file, self._stored_schema, refused)), refused
 
         with Workers(thread_share().waiting(TOGETHER), "spiral-import") as pool:
             for begin in range(0, len(self._files), _AHEAD):
                 some = self._files[begin : begin + _AHEAD]
-                for file, (batches, refused) in zip(some, pool.map(whole, some), strict=True):
+                for file, (batches, refused) in zip(some, pool.map(finished, some), strict=True):
                     self._refused.unit = file
                     self._refused.absorb(refused)
                     yield file, batches

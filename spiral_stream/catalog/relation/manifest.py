@@ -117,12 +117,12 @@ def _begins(array: pa.Array, column: str) -> NDArray[np.intp]:
     """Where runs of equal values begin: [R]."""
     import pyarrow.compute as pc
 
-    whole = pa.types.is_dictionary(array.type)
-    kind = array.type.value_type if whole else array.type
+    is_coded = pa.types.is_dictionary(array.type)
+    kind = array.type.value_type if is_coded else array.type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
         msg = f"storage shard column {column!r} is {kind}; a shard is named by text or an integer. Name another column"
         raise CatalogError(msg)
-    codes = array.indices if whole else array
+    codes = array.indices if is_coded else array
     changed = pc.not_equal(codes[1:], codes[: max(0, len(codes) - 1)]).to_numpy(zero_copy_only=False)
     return np.flatnonzero(np.concatenate([[True][: len(codes)], changed]))
 
@@ -312,8 +312,8 @@ def check(manifest: Manifest) -> None:
     named = [(field.name, getattr(m, field.name)) for field in fields(m) if field.name != "runs"]
     for name, value in [*named, *(_runs(m.runs) if m.runs is not None else ())]:
         text = isinstance(value, pa.StringArray) and not value.null_count
-        whole = isinstance(value, np.ndarray) and value.dtype == kinds.get(name, np.uint64)
-        _need(text or whole or isinstance(value, str), f"{name} is of another type, or has gaps")
+        is_typed = isinstance(value, np.ndarray) and value.dtype == kinds.get(name, np.uint64)
+        _need(text or is_typed or isinstance(value, str), f"{name} is of another type, or has gaps")
     import pyarrow.compute as pc
 
     for sides in (("shard_names", "shard_rows", "shard_bytes", "content_keys"), ("run_start", "run_physical")):
@@ -453,8 +453,8 @@ def _pieces(
     """Cut the runs at physical ordinals ``cuts`` too: rows, shards and physical starts, in logical order."""
     starts = np.unique(np.concatenate([cuts[cuts < total], run_physical]))
     rows = np.diff(np.append(starts, total))
-    by_place = np.argsort(run_physical, kind="stable")
-    runs = by_place[np.searchsorted(run_physical, starts, side="right", sorter=by_place) - 1]
+    in_storage = np.argsort(run_physical, kind="stable")
+    runs = in_storage[np.searchsorted(run_physical, starts, side="right", sorter=in_storage) - 1]
     order = np.argsort(run_start[runs] + (starts - run_physical[runs]), kind="stable")
     return rows[order], run_shards[runs][order], starts[order]
 

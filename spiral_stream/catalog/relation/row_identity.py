@@ -29,7 +29,7 @@ UInt64 = NDArray[np.uint64]
 
 ROW_ID: Final = "__row_id__"  # utf8: 32 hex digits
 _MADE: Final = b"spiral:made"  # marks the column in a relation's schema, where it is computed
-_PIECE: Final = 1 << 20  # rows of one array: offsets of text have 31 bits
+_ARRAY_ROWS: Final = 1 << 20  # rows of one array: offsets of text have 31 bits
 _BLOCK: Final = 1 << 14  # rows that are hashed together, in the processor's cache
 _DIGITS: Final = 32
 _IDENTITY: Final = re.compile("[0-9a-f]{32}")
@@ -150,7 +150,7 @@ class RowIds:
         Args:
             physical: shape [P]: physical ordinals.
         """
-        pieces = [self._texts(physical[at : at + _PIECE]) for at in range(0, len(physical), _PIECE)]
+        pieces = [self._texts(physical[at : at + _ARRAY_ROWS]) for at in range(0, len(physical), _ARRAY_ROWS)]
         return pa.chunked_array(pieces, pa.utf8())
 
     def find(self, identity: str) -> UInt64:

@@ -37,12 +37,12 @@ class SharedFile:
     parts: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.size, int) and self.size >= 0 and len(self.parts) == -(-self.size // PART_BYTES)
-        if not whole or not all(isinstance(each, str) and _DIGEST.fullmatch(each) for each in self.parts):
+        is_sound = isinstance(self.size, int) and self.size >= 0 and len(self.parts) == -(-self.size // PART_BYTES)
+        if not is_sound or not all(isinstance(each, str) and _DIGEST.fullmatch(each) for each in self.parts):
             msg = "a file's size and parts disagree"
             raise ValueError(msg)
 
-    def pieces(self) -> Iterator[tuple[str, int]]:
+    def part_bytes(self) -> Iterator[tuple[str, int]]:
         """Yield digest and bytes of each part."""
         for at, digest in enumerate(self.parts):
             yield digest, min(PART_BYTES, self.size - at * PART_BYTES)
@@ -127,7 +127,7 @@ def fetch(store: Store, prefix: str, uri: str, files: Mapping[Path, SharedFile])
         OSError: a file cannot be written.
         SourceError: the store failed, or a part is not what was written.
     """
-    pieces = _pieces(store, prefix, uri, files.values())
+    pieces = _all_parts(store, prefix, uri, files.values())
     for parent in {path.parent for path in files}:
         parent.mkdir(parents=True, exist_ok=True)
         sweep_drafts(parent)
@@ -143,9 +143,9 @@ def fetch(store: Store, prefix: str, uri: str, files: Mapping[Path, SharedFile])
             work.unlink(missing_ok=True)
 
 
-def _pieces(store: Store, prefix: str, uri: str, files: Any) -> Iterator[memoryview]:
+def _all_parts(store: Store, prefix: str, uri: str, files: Any) -> Iterator[memoryview]:
     """The bytes of all parts of all files, in order, some read together."""
-    wanted = [piece for file in files for piece in file.pieces()]
+    wanted = [piece for file in files for piece in file.part_bytes()]
     while wanted:
         count, size = 0, 0
         while count < min(len(wanted), _TOGETHER) and (not count or size + wanted[count][1] <= _TOGETHER_BYTES):

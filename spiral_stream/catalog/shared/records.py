@@ -19,7 +19,7 @@ from spiral_stream.integrity.publish import write_file
 from spiral_stream.integrity.seal import parse_json, sealed_json
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.store import Facts, Get, Store
+from spiral_stream.storage.store import Get, ObjectStat, Store
 
 _VERSION: Final = 1  # of records
 _MOST_BYTES: Final = 256 << 20  # of a record; an import of 100,000 files has 15 MB
@@ -108,14 +108,14 @@ class SharedCatalog:
             sent = send(store, data, self.root, files)
             named = {path: [file.size, list(file.parts)] for path, file in sent.items()}
             body = {"version": _VERSION, "kind": kind, "name": name, "by": uuid.uuid4().hex}
-            whole = sealed_json({**body, "row": dict(row), "files": named})
+            sealed = sealed_json({**body, "row": dict(row), "files": named})
             store, key = self._record_file(f"records/{kind}/{name}.json")
             for _ in range(_TRIES):
-                if store.put(key, whole, absent=absent) is not None:
+                if store.put(key, sealed, absent=absent) is not None:
                     return True
                 there = self._get(kind, name)
                 if there is not None:  # ours if its answer was lost, and the client asked again
-                    return there == whole
+                    return there == sealed
             return False
 
     def remove(self, kind: str, name: str) -> None:
@@ -214,7 +214,7 @@ class SharedCatalog:
         write_file(path, mark.encode() + b"\n" + data)
 
 
-def _named(prefix: str, listed: Iterator[tuple[str, Facts]]) -> Iterator[tuple[str, Facts]]:
+def _named(prefix: str, listed: Iterator[tuple[str, ObjectStat]]) -> Iterator[tuple[str, ObjectStat]]:
     """Names of records and what their objects are like; objects of other names are not ours."""
     for key, facts in listed:
         name = key[len(prefix) :].removesuffix(".json")
@@ -222,7 +222,7 @@ def _named(prefix: str, listed: Iterator[tuple[str, Facts]]) -> Iterator[tuple[s
             yield name, facts
 
 
-def _mark(facts: Facts) -> str:
+def _mark(facts: ObjectStat) -> str:
     return f"{facts.size:x}-{facts.mark:x}"
 
 

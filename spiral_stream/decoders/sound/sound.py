@@ -71,7 +71,7 @@ def decode_sound(
                 )
                 raise DataError(msg)
             if container.format.name == "wav":
-                _need_whole_wav(memoryview(data).cast("B"))
+                _need_complete_wav(memoryview(data).cast("B"))
             return _sample(_Recording(container, limits), selection, u, segment_ms)
     except (av.FFmpegError, ValueError, OverflowError) as error:
         why = type(error).__name__ if isinstance(error, av.FFmpegError) else "its header is impossible"
@@ -201,7 +201,7 @@ def _part(
     return found, count
 
 
-def _need_whole_wav(data: memoryview) -> None:
+def _need_complete_wav(data: memoryview) -> None:
     """Refuse a WAV that ends before its chunk of samples does: libavcodec takes what is there.
 
     Sizes of 0 and 2**32 - 1 are of writers that could not go back to the header.

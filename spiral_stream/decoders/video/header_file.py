@@ -40,7 +40,7 @@ class HeaderFile(DemuxedFile):
         self._held: list[tuple[int, memoryview]] = []  # where each begins
         self.head = bytes(self.real(0, min(256, size)))
 
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Read the boxes; False for a file whose index is not one box that is found soon, as of fragments."""
         at, found = 0, False
         for _ in range(_BOXES):
@@ -71,11 +71,11 @@ class HeaderFile(DemuxedFile):
         stop = min(offset + length, self._size)
         pieces = []
         while offset < stop:
-            pieces.append(self._piece(offset, stop))
+            pieces.append(self._bytes_from(offset, stop))
             offset += len(pieces[-1])
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
-    def _piece(self, offset: int, stop: int) -> memoryview:
+    def _bytes_from(self, offset: int, stop: int) -> memoryview:
         """Some bytes from ``offset`` on: as they are read, or zeros up to the next that are."""
         over = [(start, data) for start, data in self._held if start <= offset < start + len(data)]
         if over:

@@ -33,12 +33,12 @@ _BLOCK: Final = 1 << 20  # bytes that the demuxer asks for at once
 
 def ranges_of(index: VideoIndex, packets: Int) -> list[tuple[int, int]]:
     """Return the ranges (offset, length) that `read_packets` reads."""
-    begin, end, _, first = _pieces(index, packets)
+    begin, end, _, first = _reads(index, packets)
     tail = np.maximum.reduceat(end, first)
     return [(int(a), int(b - a)) for a, b in zip(begin[first], tail, strict=True)]
 
 
-def _pieces(index: VideoIndex, packets: Int) -> tuple[Int, Int, Int, Int]:
+def _reads(index: VideoIndex, packets: Int) -> tuple[Int, Int, Int, Int]:
     """Where packets begin and end, sorted; the piece that each is read with; and the first packet of each piece."""
     order = np.argsort(index.offsets_P[packets], kind="stable")
     begin = index.offsets_P[packets][order]
@@ -54,7 +54,7 @@ def read_packets(index: VideoIndex, read: Read, packets: Int) -> list[memoryview
         SourceError: from ``read``.
     """
     order = np.argsort(index.offsets_P[packets], kind="stable")
-    begin, end, piece, first = _pieces(index, packets)
+    begin, end, piece, first = _reads(index, packets)
     pieces = [read(*each) for each in ranges_of(index, packets)]
     inside = begin - begin[first][piece]
     found: list[memoryview] = [memoryview(b"")] * len(packets)

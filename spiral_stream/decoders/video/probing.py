@@ -44,7 +44,7 @@ def probed(read: Read, size: int, name: str, stamp: int, *, headers: bool = Fals
     """See `probe.probe`."""
     if headers:
         header = HeaderFile(read, size)
-        if header.head[4:8] in _MOV and header.is_whole():
+        if header.head[4:8] in _MOV and header.is_complete():
             with suppress(_NeedsPackets):
                 return _probed(header, size, name, stamp)
     return _probed(ProbedFile(read, size, name), size, name, stamp)
@@ -216,7 +216,7 @@ def _note(found: _PacketTable, packet: Any, file: ProbedFile) -> None:
     data = bytes(packet)
     says = slices_of(data, found.prefix, bool(packet.is_keyframe))
     # a damaged first packet is no key packet to libavformat; without it the times of all others would shift
-    entry = says.entry or not (found.sizes or says.whole)
+    entry = says.entry or not (found.sizes or says.is_complete)
     offset = -1 if packet.pos is None or packet.pos < 0 else int(packet.pos)
     if found.direct:
         inside = bytes(file.at(offset, len(data) + _BEFORE)).find(data) if offset >= 0 else -1
@@ -251,7 +251,7 @@ def _first_key(found: _PacketTable, file: HeaderFile) -> bytes:
     offset, size = found.offsets[at], found.sizes[at]
     data = bytes(file.real(offset, size, size)) if offset + size <= file.size else b""
     says = slices_of(data, found.prefix, key=True)
-    if not (says.entry and says.whole):
+    if not (says.entry and says.is_complete):
         raise _NeedsPackets
     return data
 

@@ -28,7 +28,7 @@ class Slices:
     frame: bool  # there is a slice, or damage where one would be
     disposable: bool  # no other frame is decoded from this one
     entry: bool  # nothing contradicts that decoding can start here
-    whole: bool = True  # its units end where it does
+    is_complete: bool = True  # its units end where it does
 
 
 def length_bytes(extradata: bytes) -> int:
@@ -64,7 +64,7 @@ def slices_of(data: bytes, prefix: int, key: bool) -> Slices:
         elif kind == _SEI:
             late = late or (key and _recovery_frames(data[at + 1 : min(end, at + 1 + MESSAGE_BYTES)]) > 0)
     if stop != len(data):  # looked at in part, or damaged: the container's word holds
-        return Slices(frame=True, disposable=False, entry=key and not (frame and late), whole=False)
+        return Slices(frame=True, disposable=False, entry=key and not (frame and late), is_complete=False)
     return Slices(frame, frame, key and frame and not late)
 
 

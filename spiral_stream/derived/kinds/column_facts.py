@@ -234,8 +234,8 @@ def restored(bits: UInt64, kind: pa.DataType) -> pa.Array:
         return pa.array(bits.astype(np.bool_))
     if pa.types.is_unsigned_integer(kind):
         return pa.array(bits).cast(kind)
-    whole = pa.array(bits.view("<i8"))
-    return whole.cast(kind) if pa.types.is_integer(kind) else whole.cast(_integer(kind)).view(kind)
+    integers = pa.array(bits.view("<i8"))
+    return integers.cast(kind) if pa.types.is_integer(kind) else integers.cast(_integer(kind)).view(kind)
 
 
 def _integer(kind: pa.DataType) -> pa.DataType:

@@ -110,7 +110,7 @@ class NarrowColumn:
         self._form, self._wrap = column.form, _wrapper(column.kind)
 
     @property
-    def whole(self) -> bool:
+    def is_lossless(self) -> bool:
         """Whether the pieces hold every value: no list has null items, one sign fits all, and int64 holds all."""
         summary = self.pieces.summary
         high = summary["high"] if self._signed else summary["high"] & (self._item == _WORD)

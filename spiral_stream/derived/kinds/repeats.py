@@ -252,8 +252,8 @@ class _Repeats:
         pairs = (zip(rows.tolist(), self._values(rows), strict=True) for rows in members())
         self._enter(_identities_of(pair for some in pairs for pair in some))
 
-    def _enter(self, told: "dict[tuple[Any, ...], tuple[int, int, int]]") -> None:
-        for first, last, count in told.values():
+    def _enter(self, identities: "dict[tuple[Any, ...], tuple[int, int, int]]") -> None:
+        for first, last, count in identities.values():
             if count > 1:
                 self.extra += count - 1
                 if self.first is None or first < self.first:

@@ -106,9 +106,9 @@ class ValueRows:
         ]
 
     @property
-    def whole(self) -> list[bool]:
+    def is_lossless(self) -> list[bool]:
         """Of each column whether every value can be given back: lists with null items cannot."""
-        return [isinstance(each, _Streams) or each.whole for each in self._columns]
+        return [isinstance(each, _Streams) or each.is_lossless for each in self._columns]
 
     def read(self, k: int, shards: Int64, offsets: UInt64, *, ragged: bool) -> Any:
         """Return a column for rows, whose shards and places `derived.kinds.gather.located` finds in ``firsts``.

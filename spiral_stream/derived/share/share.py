@@ -27,7 +27,7 @@ from spiral_stream.integrity.publish import new_draft, sweep_drafts, write_file
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.node_cache.cache import working_root
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.store import Facts, Get, Got, Store
+from spiral_stream.storage.store import Get, Got, ObjectStat, Store
 from spiral_stream.storage.uri import parse_uri, printable
 
 STORE: Final = "store.json"  # in a working folder: which store it is for
@@ -135,7 +135,7 @@ class Share:
         self._count(records=len(out))
         return out
 
-    def look(self, path: Path) -> tuple[bytes, Facts] | None:
+    def look(self, path: Path) -> tuple[bytes, ObjectStat] | None:
         """Return a small object and what it is like; None where there is none.
 
         Raises:
@@ -146,7 +146,9 @@ class Share:
             return bytes(got.data or b""), got.facts
         return None
 
-    def put(self, path: Path, data: bytes, *, absent: bool = False, unchanged: Facts | None = None) -> Facts | None:
+    def put(
+        self, path: Path, data: bytes, *, absent: bool = False, unchanged: ObjectStat | None = None
+    ) -> ObjectStat | None:
         """Write a small object; None if the condition does not hold.
 
         Raises:

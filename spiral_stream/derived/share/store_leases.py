@@ -22,7 +22,7 @@ from typing import Any, Final, final
 from spiral_stream.derived.share.leases import Claims, ShardLeases
 from spiral_stream.derived.share.share import Share, share_of
 from spiral_stream.errors import CacheError, cut
-from spiral_stream.storage.store import Facts
+from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import printable
 
 FILE: Final = "leases.json"
@@ -63,7 +63,7 @@ class StoreLeases:
         self._held: set[str] = set()
         self._beat = 0
         self._state: State = {}
-        self._facts: Facts | None = None
+        self._facts: ObjectStat | None = None
         self._read = False
         self._seen: dict[str, tuple[int, float]] = {}  # builder -> its beat, and since when it is that
         self._looked_at, self._moved = 0.0, False

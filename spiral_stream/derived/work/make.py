@@ -180,10 +180,10 @@ class _Shift(Generic[Made]):
         while queue or self._working:
             while queue and len(self._working) < pool.width + self._maker.ahead:
                 unit = queue.popleft()
-                job, whole = self._claimed(unit)
+                job, has_all = self._claimed(unit)
                 if job is not None:
                     self._working[pool.submit(job.work, *job.args)] = job
-                if not whole:
+                if not has_all:
                     elsewhere.append(unit)
             done, _ = wait(self._working, timeout=_PAUSES_S[1], return_when=FIRST_COMPLETED)
             for future in sorted(done, key=lambda each: each.exception() is not None):  # what is done stays done
@@ -226,8 +226,8 @@ class _Shift(Generic[Made]):
                 self._release(k, shards[~still])
                 if still.any():
                     todo[k] = shards[still]
-        whole = all(len(leased[k]) == len(wanted[k]) for k in leased)
-        return self._maker.job(todo) if todo else None, whole
+        has_all = all(len(leased[k]) == len(wanted[k]) for k in leased)
+        return self._maker.job(todo) if todo else None, has_all
 
     def _leased(self, k: int, shards: Shards, unit: int) -> Shards:
         """Those of some shards that nobody else has, or whose owner had time enough."""

@@ -151,7 +151,7 @@ def _counts(subject: Subject, numbering: FormedBatches, first: FirstBatches) -> 
     bound, total = subject.bound, subject.stages.epochs.total
     out: dict[str, Any] = {"seen for this": _seen(first, total)}
     exact = numbering.unknown(bound.epoch) == 0
-    if exact or first.whole:
+    if exact or first.is_complete:
         count, mark = numbering.total(bound.epoch) if exact else len(first.batches), _EXACT
         out["batches an epoch"] = Figure(count, "batches", source="counted chapters" if exact else _source(first))
     else:
@@ -165,7 +165,7 @@ def _counts(subject: Subject, numbering: FormedBatches, first: FirstBatches) -> 
     out["steps of this rank"] = Figure(steps, "steps", mark, source=_source(first))
     if count and not steps:
         subject.warnings.add(f"this rank gets no batch: {count:,} batches do not make a step of all ranks", STOPS)
-    filtered, of = (first.filtered, total) if first.whole else (first.positions - first.joined, first.positions)
+    filtered, of = (first.filtered, total) if first.is_complete else (first.positions - first.joined, first.positions)
     if filtered:
         out["filtered after sample"] = ratio(filtered, of, _mark(first), _source(first))
     return out
@@ -173,18 +173,18 @@ def _counts(subject: Subject, numbering: FormedBatches, first: FirstBatches) -> 
 
 def _seen(first: FirstBatches, total: int) -> Phrase:
     template = "all {samples} samples, {batches} batches"
-    if not first.whole:
+    if not first.is_complete:
         template = f"~ the first {{seen}} of {{samples}} samples, {len(first.batches):,} batches"
     figures = {"samples": Figure(total, "samples"), "batches": Figure(len(first.batches), "batches")}
     return phrase(template, seen=Figure(first.positions, "samples"), **figures)
 
 
 def _mark(first: FirstBatches) -> Mark:
-    return marked(first.whole)
+    return marked(first.is_complete)
 
 
 def _source(first: FirstBatches) -> str:
-    return "all batches" if first.whole else f"the first {len(first.batches):,} batches"
+    return "all batches" if first.is_complete else f"the first {len(first.batches):,} batches"
 
 
 def _shapes(subject: Subject, first: FirstBatches) -> dict[str, Any]:

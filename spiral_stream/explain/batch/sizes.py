@@ -87,9 +87,9 @@ def _arrays(subject: Subject) -> Size:
     stages, merge = subject.stages, subject.bound.merge
     formation = stages.formation
     token = sum(np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype)
-    whole: list[PlainStage | ImageStage | ClipStage | SoundStage] = [*stages.plains, *stages.images, *stages.clips]
-    whole += stages.sounds
-    specs = {stage.name: stage.spec for stage in whole}
+    stacked: list[PlainStage | ImageStage | ClipStage | SoundStage] = [*stages.plains, *stages.images, *stages.clips]
+    stacked += stages.sounds
+    specs = {stage.name: stage.spec for stage in stacked}
     sizes = {name: _item_bytes(spec) for name, spec in specs.items()}
     unsized = [name for name, each in sizes.items() if each is None]
     unknown = [f"{', '.join(unsized)} (each image has its own size; {_RUNNING})"] if unsized else []

@@ -59,12 +59,12 @@ def _cached(subject: Subject, stream: int, name: str) -> MeanTokens | None:
         if not subject.is_built(cache.kind.fingerprint, stream):
             return None
         feed = TokenFeed(stages.streams[stream].base, cache.kind, cache.store.open(), Metrics())
-        rows, whole = _rows(stages.streams[stream])
+        rows, is_complete = _rows(stages.streams[stream])
         try:
             lengths = feed.lengths(ordinals(stages.streams, stream, rows))
         except DataError:  # a refused row: the run will stop there, and say so
             return None
-        return MeanTokens(float(lengths.mean()), whole, "the token cache")
+        return MeanTokens(float(lengths.mean()), is_complete, "the token cache")
     return None
 
 
@@ -73,8 +73,8 @@ def _stored(subject: Subject, stream: int, name: str) -> MeanTokens | None:
     if not subject.stages.formed or not isinstance(key, Lengths) or isinstance(subject.first, str):
         return None  # lengths of a stored list are read with the first chapter, not for an explanation
     each = subject.stages.streams[stream]
-    rows, whole = _rows(each)
-    return MeanTokens(float(each.selected.lengths(name, rows).mean()), whole, f"lengths of {name}")
+    rows, is_complete = _rows(each)
+    return MeanTokens(float(each.selected.lengths(name, rows).mean()), is_complete, f"lengths of {name}")
 
 
 def _rows(stream: StreamStage) -> tuple[NDArray[np.uint64], bool]:

@@ -153,7 +153,7 @@ def _refused(seen: Footage) -> Phrase | str:
         return _UNKNOWN
     reasons = f": {first_reasons(seen.refused)}" if seen.refused else ""
     where = "clip cache" if seen.cached_rows else "video index"
-    refused = ratio(len(seen.refused), seen.known, marked(seen.whole), f"the {where}")
+    refused = ratio(len(seen.refused), seen.known, marked(seen.is_complete), f"the {where}")
     return Phrase(f"{refused:m} of the clips in the {where}{reasons}", {"refused": refused})
 
 

@@ -39,7 +39,7 @@ def clip_batches(subject: Subject, first: FirstBatches) -> dict[str, Any]:
     if not costs["frames"] or not len(first.rows):
         return {}
     out: dict[str, Any] = {}
-    mark = marked(first.whole)
+    mark = marked(first.is_complete)
     for name, cost in costs.items():
         low, middle, high = first.rows.min() * cost, np.median(first.rows) * cost, first.rows.max() * cost
         out[f"{name} a batch"] = phrase(

@@ -65,7 +65,7 @@ class Footage:
         return max(self.cached_rows, self.indexed)
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether that is known of all rows: only planned clips show what is wrong with a segment."""
         return self.known == self.total and (not self.out_of_file or self.planned + len(self.refused) >= self.total)
 

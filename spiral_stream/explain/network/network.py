@@ -70,12 +70,12 @@ def _what(found: Remote) -> Phrase | str:
     parts: list[str] = []
     figures: dict[str, Figure] = {}
     for each in found.fields:
-        whole = sum(int(np.count_nonzero(column.lengths < 0)) for column in each.streams.values())
-        ranges = sum(len(column.lengths) for column in each.streams.values()) - whole
+        object_count = sum(int(np.count_nonzero(column.lengths < 0)) for column in each.streams.values())
+        ranges = sum(len(column.lengths) for column in each.streams.values()) - object_count
         objects = sum(len(column.uris) for column in each.streams.values())
-        named = [f"{ranges:,} ranges"] * bool(ranges) + [f"{whole:,} whole objects"] * bool(whole)
+        named = [f"{ranges:,} ranges"] * bool(ranges) + [f"{object_count:,} whole objects"] * bool(object_count)
         parts.append(f"{each.name} ({each.column}): {' and '.join(named)}, of {objects:,} objects")
-        for what, count in (("ranges", ranges), ("whole objects", whole), ("objects", objects)):
+        for what, count in (("ranges", ranges), ("whole objects", object_count), ("objects", objects)):
             figures[f"{what} of {each.name}"] = Figure(count, what, source="references of the relation")
     return Phrase("; ".join(parts), figures) if parts else "no payload"
 

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.explain.network.eviction import Evicting, Extent
-from spiral_stream.explain.network.remote_columns import WHOLE, Remote, RemoteColumn, RemoteField
+from spiral_stream.explain.network.remote_columns import ALL_BYTES, Remote, RemoteColumn, RemoteField
 from spiral_stream.explain.subject import Subject
 from spiral_stream.planner.binding.node_batches import Dealing
-from spiral_stream.runtime.batch.builder import PIECE_ROWS
+from spiral_stream.runtime.batch.builder import TASK_ROWS
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import combine
 from spiral_stream.storage.node_cache.file import BLOCK
@@ -86,7 +86,7 @@ def _samples(subject: Subject, dealing: Dealing, node: int, epoch: int) -> tuple
     mine = np.flatnonzero(whose == node)
     mine = mine[np.argsort(batch[mine], kind="stable")]
     samples = stages.epochs.stream_rows(epoch, positions[mine].astype(np.uint64))
-    return samples.streams, samples.rows, batch[mine] * (-(-size // PIECE_ROWS) * PIECE_ROWS) + within[mine]
+    return samples.streams, samples.rows, batch[mine] * (-(-size // TASK_ROWS) * TASK_ROWS) + within[mine]
 
 
 def _named(column: RemoteColumn, files: dict[str, int], sizes: list[int]) -> Int64:
@@ -105,7 +105,7 @@ def _of(
     found, owners = column.references(rows)
     starts, lengths = column.starts[found], column.lengths[found]
     objects = column.objects[found]
-    stops = np.where(lengths == WHOLE, np.maximum(1, column.sizes[objects]), starts + lengths)
+    stops = np.where(lengths == ALL_BYTES, np.maximum(1, column.sizes[objects]), starts + lengths)
     return at[owners] // field.piece_rows * field.piece_rows, named[objects], starts, stops
 
 

@@ -28,7 +28,7 @@ from spiral_stream.sources.references.resolve import byte_ranges, flattened, uri
 from spiral_stream.sources.source import ROW
 
 MOST_ROWS: Final = 1 << 22  # of a relation whose references are read
-WHOLE: Final = -1  # length of a reference that names an object
+ALL_BYTES: Final = -1  # length of a reference that names an object
 
 Int64 = NDArray[np.int64]
 # N rows of the relation, R references of them, U objects
@@ -91,7 +91,7 @@ def remote(subject: Subject, piece_rows: int | None) -> Remote:
     relations = [stream.base for stream in streams]
     found = Remote([], [], [])
     loaded: dict[tuple[str, str, str], RemoteColumn | None] = {}
-    for name, column, rows, payloads, stores in _fields(subject, piece_rows or batches.PIECE_ROWS):
+    for name, column, rows, payloads, stores in _fields(subject, piece_rows or batches.TASK_ROWS):
         relations += [payload.relation for payload in payloads]
         each: dict[int, RemoteColumn] = {}
         for k, payload in enumerate(payloads):
@@ -114,7 +114,7 @@ def _fields(subject: Subject, rows: int) -> Fields:
     """Name, column, rows of a task, payload per stream, caches per stream."""
     stages = subject.stages
     for image in stages.images:
-        piece = rows if image.listed is None else list_filling.PIECE_ROWS
+        piece = rows if image.listed is None else list_filling.TASK_ROWS
         yield image.name, image.column, piece, image.payloads, tuple(each.store for each in image.caches)
     for sound in stages.sounds:
         yield sound.name, sound.column, max(1, rows // 4), sound.payloads, ()
@@ -189,8 +189,8 @@ def _parts(values: pa.Array) -> tuple[NDArray[np.int32], list[str], Int64, Int64
         return named.files, named.uris, named.starts, named.lengths
     encoded = values.dictionary_encode()
     codes: NDArray[np.int32] = encoded.indices.to_numpy(zero_copy_only=False)
-    whole = np.full(len(values), WHOLE, dtype=np.int64)
-    return codes, uris_of(encoded.dictionary), np.zeros(len(values), dtype=np.int64), whole
+    lengths = np.full(len(values), ALL_BYTES, dtype=np.int64)
+    return codes, uris_of(encoded.dictionary), np.zeros(len(values), dtype=np.int64), lengths
 
 
 def _objects(texts: list[str], reach: Reach) -> tuple[Int64, list[str], Int64]:

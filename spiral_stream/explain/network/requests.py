@@ -11,10 +11,10 @@ import numpy as np
 
 from spiral_stream.batching import tail
 from spiral_stream.batching.tail import PadPartial
-from spiral_stream.explain.network.remote_columns import WHOLE, Remote, RemoteColumn
+from spiral_stream.explain.network.remote_columns import ALL_BYTES, Remote, RemoteColumn
 from spiral_stream.explain.subject import Subject
 from spiral_stream.planner.columns.streams import split
-from spiral_stream.runtime.fetch import pieces
+from spiral_stream.runtime.fetch import chunks
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.storage.store import Get, coalesced
 
@@ -100,7 +100,7 @@ def _stream_rows(subject: Subject, number: int) -> StreamRows | None:
 def _count(out: Counted, found: Remote, stream_rows: StreamRows) -> None:
     tasks = requests = size = 0
     for each in found.fields:
-        for start, stop in pieces(len(stream_rows), each.piece_rows):
+        for start, stop in chunks(len(stream_rows), each.piece_rows):
             tasks += 1
             for stream, where in split(stream_rows.take(np.arange(start, stop))):
                 if stream in each.streams:
@@ -119,12 +119,12 @@ def _requested(
     at, _ = column.references(np.unique(rows))
     objects, starts, lengths = column.objects[at].tolist(), column.starts[at].tolist(), column.lengths[at].tolist()
     gets = [
-        Get(column.uris[each], start, None if length == WHOLE else length)
+        Get(column.uris[each], start, None if length == ALL_BYTES else length)
         for each, start, length in zip(objects, starts, lengths, strict=True)
     ]
     runs, size = coalesced(gets), 0
     for run in runs:
-        if lengths[run[0]] == WHOLE:
+        if lengths[run[0]] == ALL_BYTES:
             size += int(column.sizes[objects[run[0]]])
             out.unsized |= not column.sizes[objects[run[0]]]
         else:

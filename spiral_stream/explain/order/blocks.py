@@ -41,13 +41,13 @@ def block_rows(subject: Subject, order: ShardAwareShuffle, k: int, meeting: int)
         meeting: rows of the stream that may share a batch.
     """
     stream, groups = subject.stages.streams[k], groups_of(subject, k)
-    number, whole = subject.pass_of(k)
+    number, is_full = subject.pass_of(k)
     choices: Any = randomness(stream.population, order, meeting, number)["choices"]
     label, row_bytes = label_of(subject, stream), _row_bytes(subject)
     source = f"the units of pass {number:,}"
     out = []
     for each in choices:
-        held, mark = min(each["block_rows"], stream.selected.total), marked(each["exact"] and whole)
+        held, mark = min(each["block_rows"], stream.selected.total), marked(each["exact"] and is_full)
         sized, same = _resized(order, each), Figure(each["same_shard"], RATIO, mark, source=source)
         if subject.stages.mixed and sized is not None:  # a mixture spreads the samples of a stream over slices
             same = Figure(same_shard(stream, sized, groups), RATIO, "estimated", source=groups.source)

@@ -89,12 +89,12 @@ def _add_tokens(node: Mix, rows: list[dict[str, Any]], means: list[MeanTokens], 
     amounts = [row["quota"].value * mean.tokens for row, mean in zip(rows, means, strict=True)]
     inverse = [share / mean.tokens if mean.tokens else 0.0 for share, mean in zip(shares, means, strict=True)]
     for row, mean, amount, would in zip(rows, means, amounts, inverse, strict=True):
-        whole = (
+        total = (
             mean.exact and row["quota"].value % row["eligible rows"].value == 0
         )  # whole passes count every row alike
         row["tokens a row"] = Figure(mean.tokens, "tokens", marked(mean.exact), source=mean.source, form=",.1f")
         share = amount / max(sum(amounts), 1e-9)
-        row["share of tokens"] = Figure(share, RATIO, marked(whole), source=mean.source, form=".1%")
+        row["share of tokens"] = Figure(share, RATIO, marked(total), source=mean.source, form=".1%")
         if node.by is None:
             inverted = would / max(sum(inverse), 1e-9)
             row["samples by tokens"] = Figure(inverted, RATIO, "estimated", source=mean.source, form=".1%")

@@ -41,19 +41,19 @@ class Groups:
     offsets: UInt64  # [N]
     group: Int64  # [N] ascending
     count: int  # groups
-    whole: bool  # whether these are all batches of the epoch
+    is_complete: bool  # whether these are all batches of the epoch
 
     @property
     def mark(self) -> Mark:
         """Of what is counted in them."""
-        return marked(self.whole)
+        return marked(self.is_complete)
 
     @property
     def source(self) -> str:
         """Of what is counted in them."""
         return (
             f"{self.count:,} batches of the epoch"
-            if self.whole
+            if self.is_complete
             else f"{self.count:,} of the epoch's batches or windows"
         )
 
@@ -68,18 +68,18 @@ class Groups:
 
 def groups_of(subject: Subject, k: int) -> Groups:
     """Return rows of one stream that may share a batch: of batches, or of the windows that a formation looks at."""
-    positions_GM, whole = subject.meeting
+    positions_GM, is_complete = subject.meeting
     group = np.repeat(np.arange(len(positions_GM)), positions_GM.shape[1])
     stages = subject.stages
     size = stages.order.size(stages.streams[k].population)
     if not stages.mixed:
         passes, offsets = stages.epochs.extent.back(subject.bound.epoch, positions_GM.ravel(), size)
-        return _in_few_passes(Groups(passes, offsets, group, len(positions_GM), whole))
+        return _in_few_passes(Groups(passes, offsets, group, len(positions_GM), is_complete))
     streams, uses = subject.meeting_uses
     members = np.flatnonzero(streams == k)
     passes, offsets = pass_of(uses[members], np.full(len(members), size, dtype=np.uint64))
     present, group = np.unique(group[members], return_inverse=True)
-    return _in_few_passes(Groups(passes, offsets, group, len(present), whole=False))
+    return _in_few_passes(Groups(passes, offsets, group, len(present), is_complete=False))
 
 
 def _in_few_passes(groups: Groups) -> Groups:
@@ -89,7 +89,11 @@ def _in_few_passes(groups: Groups) -> Groups:
         return groups
     left = np.flatnonzero(groups.group % step == 0)
     return Groups(
-        groups.passes[left], groups.offsets[left], groups.group[left] // step, -(-groups.count // step), whole=False
+        groups.passes[left],
+        groups.offsets[left],
+        groups.group[left] // step,
+        -(-groups.count // step),
+        is_complete=False,
     )
 
 

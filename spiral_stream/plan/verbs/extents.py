@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from spiral_stream.errors import PlanError, shown
-from spiral_stream.plan.checks import need_whole
+from spiral_stream.plan.checks import need_integer
 from spiral_stream.plan.nodes import Node, Sample, Sampled, Simple
 from spiral_stream.plan.tree import find, spine
 from spiral_stream.plan.verbs.mix import Mix
@@ -51,7 +51,7 @@ class SampleLimit(Extends):
 
     def __post_init__(self) -> None:
         Extends.__post_init__(self)
-        need_whole("limit", "count", self.count, least=1)
+        need_integer("limit", "count", self.count, least=1)
         _need_flag("limit", self.fixed)
 
     def stretch(self, order: Order) -> Stretch:
@@ -70,7 +70,7 @@ class SampleSkip(Extends):
 
     def __post_init__(self) -> None:
         Extends.__post_init__(self)
-        need_whole(self.VERB, "count", self.count, least=0)
+        need_integer(self.VERB, "count", self.count, least=0)
         _need_flag(self.VERB, self.fixed)
         most = longest(self.source, None)
         if most is not None:
@@ -92,7 +92,7 @@ class SampleRepeat(Extends):
     def __post_init__(self) -> None:
         Extends.__post_init__(self)
         if self.times is not None:
-            need_whole(self.VERB, "times", self.times, least=1, most=ENDLESS)
+            need_integer(self.VERB, "times", self.times, least=1, most=ENDLESS)
 
     def stretch(self, order: Order) -> Stretch:
         del order

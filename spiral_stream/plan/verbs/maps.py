@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import Expr
-from spiral_stream.plan.checks import bound_type, need_columns, need_new_names, need_whole, plain_type
+from spiral_stream.plan.checks import bound_type, need_columns, need_integer, need_new_names, plain_type
 from spiral_stream.plan.fields.chats import check_chat
 from spiral_stream.plan.nodes import Node, Sample, Sampled, Simple
 from spiral_stream.plan.tree import spine
@@ -223,7 +223,7 @@ class SampleFlatMap(Sampled):
     def __post_init__(self) -> None:
         need_sampled(self.VERB, self.source)
         need_columns(f"flat_map ({self.function.name})", self.function.columns, self.source.schema())
-        need_whole(self.VERB, "fan_out", self.fan_out, least=1)
+        need_integer(self.VERB, "fan_out", self.fan_out, least=1)
         need_elsewhere("flat_map", self.function)
         if not pa.types.is_list(self.function.kind):
             msg = (

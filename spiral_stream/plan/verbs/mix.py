@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import PlanError, shown, warn
 from spiral_stream.expr import Lit, kind_of, lit, parse
-from spiral_stream.plan.checks import bound_type, need_new_names, need_whole
+from spiral_stream.plan.checks import bound_type, need_integer, need_new_names
 from spiral_stream.plan.nodes import Node, Project, Relational, WithColumns, need_relation
 from spiral_stream.plan.tree import find, replaced
 from spiral_stream.sampling.mixing.schedule import shortest_stretch
@@ -110,7 +110,7 @@ class Mix(Relational):
 
     def _check_size(self) -> None:
         if self.epoch_size is not None:
-            need_whole(self.VERB, "epoch_size", self.epoch_size, least=1)
+            need_integer(self.VERB, "epoch_size", self.epoch_size, least=1)
             if self.parts[0].proportion is None and self.temperature is None:
                 counted = any(part.repeat is not None or part.choose is not None for part in self.parts)
                 found = " with repeat= or choose= counts" if counted else ", and no stream has a proportion"
@@ -146,7 +146,7 @@ class Mix(Relational):
             raise PlanError(msg)
         before = -1
         for at, shares in self.schedule:
-            need_whole(self.VERB, "schedule (sample)", at, least=0)
+            need_integer(self.VERB, "schedule (sample)", at, least=0)
             if at <= before:
                 msg = f"mix: schedule point {at} follows {before}. List points in rising order of samples"
                 raise PlanError(msg)
@@ -271,7 +271,7 @@ def stretch_of(mix: Mix) -> int | None:
 _UNITS: Final = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 
-def whole_count(where: str, value: object) -> int | None:
+def parsed_count(where: str, value: object) -> int | None:
     """Return a count that may be written for people: ``64_000_000``, ``"64M"``, ``"1.5b"``.
 
     Raises:
@@ -302,7 +302,7 @@ def schedule_points(
     Raises:
         PlanError: it is no mapping of mappings, a name is no stream's, or a proportion no number.
     """
-    need_whole("mix", "samples_per_step", samples_per_step, least=1)
+    need_integer("mix", "samples_per_step", samples_per_step, least=1)
     if schedule is not None and not isinstance(schedule, Mapping):
         msg = f"mix: schedule is a {type(schedule).__name__}. Give a dict of step -> proportions: {_SCHEDULE}"
         raise PlanError(msg)
@@ -319,6 +319,6 @@ def schedule_points(
         if unknown:
             msg = f"mix: schedule at step {step} names {unknown[0]!r}; the streams are {', '.join(map(repr, names))}"
             raise PlanError(msg)
-        need_whole("mix", "schedule (step)", step, least=0)
+        need_integer("mix", "schedule (step)", step, least=0)
         out.append((step * samples_per_step, tuple(float(shares.get(name, 0.0)) for name in names)))
     return tuple(out)

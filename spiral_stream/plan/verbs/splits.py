@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import whole
+from spiral_stream.arguments import as_integer
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import Call, Expr, col, kind_of, lit, type_of
 
@@ -88,7 +88,7 @@ def are_counts(given: Mapping[str, object], *, exact: bool) -> bool:
     Raises:
         PlanError: some are whole numbers and others are not, or 1 may be both.
     """
-    counts = {name: whole(value) for name, value in given.items()}
+    counts = {name: as_integer(value) for name, value in given.items()}
     if all(count is None for count in counts.values()):
         return False
     if not exact and all(count in (0, 1) for count in counts.values() if count is not None):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from spiral_stream import params
-from spiral_stream.arguments import whole
+from spiral_stream.arguments import as_integer
 from spiral_stream.cursor import LAST_EPOCH
 from spiral_stream.errors import BindError, PlanError, ResumeError, shown
 from spiral_stream.plan.checks import device_name
@@ -65,7 +65,7 @@ class Bindings:
             if name == "device":
                 full[name] = None if value is None else _device(value)
             elif value is not None or name == "merge":
-                full[name] = _whole(name, value)
+                full[name] = _integer(name, value)
         return replace(self, **full)
 
     def _in_groups(
@@ -83,7 +83,7 @@ class Bindings:
             short = next(each for each, full in params.ALIASES.items() if full == name)
             given = [values.pop(each) for each in (short, name) if values.get(each) is not None]
             if given:
-                ranks[name] = _whole(name, given[-1])
+                ranks[name] = _integer(name, given[-1])
             elif getattr(self, name) is not None:
                 msg = (
                     f"bind: replication={shown(replication)} after {name}={getattr(self, name)} was bound, so it may have been "
@@ -100,10 +100,10 @@ def _device(value: Any) -> str:
         raise BindError(str(error)) from error
 
 
-def _whole(name: str, value: Any) -> int:
+def _integer(name: str, value: Any) -> int:
     """Return the value as an integer in range. NumPy's integers are integers too."""
     least = {"run_seed": None, _WORLD: 1, "merge": 1, "steps_per_epoch": 1, "epochs": 1}.get(name, 0)
-    number = whole(value)
+    number = as_integer(value)
     if number is None:
         msg = f"bind: {name}={shown(value)} is a {type(value).__name__}. Give an integer"
         raise BindError(msg)
@@ -123,7 +123,7 @@ def epoch_number(value: Any, argument: str = "set_epoch") -> int:
     Raises:
         BindError: it is not an integer from 0 up.
     """
-    number = whole(value)
+    number = as_integer(value)
     if number is None or not 0 <= number <= LAST_EPOCH:
         msg = f"{argument}: {shown(value)}; epochs count from 0. Give an integer in [0, {LAST_EPOCH}]"
         raise BindError(msg)

@@ -11,7 +11,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from spiral_stream.arguments import whole
+from spiral_stream.arguments import as_integer
 from spiral_stream.errors import BindError, shown
 
 # Names of mesh dimensions in the documents of DeviceMesh and FSDP2, torchtitan, accelerate, Megatron-FSDP, NeMo and verl.
@@ -79,7 +79,7 @@ def in_groups(replication: Any, rank: int, world_size: int) -> tuple[RankGroups,
     Raises:
         BindError: k is no number from 1 up, or groups of k ranks do not fill the world.
     """
-    each = whole(replication)
+    each = as_integer(replication)
     if each is None or each < 1:
         msg = f"bind: replication={shown(replication)}. Give how many neighbouring ranks get equal batches, from 1 up"
         raise BindError(msg)

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import whole
+from spiral_stream.arguments import as_integer
 from spiral_stream.errors import BindError, shown
 from spiral_stream.planner.binding.mesh import data_dims
 
@@ -29,7 +29,7 @@ def ranks_per_node(value: Any, world_size: int | None, mesh: Any, dp_dims: Any) 
     """
     if isinstance(value, str) and value == AUTO:
         return _found(world_size, mesh, dp_dims)
-    ranks = whole(value)
+    ranks = as_integer(value)
     if ranks is None or ranks < 1:
         msg = f'bind: ranks_per_node={shown(value)}. Give how many ranks a node has, from 1 up, or "auto"'
         raise BindError(msg)

@@ -37,7 +37,7 @@ class MixedColumns:
         laid = [each[:-1] + first for each, first in zip(starts, firsts[:-1], strict=True)]
         self._starts = np.concatenate([*laid, firsts[-1:]])
         self._first = firsts[self._relation]  # [S] of each stream: the first row of its relation among all
-        self._selects = np.array([not stream.selected.rows.is_whole for stream in streams])
+        self._selects = np.array([not stream.selected.rows.has_all_rows for stream in streams])
         self._columns: dict[str, NarrowColumn | None] = {}
 
     def read(self, stream_rows: StreamRows, names: Sequence[str], ragged: AbstractSet[str]) -> dict[str, Read]:
@@ -88,4 +88,4 @@ class MixedColumns:
         if len(kinds) > 1 or not all(isinstance(each, Pieces) and each.is_mapped for each in pieces):
             return None
         found = NarrowColumn(of[0].column, PiecesTogether([each for each in pieces if isinstance(each, Pieces)]))
-        return found if found.whole else None
+        return found if found.is_lossless else None

@@ -263,7 +263,7 @@ class CachedValues:
                 return None
             out.append(rows)
         outputs = [key for key, _ in self.boundary.outputs]
-        self.unkept = tuple(key for k, key in enumerate(outputs) if not all(each.whole[k] for each in out))
+        self.unkept = tuple(key for k, key in enumerate(outputs) if not all(each.is_lossless[k] for each in out))
         return out
 
 

@@ -178,7 +178,7 @@ class _Survey:
         kinds: dict[str, Callable[[Path], _Lying]] = {
             "caches": self._cache,
             **{f"derived/{kind.name}": self._pieces for kind in _inside(self._root / "derived")},
-            "selections": lambda path: self._whole("selection", path, self._named(partial(_has_selection, path.name))),
+            "selections": lambda path: self._in_use("selection", path, self._named(partial(_has_selection, path.name))),
             RELATIONS: self._relation,
             "formations": lambda path: self._of_plan("formation", path, _plan_of(path)),
             "quarantine": lambda path: self._of_plan("quarantine", path, path.name.split("-")[0]),
@@ -307,9 +307,9 @@ class _Survey:
 
     def _of_plan(self, kind: str, path: Path, plan: str) -> _Lying:
         users = self._named(lambda use: use.named is None or use.named.plan == plan)
-        return self._whole(kind, path, users, plan)
+        return self._in_use(kind, path, users, plan)
 
-    def _whole(self, kind: str, path: Path, users: Sequence[str], lock: str = "") -> _Lying:
+    def _in_use(self, kind: str, path: Path, users: Sequence[str], lock: str = "") -> _Lying:
         """What is in use as a whole, or not at all."""
         entry = self._entry(kind, path, users)
         if not users:

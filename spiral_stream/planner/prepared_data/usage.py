@@ -180,11 +180,11 @@ def _named(plan: nodes.Deliver, catalog: Registry, root: Path) -> NamedByPlan:
     versions = {name: entry.data_version for name, entry in entries.items()}
     selections, derived = set[str](), set[str | None]()
     with ExitStack() as opened:
-        place = _workplace(root, entries, versions, opened)
-        made = DerivedRelations(place, entries, versions, make=False)
+        workplace = _workplace(root, entries, versions, opened)
+        made = DerivedRelations(workplace, entries, versions, make=False)
         for each in _plans(sample, made):
             selections.add(selection_folder(each, root, versions).name)
-            derived.add(derived_name(each, place.open_relation(base_scan(each).relation), place))
+            derived.add(derived_name(each, workplace.open_relation(base_scan(each).relation), workplace))
     caches = [profile for each in walk(plan) if isinstance(each, nodes.Cache) for _, profile in each.profiles]
     return NamedByPlan(
         fingerprint(plan),

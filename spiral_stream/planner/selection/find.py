@@ -47,7 +47,7 @@ from spiral_stream.planner.selection.whole import (
     types_of,
 )
 from spiral_stream.relational.join import FanOutError
-from spiral_stream.relational.selection import Selection, whole
+from spiral_stream.relational.selection import Selection, all_rows
 from spiral_stream.sources.source import ROW
 
 Meta = dict[str, Any]  # rows left by each verb, the pushed condition, joined relations, columns over leaves, schema
@@ -92,7 +92,7 @@ def find_rows(
     if run.work is None:
         return run.chosen()
     if not run.work.pushed and not run.work.steps:
-        return whole(base.manifest.starts), run.meta(run.work, (), [])
+        return all_rows(base.manifest.starts), run.meta(run.work, (), [])
     run.refuse_again()
     try:
         return run.by_shard(run.work)
@@ -235,7 +235,7 @@ class _Finding:
         outcome = OutcomeRows(self._base, lambda: choose(self._node, self.opened))
         facts = self._settled(lambda draft: _keep_outcome(outcome.chosen, draft))
         if facts["whole"]:
-            return whole(self._base.manifest.starts), facts
+            return all_rows(self._base.manifest.starts), facts
         derivation = self._outcome(facts)
         file = RosterFile(self._workplace.root, derivation)
         with one_at_a_time(

@@ -282,7 +282,7 @@ class NarrowSource:
             columns, self._pieces(columns, builders, report, built, unasked=unasked), strict=True
         ):
             opened = NarrowColumn(column, pieces)
-            if opened.whole:
+            if opened.is_lossless:
                 self._columns_open[column.name] = opened
 
     def _pieces(
@@ -451,10 +451,10 @@ class NarrowColumns:
     def lengths(self, name: str, rows: UInt64) -> NDArray[np.int64] | None:
         """Shape [P] -> [P], int64: items of a list column for surviving rows; None where it is not the base's."""
         leaf, base = self._columns.env[name], self._relations.get(0)
-        k, own = leaf_of(leaf.name) if isinstance(leaf, Col) else (None, "")
-        if base is None or not own or k is not None or not base.measures(own, self.read_rows):
+        k, column_name = leaf_of(leaf.name) if isinstance(leaf, Col) else (None, "")
+        if base is None or not column_name or k is not None or not base.measures(column_name, self.read_rows):
             return None
-        return base.lengths(own, self._columns.ordinals(rows))
+        return base.lengths(column_name, self._columns.ordinals(rows))
 
     def base_column(self, name: str) -> NarrowColumn | MappedColumn | None:
         """Return the kept column of the base that a column is a copy of; None where there is none."""

@@ -188,7 +188,7 @@ class Selected:
             surviving: UInt64 = rows[survives]
             return surviving
         test = _equal([(expr.col(name), value) for name, value in values.items()])
-        pieces = self._pieces(tuple(values))
+        pieces = self._chunks(tuple(values))
         hits = [at[passes(test, {n: table[n].combine_chunks() for n in values})] for at, table in pieces]
         return np.concatenate([np.empty(0, dtype=np.uint64), *hits])
 
@@ -213,8 +213,8 @@ class Selected:
         seen = self.folder / f"unique-{digest(list(identity))[:16]}"
         if seen.exists():
             return
-        whole = pa.concat_tables([without_dictionaries(table) for _, table in self._pieces(identity)])
-        counts = whole.group_by(list(identity)).aggregate([([], "count_all")])
+        all_rows = pa.concat_tables([without_dictionaries(table) for _, table in self._chunks(identity)])
+        counts = all_rows.group_by(list(identity)).aggregate([([], "count_all")])
         if len(counts) < self.total:
             repeated = counts.filter(pc.field("count_all") > 1).slice(0, EXAMPLES).to_pylist()
             examples = "; ".join(", ".join(f"{name}={shown(row[name])}" for name in identity) for row in repeated)
@@ -255,7 +255,7 @@ class Selected:
         def build() -> None:
             names = tuple(name for name in key if name != _SHARD)
             pieces = (
-                (rows, self._with_shard(rows, table) if _SHARD in key else table) for rows, table in self._pieces(names)
+                (rows, self._with_shard(rows, table) if _SHARD in key else table) for rows, table in self._chunks(names)
             )
             found = key_runs(pieces, key)
             with publish_file(file) as draft, draft.open("wb") as out:
@@ -293,7 +293,7 @@ class Selected:
         file = seal.named(self.folder, f"lengths-{digest(name)[:16]}", ".npy")
 
         def build() -> None:
-            found = [pc.list_value_length(table[name]).fill_null(0).to_numpy() for _, table in self._pieces((name,))]
+            found = [pc.list_value_length(table[name]).fill_null(0).to_numpy() for _, table in self._chunks((name,))]
             with publish_file(file) as draft, draft.open("wb") as out:
                 np.save(out, np.concatenate([np.empty(0, dtype=np.uint32), *found]).astype(np.uint32))
 
@@ -317,7 +317,7 @@ class Selected:
     def _keep_mean(self, file: Path, text: str) -> None:
         value = expr.bind(expr.parse(text), self.columns.schema)
         found = Fraction(0)
-        for _, table in self._pieces(tuple(sorted(value.columns()))):
+        for _, table in self._chunks(tuple(sorted(value.columns()))):
             values = to_column(value, {n: table[n].combine_chunks() for n in table.column_names}, len(table))
             found += Fraction(pc.sum(values).as_py() or 0)
         found /= self.total
@@ -325,11 +325,11 @@ class Selected:
             draft.write_text(json.dumps({"mean": [found.numerator, found.denominator]}))
 
     def _identities(self, identity: tuple[str, ...]) -> Any:
-        for rows, table in self._pieces(identity):
+        for rows, table in self._chunks(identity):
             values = [column.to_pylist() for column in table.columns]
             yield rows, values[0] if len(values) == 1 else [repr(row) for row in zip(*values, strict=True)]
 
-    def _pieces(self, names: tuple[str, ...]) -> Iterator[tuple[UInt64, pa.Table]]:
+    def _chunks(self, names: tuple[str, ...]) -> Iterator[tuple[UInt64, pa.Table]]:
         """All surviving rows and columns of theirs, some at a time."""
         for start in range(0, self.total, INDEX_ROWS):
             rows = np.arange(start, min(start + INDEX_ROWS, self.total), dtype=np.uint64)
@@ -346,8 +346,8 @@ def _read_mean(file: Path) -> Fraction:
 def _equal(pairs: list[tuple[expr.Expr, Any]]) -> expr.Expr:
     """All of the expressions have their values."""
     tests = [column == value for column, value in pairs]
-    whole: expr.Expr = reduce(and_, tests)
-    return whole
+    condition: expr.Expr = reduce(and_, tests)
+    return condition
 
 
 def select(node: nodes.Node, base: OpenRelation, workplace: Workplace) -> Selected:

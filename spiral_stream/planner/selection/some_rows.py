@@ -53,7 +53,7 @@ def known_count(node: nodes.Node, total_of: Callable[[str], int]) -> int | None:
 def count(node: nodes.Node, open_relation: Open) -> int:
     """Return the number of rows; reads the columns that decide, and no others."""
     found = known_count(node, lambda name: _total(open_relation(name)))
-    return sum(map(_rows, _pieces(node, open_relation))) if found is None else found
+    return sum(map(_rows, _chunks(node, open_relation))) if found is None else found
 
 
 def batches(
@@ -74,7 +74,7 @@ def batches(
     schema = node.schema() if names is None else pa.schema([node.schema().field(name) for name in names])
     held: list[pa.Table] = []
     lacking = rows
-    with closing(_pieces(node, open_relation)) as pieces:
+    with closing(_chunks(node, open_relation)) as pieces:
         for piece in pieces:
             columns, at, total = piece.columns(), 0, _rows(piece)
             while at < total:
@@ -98,7 +98,7 @@ def rows_at(node: nodes.Node, open_relation: Open, numbers: UInt64) -> pa.Table:
     """
     schema = node.schema()
     found, begin = [schema.empty_table()], 0
-    with closing(_pieces(node, open_relation)) as pieces:
+    with closing(_chunks(node, open_relation)) as pieces:
         for piece in pieces:
             here = numbers[(numbers >= begin) & (numbers < (end := begin + _rows(piece)))]
             if len(here):
@@ -109,7 +109,7 @@ def rows_at(node: nodes.Node, open_relation: Open, numbers: UInt64) -> pa.Table:
     return pa.concat_tables(found).combine_chunks()
 
 
-def _pieces(node: nodes.Node, open_relation: Open, above: Sequence[list[int]] | None = None) -> Generator[Chosen]:
+def _chunks(node: nodes.Node, open_relation: Open, above: Sequence[list[int]] | None = None) -> Generator[Chosen]:
     """The rows of a plan in pieces, in their order.
 
     Args:
@@ -130,7 +130,7 @@ def _pieces(node: nodes.Node, open_relation: Open, above: Sequence[list[int]] | 
         for part in bottom.parts:
             if not all(rest for (rest,) in left):
                 return
-            yield from _pieces(replaced(node, bottom, part), open_relation, left)
+            yield from _chunks(replaced(node, bottom, part), open_relation, left)
         return
     base = open_relation(bottom.relation) if isinstance(bottom, nodes.Scan) else in_memory(_made(bottom, open_relation))
     rows = ChosenRows(base, work, node.schema(), open_relation)

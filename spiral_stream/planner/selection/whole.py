@@ -275,13 +275,13 @@ class ChosenRows:
             base=self._base,
             env=env,
             schema=self._schema,
-            ordinals=None if self._frame is None or self._whole() else self._rows.rows,
+            ordinals=None if self._frame is None or self._left_alone() else self._rows.rows,
             rights=rights,
             counts=self._counts,
             pushed=self._pushed,
         )
 
-    def _whole(self) -> bool:
+    def _left_alone(self) -> bool:
         """Whether the scan was for values only, and left every row in its place."""
         return self._pushed is None and not self._work.steps
 

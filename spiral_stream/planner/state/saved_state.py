@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
-from spiral_stream.arguments import whole
+from spiral_stream.arguments import as_integer
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.state_records import StateRecords, is_name
 from spiral_stream.cursor import STATE_VERSION, Cursor
@@ -137,7 +137,7 @@ class SavedState:
             )
             raise ResumeError(msg)
         seed, data, plan = state.get("run_seed"), state.get("data"), state.get("plan")
-        _need(_is_whole(seed), f"run_seed is {shown(seed)}, not an integer")
+        _need(_is_integer(seed), f"run_seed is {shown(seed)}, not an integer")
         _need(isinstance(plan, str) and _HEX.fullmatch(plan), f"plan is {shown(plan)}, not a fingerprint")
         lists = {name: state[name] for name in _LISTS if is_name(state.get(name))}
         texts = isinstance(data, Mapping) and all(isinstance(text, str) for pair in data.items() for text in pair)
@@ -156,7 +156,7 @@ class SavedState:
         skips = Skips.from_json(edits["skips"])
         _need(not skips or "checksum" in state, "skips have no checksum")
         drawn = state.get("drawn_seed")
-        _need(drawn is None or _is_whole(drawn), f"drawn_seed is {shown(drawn)}, not an integer")
+        _need(drawn is None or _is_integer(drawn), f"drawn_seed is {shown(drawn)}, not an integer")
         sound = "checksum" in state
         read = cls(plan, pairs, seed, cursor, chapters, rebase, skips, sound, drawn, tuple(lists.items()))  # type: ignore[arg-type]  # as above
         need_sealed(state, read.to_json())
@@ -187,7 +187,7 @@ class WorkerState:
             ResumeError: it is not the state of a worker, or was edited or damaged.
         """
         worker: Any = state.get("worker") if isinstance(state, Mapping) else None
-        read = isinstance(worker, list | tuple) and len(worker) == 3 and all(_is_whole(n) and n >= 0 for n in worker)  # noqa: PLR2004
+        read = isinstance(worker, list | tuple) and len(worker) == 3 and all(_is_integer(n) and n >= 0 for n in worker)  # noqa: PLR2004
         _need(read, f"worker is {shown(worker)}, not [number, number of workers, batches given]")
         plan = state.get("plan")
         _need(plan is None or isinstance(plan, str), f"plan is {shown(plan)}, not a fingerprint")
@@ -233,7 +233,7 @@ def _anchors(chapters: Any) -> tuple[Anchor, ...] | None:
         found = ()
     read = isinstance(chapters, list | tuple) and len(found) == len(chapters)
     _need(
-        read and all(_is_whole(n) and 0 <= n < 1 << 62 for each in found for n in each),
+        read and all(_is_integer(n) and 0 <= n < 1 << 62 for each in found for n in each),
         f"{_CHAPTERS} {shown(chapters)}",
     )
     once = len({lane for lane, *_ in found}) == len(found)
@@ -243,7 +243,7 @@ def _anchors(chapters: Any) -> tuple[Anchor, ...] | None:
 
 def _instead(state: Any) -> str:
     """The way out for somebody who has a number, or the numbers of a place, and no state."""
-    number = whole(state)
+    number = as_integer(state)
     if number is not None:
         return f". Without a state, stream.seek(step={max(0, number)}) goes to a step"
     if isinstance(state, Mapping) and "spiral" not in state:
@@ -254,10 +254,10 @@ def _instead(state: Any) -> str:
 
 
 def _of_version(found: Any) -> bool:
-    return _is_whole(found) and found == STATE_VERSION
+    return _is_integer(found) and found == STATE_VERSION
 
 
-def _is_whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -44,7 +44,7 @@ class SkippedSample:
             ValueError: it cannot be read, or a `TypeError`, or a `KeyError`.
         """
         epoch, number, stream, values = data
-        _need(_whole(epoch) and _whole(number) and isinstance(stream, str) and isinstance(values, list) and values)
+        _need(_integer(epoch) and _integer(number) and isinstance(stream, str) and isinstance(values, list) and values)
         identity = tuple(bytes.fromhex(value["hex"]) if isinstance(value, dict) else value for value in values)
         _need(all(type(value) in (str, int, bytes) for value in identity))
         return cls((epoch, number), stream, identity)
@@ -128,7 +128,7 @@ class Skips:
             return cls()
         try:
             batches = tuple((epoch, first, count) for epoch, first, count in data["batches"])
-            _need(len(batches) <= MOST and all(_whole(n) for each in batches for n in each))
+            _need(len(batches) <= MOST and all(_integer(n) for each in batches for n in each))
             ends = [(epoch, first + count) for epoch, first, count in batches]
             apart = all(end < (epoch, first) for end, (epoch, first, _) in zip(ends, batches[1:], strict=False))
             _need(apart and all(count for *_, count in batches))
@@ -156,7 +156,7 @@ def _small(items: list[Any], what: str) -> tuple[Any, ...]:
     return tuple(items)
 
 
-def _whole(value: Any) -> bool:
+def _integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
 
 

@@ -33,9 +33,9 @@ from spiral_stream.runtime.batch.opened_fields import OpenedFields
 from spiral_stream.runtime.batch.pending_batch import Batch, Pending, dropped_on_error, finish
 from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import Int64, SampleReader, as_lists
-from spiral_stream.runtime.fetch import only_fetched, pieces, submitted
+from spiral_stream.runtime.fetch import chunks, only_fetched, submitted
 from spiral_stream.runtime.fields.bytes import stored_bytes, stored_size
-from spiral_stream.runtime.fields.clips import ClipFeed, ClipField, FoundClips
+from spiral_stream.runtime.fields.clips import ClipFeed, ClipField, LookedUpClips
 from spiral_stream.runtime.fields.draft import Draft, all_skipped, spread
 from spiral_stream.runtime.fields.geometry import BatchFollowers
 from spiral_stream.runtime.fields.image_lists import ImageListField, ListFilling
@@ -64,7 +64,7 @@ class _Emptied(Exception):  # noqa: N818  it is caught where it was asked for
         self.rows = rows
 
 
-PIECE_ROWS: Final = 64  # rows that a task fetches and decodes: 6 MB of JPEGs, 60 ms of work; with 32, 4 % more calls
+TASK_ROWS: Final = 64  # rows that a task fetches and decodes: 6 MB of JPEGs, 60 ms of work; with 32, 4 % more calls
 
 
 @final
@@ -96,7 +96,7 @@ class BatchBuilder:
         piece_rows: int | None = None,
     ) -> None:
         stages = fields.stages
-        self._fields, self._stages, self._piece_rows = fields, stages, piece_rows or PIECE_ROWS
+        self._fields, self._stages, self._piece_rows = fields, stages, piece_rows or TASK_ROWS
         self._numbering = numbering
         self._reader = reader
         self._metrics = metrics
@@ -110,7 +110,7 @@ class BatchBuilder:
         self._sounds = {stage.name: SoundField(stage, metrics) for stage in stages.sounds}
         self._programs = fields.programs(split)
         self._sequences = SequenceFilling(stages, fields.sequences, slots, metrics, merge)
-        self._in_pieces = fields.calls or (piece_rows is not None and bool(fields.stored))
+        self._in_tasks = fields.calls or (piece_rows is not None and bool(fields.stored))
         self._looking_up = LookingUp(fields, numbering, metrics)
         payloads: list[Expecting] = [*self._images.values(), *self._lists.values(), *self._clips.values()]
         stored = () if fields.calls else fields.stored
@@ -128,7 +128,7 @@ class BatchBuilder:
         if not len(samples):
             raise all_skipped(epoch, self._numbering.skips.number(epoch, found.numbers[0]))
         later = (
-            self._in_pieces
+            self._in_tasks
             and bool(self._reader.lineage.missing(self._fields.keys, samples.columns))
             and not self._sparing
         )
@@ -165,7 +165,7 @@ class BatchBuilder:
             if error.place is None:
                 return None
             row = int(good[error.place])
-            refusals.refuse_piece(row, self._pieces_of(found, row), error)
+            refusals.refuse_sample_parts(row, self._parts_of_sample(found, row), error)
             return self._begin_packed(epoch, found, refusals, Here(), settled)
 
         try:
@@ -179,7 +179,7 @@ class BatchBuilder:
         return pending
 
     @staticmethod
-    def _pieces_of(found: LookedUpBatch, row: int) -> list[int]:
+    def _parts_of_sample(found: LookedUpBatch, row: int) -> list[int]:
         """The pieces in the same batch of the sample that a piece is of."""
         borders, numbers = np.cumsum([0, *found.counts]), found.drawn.membership.samples
         at = int(np.searchsorted(borders, row, side="right")) - 1
@@ -369,7 +369,7 @@ class BatchBuilder:
                 filled[a:b] = stored_bytes(stage.payloads, at_rows.take(np.arange(a, b)), values.slice(a, b - a))
 
         waits = any(names_objects(values, each.relation.base) for each in stage.payloads)
-        for start, stop in pieces(len(at_rows), self._piece_rows):
+        for start, stop in chunks(len(at_rows), self._piece_rows):
             part = partial(draft.refusals.attempt, stage.name, start, stop, fill)
             draft.parts.append(only_fetched(draft.pool, part) if waits else draft.pool.submit(part))
 
@@ -403,7 +403,7 @@ class BatchBuilder:
             draft.following.follow(stage.name, draft.refusals, start, stop)
 
         waits = feed.waits(at_rows)
-        for start, stop in pieces(len(at_rows), self._piece_rows):
+        for start, stop in chunks(len(at_rows), self._piece_rows):
             fetch = partial(feed.fetch, at_rows.take(np.arange(start, stop))) if waits else None
             draft.parts.append(submitted(draft.pool, fetch, partial(piece, start, stop)))
 
@@ -435,7 +435,7 @@ class BatchBuilder:
         with blaming(self._stages, draft.samples, 0):
             found_clips = self._clips[stage.name].find(draft.samples.stream_rows, keys)
 
-        def piece(feed: ClipFeed, found: FoundClips, part: list[int], rows: NDArray[np.int64], held: Any) -> None:
+        def piece(feed: ClipFeed, found: LookedUpClips, part: list[int], rows: NDArray[np.int64], held: Any) -> None:
             def render(a: int, b: int) -> None:
                 mine, some = rows[a:b], held and held[a:b]
                 fill_rows(out, mine, lambda own: feed.render(found, part[a:b], keys[mine], program, own, some))
@@ -454,7 +454,7 @@ class BatchBuilder:
         out = self._slots.take(shape, stage.spec.dtype or "float32", room(self._stages, len(at_rows), self._merge))
         draft.fields[stage.name] = out
         batch = SoundBatch(self._sounds[stage.name], at_rows, references, times, draft.keys, out)
-        for start, stop in pieces(len(at_rows), max(1, self._piece_rows // 4)):
+        for start, stop in chunks(len(at_rows), max(1, self._piece_rows // 4)):
             attempt = partial(draft.refusals.attempt, stage.name, start, stop)
             draft.parts.append(submitted(draft.pool, batch.fetching(start, stop), partial(batch.fill, start, attempt)))
 

@@ -17,7 +17,7 @@ from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import SampleReader, Samples, calls_function
 from spiral_stream.threads import Stopped, settle
 
-PIECE_SAMPLES: Final = 64  # one call of a function: what it costs to begin one is shared by as many
+TASK_SAMPLES: Final = 64  # one call of a function: what it costs to begin one is shared by as many
 
 T = TypeVar("T")
 
@@ -51,21 +51,21 @@ class Deferred:
         samples: Samples,
         keys: Sequence[Key],
         fill: Callable[[], None],
-        piece: int = PIECE_SAMPLES,
+        task_samples: int = TASK_SAMPLES,
         *,
         skippable: bool,
     ) -> None:
         self._reader, self._stages, self._epoch = reader, stages, epoch
         self._samples, self._keys, self._fill, self._skippable = samples, keys, fill, skippable
-        self._begins = range(0, len(samples), piece)
+        self._begins = range(0, len(samples), task_samples)
         self._done: dict[int, Samples] = {}
         self._lock = threading.Lock()
 
     def start(self, pool: Executor) -> list[Future[None]]:
         """Start the pieces."""
-        return [pool.submit(self._piece, begin) for begin in self._begins]
+        return [pool.submit(self._part, begin) for begin in self._begins]
 
-    def _piece(self, begin: int) -> None:
+    def _part(self, begin: int) -> None:
         samples = self._samples.take(np.arange(begin, min(begin + self._begins.step, len(self._samples))))
         with blaming(self._stages, samples, skippable=self._skippable):
             self._reader.need(self._epoch, samples, self._keys)

@@ -138,22 +138,24 @@ class LookingUp:
             if rows > self._rows or each.read:
                 break
             together.append(each)
-        whole = Samples.concat([each.drawn.samples for each in together])
+        joined = Samples.concat([each.drawn.samples for each in together])
         with suppress(Exception):  # it comes again, at its batch
             if self._keys and len(together) > 1:
-                self._need(reader, together, whole)
+                self._need(reader, together, joined)
             for payload in self._payloads if len(first.drawn.samples) <= self._most_rows else ():
-                payload.expect(whole.stream_rows)
+                payload.expect(joined.stream_rows)
             for each in together:
                 each.read = True
 
-    def _need(self, reader: SampleReader, together: Sequence[LookedUpBatch], whole: Samples) -> None:
-        reader.need(self._epoch, whole, self._keys)
-        read = whole.only(self._keys)
+    def _need(self, reader: SampleReader, together: Sequence[LookedUpBatch], samples_read: Samples) -> None:
+        reader.need(self._epoch, samples_read, self._keys)
+        read = samples_read.only(self._keys)
         parts = read.cut([len(each.drawn.samples) for each in together])
         for each, part in zip(together, parts, strict=True):
             each.drawn.samples.columns.update(part.columns)
-        self._room = AHEAD_BYTES // max(1, sum(column.nbytes for column in read.columns.values()) // max(1, len(whole)))
+        self._room = AHEAD_BYTES // max(
+            1, sum(column.nbytes for column in read.columns.values()) // max(1, len(samples_read))
+        )
 
     def instead(self, epoch: int, numbers: range, chosen: Sequence[int]) -> LookedUpBatch:
         """Return other batches in place of some. It may be called while another thread asks for batches.

@@ -334,9 +334,9 @@ class TokenColumns:
     ) -> list[tuple[Int64, V]]:
         """What each stream's feed answers, and for which samples."""
         feeds = self._feeds[at]
-        whole = [(0, np.arange(len(stream_rows)))]
+        groups = [(0, np.arange(len(stream_rows)))]
         out = []
-        for stream, where in whole if len(feeds) == 1 else split(stream_rows):
+        for stream, where in groups if len(feeds) == 1 else split(stream_rows):
             rows = ordinals(self._stages.streams, stream, stream_rows.rows[where])
             out.append((where, _at_rows(feeds[stream], rows, where, refused, ask)))
         return out

@@ -85,8 +85,8 @@ class ValueSource:
                     found = rows_through(reader, samples, boundary.end, outputs, boundary.filters)
                 typed = [_typed(each, kind) for each, (_, kind) in zip(found, boundary.outputs, strict=True)]
                 ordinals = pa.array(stream.selected.columns.ordinals(rows), pa.uint64())
-                whole = schema.append(pa.field(ROW, pa.uint64()))
-                batch = pa.RecordBatch.from_arrays([*typed, ordinals], schema=whole)
+                with_rows = schema.append(pa.field(ROW, pa.uint64()))
+                batch = pa.RecordBatch.from_arrays([*typed, ordinals], schema=with_rows)
                 yield batch.select([*columns, ROW])
 
     def _samples(self, rows: Any) -> Samples:

@@ -42,8 +42,8 @@ from spiral_stream.threads import doing
 from spiral_stream.transforms.chain import ImageChain
 from spiral_stream.transforms.image.image import ImageProgram
 
-PIECE: Final = 1  # clips that a task decodes from originals: 10 to 50 ms
-CACHED_PIECE: Final = 4  # clips that a task reads from a cache: 1 to 4 ms each
+TASK_CLIPS: Final = 1  # clips that a task decodes from originals: 10 to 50 ms
+TASK_CACHED_CLIPS: Final = 4  # clips that a task reads from a cache: 1 to 4 ms each
 TOGETHER: Final = 16  # frames that are held as RGB at once: 50 MB of 1080p, cropped to a square
 
 Int64 = NDArray[np.int64]
@@ -53,7 +53,7 @@ IndexOf = Callable[[Located], VideoIndex]
 
 @final
 @dataclass(slots=True, eq=False)
-class FoundClips:
+class LookedUpClips:
     """P clips of one stream, looked up and ready to be read piece by piece. Lists are [P]."""
 
     stored: list[Stored | None]  # in the cache of clips
@@ -100,15 +100,15 @@ class ClipFeed:
         self._index_of = index_of
 
     @property
-    def piece(self) -> int:
+    def task_clips(self) -> int:
         """How many clips one task reads."""
-        return PIECE if self._kind is None else CACHED_PIECE
+        return TASK_CLIPS if self._kind is None else TASK_CACHED_CLIPS
 
     def expect(self, rows: UInt64) -> None:
         """Note clips that will be looked up; see `Expecting`."""
         self.rows.expect(rows[[each is None for each in self._stored(self._cache, rows)]])
 
-    def find(self, rows: UInt64) -> FoundClips:
+    def find(self, rows: UInt64) -> LookedUpClips:
         """Look up P clips by ordinal. Reads references and times, but no payload.
 
         Raises:
@@ -130,9 +130,9 @@ class ClipFeed:
                 index = index if self._kind else self._stored(self._index, rows)
                 located = [self._locate(table[self._column], row) for row in range(len(missing))]
         self._metrics.add(cached_rows=len(rows) - len(missing), source_rows=len(missing))
-        return FoundClips(stored, index, at.tolist(), table, located)
+        return LookedUpClips(stored, index, at.tolist(), table, located)
 
-    def fetching(self, found: FoundClips, part: list[int], keys: UInt64) -> "Fetch | None":
+    def fetching(self, found: LookedUpClips, part: list[int], keys: UInt64) -> "Fetch | None":
         """Return what fetches the packets that `render` decodes; None where nothing comes over a network.
 
         Args:
@@ -147,7 +147,7 @@ class ClipFeed:
         ]
         return partial(self._fetch, found, part, uniforms(keys, "frames", 0, 1)[:, 0]) if any(waits) else None
 
-    def _fetch(self, found: FoundClips, part: list[int], draws: NDArray[np.float64]) -> list[Held]:
+    def _fetch(self, found: LookedUpClips, part: list[int], draws: NDArray[np.float64]) -> list[Held]:
         held: list[Held] = []
         with self._metrics.timed("fetch_s"):
             for at, draw in zip(part, draws.tolist(), strict=True):
@@ -158,7 +158,7 @@ class ClipFeed:
                     held.append(anew(error))
         return held
 
-    def _open(self, found: FoundClips, at: int, draw: float) -> "OpenedClip | _Chosen":
+    def _open(self, found: LookedUpClips, at: int, draw: float) -> "OpenedClip | _Chosen":
         if self._kind is None:
             return self._choose(found, at, draw)
         row = found.rows[at]
@@ -166,7 +166,7 @@ class ClipFeed:
 
     def render(
         self,
-        found: FoundClips,
+        found: LookedUpClips,
         part: list[int],
         keys: UInt64,
         program: ImageProgram | ImageChain,
@@ -219,12 +219,12 @@ class ClipFeed:
 
     # ---- originals
 
-    def _words(self, found: FoundClips, at: int) -> str:
+    def _words(self, found: LookedUpClips, at: int) -> str:
         located = found.located[found.rows[at]] if found.located else None
         name = located.name if isinstance(located, Located) else "a reference"
         return f"reading and decoding {name} of relation {self._name}"
 
-    def _choose(self, found: FoundClips, at: int, draw: float) -> "_Chosen":
+    def _choose(self, found: LookedUpClips, at: int, draw: float) -> "_Chosen":
         """Choose the frames of a clip; of an object, fetch their bytes."""
         row = found.rows[at]
         located = found.located[row]
@@ -296,7 +296,7 @@ class ClipFeed:
     def _render_stored(
         self,
         kind: ClipKind,
-        found: FoundClips,
+        found: LookedUpClips,
         part: list[int],
         draws: NDArray[np.float64],
         keys: UInt64,
@@ -333,7 +333,7 @@ class ClipFeed:
 
 
 Task = tuple[
-    ClipFeed, FoundClips, list[int], Int64
+    ClipFeed, LookedUpClips, list[int], Int64
 ]  # whose clips, all that were found, places in them, rows of the batch
 
 
@@ -369,8 +369,8 @@ class ClipField:
         for k, where in split(stream_rows):
             feed = self._feeds[k]
             found = feed.find(self._payloads[k].ordinals(stream_rows.rows[where]))
-            for first in range(0, len(where), feed.piece):
-                part = list(range(first, min(first + feed.piece, len(where))))
+            for first in range(0, len(where), feed.task_clips):
+                part = list(range(first, min(first + feed.task_clips, len(where))))
                 rows = where[part]
                 pieces.append(((feed, found, part, rows), feed.fetching(found, part, keys[rows])))
         return pieces

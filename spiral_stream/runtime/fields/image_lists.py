@@ -25,7 +25,7 @@ from spiral_stream.errors import DataError, SourceError, renumbered
 from spiral_stream.fields.pad import PadMask
 from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.stages import ImageStage, PlainStage, Stages
-from spiral_stream.runtime.fetch import Fetched, fetched, need_all, pieces, submitted
+from spiral_stream.runtime.fetch import Fetched, chunks, fetched, need_all, submitted
 from spiral_stream.runtime.fields.draft import Draft
 from spiral_stream.runtime.fields.images import ImageFeed, Sizes, StoredRows, fill_rows, stored_rows
 from spiral_stream.runtime.fields.rows_ahead import least
@@ -310,7 +310,7 @@ def _need_room(counts: Int64, width: int) -> None:
         raise DataError(msg, row=row)
 
 
-PIECE_ROWS: Final = 16  # rows that a task finds, fetches or decodes
+TASK_ROWS: Final = 16  # rows that a task finds, fetches or decodes
 Run = tuple[int, Lists]  # the first row of some, and what was found
 
 
@@ -337,7 +337,7 @@ class ListFilling:
         self._lock = threading.Lock()
         self._count = len(draft.samples)
         self._out: Any = None
-        self._left = -(-self._count // PIECE_ROWS)
+        self._left = -(-self._count // TASK_ROWS)
 
     def start(self) -> None:
         """Start the pieces."""
@@ -345,7 +345,7 @@ class ListFilling:
         if self._stage.listed.length is not None:
             self._allocate(self._stage.listed.length)
         pool, waits = self._draft.pool, self._field.waits(self._draft.samples.stream_rows)
-        for begin, end in pieces(self._count, PIECE_ROWS):
+        for begin, end in chunks(self._count, TASK_ROWS):
             find = partial(self._find, begin, end, waits=waits)
             part = submitted(pool, find, self._go_on) if waits else pool.submit(self._go_on_with, find)
             self._draft.parts.append(part)

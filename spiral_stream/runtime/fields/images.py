@@ -178,7 +178,7 @@ class ImageFeed:
             self._fused(rows, keys, program.head, head)
             program.finish(head, keys, out)
         else:
-            program.run(self._whole(rows, slice(None)), keys, out)
+            program.run(self._full(rows, slice(None)), keys, out)
 
     def _fused(self, rows: StoredRows, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
         if self._kind.keeps_pixels:
@@ -187,7 +187,7 @@ class ImageFeed:
         elif region.applies(jpeg=self._kind.keeps_jpeg):
             self._regions(rows, keys, program, out)
         else:
-            program.run(self._whole(rows, slice(None)), keys, out)
+            program.run(self._full(rows, slice(None)), keys, out)
 
     def pixels(self, ordinals: UInt64, held: Held | None = None) -> list[Pixels]:
         """Return whole images, in the order of ``ordinals``; ``held`` as for `render`.
@@ -197,9 +197,9 @@ class ImageFeed:
         """
         rows = self._rows(ordinals, held)
         with self._metrics.timed("transform_s"):
-            return [np.array(image) for image in self._whole(rows, slice(None))]
+            return [np.array(image) for image in self._full(rows, slice(None))]
 
-    def _whole(self, rows: StoredRows, part: slice) -> list[Pixels]:
+    def _full(self, rows: StoredRows, part: slice) -> list[Pixels]:
         out = []
         row = -1
         try:
@@ -224,7 +224,7 @@ class ImageFeed:
                 with self._metrics.timed("decode_s"):
                     decoded = region.decode_regions(rows.addresses[part], rows.lengths[part], boxes[part])
             if decoded is None:  # progressive, CMYK, turned or damaged: the full decoder reads it, or raises
-                program.run(self._whole(rows, part), keys[part], out[part])
+                program.run(self._full(rows, part), keys[part], out[part])
             else:
                 inside = geometry.inside_boxes(part)
                 program.render(inside, *decoded, inside.crop_h, inside.crop_w, out[part])
@@ -253,9 +253,9 @@ class ImageFeed:
         return np.flatnonzero(left)
 
     def _refuse(self, indices: NDArray[np.int64], reasons: list[str | None]) -> None:
-        for place, reason in zip(indices.tolist(), reasons, strict=True):
+        for index, reason in zip(indices.tolist(), reasons, strict=True):
             if reason is not None:
-                raise DataError(reason, row=place)
+                raise DataError(reason, row=index)
 
     def _direct(self, ordinals: UInt64, indices: NDArray[np.int64], rows: StoredRows, held: Held | None) -> None:
         column = self._kind.column
@@ -270,12 +270,12 @@ class ImageFeed:
                 with renumbered(indices):
                     data = resolve(table[column], self._relation.base, self._kind.decoder.limits.bytes)
         with self._metrics.timed("transform_s"):
-            place = -1
+            index = -1
             try:
-                for place, encoded in zip(indices.tolist(), data, strict=True):  # 5 us per row; decoding takes 800
-                    rows.put(place, self._kind.keep(encoded))
+                for index, encoded in zip(indices.tolist(), data, strict=True):  # 5 us per row; decoding takes 800
+                    rows.put(index, self._kind.keep(encoded))
             except DataError as error:
-                error.row = place
+                error.row = index
                 raise
         self._metrics.read(len(indices), {column: sum(map(len, data))})
 

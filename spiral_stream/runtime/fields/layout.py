@@ -13,7 +13,7 @@ from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import SequenceLayout
 from spiral_stream.runtime.columns.samples import Int64
 
-PIECE_ITEMS: Final = 1 << 18  # tokens of each field that one task writes: 2 MB of int64, 1 ms
+TASK_ITEMS: Final = 1 << 18  # tokens of each field that one task writes: 2 MB of int64, 1 ms
 
 
 def lay_out(
@@ -55,12 +55,12 @@ def lay_out(
         return SequenceLayout(packing.rows, packing.starts, packing.offsets, packing.lengths, shape.rows, shape.width)
     lengths = tokens.lengths if shape.lengths is None else np.minimum(tokens.lengths, shape.lengths)
     if fixed is not None:
-        return SequenceLayout.whole(np.minimum(lengths, fixed), fixed)
+        return SequenceLayout.at_row_starts(np.minimum(lengths, fixed), fixed)
     width = shape.width if alone else 0
     if not width:
         most = lengths if longest is None else longest if shape.lengths is None else np.minimum(longest, shape.lengths)
         width = int(padded(most.max(initial=0), multiple))
-    return SequenceLayout.whole(lengths, width)
+    return SequenceLayout.at_row_starts(lengths, width)
 
 
 def _segments(packing: Packing) -> Int64:
@@ -123,7 +123,7 @@ def need_room(column: str, lengths: Int64, width: int) -> None:
 
 def cuts(layout: SequenceLayout) -> list[int]:
     """Borders of the runs of rows that one task writes, from 0 to B."""
-    rows = max(1, PIECE_ITEMS // max(1, layout.T))
+    rows = max(1, TASK_ITEMS // max(1, layout.T))
     return [*range(0, layout.B, rows), layout.B]
 
 

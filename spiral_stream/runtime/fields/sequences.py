@@ -70,8 +70,8 @@ class SequenceColumn:
         Raises:
             DataError: a token does not fit, or a mask does not fit its tokens; ``row`` counts from the first piece.
         """
-        whole = len(part.rows) == len(found[self.name])
-        some = {name: v if whole else v.take(np.arange(pieces.start, pieces.stop)) for name, v in found.items()}
+        is_all = len(part.rows) == len(found[self.name])
+        some = {name: v if is_all else v.take(np.arange(pieces.start, pieces.stop)) for name, v in found.items()}
         for each, out in written:
             each.fill_tokens(some[self.name], part, out)
             if isinstance(each, LabelField) and each.mask is not None:

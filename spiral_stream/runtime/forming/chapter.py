@@ -256,14 +256,14 @@ class Chapter:
         if final and self._rests is not None and self._rests.ends:
             return self._ended(formed, self._rests)
         if final and not self._forming.leaves and self._forming.formation.counts_samples:  # a formation of the user's
-            return self._whole_only(formed) if self._drops else formed
+            return self._full_only(formed) if self._drops else formed
         return formed
 
     @property
     def _drops(self) -> bool:
         return isinstance(self._forming.stages.batches.last, DropPartial)
 
-    def _whole_only(self, formed: list[Membership]) -> list[Membership]:
+    def _full_only(self, formed: list[Membership]) -> list[Membership]:
         rows = self._forming.rows
         self._short = [batch for batch in formed if batch.rows != rows]
         return [batch for batch in formed if batch.rows == rows]
@@ -273,7 +273,7 @@ class Chapter:
         forming = self._forming
         last, rows = forming.stages.batches.last, forming.rows
         if self._drops:
-            return self._whole_only(formed)
+            return self._full_only(formed)
         if not isinstance(last, PadPartial):
             return formed
         return [batch if batch.rows == rows else self._padded(batch, rests.fill) for batch in formed]

@@ -71,13 +71,13 @@ class Outlook:
         left = max(0.0, needed - formed) / self._span
         self._measure(now, done)
         if not self._warned and left and len(self._rates) > 1:
-            each_s = min(self._rates[-2:]) * self._span
-            if each_s * left >= WORTH_TELLING_CPU_S:
+            chapter_s = min(self._rates[-2:]) * self._span
+            if chapter_s * left >= WORTH_TELLING_CPU_S:
                 self._warned = True
-                self._warn(left, each_s)
+                self._warn(left, chapter_s)
         if monotonic() - self._wall_s >= BAR_AFTER_S and not isinstance(threading.current_thread(), StreamThread):
-            each_s = (now - self._from[0]) * self._span / max(1, done - self._from[1])
-            self._show(done / self._span, left, each_s)
+            chapter_s = (now - self._from[0]) * self._span / max(1, done - self._from[1])
+            self._show(done / self._span, left, chapter_s)
 
     def _measure(self, now: float, done: int) -> None:
         """End the present measurement, if it covers enough."""
@@ -86,20 +86,18 @@ class Outlook:
             self._rates.append(cpu_s / samples)
             self._part = now, done
 
-    def _warn(self, left: float, each_s: float) -> None:
+    def _warn(self, left: float, chapter_s: float) -> None:
         warn(
-            f"{self._what}: about {max(1, round(left)):,} chapters have to be formed for the first time, at {each_s:,.2g} "
-            f"CPU s each: {duration(left * each_s)}. Ctrl-C loses nothing: finished chapters stay in the formation index, and "
+            f"{self._what}: about {max(1, round(left)):,} chapters have to be formed for the first time, at {chapter_s:,.2g} "
+            f"CPU s each: {duration(left * chapter_s)}. Ctrl-C loses nothing: finished chapters stay in the formation index, and "
             "the next call goes on after them. Starting from a state saved near this place costs one chapter"
         )
 
-    def _show(self, formed: float, left: float, each_s: float) -> None:
+    def _show(self, formed: float, left: float, chapter_s: float) -> None:
         if self._shown is None:
             self._shown = self._stack.enter_context(working(self._what, "chapters", after_s=0.0))
         total = formed + left
-        words = (
-            f"{formed:,.0f} of about {total:,.0f} chapters, {each_s:,.2g} CPU s each, {duration(left * each_s)} left"
-        )
+        words = f"{formed:,.0f} of about {total:,.0f} chapters, {chapter_s:,.2g} CPU s each, {duration(left * chapter_s)} left"
         self._shown(round(formed), round(total))
         self._shown.words(f"{words}; Ctrl-C keeps them")
 
@@ -258,9 +256,9 @@ def _in_words(chapters: int, samples: int, cost: CountingCost) -> str:
     each = f"about {chapters:,} chapters, about {samples:,} samples"
     if cost.per_sample_s is None:
         return f"{each}; how long that takes is not measured yet"
-    each_s = cost.per_sample_s * samples / max(1, chapters)
+    chapter_s = cost.per_sample_s * samples / max(1, chapters)
     unit = "s" if cost.passed else "CPU s"
-    return f"{each}, {each_s:,.2g} {unit} per chapter as measured here: {duration(cost.per_sample_s * samples)}"
+    return f"{each}, {chapter_s:,.2g} {unit} per chapter as measured here: {duration(cost.per_sample_s * samples)}"
 
 
 def _ways_out(computed: Sequence[str], more: Sequence[str]) -> str:

@@ -239,8 +239,8 @@ class Forming:
         lanes = self.stages.batches_of(epoch).lanes
         if self._lends and chapter and self._lends_until(epoch, lane, chapter) > lanes.begin(lane + 1):
             return self.batches_of(epoch, lane)  # the chapter before has the rest of the lane
-        whole = -(-(self.begin(epoch, lane, chapter) - lanes.begin(lane)) // self.rows)
-        return min(whole, self.batches_of(epoch, lane))
+        windows = -(-(self.begin(epoch, lane, chapter) - lanes.begin(lane)) // self.rows)
+        return min(windows, self.batches_of(epoch, lane))
 
     @property
     def most_left(self) -> int:
@@ -297,18 +297,18 @@ class Forming:
 
     def _deciding(self, *, declared: bool = False) -> list[tuple[str, bool]]:
         """The maps that decide, in words, and whether their values are kept; ``declared``: or will be."""
-        lineage, kept = self.reader.lineage, self.stages.cached
+        lineage, cached = self.reader.lineage, self.stages.cached
         if declared:
-            kept = frozenset(key for each in self.stages.values for key, _ in each.boundary.outputs)
+            cached = frozenset(key for each in self.stages.values for key, _ in each.boundary.outputs)
         out: list[tuple[str, bool]] = []
         for at, step in enumerate(self.stages.maps):
             if isinstance(step, SampleFlatMap | SampleAssembly):
-                out.append((f"{step.VERB} {step.function.name}", Made(LISTS, at) in kept))
+                out.append((f"{step.VERB} {step.function.name}", Made(LISTS, at) in cached))
             elif isinstance(step, SampleFilter):
                 test = step.predicate
-                named = [(f"filter {test.name}", Made(MASK, at) in kept)] if isinstance(test, Function) else []
-                out += named or self._named(lineage.rests_on(lineage.test_keys(step, at)), kept)
-        return out + self._named(lineage.rests_on(self.wanted), kept)
+                named = [(f"filter {test.name}", Made(MASK, at) in cached)] if isinstance(test, Function) else []
+                out += named or self._named(lineage.rests_on(lineage.test_keys(step, at)), cached)
+        return out + self._named(lineage.rests_on(self.wanted), cached)
 
     @property
     def calls_functions(self) -> bool:
@@ -319,7 +319,7 @@ class Forming:
         """List those of `decides_on` that no cache holds."""
         if self._uncached is None:
             cached = {f"len({stage.name})" for stage in self.stages.tokens if is_built(self.stages, stage)}
-            unkept = [what for what, is_kept in self._deciding() if not is_kept]
+            unkept = [what for what, is_cached in self._deciding() if not is_cached]
             self._uncached = [each for each in dict.fromkeys(unkept) if each not in cached]
         return self._uncached
 
@@ -374,11 +374,11 @@ class Forming:
         """The maps that make some columns, in words, and whether their values are kept."""
         out = []
         for key in sorted((key for key in keys if isinstance(key, Made)), key=lambda key: (key.name, key.at)):
-            step, is_kept = self.stages.maps[key.at], key in cached
+            step, is_cached = self.stages.maps[key.at], key in cached
             if isinstance(step, SampleTokens):
-                out.append((f"len({step.name})", is_kept))
+                out.append((f"len({step.name})", is_cached))
             elif isinstance(step, SampleMap | SampleRecords):
-                out.append((f"map {step.function.name}", is_kept))
+                out.append((f"map {step.function.name}", is_cached))
         return out
 
     # ---- what the formation is given

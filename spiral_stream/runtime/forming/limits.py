@@ -56,7 +56,7 @@ class FormedLimits(CountLimits):
             if self._is_quick(sum(left for _, _, _, left in short)):
                 return
             self._chapters.probe(epoch, short[0][:2])
-            each, chapters = self._chapters.batches_each(epoch), 0
+            each, chapters = self._chapters.batches_per_chapter(epoch), 0
             for _, _, first, left in self._short(epoch, k):
                 chapters += min(left, int((k - first) / each - _TOLERANCE)) if each else left
             self._need_quick(what, chapters)

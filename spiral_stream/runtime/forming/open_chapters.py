@@ -247,7 +247,7 @@ class OpenChapters:
         chapter, until_s = self.chapter(epoch, *at), self.cost.spent_s + ENOUGH_S
         while not chapter.complete:
             seen = chapter.formed >= self.forming.span * _SEEN or self.cost.spent_s >= until_s
-            if self.cost.measured and seen and self.batches_each(epoch):
+            if self.cost.measured and seen and self.batches_per_chapter(epoch):
                 return
             self._report(chapter, partial(chapter.has, len(chapter.batches)), lambda chapter: chapter.formed)
         self.enter(epoch, chapter)
@@ -260,7 +260,7 @@ class OpenChapters:
         ]
         return max(0, min(known.uncounted * self.forming.span, total) - sum(begun))
 
-    def batches_each(self, epoch: int) -> float:
+    def batches_per_chapter(self, epoch: int) -> float:
         """Return about how many batches a chapter has; 0 if no batch was formed yet."""
         known = self.known_of(epoch)
         chapters = sum(known.of_positions(lane) for lane in range(self._lanes.count)) - known.uncounted

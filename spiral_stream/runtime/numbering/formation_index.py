@@ -170,13 +170,13 @@ def _records(file: Path, begin: int = 0) -> tuple[list[tuple[int, int, int, int]
         the sound ones (lane, chapter, batches, checksum); how many are damaged, torn ones left out; and where they end.
     """
     data = _bytes_from(file, begin)
-    whole = len(data) // _RECORD.itemsize * _RECORD.itemsize
-    records = np.frombuffer(data[:whole], dtype=_RECORD).tolist()
+    full_bytes = len(data) // _RECORD.itemsize * _RECORD.itemsize
+    records = np.frombuffer(data[:full_bytes], dtype=_RECORD).tolist()
     sound = [record for record in records if record[3] == key(*record[:3])]
     failed_checks = len(records) - len(sound)
     # A writer that was killed leaves a record without its end, which the next writer fills with zeros.
-    torn = failed_checks and sum(data[at] == 0 for at in range(_RECORD.itemsize - 1, whole, _RECORD.itemsize))
-    return sound, max(0, failed_checks - torn), begin + whole
+    torn = failed_checks and sum(data[at] == 0 for at in range(_RECORD.itemsize - 1, full_bytes, _RECORD.itemsize))
+    return sound, max(0, failed_checks - torn), begin + full_bytes
 
 
 def name_plan(folder: Path, fingerprint: str) -> None:

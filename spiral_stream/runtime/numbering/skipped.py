@@ -229,7 +229,7 @@ class SkipRequest:
             StreamError: a step or a batch was delivered already, or the epoch does not have it; or there are too many.
         """
         since = (cursor.epoch, numbering.skips.number(cursor.epoch, cursor.batch))
-        numbers = np.concatenate([self._of_steps(numbering, cursor, epoch), _whole(self.batches, "batches")])
+        numbers = np.concatenate([self._of_steps(numbering, cursor, epoch), _integer(self.batches, "batches")])
         if len(numbers):
             _need_ahead(numbers, since, epoch, numbering)
             skips = skips.with_batches(epoch, numbers)
@@ -238,7 +238,7 @@ class SkipRequest:
 
     def _of_steps(self, numbering: Numbering, cursor: Cursor, epoch: int) -> Int64:
         """The batches of the steps, as far as the epoch has them: the last step may be short."""
-        steps, last = _whole(self.steps, "steps"), cursor.segments[-1]
+        steps, last = _integer(self.steps, "steps"), cursor.segments[-1]
         here = cursor if epoch == cursor.epoch else Cursor(epoch).enter(last.world_size, last.merge)
         if len(steps) and steps.min() < here.step:
             msg = (
@@ -278,7 +278,7 @@ def _listed(values: object, what: str, example: str) -> list[Any]:
     return list(values)
 
 
-def _whole(numbers: object, what: str) -> Int64:
+def _integer(numbers: object, what: str) -> Int64:
     listed = _listed(numbers, what, "range(100, 200)")
     if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) and 0 <= n <= LARGEST for n in listed):
         msg = f"skip: {what}={shown(numbers)}. Give whole numbers from 0 up, for example {what}=range(100, 200)"

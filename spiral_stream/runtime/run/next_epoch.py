@@ -32,9 +32,9 @@ from spiral_stream.planner.columns.lineage import Stored, identity_keys
 from spiral_stream.planner.columns.payload import Payload
 from spiral_stream.planner.columns.streams import read, split
 from spiral_stream.planner.stages import ClipStage, PlainStage, SoundStage, Stages
-from spiral_stream.runtime.batch.builder import PIECE_ROWS
+from spiral_stream.runtime.batch.builder import TASK_ROWS
 from spiral_stream.runtime.columns.samples import SampleReader, Samples
-from spiral_stream.runtime.fetch import FETCHERS, pieces
+from spiral_stream.runtime.fetch import FETCHERS, chunks
 from spiral_stream.runtime.fields import image_lists as list_filling
 from spiral_stream.runtime.fields.bytes import stored_bytes
 from spiral_stream.runtime.fields.clips import ClipField
@@ -111,10 +111,10 @@ class PayloadAhead:
             return
         columns = {name: _array(each) for name, each in read(self._stages.streams, places, self._columns).items()}
         for image, images in self._images:
-            for some in _cut(places.take(self._far(image.payloads, places)), PIECE_ROWS):
+            for some in _cut(places.take(self._far(image.payloads, places)), TASK_ROWS):
                 yield partial(images.fetch, some)
         for image, lists in self._lists:
-            for some in _cut(places.take(self._far(image.payloads, places)), list_filling.PIECE_ROWS):
+            for some in _cut(places.take(self._far(image.payloads, places)), list_filling.TASK_ROWS):
                 yield partial(_fetch_lists, lists, some)
         for sound, sounds in self._sounds:
             yield from self._of_sound(sound, sounds, places, columns[sound.column])
@@ -125,12 +125,12 @@ class PayloadAhead:
 
     def _of_sound(self, stage: SoundStage, field: SoundField, places: StreamRows, values: pa.Array) -> Iterator[Fetch]:
         far = self._far(stage.payloads, places, values)
-        for start, stop in pieces(len(far), max(1, PIECE_ROWS // 4)):
+        for start, stop in chunks(len(far), max(1, TASK_ROWS // 4)):
             yield partial(field.fetch, places.take(far[start:stop]), values.take(pa.array(far[start:stop])))
 
     def _of_bytes(self, stage: PlainStage, places: StreamRows, values: pa.Array) -> Iterator[Fetch]:
         far = self._far(stage.payloads, places, values)
-        for start, stop in pieces(len(far), PIECE_ROWS):
+        for start, stop in chunks(len(far), TASK_ROWS):
             some = far[start:stop]
             yield partial(stored_bytes, stage.payloads, places.take(some), values.take(pa.array(some)))
 
@@ -174,7 +174,7 @@ def _array(column: Any) -> pa.Array:
 
 
 def _cut(places: StreamRows, rows: int) -> Iterator[StreamRows]:
-    for start, stop in pieces(len(places), rows):
+    for start, stop in chunks(len(places), rows):
         yield places.take(np.arange(start, stop))
 
 

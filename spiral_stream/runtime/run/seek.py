@@ -7,7 +7,7 @@ batches both are arithmetic; of formed ones, chapters are counted, within the li
 
 from typing import Any, Final
 
-from spiral_stream.arguments import whole
+from spiral_stream.arguments import as_integer
 from spiral_stream.batching import tail
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import BindError, ResumeError, shown
@@ -71,7 +71,7 @@ def _number(name: str, value: Any) -> int:
     Raises:
         BindError: it is not a whole number from 0 up.
     """
-    found = 0 if value is None else whole(value)
+    found = 0 if value is None else as_integer(value)
     if found is None or not 0 <= found <= LARGEST:
         msg = f"seek: {name}={shown(value)}. Give a whole number from 0 up, as a state has it"
         raise BindError(msg)

@@ -25,7 +25,7 @@ from spiral_stream.errors import PlanError
 from spiral_stream.sampling.mixing.schedule import FOREVER, Course, Schedule, Weight, in_integers, shortest_stretch
 from spiral_stream.sampling.mixing.sequential_mix import EpochInTurn
 from spiral_stream.sampling.mixing.slices import VERSION, Epoch, Int64, slice_count, slice_size
-from spiral_stream.sampling.order import LARGEST, UInt64, check_whole
+from spiral_stream.sampling.order import LARGEST, UInt64, check_integer
 
 # K streams, P positions
 
@@ -47,12 +47,12 @@ def apportion(total: int, weights: Sequence[Weight]) -> list[int]:
     Raises:
         PlanError: a weight is not a finite number of 0 or more, all weights are 0, or ``total`` is not a count.
     """
-    check_whole("mix", "epoch_size", total, least=0)
-    whole = in_integers(weights)
-    unit = sum(whole)
-    shares = [divmod(total * weight, unit) for weight in whole]
+    check_integer("mix", "epoch_size", total, least=0)
+    integers = in_integers(weights)
+    unit = sum(integers)
+    shares = [divmod(total * weight, unit) for weight in integers]
     missing = total - sum(share for share, _ in shares)
-    raised = set(sorted(range(len(whole)), key=lambda k: (-shares[k][1], k))[:missing])
+    raised = set(sorted(range(len(integers)), key=lambda k: (-shares[k][1], k))[:missing])
     return [share + (k in raised) for k, (share, _) in enumerate(shares)]
 
 
@@ -91,8 +91,8 @@ class Mixture:
             PlanError: a quota, total or offset is not a count or is past 2**62, the mixture has no sample, or its
                 schedule moves faster than slices can follow.
         """
-        check_whole("mix", "seed", seed)
-        check_whole("mix", "first_epoch", first_epoch, least=0)
+        check_integer("mix", "seed", seed)
+        check_integer("mix", "first_epoch", first_epoch, least=0)
         self._seed, self._first_epoch, self._in_turn = seed, first_epoch, in_turn
         self._quotas: list[int] = []  # of every epoch; empty with a schedule
         self._course: Course | None = None
@@ -249,7 +249,7 @@ class Mixture:
         return FOREVER if self._course is None else self._course.level(epoch)
 
     def _quotas_of(self, epoch: int) -> list[int]:
-        return self._quotas if self._course is None else apportion(self.total, self._course.whole(epoch).tolist())
+        return self._quotas if self._course is None else apportion(self.total, self._course.integral(epoch).tolist())
 
 
 def _need_slices(schedule: Schedule, size: float) -> None:
@@ -271,7 +271,7 @@ def _need_slices(schedule: Schedule, size: float) -> None:
 def _counts(name: str, values: Sequence[int] | NDArray[np.uint64]) -> list[int]:
     counts = [int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value for value in values]
     for k, count in enumerate(counts):
-        check_whole("mix", f"the {name} of stream {k}", count, least=0)
+        check_integer("mix", f"the {name} of stream {k}", count, least=0)
     return counts
 
 
@@ -281,7 +281,7 @@ def _checked_total(total: int | None, quotas: int | None) -> int:
         raise PlanError(msg)
     size = quotas if total is None else total
     assert size is not None
-    check_whole("mix", "epoch_size", size, least=1)
+    check_integer("mix", "epoch_size", size, least=1)
     if quotas not in (None, size):
         msg = f"mix: epoch_size is {size}, the quotas sum to {quotas}. Give quotas of that sum, as apportion() does"
         raise PlanError(msg)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import PlanError, shown
-from spiral_stream.sampling.order import check_whole
+from spiral_stream.sampling.order import check_integer
 
 Weight = Fraction | int | float
 Objects = NDArray[np.object_]  # of Python integers, which do not overflow
@@ -37,9 +37,9 @@ def in_integers(weights: Sequence[Weight]) -> list[int]:
         msg = f"mix: the weights are {tuple(weights)!r}. Give each stream a number, at least one of them above 0"
         raise PlanError(msg)
     unit = math.lcm(*(weight.denominator for weight in exact))
-    whole = [weight.numerator * (unit // weight.denominator) for weight in exact]
-    common = math.gcd(*whole)
-    return [weight // common for weight in whole]
+    integers = [weight.numerator * (unit // weight.denominator) for weight in exact]
+    common = math.gcd(*integers)
+    return [weight // common for weight in integers]
 
 
 def _exact(k: int, weight: Weight) -> Fraction:
@@ -68,7 +68,7 @@ class Schedule:
             msg = "mix: the schedule has no point. Give (sample number, weights) at least once"
             raise PlanError(msg)
         for sample, _ in self.points:
-            check_whole("mix: schedule", "sample number", sample, least=0)
+            check_integer("mix: schedule", "sample number", sample, least=0)
         for (before, first), (after, second) in pairwise(self.points):
             if after <= before:
                 msg = f"mix: the schedule has sample {after} after sample {before}. Give its points in ascending order"
@@ -112,9 +112,9 @@ def shortest_stretch(points: Sequence[tuple[int, Sequence[Weight]]]) -> int | No
     Returns:
         None if the shares are constant or only jump: a jump takes one sample, and slices need not resolve it.
     """
-    first, whole = points[0][0], [in_integers(weights) for _, weights in points]
+    first, integers = points[0][0], [in_integers(weights) for _, weights in points]
     lengths = [after - before for (before, _), (after, _) in pairwise(points)]
-    moves = [before != after for before, after in pairwise(whole)]
+    moves = [before != after for before, after in pairwise(integers)]
     if first > 0:
         lengths, moves = [first, *lengths], [False, *moves]
     jumps = [False, *(moved and length == 1 for length, moved in zip(lengths, moves, strict=True)), False]
@@ -154,7 +154,7 @@ class Course:
     def level(self, epoch: int) -> int:
         """Return how many epochs, from this one on, have constant shares; 0: the shares move in this epoch."""
         moving = (self._slope_IK != 0).any(axis=1)
-        for i in range(self._piece(epoch * self._total), moving.size):
+        for i in range(self._stretch(epoch * self._total), moving.size):
             if moving[i]:
                 return max(0, int(self._starts[i]) // self._total - epoch)
         return FOREVER
@@ -173,7 +173,7 @@ class Course:
         origin = np.array(epoch * self._total * self._slices, dtype=object)
         return np.asarray(self._until(streams, ticks + origin) - self._until(streams, origin), dtype=object)
 
-    def whole(self, epoch: int) -> Objects:
+    def integral(self, epoch: int) -> Objects:
         """Return the integral of each stream's share over an epoch; shape [K]."""
         ticks = np.array(self._total * self._slices, dtype=object)
         return self.integrals(epoch, np.arange(self._level_IK.shape[1]), ticks)
@@ -181,11 +181,11 @@ class Course:
     def shares(self, epoch: int, position: int) -> NDArray[np.float64]:
         """Return the shares at a position of an epoch; shape [K], float64, summing to 1."""
         sample = epoch * self._total + position
-        i = self._piece(sample)
+        i = self._stretch(sample)
         ticks = (sample - int(self._starts[i])) * self._slices
         return np.asarray((self._level_IK[i] + 2 * ticks * self._slope_IK[i]) / self._sum, dtype=np.float64)
 
-    def _piece(self, sample: int) -> int:
+    def _stretch(self, sample: int) -> int:
         return int(np.searchsorted(self._starts, sample, side="right")) - 1
 
     def _until(self, streams: NDArray[np.int64], ticks: Objects) -> Objects:
@@ -201,6 +201,6 @@ def _over_one_sum(weights: list[tuple[Weight, ...]]) -> Objects:
 
     With one sum, shares are linear between points and add up to the same everywhere.
     """
-    whole = [in_integers(stretch) for stretch in weights]
-    target = math.lcm(*(sum(stretch) for stretch in whole))
-    return np.array([[weight * (target // sum(stretch)) for weight in stretch] for stretch in whole], dtype=object)
+    integers = [in_integers(stretch) for stretch in weights]
+    target = math.lcm(*(sum(stretch) for stretch in integers))
+    return np.array([[weight * (target // sum(stretch)) for weight in stretch] for stretch in integers], dtype=object)

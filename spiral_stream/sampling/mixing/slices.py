@@ -102,7 +102,9 @@ class Epoch:
         self._slice_key = np.uint64(mixture_key("mixture slice", VERSION, seed, number))
         self._course = course
         # A stream that rests in the whole epoch has integrals of 0, so any total serves.
-        self._whole = np.ones(quotas.size, dtype=object) if course is None else np.maximum(course.whole(number), 1)
+        self._integrals = (
+            np.ones(quotas.size, dtype=object) if course is None else np.maximum(course.integral(number), 1)
+        )
 
     def split(self, positions: Int64) -> tuple[Int64, Int64]:
         """Map positions to samples.
@@ -163,11 +165,13 @@ class Epoch:
 
     def ahead(self, position: int, taken: Int64) -> NDArray[np.float64]:
         """Return samples taken before a position minus the targets there; shape [K], int64 -> [K], float64."""
-        done, whole = np.array(position, dtype=object), np.array(self.total, dtype=object)
+        done, totals = np.array(position, dtype=object), np.array(self.total, dtype=object)
         if self._course is not None:
             done = self._course.integrals(self.number, np.arange(taken.size), done * self.slices)
-            whole = self._whole
-        return np.asarray((taken.astype(object) * whole - self.quotas.astype(object) * done) / whole, dtype=np.float64)
+            totals = self._integrals
+        return np.asarray(
+            (taken.astype(object) * totals - self.quotas.astype(object) * done) / totals, dtype=np.float64
+        )
 
     def _taken(self, streams: Int64, borders: Int64) -> Int64:
         """Samples of a stream before a border; arguments broadcast."""
@@ -176,9 +180,9 @@ class Epoch:
             rounds, rest = quotas // self.slices, quotas % self.slices
             return borders * rounds + (borders * rest + phases) // self.slices
         done = self._course.integrals(self.number, streams, borders.astype(object) * self.total)
-        whole = self._whole[streams]
-        exact = quotas.astype(object) * done * self.slices + phases.astype(object) * whole
-        return np.asarray(exact // (whole * self.slices), dtype=np.int64)
+        totals = self._integrals[streams]
+        exact = quotas.astype(object) * done * self.slices + phases.astype(object) * totals
+        return np.asarray(exact // (totals * self.slices), dtype=np.int64)
 
     def _touch(self, borders: Int64) -> _Touched:
         taken_SK = self._taken(np.arange(self.quotas.size), borders[:, None])

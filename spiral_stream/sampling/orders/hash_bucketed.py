@@ -12,7 +12,15 @@ import numpy as np
 
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError, shown
-from spiral_stream.sampling.order import Arrangement, BucketIndex, Order, Population, UInt64, check_whole, settled_seed
+from spiral_stream.sampling.order import (
+    Arrangement,
+    BucketIndex,
+    Order,
+    Population,
+    UInt64,
+    check_integer,
+    settled_seed,
+)
 from spiral_stream.sampling.orders.layout import Layout
 from spiral_stream.sampling.orders.permutation import permute, unpermute
 from spiral_stream.sampling.orders.shuffle_key import shuffle_key
@@ -37,7 +45,7 @@ class ShuffleBuckets:
     seed: int
 
     def __post_init__(self) -> None:
-        check_whole("ShuffleBuckets", "seed", self.seed)
+        check_integer("ShuffleBuckets", "seed", self.seed)
 
 
 @final
@@ -62,7 +70,7 @@ class HashBucketed(Order):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", settled_seed("HashBucketed", self.seed))
-        check_whole("HashBucketed", "bucket_count", self.bucket_count, least=1)
+        check_integer("HashBucketed", "bucket_count", self.bucket_count, least=1)
         if self.bucket_count & (self.bucket_count - 1) or self.bucket_count > MOST_BUCKETS:
             fitting = min(1 << self.bucket_count.bit_length(), MOST_BUCKETS)
             msg = (

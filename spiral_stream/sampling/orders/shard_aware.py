@@ -16,7 +16,7 @@ import numpy as np
 
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError, shown
-from spiral_stream.sampling.order import Arrangement, Order, Population, Runs, UInt64, check_whole, settled_seed
+from spiral_stream.sampling.order import Arrangement, Order, Population, Runs, UInt64, check_integer, settled_seed
 from spiral_stream.sampling.orders.layout import Layout
 from spiral_stream.sampling.orders.permutation import permute, unpermute
 from spiral_stream.sampling.orders.shuffle import permute_clumps, unpermute_clumps
@@ -56,8 +56,8 @@ class ShardAwareShuffle(Order):
     def __post_init__(self) -> None:
         name = "ShardAwareShuffle"
         object.__setattr__(self, "seed", settled_seed(name, self.seed))
-        check_whole(name, "shuffle_block_size", self.shuffle_block_size, least=1)
-        check_whole(name, "clump_size", self.clump_size, least=1)
+        check_integer(name, "shuffle_block_size", self.shuffle_block_size, least=1)
+        check_integer(name, "clump_size", self.clump_size, least=1)
         if isinstance(self.shard_key, str) or not self.shard_key or not all(isinstance(k, str) for k in self.shard_key):
             msg = (
                 f"{name}: shard_key is {shown(self.shard_key)}. Give a list of column names, such as ['storage_shard']"

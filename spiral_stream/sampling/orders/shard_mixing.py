@@ -135,8 +135,8 @@ def _same_shard(begins: UInt64, shard_at: UInt64, block_rows: int, batch_size: i
     alike = np.bincount(blocks, rows * (rows - 1), begin.size) / np.maximum(size * (size - 1), 1)
     batch = float(batch_size)
     head = np.minimum(-begin % batch, size)  # rows that end the batch of the block before
-    whole, tail = np.divmod(size - head, batch)
-    within = head * (head - 1) + whole * batch * (batch - 1) + tail * (tail - 1)
+    full, tail = np.divmod(size - head, batch)
+    within = head * (head - 1) + full * batch * (batch - 1) + tail * (tail - 1)
     across = 2 * tail[:-1] * head[1:]
     follows = np.flatnonzero((shards[1:] == shards[:-1]) & (blocks[1:] == blocks[:-1] + 1))
     shared = np.bincount(blocks[follows], rows[follows] * rows[follows + 1], begin.size)[:-1]

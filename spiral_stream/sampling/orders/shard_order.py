@@ -12,7 +12,7 @@ import numpy as np
 
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError
-from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64, check_whole, settled_seed
+from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64, check_integer, settled_seed
 from spiral_stream.sampling.orders.layout import Layout
 from spiral_stream.sampling.orders.permutation import permute, unpermute
 from spiral_stream.sampling.orders.shuffle_key import shuffle_key, stage_key
@@ -68,7 +68,7 @@ class ExpandedRange(Order):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", settled_seed("ExpandedRange", self.seed))
-        check_whole("ExpandedRange", "expanded_range", self.expanded_range, least=2)
+        check_integer("ExpandedRange", "expanded_range", self.expanded_range, least=2)
 
     @property
     def needs_units(self) -> bool:

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError
-from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64, check_whole, settled_seed
+from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64, check_integer, settled_seed
 from spiral_stream.sampling.orders.permutation import permute, unpermute
 from spiral_stream.sampling.orders.shuffle_key import shuffle_key
 
@@ -35,7 +35,7 @@ class GlobalShuffle(Order):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", settled_seed("GlobalShuffle", self.seed))
-        check_whole("GlobalShuffle", "clump_size", self.clump_size, least=1)
+        check_integer("GlobalShuffle", "clump_size", self.clump_size, least=1)
 
     @property
     def needs_units(self) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError
-from spiral_stream.sampling.order import Arrangement, Order, Population, SortedRows, UInt64, check_whole, settled_seed
+from spiral_stream.sampling.order import Arrangement, Order, Population, SortedRows, UInt64, check_integer, settled_seed
 from spiral_stream.sampling.orders.permutation import permute, unpermute
 from spiral_stream.sampling.orders.shuffle_key import shuffle_key, stage_key
 from spiral_stream.seeding import combine
@@ -38,7 +38,7 @@ class WindowShuffle(Order):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", settled_seed("WindowShuffle", self.seed))
-        check_whole("WindowShuffle", "window", self.window, least=1)
+        check_integer("WindowShuffle", "window", self.window, least=1)
 
     @property
     def follows_sort(self) -> bool:

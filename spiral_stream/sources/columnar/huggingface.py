@@ -30,7 +30,7 @@ from spiral_stream.storage.open import store_of
 from spiral_stream.storage.uri import is_object
 
 _WHAT: Final = "HuggingFace"
-_PIECE: Final = re.compile(r"(.+?)-\d{5}-of-\d{5}(?:-[0-9a-f]+)?\.parquet")  # train-00000-of-00002.parquet
+_SPLIT_FILE: Final = re.compile(r"(.+?)-\d{5}-of-\d{5}(?:-[0-9a-f]+)?\.parquet")  # train-00000-of-00002.parquet
 _NUMBER: Final = re.compile(r"\d+\.parquet")  # train/0000.parquet, as the Hub converts datasets
 _DATA: Final = "data"  # the folder of a dataset with one configuration
 _ALL: Final = "train"  # the split of files that name none
@@ -309,7 +309,7 @@ def _of_split(source: HuggingFace, names: Sequence[str]) -> list[str]:
 def _configuration_and_split(name: str) -> tuple[str, str]:
     """The configuration's folder and the split of a Parquet file."""
     *folders, file = name.split("/")
-    piece = _PIECE.fullmatch(file)
+    piece = _SPLIT_FILE.fullmatch(file)
     if piece is not None:
         split = piece[1]
     elif file.removesuffix(".parquet") in _SPLITS:

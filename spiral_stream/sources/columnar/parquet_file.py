@@ -15,7 +15,7 @@ from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.arrow.table import plain
 from spiral_stream.sources.source import SCAN_ROWS, Unit, content_key
 from spiral_stream.storage.file_object import Part, RemoteFile, look, read_parts
-from spiral_stream.storage.store import Facts
+from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import is_object
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ParquetFile:
     size_bytes: int
     mtime_ns: int
     has_views: bool  # whether columns are cast to the types of ``schema``
-    held: "tuple[Facts, list[Part]] | None"  # of an object: what it is like, and its footer; None for a local file
+    held: "tuple[ObjectStat, list[Part]] | None"  # of an object: what it is like, and its footer; None for a local file
     group_rows: NDArray[np.uint64]  # [G] rows of each row group
     starts: NDArray[np.uint64]  # [G + 1] first row of each row group in the file, and the rows of the file
 
@@ -94,7 +94,7 @@ def _bytes_of(file: ParquetFile, group: int, columns: Sequence[str]) -> int:
     return sum(each.total_uncompressed_size for each in chunks if each.path_in_schema.split(".")[0] in columns)
 
 
-def _remote_footer(uri: str) -> "tuple[bytes, pq.FileMetaData, Facts, list[Part]]":
+def _remote_footer(uri: str) -> "tuple[bytes, pq.FileMetaData, ObjectStat, list[Part]]":
     """The footer of an object: two requests, or three where it is long."""
     import pyarrow.parquet as pq
 
@@ -145,7 +145,7 @@ def read_footer(root: str, name: str, mark: str) -> ParquetFile:
             handle.seek(0)
             metadata = pq.read_metadata(handle)
         key = content_key(footer, facts.st_size, facts.st_mtime_ns)
-        found = Facts(facts.st_size, modified_ns=facts.st_mtime_ns)
+        found = ObjectStat(facts.st_size, modified_ns=facts.st_mtime_ns)
         return _described(name, path, metadata, content_key(key, mark, name) if mark else key, found, None)
     except (OSError, pa.ArrowException, ValueError) as error:
         msg = f"Parquet file {path}: {error}. Replace the file, or leave it out of the path"
@@ -153,7 +153,7 @@ def read_footer(root: str, name: str, mark: str) -> ParquetFile:
 
 
 def _described(
-    name: str, path: str, metadata: "pq.FileMetaData", key: str, facts: Facts, parts: list[Part] | None
+    name: str, path: str, metadata: "pq.FileMetaData", key: str, facts: ObjectStat, parts: list[Part] | None
 ) -> ParquetFile:
     schema = metadata.schema.to_arrow_schema().remove_metadata()
     types = plain(schema)

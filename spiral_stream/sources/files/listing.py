@@ -28,7 +28,7 @@ from spiral_stream.sources.source import content_key
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.file_object import look, look_all
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.store import Facts
+from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import WEB, is_object, parse_uri, printable, scheme_of
 
 _NUMBERS: Final = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?")
@@ -99,7 +99,7 @@ class ListedObject(NamedTuple):
 
     given: str  # the URI that names it
     uri: str
-    facts: Facts
+    facts: ObjectStat
     looked: bool  # whether a look said what it is like; otherwise a list did
 
 
@@ -116,7 +116,7 @@ def objects_of(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> Itera
     looks = dict(zip(alone, look_all(alone), strict=True))
     for given, member in members:
         seen = looks.get(member)
-        if isinstance(seen, Facts):
+        if isinstance(seen, ObjectStat):
             yield ListedObject(given, member, seen, looked=True)
             continue
         if seen is not None and not (isinstance(seen, NotThereError) and scheme_of(member) not in WEB):
@@ -126,7 +126,7 @@ def objects_of(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> Itera
             yield ListedObject(given, uri, facts, looked=False)
 
 
-def confirmed(found: Sequence[ListedObject]) -> list[Facts]:
+def confirmed(found: Sequence[ListedObject]) -> list[ObjectStat]:
     """Return what objects are like, as looks say it: a look at one of a bucket tells whether its lists say the same.
 
     Raises:
@@ -174,7 +174,7 @@ def _names_one(uri: str) -> bool:
     return bool(key) and not key.endswith("/")
 
 
-def _objects_below(uri: str, what: str, suffixes: Sequence[str]) -> Iterator[tuple[str, Facts]]:
+def _objects_below(uri: str, what: str, suffixes: Sequence[str]) -> Iterator[tuple[str, ObjectStat]]:
     store, key = store_of(uri)
     root, prefix = parse_uri(uri).root, f"{key.rstrip('/')}/" if key else ""
     below = list(store.list(prefix))
@@ -184,7 +184,7 @@ def _objects_below(uri: str, what: str, suffixes: Sequence[str]) -> Iterator[tup
     yield from found
 
 
-def _matching(uri: str, what: str, suffixes: Sequence[str]) -> Iterator[tuple[str, Facts]]:
+def _matching(uri: str, what: str, suffixes: Sequence[str]) -> Iterator[tuple[str, ObjectStat]]:
     store, key = store_of(uri)
     mark = _OBJECT_GLOB.search(key)
     prefix = key[: mark.start()].rpartition("/")[0] if mark else key
@@ -196,7 +196,7 @@ def _matching(uri: str, what: str, suffixes: Sequence[str]) -> Iterator[tuple[st
     yield from found
 
 
-def without_markers(found: Iterable[tuple[str, Facts]]) -> list[tuple[str, Facts]]:
+def without_markers(found: Iterable[tuple[str, ObjectStat]]) -> list[tuple[str, ObjectStat]]:
     """Return keys, sorted, without the empty objects that some tools put for folders.
 
     The key of one ends at a slash, or other keys lie below it.
@@ -218,8 +218,8 @@ def _none(uri: str, what: str, suffixes: Sequence[str], below: Sequence[str]) ->
 
 def matcher(pattern: str) -> Callable[[str], bool]:
     """Return what says whether a name matches a glob, as `glob.glob` does: a hidden name only if the pattern says the dot."""
-    whole = f"{pattern}/*" if re.search(r"(?:^|/)\*\*$", pattern) else pattern
-    regex, hidden = _regex(whole), re.search(r"(?:^|/)\.", pattern)
+    full_pattern = f"{pattern}/*" if re.search(r"(?:^|/)\*\*$", pattern) else pattern
+    regex, hidden = _regex(full_pattern), re.search(r"(?:^|/)\.", pattern)
 
     def matches(name: str) -> bool:
         return regex.fullmatch(name) is not None and (bool(hidden) or not re.search(r"(?:^|/)\.", name))
@@ -552,7 +552,7 @@ class Listed(NamedTuple):
     """One object."""
 
     name: str  # relative to the URI
-    facts: Facts
+    facts: ObjectStat
 
 
 def listed_below(uri: str, what: str) -> list[Listed]:
@@ -579,7 +579,7 @@ def shown_files(found: list[Listed]) -> Iterator[Listed]:
     return (each for each in found if not any(part.startswith(".") for part in each.name.split("/")))
 
 
-def pin_of_object(facts: Facts) -> Pin:
+def pin_of_object(facts: ObjectStat) -> Pin:
     """Return the pin of an object."""
     return pin_of(ObjectFacts(facts.size, facts.modified_ns, facts.mark, facts.etag))
 

@@ -24,7 +24,7 @@ from spiral_stream.sources.source import ROW, Known, Reader, Unit
 
 _PART: Final = re.compile(r"([^=/]+)=([^/]*)")
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-_WHOLE: Final = re.compile(r"-?[0-9]{1,18}")  # fits int64
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}")  # fits int64
 _WAY_OUT: Final = (
     "Move it, name the other files in a list or pattern, or give hive=False, which takes no columns from folders"
 )
@@ -102,7 +102,7 @@ def _keys_of(name: str) -> dict[str, str]:
 
 def _column(values: Sequence[str | None]) -> pa.Array:
     known = {value for value in values if value is not None}
-    if known and all(_WHOLE.fullmatch(value) for value in known) and len(set(map(int, known))) == len(known):
+    if known and all(_INTEGER.fullmatch(value) for value in known) and len(set(map(int, known))) == len(known):
         return pa.array([None if value is None else int(value) for value in values], pa.int64())
     return pa.array(values, pa.utf8())
 

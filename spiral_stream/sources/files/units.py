@@ -26,7 +26,7 @@ MOST_BYTES: Final = 256 << 20  # of one unit of several files
 CUT_EVERY: Final = 2048  # a unit of several files ends with one name in this many
 
 
-def pieces(files: Sequence[ImportUnit], *, parted: Callable[[ImportUnit], bool]) -> list[ImportUnit]:
+def units_of(files: Sequence[ImportUnit], *, parted: Callable[[ImportUnit], bool]) -> list[ImportUnit]:
     """Return the units of files of lines, in the order of the files.
 
     Args:

@@ -14,18 +14,18 @@ from spiral_stream.errors import SourceError, cut
 
 EVERY_S: Final = 1.0  # between two looks at one file: shuffled batches come back to the same ones all the time
 
-Facts = tuple[int, int]  # size, time of change in ns
+FileStamp = tuple[int, int]  # size, time of change in ns
 
 
 @final
 class Watch:
     """Files by name, as they were when their source was opened. Thread-safe."""
 
-    def __init__(self, facts: Mapping[str, Facts]) -> None:
+    def __init__(self, facts: Mapping[str, FileStamp]) -> None:
         self._facts = dict(facts)
         self._looked: dict[str, float] = {}  # of files in use
 
-    def know(self, path: str, facts: Facts) -> None:
+    def know(self, path: str, facts: FileStamp) -> None:
         """Add a file that was opened later."""
         self._facts[path] = facts
 
@@ -55,6 +55,6 @@ class Watch:
             self._looked[path] = now
 
 
-def facts_of(facts: os.stat_result) -> Facts:
+def facts_of(facts: os.stat_result) -> FileStamp:
     """Return the facts of a file that are compared."""
     return facts.st_size, facts.st_mtime_ns

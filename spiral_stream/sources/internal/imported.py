@@ -208,8 +208,8 @@ class ImportedReader(Reader):
         for batch in self._rows.scan(needed(columns, late), pushed, units):
             found = batch
             if self._based & set(batch.schema.names):
-                whole = self._with_base(pa.Table.from_batches([batch]), batch.column(ROW).to_numpy())
-                found = passing(whole, late, schema.names)
+                table = self._with_base(pa.Table.from_batches([batch]), batch.column(ROW).to_numpy())
+                found = passing(table, late, schema.names)
             arrays = (each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in found.columns)
             yield pa.record_batch([_of_type(array, field) for array, field in zip(arrays, schema, strict=True)], schema)
 

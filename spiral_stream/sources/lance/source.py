@@ -25,7 +25,7 @@ from spiral_stream.expr import Expr
 from spiral_stream.sources.arrow.table import no_rows, plain, plain_column
 from spiral_stream.sources.files.partition_columns import need_origin, with_added
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found, outside_allowed
-from spiral_stream.sources.files.watch import Facts, Watch, facts_of
+from spiral_stream.sources.files.watch import FileStamp, Watch, facts_of
 from spiral_stream.sources.lance.calls import counting, lance_options, storage
 from spiral_stream.sources.lance.lancedb import dataset_of, is_table
 from spiral_stream.sources.row_filter import needed, passing, split_without
@@ -277,13 +277,13 @@ class LanceReader(Reader):
         if not columns:
             return without_columns(len(rows))
         distinct, inverse = np.unique(rows, return_inverse=True)
-        as_asked = len(distinct) == len(rows) and bool((inverse[1:] > inverse[:-1]).all())
+        in_order = len(distinct) == len(rows) and bool((inverse[1:] > inverse[:-1]).all())
         stored = [name for name in dict.fromkeys(columns) if name not in self._blobs]
         taken = None
         with self._called():
             if stored:
                 taken = self._dataset.take(pa.array(distinct), columns=stored)
-                taken = taken if as_asked else taken.take(pa.array(inverse))
+                taken = taken if in_order else taken.take(pa.array(inverse))
             blobs = {name: self._read_blobs(name, rows) for name in columns if name in self._blobs}
         self._need_unchanged(np.unique(np.searchsorted(self._starts, distinct, side="right") - 1).tolist())
         arrays = [
@@ -341,13 +341,13 @@ class LanceReader(Reader):
                 self._deleted[unit] = deleted
             return self._deleted[unit]
 
-    def _files_of(self, fragment: "lance.LanceFragment") -> dict[str, Facts]:
+    def _files_of(self, fragment: "lance.LanceFragment") -> dict[str, FileStamp]:
         """The local files of a fragment's rows, and what they are like; 5 us each.
 
         Raises:
             SourceError: one is gone, or has not the size that the manifest says.
         """
-        found: dict[str, Facts] = {}
+        found: dict[str, FileStamp] = {}
         for file in fragment.data_files() if self._local else ():
             if file.base_id is not None:
                 continue  # in another folder, which only Lance knows
@@ -424,5 +424,5 @@ def _fragment_key(fragment: "lance.LanceFragment", facts: str, origin: bool) -> 
 
 
 def _pieces(rows: int) -> tuple[int, ...]:
-    whole, rest = divmod(rows, GROUP_ROWS)
-    return (GROUP_ROWS,) * whole + ((rest,) if rest else ())
+    full, rest = divmod(rows, GROUP_ROWS)
+    return (GROUP_ROWS,) * full + ((rest,) if rest else ())

@@ -69,9 +69,9 @@ class MdsColumns:
                 continue
             encoding = _encoding(name, written, arrays)
             _need_size(name, encoding, shard.sizes[at])
-            place = self._there(self._choice.target(derived, name, shard.names))
-            if place is not None or encoding.form is MdsForm.JSON:
-                self.columns.append(MdsColumn(at, derived, place, encoding))
+            target = self._there(self._choice.target(derived, name, shard.names))
+            if target is not None or encoding.form is MdsForm.JSON:
+                self.columns.append(MdsColumn(at, derived, target, encoding))
         if declared is None:
             _need_named(shard, self._choice, arrays, {column.derived: column for column in self.columns})
 
@@ -83,10 +83,10 @@ class MdsColumns:
         """Take the keys of lines of JSON as columns."""
         for name, written in zip(shard.names, shard.encodings, strict=True):
             _encoding(name, written, arrays)
-            if (place := self._there(self._choice.target(column_name(name), name, shard.names))) is not None:
-                if place.column in self.json:
-                    raise called_alike(place.column, shard.names)
-                self.json[place.column] = {"str": pa.utf8(), "str_float": pa.float64()}.get(written, pa.null())
+            if (target := self._there(self._choice.target(column_name(name), name, shard.names))) is not None:
+                if target.column in self.json:
+                    raise called_alike(target.column, shard.names)
+                self.json[target.column] = {"str": pa.utf8(), "str_float": pa.float64()}.get(written, pa.null())
         self.columns.append(MdsColumn(0, "", None, Encoding("json", MdsForm.JSON)))
         if self.declared is None:
             _need_named(shard, self._choice, arrays, self.json)
@@ -132,11 +132,11 @@ class MdsColumns:
                 (self._choice.key_target(column.derived, column.target, key, name, others), each)
                 for key, each in value.items()
             )
-        there = [(place, each) for place, each in found if place is not None]
+        there = [(target, each) for target, each in found if target is not None]
         if self.is_chosen:  # of several keys that may fill a column, the first that a user named does
-            first = {place.column: place.rank for place, _ in sorted(there, key=lambda pair: -pair[0].rank)}
-            there = [(place, each) for place, each in there if place.rank == first[place.column]]
-        return [(place.column, each) for place, each in there]
+            first = {target.column: target.rank for target, _ in sorted(there, key=lambda pair: -pair[0].rank)}
+            there = [(target, each) for target, each in there if target.rank == first[target.column]]
+        return [(target.column, each) for target, each in there]
 
     @property
     def is_chosen(self) -> bool:
@@ -217,11 +217,11 @@ class MdsColumns:
         found: dict[str, list[Any]] = {}
         names, count = frozenset(schema.names), len(span)
         for row, value in enumerate(values.json_values(span)):  # 5 us per sample
-            whole = [] if column.target is None or value is None else [(column.target.column, value)]
-            if self.declared is not None and whole and isinstance(value, dict):
-                is_object = f"is an object, and its keys are columns: {whole[0][0]}_<key>. Name those in schema="
+            columns = [] if column.target is None or value is None else [(column.target.column, value)]
+            if self.declared is not None and columns and isinstance(value, dict):
+                is_object = f"is an object, and its keys are columns: {columns[0][0]}_<key>. Name those in schema="
                 span.wrong.append((row, is_object))
-            for name, each in self.keys(column, value) if isinstance(value, dict) else whole:
+            for name, each in self.keys(column, value) if isinstance(value, dict) else columns:
                 if name in names:
                     if name not in found:
                         found[name] = [None] * count
@@ -385,8 +385,8 @@ def described(columns: MdsColumns, spans: Sequence[Span], found: ShardColumns, p
 
 def _describe_json(columns: MdsColumns, column: MdsColumn, read: Sequence[Any], found: ShardColumns, path: str) -> None:
     for row, value in enumerate(read):
-        whole = [] if column.target is None or value is None else [(column.target.column, value)]
-        for name, each in columns.keys(column, value) if isinstance(value, dict) else whole:
+        described = [] if column.target is None or value is None else [(column.target.column, value)]
+        for name, each in columns.keys(column, value) if isinstance(value, dict) else described:
             try:
                 found.json[name] = merged(found.json.get(name, pa.null()), type_of(each, name), name)
             except MixedTypesError as error:

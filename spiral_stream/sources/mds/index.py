@@ -23,7 +23,7 @@ from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.files.listing import listed_below
 from spiral_stream.storage.file_object import object_bytes
-from spiral_stream.storage.store import Facts
+from spiral_stream.storage.store import ObjectStat
 from spiral_stream.threads import Workers, thread_share
 
 INDEX_FILE: Final = "index.json"
@@ -331,7 +331,7 @@ class IndexedShard(NamedTuple):
     listing: str  # the URI of the index
     shard: Shard
     file: ShardFile  # the one that is there: the raw one where both are
-    seen: tuple[Facts, ...]  # of objects: what the file, the index and the meta file are like
+    seen: tuple[ObjectStat, ...]  # of objects: what the file, the index and the meta file are like
     meta: ShardFile | None = None  # of lines: the one that is there
 
 
@@ -365,8 +365,8 @@ def found_shards(path: str) -> Iterator[IndexedShard]:
 
 
 def _there(
-    index: str, folder: str, raw: ShardFile, packed: ShardFile | None, there: Mapping[str, Facts]
-) -> tuple[ShardFile, Facts]:
+    index: str, folder: str, raw: ShardFile, packed: ShardFile | None, there: Mapping[str, ObjectStat]
+) -> tuple[ShardFile, ObjectStat]:
     """The file that is there, the raw one where both are, and what it is like.
 
     Raises:
@@ -385,7 +385,7 @@ def _there(
 
 
 @lru_cache(maxsize=32)
-def object_shards(index: str, facts: Facts) -> tuple[Shard, ...]:
+def object_shards(index: str, facts: ObjectStat) -> tuple[Shard, ...]:
     """Return the shards that an index lists; those of the indexes used last are kept, since every unit asks for them.
 
     Args:

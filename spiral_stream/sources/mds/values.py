@@ -22,7 +22,7 @@ CHECKED: Final = pa.struct([*list(REFERENCE), ("digest", pa.utf8())])  # compare
 INLINE: Final = pa.large_binary()
 SHAPE: Final = "_shape"  # after the name of an array's column
 _PNG_MODES: Final = frozenset(("1", "L", "LA", "P", "RGB", "RGBA", "I;16"))
-_WHOLE: Final = r"^(0|-?[1-9][0-9]{0,19})$"  # what Arrow reads as Python does
+_INTEGER: Final = r"^(0|-?[1-9][0-9]{0,19})$"  # what Arrow reads as Python does
 _FLOAT: Final = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$|^-?inf$|^nan$"
 _DIM_BYTES: Final = (1, 2, 4, 8)
 
@@ -69,7 +69,7 @@ def text_array(span: Span) -> pa.Array:
     try:
         return found.cast(pa.large_utf8()).cast(pa.utf8())
     except pa.ArrowInvalid:
-        return pa.array(_each(span, lambda data: str(data, "utf-8"), "text, which is UTF-8"), pa.utf8())
+        return pa.array(_one_by_one(span, lambda data: str(data, "utf-8"), "text, which is UTF-8"), pa.utf8())
 
 
 def number_array(encoding: Encoding, span: Span) -> pa.Array:
@@ -89,12 +89,12 @@ def written_array(encoding: Encoding, span: Span, kind: pa.DataType) -> pa.Array
     is_float = encoding.dtype == "float64"
     try:
         texts = span.gathered().cast(pa.large_utf8())
-        if pc.all(pc.match_substring_regex(texts, _FLOAT if is_float else _WHOLE), min_count=0).as_py():
+        if pc.all(pc.match_substring_regex(texts, _FLOAT if is_float else _INTEGER), min_count=0).as_py():
             return texts.cast(kind)
     except pa.ArrowInvalid:
         pass  # one by one: 1 us per value
     if is_float:
-        return pa.array(_each(span, lambda data: float(str(data, "utf-8")), "a number"), pa.float64())
+        return pa.array(_one_by_one(span, lambda data: float(str(data, "utf-8")), "a number"), pa.float64())
     array, wrong = column_of("it", written_numbers(span), kind)
     span.wrong.extend(wrong)
     return array
@@ -146,12 +146,12 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def written_numbers(span: Span) -> list[int | None]:
     """Return whole numbers of any size that are written as text; None for what is none."""
-    return _each(span, lambda data: int(str(data, "utf-8")), "a whole number")
+    return _one_by_one(span, lambda data: int(str(data, "utf-8")), "a whole number")
 
 
 def json_values(span: Span) -> list[Any]:
     """Return what ``json`` reads; None for what it does not."""
-    return _each(span, lambda data: json.loads(str(data, "utf-8")), "JSON")
+    return _one_by_one(span, lambda data: json.loads(str(data, "utf-8")), "JSON")
 
 
 class Arrays(NamedTuple):
@@ -302,7 +302,7 @@ def _png(data: memoryview) -> bytes:
     return out.getvalue()
 
 
-def _each(span: Span, read: Callable[[memoryview], Any], what: str) -> list[Any]:
+def _one_by_one(span: Span, read: Callable[[memoryview], Any], what: str) -> list[Any]:
     """Read values one by one; those that cannot be read are None, and noted."""
     found: list[Any] = []
     for row in range(len(span)):

@@ -23,7 +23,7 @@ from spiral_stream.sources.references.stamps import Stamps
 from spiral_stream.storage.faults import AwayError, NotThereError
 from spiral_stream.storage.node_cache.store import NodeStore
 from spiral_stream.storage.open import payload_store_of, store_of
-from spiral_stream.storage.store import Facts, Get, Got, Store, what_differs
+from spiral_stream.storage.store import Get, Got, ObjectStat, Store, what_differs
 from spiral_stream.storage.uri import printable
 from spiral_stream.threads import doing
 
@@ -79,7 +79,7 @@ def read_objects(
 
 
 def _read_again(
-    each: NamedObject, target: tuple[Store, Get], reach: Reach, most_bytes: int | None, stamps: Stamps
+    named: NamedObject, target: tuple[Store, Get], reach: Reach, most_bytes: int | None, stamps: Stamps
 ) -> memoryview:
     """The bytes of a reference that came with another digest: once more from the store, whatever this node keeps.
 
@@ -87,33 +87,33 @@ def _read_again(
         ReferenceSourceError: they differ again, or cannot be read.
     """
     store, get = target
-    name, pinned = printable(each.named), stamps.pinned(each.row, reach.pinned(each.uri))
+    name, pinned = printable(named.named), stamps.pinned(named.row, reach.pinned(named.uri))
     if isinstance(store, NodeStore) and pinned is not None:
         store.forget(get, pinned)
-    data = _checked(each, store.read([get])[0], reach, most_bytes, stamps)
-    if not stamps.has_bytes(each.row, data) and isinstance(store, NodeStore) and pinned is not None:
+    data = _checked(named, store.read([get])[0], reach, most_bytes, stamps)
+    if not stamps.has_bytes(named.row, data) and isinstance(store, NodeStore) and pinned is not None:
         store.forget(get, pinned)
-    stamps.need_bytes(each.row, name, data)
-    msg = f"{cut(name)}: {len(data):,} bytes from {each.start:,} were damaged on their way, and right when read again"
+    stamps.need_bytes(named.row, name, data)
+    msg = f"{cut(name)}: {len(data):,} bytes from {named.start:,} were damaged on their way, and right when read again"
     warn(msg)
     return data
 
 
 def _checked(
-    each: NamedObject, got: Got | SourceError, reach: Reach, most_bytes: int | None, stamps: Stamps | None
+    named: NamedObject, got: Got | SourceError, reach: Reach, most_bytes: int | None, stamps: Stamps | None
 ) -> memoryview:
     if isinstance(got, AwayError):
         raise anew(got)  # of no row: the others would fail too, each after the deadline
     if isinstance(got, SourceError):
-        raise ReferenceSourceError(each.row, str(got)) from None
-    facts = reach.need_object(each.uri, each.named, got.facts, each.row)
-    name = printable(each.named)
+        raise ReferenceSourceError(named.row, str(got)) from None
+    facts = reach.need_object(named.uri, named.named, got.facts, named.row)
+    name = printable(named.named)
     if stamps is not None:
-        stamps.need_file(each.row, name, facts)
+        stamps.need_file(named.row, name, facts)
     if got.data is None:
-        need_fewer(each.row, name, facts.st_size, most_bytes)
+        need_fewer(named.row, name, facts.st_size, most_bytes)
         msg = f"{cut(name)} has {facts.st_size:,} bytes, and was not read"
-        raise ReferenceSourceError(each.row, msg)
+        raise ReferenceSourceError(named.row, msg)
     return got.data
 
 
@@ -161,9 +161,9 @@ class _Seen:
             f"changed while it is being read: {what_differs(self.seen.size, facts.st_size, etag)}. Restore the object"
         )
 
-    def object_of(self, name: str) -> Facts:
+    def object_of(self, name: str) -> ObjectStat:
         del name
-        return Facts(self.seen.size, marked=self.seen.mtime_ns % 2**64)
+        return ObjectStat(self.seen.size, marked=self.seen.mtime_ns % 2**64)
 
 
 @final
@@ -177,7 +177,7 @@ class ObjectPart:
     start: int
     size: int
     mark: int  # 64 bits that differ for another object of that name
-    whole: int  # bytes of the object
+    object_size: int  # bytes of the object
     _reach: Reach = field(repr=False)
     _stamps: Stamps | None = field(repr=False)
 
@@ -204,7 +204,7 @@ class ObjectPart:
 
     def stamp(self) -> int:
         """64 bits of what the object is like and of which part it is; asks for nothing."""
-        facts = (self.mark % 2**64, self.whole, self.start, self.size)
+        facts = (self.mark % 2**64, self.object_size, self.start, self.size)
         return xxhash.xxh3_64_intdigest(b"".join(each.to_bytes(8, "little") for each in facts))
 
 
@@ -234,7 +234,7 @@ def object_part(
     return ObjectPart(uri, named, row, start, size, facts.mark, facts.size, reach, stamps)
 
 
-def part_name(part: ObjectPart, *, whole: bool) -> str:
+def part_name(part: ObjectPart, *, is_object: bool) -> str:
     """Return the name of a part, for messages."""
     name = printable(part.named)
-    return name if whole else f"{name}[{part.start} + {part.size}]"
+    return name if is_object else f"{name}[{part.start} + {part.size}]"

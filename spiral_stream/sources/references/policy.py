@@ -18,7 +18,7 @@ from spiral_stream.sources.files.paths import is_remote, local_path, remote_faul
 from spiral_stream.sources.pins import FileFacts, ObjectFacts, Pinned
 from spiral_stream.storage.faults import AwayError
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.store import Facts
+from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import is_object, joined, printable
 
 
@@ -103,7 +103,7 @@ class Reach:
         """Whether relative references name objects of a store."""
         return is_object(self.folder)
 
-    def need_object(self, uri: str, named: str, found: Facts, row: int) -> ObjectFacts:
+    def need_object(self, uri: str, named: str, found: ObjectStat, row: int) -> ObjectFacts:
         """Return what an object is like, compared with what was registered.
 
         Args:
@@ -119,7 +119,7 @@ class Reach:
         self._need_pinned(uri, printable(named), facts, row)
         return facts
 
-    def pinned(self, uri: str) -> Facts | None:
+    def pinned(self, uri: str) -> ObjectStat | None:
         """Return what an object is to be like, as it was registered; None where nothing says."""
         return None if self.pins is None else self.pins.object_of(uri)
 

@@ -192,13 +192,13 @@ class _Locations:
         if form is Form.INLINE:
             return [Located("inline bytes", len(view), _data=view) for view in inline_views(array)]
         if form is Form.FILE:
-            return [self._whole(uri, row) for row, uri in enumerate(uris_of(array))]
+            return [self._of_all(uri, row) for row, uri in enumerate(uris_of(array))]
         if form is Form.MEDIA:
             views, paths, left = held_bytes(array)
             found = [Located("inline bytes", len(view), _data=view) for view in views]
             with renumbered(left):
                 for row, (uri_number, uri) in enumerate(zip(left.tolist(), uris_of(paths), strict=True)):
-                    found[uri_number] = self._whole(uri, row)
+                    found[uri_number] = self._of_all(uri, row)
             return found
         named = byte_ranges(array)
         parts = zip(named.files.tolist(), named.starts.tolist(), named.lengths.tolist(), strict=True)
@@ -207,18 +207,18 @@ class _Locations:
             for row, (code, start, length) in enumerate(parts)
         ]
 
-    def _whole(self, uri: str, row: int) -> Located:
+    def _of_all(self, uri: str, row: int) -> Located:
         if (named := self._reach.object_of(uri, row)) is not None:
-            return _of_object(object_part(self._reach, uri, named, row), whole=True)
+            return _of_object(object_part(self._reach, uri, named, row), is_object=True)
         path, size = self._found(uri, row)
         return Located(cut(path), size, path, 0, uri, _files=self._files)
 
     def _part(self, uri: str, start: int, length: int, row: int, stamps: Stamps | None) -> Located:
         if (named := self._reach.object_of(uri, row)) is not None:
             part = object_part(self._reach, uri, named, row, (start, length), stamps)
-            if start + length > part.whole:
-                raise too_short(row, printable(named), part.whole, start, length)
-            return _of_object(part, whole=False)
+            if start + length > part.object_size:
+                raise too_short(row, printable(named), part.object_size, start, length)
+            return _of_object(part, is_object=False)
         path, size = self._found(uri, row)
         if stamps is not None:  # not the digest: a clip reads a part of the bytes
             stamps.need_file(row, *self._reach.stat(uri, row))
@@ -233,7 +233,7 @@ class _Locations:
         return self._sizes[uri]
 
 
-def _of_object(part: ObjectPart, *, whole: bool) -> Located:
+def _of_object(part: ObjectPart, *, is_object: bool) -> Located:
     return Located(
-        cut(part_name(part, whole=whole)), part.size, printable(part.named), part.start, part.uri, _object=part
+        cut(part_name(part, is_object=is_object)), part.size, printable(part.named), part.start, part.uri, _object=part
     )

@@ -212,7 +212,7 @@ def byte_ranges(array: pa.StructArray) -> ByteRanges:
         if fields[name].null_count:
             row = int(np.flatnonzero(fields[name].is_null().to_numpy(zero_copy_only=False))[0])
             raise ReferenceDataError(row, f"the reference's {name} is null. Filter the row out, or fill it in")
-    starts, lengths = _whole_numbers("offset", fields["offset"]), _whole_numbers("length", fields["length"])
+    starts, lengths = _clamped_int64("offset", fields["offset"]), _clamped_int64("length", fields["length"])
     wrong = np.flatnonzero((starts < 0) | (lengths < 0) | (starts > _FARTHEST - lengths))
     if len(wrong):
         row = int(wrong[0])
@@ -235,7 +235,7 @@ def byte_ranges(array: pa.StructArray) -> ByteRanges:
     return ByteRanges(codes, uris, starts, lengths, stamps_of(array))
 
 
-def _whole_numbers(name: str, values: pa.Array) -> NDArray[np.int64]:
+def _clamped_int64(name: str, values: pa.Array) -> NDArray[np.int64]:
     """A part of references as int64; what exceeds it becomes its largest value.
 
     Raises:

@@ -18,7 +18,7 @@ import xxhash
 from spiral_stream.errors import cut, shown
 from spiral_stream.sources.pins import FileFacts, ObjectFacts
 from spiral_stream.sources.references.policy import ReferenceDataError, ReferenceSourceError
-from spiral_stream.storage.store import Facts
+from spiral_stream.storage.store import ObjectStat
 
 SIZE: Final = "size"
 MTIME: Final = "mtime"
@@ -60,7 +60,7 @@ class Stamps:
             msg = f"{cut(path)} was changed: its etag is {facts.etag}, and its reference says {shown(etag)}. {_WAY_OUT}"
             raise ReferenceSourceError(row, msg)
 
-    def pinned(self, row: int, pin: Facts | None) -> Facts | None:
+    def pinned(self, row: int, pin: ObjectStat | None) -> ObjectStat | None:
         """Return what an object is to be like; None where a look at it has to say.
 
         Args:
@@ -74,7 +74,7 @@ class Stamps:
         size = pin.size if size is None and pin is not None else size
         if etag is None or size is None:
             return pin if etag is None else None
-        return Facts(size, etag if etag.endswith('"') else f'"{etag}"')
+        return ObjectStat(size, etag if etag.endswith('"') else f'"{etag}"')
 
     def has_bytes(self, row: int, data: memoryview) -> bool:
         """Whether bytes are those that a reference has the digest of; true where it has none.

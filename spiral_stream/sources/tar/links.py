@@ -30,7 +30,7 @@ from spiral_stream.sources.tar.stream import PLAIN, is_compressed, open_tar
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.file_object import look
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.store import Facts
+from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import WEB, is_object, joined, parse_uri, printable, scheme_of
 
 SCHEME: Final = "tar://"
@@ -290,24 +290,24 @@ def _index(path: str, _size: int, _mtime_ns: int) -> _Index:
 
 
 @lru_cache(maxsize=_OBJECTS)
-def _object_index(uri: str, seen: Facts) -> _Index:
+def _object_index(uri: str, seen: ObjectStat) -> _Index:
     """As `_index`, of a tar on a store."""
     return _members_of(uri, seen)
 
 
-def _members_of(path: str, seen: Facts | None = None) -> _Index:
+def _members_of(path: str, seen: ObjectStat | None = None) -> _Index:
     digests, spans = [], []
     with open_tar(path, seen) as tar:
         for member in members(tar):
             digests.append(_digest(member.name.removeprefix("./")))
             spans.append((_AMBIGUOUS if member.fault else member.start, member.size))
     digests_M2 = np.array(digests, np.uint64).reshape(-1, 2)
-    places_M2 = np.array(spans, np.int64).reshape(-1, 2)
+    spans_M2 = np.array(spans, np.int64).reshape(-1, 2)
     order = np.lexsort((digests_M2[:, 1], digests_M2[:, 0]))
-    digests_M2, places_M2 = digests_M2[order], places_M2[order]
+    digests_M2, spans_M2 = digests_M2[order], spans_M2[order]
     twice = np.flatnonzero((digests_M2[1:] == digests_M2[:-1]).all(axis=1))
-    places_M2[twice, 0] = _AMBIGUOUS  # the first of them is the one that is found
-    columns = (*digests_M2.T, *places_M2.T)
+    spans_M2[twice, 0] = _AMBIGUOUS  # the first of them is the one that is found
+    columns = (*digests_M2.T, *spans_M2.T)
     return _Index(*(np.ascontiguousarray(column) for column in columns))
 
 

@@ -25,14 +25,14 @@ from spiral_stream.sources.tar.samples import (
     RowError,
     column_name,
     groups,
+    int64_of,
     is_name,
     kind_of,
     parsed,
     payload_field,
-    whole_number,
 )
 from spiral_stream.sources.tar.stream import TarBytes, is_compressed, open_tar
-from spiral_stream.storage.store import Facts
+from spiral_stream.storage.store import ObjectStat
 
 ROWS: Final = 8192  # of a batch
 _BYTES: Final = 32 << 20  # of a batch whose payload is copied
@@ -57,7 +57,7 @@ class TarFile(NamedTuple):
     path: str
     uri: str
     prefix: str = ""  # before the fields of a sidecar
-    seen: Facts | None = None  # of an object: what it was like when it was listed
+    seen: ObjectStat | None = None  # of an object: what it was like when it was listed
 
 
 class _Wanted(NamedTuple):
@@ -89,31 +89,31 @@ class _Taker:
         if member.fault is not None:
             msg = f"member {shown(member.name)} {member.fault}"
             raise RowError(msg)
-        kind, derived, place, read_as = wanted
+        kind, derived, target, read_as = wanted
         is_payload = kind in SEMANTICS
         if is_payload and not self._inline:
-            return () if place is None else (Value(place, kind, (self._file.uri, member.start, member.size)),)
+            return () if target is None else (Value(target, kind, (self._file.uri, member.start, member.size)),)
         found = self._bytes(member)
         value = found if is_payload else parsed(read_as, f"member {shown(member.name)}", found)
         if kind is MemberKind.JSON and isinstance(value, dict):
-            if self._declared is not None and place is not None and place.column in self._declared:
+            if self._declared is not None and target is not None and target.column in self._declared:
                 msg = (
-                    f"{name} is an object, and its keys are columns: {place.column}_<key>. Name those in schema=, not "
-                    f"{place.column!r}"
+                    f"{name} is an object, and its keys are columns: {target.column}_<key>. Name those in schema=, not "
+                    f"{target.column!r}"
                 )
                 raise RowError(msg)
-            return self._of_keys(derived, place, value)
-        place = self._there(place)
-        return () if place is None else (Value(place, kind, value),)
+            return self._of_keys(derived, target, value)
+        target = self._there(target)
+        return () if target is None else (Value(target, kind, value),)
 
     def _wanted(self, name: str) -> _Wanted | None:
         name = f"{self._file.prefix}{name}"
         kind, derived = kind_of(name), column_name(name)
         if not self._choice.wants(name, is_json=kind is MemberKind.JSON):
             return None
-        place = self._choice.target(derived, name)
-        is_text = kind is MemberKind.NUMBER and (is_name(name) or self._is_text(place))
-        return _Wanted(kind, derived, place, MemberKind.TEXT if is_text else kind)
+        target = self._choice.target(derived, name)
+        is_text = kind is MemberKind.NUMBER and (is_name(name) or self._is_text(target))
+        return _Wanted(kind, derived, target, MemberKind.TEXT if is_text else kind)
 
     def _is_text(self, target: ColumnTarget | None) -> bool:
         kind = None if target is None or self._declared is None else self._declared.get(target.column)
@@ -305,7 +305,7 @@ class TarFields:
     def _add(self, name: str, value: Value) -> None:
         kind, have = self.kinds.get(name, (value.kind, pa.null()))
         if value.kind is MemberKind.NUMBER and isinstance(value.value, str):  # the name of a sample, or its number
-            if kind in _NUMBERS and whole_number(value.value) is None:
+            if kind in _NUMBERS and int64_of(value.value) is None:
                 self.kinds[name] = MemberKind.TEXT, pa.null()
                 return
             kind = value.kind if kind is MemberKind.TEXT else kind
@@ -369,7 +369,7 @@ def _column(each: pa.Field, found: Sequence[Value | None]) -> tuple[pa.Array, li
         return payload_column(each.name, values, each.type)
     if each.type == pa.int64():
         for at, value in enumerate(values):  # 0.1 us per row; tars of named samples have texts here
-            if isinstance(value, str) and (number := whole_number(value)) is not None:
+            if isinstance(value, str) and (number := int64_of(value)) is not None:
                 values[at] = number
     return column_of(each.name, values, each.type)
 
@@ -386,7 +386,7 @@ def _declared_column(
             right = f'"{SEMANTICS[value.kind]}"' if value.kind in SEMANTICS else 'what it is, such as "string"'
             bad.append((at, f"column {each.name!r} holds {value.kind.value}. Declare it as {right}"))
         elif value is not None and value.kind is MemberKind.NUMBER and pa.types.is_integer(each.type):
-            number = whole_number(str(value.value), is_declared=True)
+            number = int64_of(str(value.value), is_declared=True)
             values[at] = value.value if number is None else number
     of = (
         payload_column(each.name, values, each.type)
@@ -411,8 +411,8 @@ def _is_payload(field: pa.Field) -> bool:
 
 def payload_column(name: str, values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array, list[tuple[int, str]]]:
     """Build a column of payload: references as (uri, offset, length), or bytes; and the rows that have the other of the two."""
-    kept_as = bytes if kind == INLINE else tuple
-    wrong = [row for row, value in enumerate(values) if value is not None and not isinstance(value, kept_as)]
+    python_type = bytes if kind == INLINE else tuple
+    wrong = [row for row, value in enumerate(values) if value is not None and not isinstance(value, python_type)]
     left = [None if row in set(wrong) else value for row, value in enumerate(values)] if wrong else values
     bad = [
         (row, f"column {name!r} holds other payload, and is {kind}. Register the source under another name")
@@ -420,8 +420,8 @@ def payload_column(name: str, values: Sequence[Any], kind: pa.DataType) -> tuple
     ]
     if kind == INLINE:
         return pa.array(left, INLINE), bad
-    whole = [("", 0, 0) if value is None else value for value in left]
-    uris, offsets, lengths = zip(*whole, strict=True) if whole else ((), (), ())
+    filled = [("", 0, 0) if value is None else value for value in left]
+    uris, offsets, lengths = zip(*filled, strict=True) if filled else ((), (), ())
     parts = [pa.array(uris, pa.utf8()), pa.array(offsets, pa.int64()), pa.array(lengths, pa.int64())]
     mask = pa.array([value is None for value in left], pa.bool_())
     return pa.StructArray.from_arrays(parts, fields=list(REFERENCE), mask=mask), bad

@@ -148,7 +148,7 @@ def is_name(field: str) -> bool:
     return field.rpartition(".")[2] == "id"
 
 
-def whole_number(text: str, *, is_declared: bool = False) -> int | None:
+def int64_of(text: str, *, is_declared: bool = False) -> int | None:
     """Return the whole number that a text writes; None where it writes none, or one that int64 does not hold.
 
     Args:
@@ -210,21 +210,21 @@ class ChosenColumns:
         return is_json and any(each.startswith(f"{derived}_") for each in self.targets)
 
     def key_target(
-        self, derived: str, whole: ColumnTarget | None, key: str, name: str = "", others: Collection[str] = ()
+        self, derived: str, of_field: ColumnTarget | None, key: str, name: str = "", others: Collection[str] = ()
     ) -> ColumnTarget | None:
         """Return where a key of a JSON object goes.
 
         Args:
             derived: the column of the member.
-            whole: where the whole member goes, if it is asked for.
+            of_field: where the whole member goes, if it is asked for.
             key: of the object.
             name: of the member, as it is written.
             others: names of all keys of the object, with the member's before them.
         """
-        place = self.target(f"{derived}_{column_name(key)}", f"{name}.{key}", others)
-        if place is None and whole is not None:
-            return ColumnTarget(f"{whole.column}_{column_name(key)}", whole.rank)
-        return place
+        target = self.target(f"{derived}_{column_name(key)}", f"{name}.{key}", others)
+        if target is None and of_field is not None:
+            return ColumnTarget(f"{of_field.column}_{column_name(key)}", of_field.rank)
+        return target
 
 
 def choice_of(columns: Columns) -> ChosenColumns:
@@ -236,13 +236,13 @@ def choice_of(columns: Columns) -> ChosenColumns:
     """
     if columns is None:
         return ChosenColumns(None, {})
-    places: dict[str, ColumnTarget] = {}
+    targets: dict[str, ColumnTarget] = {}
     exact: dict[str, ColumnTarget] = {}
     for each in columns:
         column, fields = (column_name(each), each) if isinstance(each, str) else each
         for rank, name in enumerate(fields.split(";")):
-            exact[name.strip()] = places[column_name(name.strip())] = ColumnTarget(column, rank)
-    return ChosenColumns(places, exact)
+            exact[name.strip()] = targets[column_name(name.strip())] = ColumnTarget(column, rank)
+    return ChosenColumns(targets, exact)
 
 
 def choice_of_names(names: Sequence[str]) -> ChosenColumns:
@@ -286,8 +286,8 @@ def _need_agreed(what: str, columns: Columns, names: Sequence[str]) -> None:
     """
     if columns is None:
         return
-    places = choice_of(columns).targets or {}
-    chosen = list(dict.fromkeys(place.column for place in places.values()))
+    targets = choice_of(columns).targets or {}
+    chosen = list(dict.fromkeys(target.column for target in targets.values()))
     for name in names:
         if not any(name == each or name.startswith(f"{each}_") for each in chosen):
             msg = f"{what}: schema= has column {shown(name)}, and columns= does not. Name it in both, or leave columns= out"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.storage.file_object import WindowedObject, look, open_object
-from spiral_stream.storage.store import Facts
+from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import is_object
 
 PLAIN: Final = ".tar"
@@ -88,7 +88,7 @@ class PlainTar(TarBytes):
 class ObjectTar(TarBytes):
     """A tar on a store that is not compressed."""
 
-    def __init__(self, uri: str, seen: Facts | None = None) -> None:
+    def __init__(self, uri: str, seen: ObjectStat | None = None) -> None:
         self.path = uri
         self._file = WindowedObject(uri, look(uri) if seen is None else seen)
         self.size = self._file.size
@@ -104,7 +104,7 @@ class ObjectTar(TarBytes):
 class CompressedTar(TarBytes):
     """A tar that is compressed as a whole; read forward only."""
 
-    def __init__(self, path: str, seen: Facts | None = None) -> None:
+    def __init__(self, path: str, seen: ObjectStat | None = None) -> None:
         self.path = path
         self._raw: IO[bytes] = open_object(path, seen) if is_object(path) else os.fdopen(open_file(path)[0], "rb")
         self._file = _decompressed(path, self._raw)
@@ -140,7 +140,7 @@ class CompressedTar(TarBytes):
         return SourceError(msg)
 
 
-def open_tar(path: str, seen: Facts | None = None) -> TarBytes:
+def open_tar(path: str, seen: ObjectStat | None = None) -> TarBytes:
     """Open a tar; its name says whether it is compressed.
 
     Args:

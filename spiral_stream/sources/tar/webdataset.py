@@ -34,7 +34,7 @@ from spiral_stream.sources.tar.samples import (
 from spiral_stream.sources.tar.stream import COMPRESSED, PLAIN, is_compressed
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.file_object import look_all
-from spiral_stream.storage.store import Facts
+from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import is_object, joined, parse_uri
 from spiral_stream.threads import Workers, thread_share
 
@@ -212,7 +212,7 @@ class WebDataset(ImportedSource):
 
     def _need_found(self, found: TarFields, units: Sequence[ImportUnit]) -> None:
         names = [*found.kinds]
-        wanted = sorted({place.column for place in (self._choice().targets or {}).values()})
+        wanted = sorted({target.column for target in (self._choice().targets or {}).values()})
         missing = next((name for name in wanted if not any(f"{each}_".startswith(f"{name}_") for each in names)), None)
         if self.schema is not None and names:
             missing = None  # it is null, unless a later row has it
@@ -220,10 +220,10 @@ class WebDataset(ImportedSource):
             msg = f"WebDataset: {found.fault}. Write the tar again, or leave the column out with columns=[...]"
             raise SourceError(msg)
         if missing is not None:
-            whole = TarFields(skip=True)
+            all_fields = TarFields(skip=True)
             with replace(self, columns=None, schema=None)._rows(units[0]) as rows:  # noqa: SLF001  of this class
-                whole.add(islice(rows, _OTHERS), units[0].path)
-            have = f"{cut(units[0].path)} has {', '.join(whole.kinds) or 'none'}"
+                all_fields.add(islice(rows, _OTHERS), units[0].path)
+            have = f"{cut(units[0].path)} has {', '.join(all_fields.kinds) or 'none'}"
             if self.schema is None:
                 msg = f"WebDataset: no row that was looked at has column {missing!r}. {have}. Correct columns="
                 raise SourceError(msg)
@@ -271,7 +271,7 @@ def _sidecar(path: str, name: str, old: str, new: str) -> str:
     return found
 
 
-def _facts_of(path: str, name: str, main: str, seen: Facts | SourceError | None) -> Facts:
+def _facts_of(path: str, name: str, main: str, seen: ObjectStat | SourceError | None) -> ObjectStat:
     """What a sidecar is like; of an object, what a look said."""
     try:
         if isinstance(seen, SourceError):
@@ -279,7 +279,7 @@ def _facts_of(path: str, name: str, main: str, seen: Facts | SourceError | None)
         if seen is None:
             facts = os.stat(path)  # noqa: PTH116
             need_file(path, facts)
-            seen = Facts(facts.st_size, modified_ns=facts.st_mtime_ns)
+            seen = ObjectStat(facts.st_size, modified_ns=facts.st_mtime_ns)
     except (OSError, NotThereError) as error:
         why = error.strerror if isinstance(error, OSError) else "there is no such object"
         msg = (

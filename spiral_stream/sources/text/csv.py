@@ -15,7 +15,7 @@ from spiral_stream.arguments import class_door
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.files.listing import set_paths
-from spiral_stream.sources.files.units import Record, pieces, sound, spread
+from spiral_stream.sources.files.units import Record, sound, spread, units_of
 from spiral_stream.sources.import_source import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.mosaic import is_shard, lines_units, shards_source
 from spiral_stream.sources.schema import columns, declared, need_column_names
@@ -112,7 +112,7 @@ class Csv(ImportedSource):
     def import_pieces(self, files: Sequence[ImportUnit]) -> Sequence[ImportUnit]:
         if is_shard(files[0]):
             return files
-        return pieces(files, parted=lambda file: self.form_of(file.path).enclosing is None and is_plain(file))
+        return units_of(files, parted=lambda file: self.form_of(file.path).enclosing is None and is_plain(file))
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         if is_shard(units[0]):

@@ -17,7 +17,7 @@ import pyarrow as pa
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.files.listing import set_paths
-from spiral_stream.sources.files.units import Record, pieces, sound, spread
+from spiral_stream.sources.files.units import Record, sound, spread, units_of
 from spiral_stream.sources.import_source import RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.json.lines import LineParser, need_readable, read_line
 from spiral_stream.sources.json.types import (
@@ -111,7 +111,7 @@ class Jsonl(ImportedSource):
         ]
 
     def import_pieces(self, files: Sequence[ImportUnit]) -> Sequence[ImportUnit]:
-        return files if is_shard(files[0]) else pieces(files, parted=is_lines)
+        return files if is_shard(files[0]) else units_of(files, parted=is_lines)
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         if is_shard(units[0]):

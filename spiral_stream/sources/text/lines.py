@@ -211,7 +211,7 @@ def blocks(unit: ImportUnit, refused: Refused, size: int = BLOCK_BYTES) -> Itera
 def _refuse_long(text: Text, data: bytes, refused: Refused, line: int, held: list[bytes]) -> bytes:
     """Refuse a line, and read over the rest of it; returns what follows it."""
     why = f"it is longer than {LINE_BYTES >> 20} MiB; a line holds one row"
-    refused.row(refused.line_of(line), why, held[0][:ROW_BYTES], whole=False)
+    refused.row(refused.line_of(line), why, held[0][:ROW_BYTES], is_complete=False)
     while data and b"\n" not in data:
         data = text.read()
     return data[data.find(b"\n") + 1 :] if data else b""

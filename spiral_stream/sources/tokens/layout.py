@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.storage.file_object import RemoteFile, look, object_bytes, read_parts
-from spiral_stream.storage.store import Facts
+from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import is_object
 
 Int64 = NDArray[np.int64]
@@ -85,7 +85,7 @@ def _opened(path: str) -> Iterator[tuple[Any, int]]:
 
 
 @lru_cache(maxsize=4)
-def _object(uri: str, facts: Facts) -> NDArray[np.uint8]:
+def _object(uri: str, facts: ObjectStat) -> NDArray[np.uint8]:
     """The bytes of an index on an object store, as it is at one time."""
     return np.frombuffer(object_bytes(uri, facts), np.uint8)
 

@@ -28,7 +28,7 @@ from spiral_stream.sources.row_filter import needed, passing
 from spiral_stream.sources.source import ROW, Reader, RowRuns, Spans, Unit, without_columns
 from spiral_stream.sources.tokens.layout import TokenLayout
 from spiral_stream.storage.file_object import look
-from spiral_stream.storage.store import Facts
+from spiral_stream.storage.store import ObjectStat
 
 TOKENS: Final = "tokens"
 START: Final = "start"
@@ -251,7 +251,7 @@ def _changed(path: str) -> SourceError:
     return SourceError(msg)
 
 
-KeyOf = Callable[[str, Facts], str]
+KeyOf = Callable[[str, ObjectStat], str]
 
 
 @final
@@ -331,7 +331,7 @@ class _Seen:
             return None
         return "changed while it is being read. Take it as it is now with catalog.refresh(...), or restore it"
 
-    def object_of(self, name: str) -> Facts | None:
+    def object_of(self, name: str) -> ObjectStat | None:
         """Return what a file was like when it was looked at."""
         pin = self.pins.get(name)
-        return None if pin is None else Facts(pin.size, marked=pin.mtime_ns % 2**64)
+        return None if pin is None else ObjectStat(pin.size, marked=pin.mtime_ns % 2**64)

@@ -22,7 +22,7 @@ from spiral_stream.sources.tokens.layout import ITEMS, Int64, MegatronIndex, Tok
 from spiral_stream.sources.tokens.reader import LENGTH, START, RemoteTokenReader, TokenReader
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.file_object import look, read_parts
-from spiral_stream.storage.store import Facts
+from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import is_object
 
 SUFFIXES: Final = (".bin", ".npy")
@@ -77,8 +77,8 @@ class Tokens(ImportedSource):
             object.__setattr__(self, "dtype", name)
         for name, low in (("separator", None), ("length", 1)):
             value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool) and (low is None or value >= low)
-            if value is not None and not whole:
+            is_integer = isinstance(value, int) and not isinstance(value, bool) and (low is None or value >= low)
+            if value is not None and not is_integer:
                 msg = f"Tokens: {name}={shown(value)}. Give an integer{'' if low is None else ' of at least 1'}"
                 raise SourceError(msg)
         if not isinstance(self.index, bool | None):
@@ -117,7 +117,7 @@ class Tokens(ImportedSource):
             return RemoteTokenReader(reader, self.layout, self._key_of)
         return TokenReader(reader, self.layout)
 
-    def _key_of(self, name: str, facts: Facts) -> str:
+    def _key_of(self, name: str, facts: ObjectStat) -> str:
         """The content key of an object, as `import_units` gives it."""
         path = f"{self.base}/{name}"
         unit = ImportUnit(name, path, facts.size, content_key(name, facts.size, facts.mark))

@@ -194,10 +194,10 @@ def sweep(target: WriteTarget) -> None:
 
 def taken_back(target: WriteTarget, parts: Iterable[Path]) -> bool:
     """Remove the placed files of parts that no version names, and say so; warn of files that have to wait."""
-    whole = [part for part in parts if _is_whole(part)]  # without a whole note nothing was placed
+    complete = [part for part in parts if _is_complete(part)]  # without a whole note nothing was placed
     try:
-        if whole:
-            target.take_back(whole)
+        if complete:
+            target.take_back(complete)
     except SourceError as error:
         msg = f"Lance dataset {target.uri}: files that a writer left there, and that no version names, stay for now: {error}"
         warn(msg)
@@ -205,7 +205,7 @@ def taken_back(target: WriteTarget, parts: Iterable[Path]) -> bool:
     return True
 
 
-def _is_whole(part: Path) -> bool:
+def _is_complete(part: Path) -> bool:
     try:
         return bool(noted(part))
     except SourceError:

@@ -256,21 +256,21 @@ class Room:
                 used -= each.on_disk
         return used
 
-    def _removed(self, each: _Lying, *, remember: bool = True) -> bool:
+    def _removed(self, lying: _Lying, *, remember: bool = True) -> bool:
         """Remove a file that nobody holds."""
-        handle = _alone(each.data)
+        handle = _alone(lying.data)
         if handle is None:
             return False
         try:
             with suppress(FileNotFoundError):
-                each.data.with_suffix(SUMS).unlink()  # first: bytes without sums are not there
+                lying.data.with_suffix(SUMS).unlink()  # first: bytes without sums are not there
             with suppress(FileNotFoundError):
-                each.data.unlink()
+                lying.data.unlink()
         finally:
             unlock(handle, os.getpid())
         if remember:
             with suppress(ValueError):
-                self._note(each.digest, (self._slot(each.digest) or 0) & ~_READMITTED)
+                self._note(lying.digest, (self._slot(lying.digest) or 0) & ~_READMITTED)
         return True
 
     def _note(self, digest: str, noted: int) -> None:

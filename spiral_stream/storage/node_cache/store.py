@@ -44,7 +44,7 @@ from spiral_stream.storage.node_cache.file import (
     data_file,
     sums_of,
 )
-from spiral_stream.storage.store import READ_BYTES, Buffer, Facts, Get, Got, Store
+from spiral_stream.storage.store import READ_BYTES, Buffer, Get, Got, ObjectStat, Store
 from spiral_stream.threads import doing
 
 _OPEN: "Final[weakref.WeakSet[Leases]]" = weakref.WeakSet()
@@ -113,7 +113,7 @@ class _Ask:
 
     key: NodeKey
     name: str  # in the store
-    facts: Facts
+    facts: ObjectStat
     indices: list[int] = field(default_factory=list)  # in the call
     ranges: list[Range] = field(default_factory=list)
     missing: _Blocks = field(default_factory=lambda: np.empty(0, np.int64))
@@ -148,7 +148,7 @@ class NodeStore(Store):
     def __init__(self, store: Store, root: str) -> None:
         self._store, self._root = store, root
 
-    def stat(self, key: str) -> Facts:
+    def stat(self, key: str) -> ObjectStat:
         return self._store.stat(key)
 
     def read(self, wanted: Sequence[Get]) -> list[Got | SourceError]:
@@ -172,7 +172,7 @@ class NodeStore(Store):
             count(wait_s=time.perf_counter() - begun)
         return [each for each in found if each is not None]
 
-    def forget(self, get: Get, facts: Facts) -> None:
+    def forget(self, get: Get, facts: ObjectStat) -> None:
         """Keep nothing of what was read of an object: it was damaged on the way, and is read again.
 
         Args:
@@ -191,7 +191,7 @@ class NodeStore(Store):
             finally:
                 file.release()
 
-    def around(self, key: str, facts: Facts, starts: _Blocks, stops: _Blocks) -> Iterator[Callable[[], None]]:
+    def around(self, key: str, facts: ObjectStat, starts: _Blocks, stops: _Blocks) -> Iterator[Callable[[], None]]:
         """Yield what keeps ranges of one object on the node: a request of up to `PART` for many that lie together.
 
         Args:
@@ -235,12 +235,12 @@ class NodeStore(Store):
             ask.ranges.append((each.start, length))
         return list(asks.values())
 
-    def _facts(self, wanted: Sequence[Get], found: list[Got | SourceError | None]) -> list[Facts | None]:
+    def _facts(self, wanted: Sequence[Get], found: list[Got | SourceError | None]) -> list[ObjectStat | None]:
         """What objects are like: as pinned, else as the store says."""
         unknown = list(dict.fromkeys(each.key for each in wanted if each.pinned is None))
         answers = self._store.read([Get(key, 0, 0) for key in unknown]) if unknown else []
         seen = dict(zip(unknown, answers, strict=True))
-        facts: list[Facts | None] = []
+        facts: list[ObjectStat | None] = []
         for at, each in enumerate(wanted):
             said = None if each.pinned is not None else seen[each.key]
             if isinstance(said, SourceError) and not self._root.startswith("http"):  # some web servers know no HEAD
@@ -248,10 +248,12 @@ class NodeStore(Store):
             facts.append(each.pinned if said is None else said.facts if isinstance(said, Got) else None)
         return facts
 
-    def list(self, prefix: str) -> Iterator[tuple[str, Facts]]:
+    def list(self, prefix: str) -> Iterator[tuple[str, ObjectStat]]:
         return self._store.list(prefix)
 
-    def put(self, key: str, data: Buffer, *, absent: bool = False, unchanged: Facts | None = None) -> Facts | None:
+    def put(
+        self, key: str, data: Buffer, *, absent: bool = False, unchanged: ObjectStat | None = None
+    ) -> ObjectStat | None:
         return self._store.put(key, data, absent=absent, unchanged=unchanged)
 
     def delete(self, key: str) -> None:

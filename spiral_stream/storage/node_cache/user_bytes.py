@@ -13,7 +13,7 @@ from spiral_stream.storage.counters import count
 from spiral_stream.storage.local import too_short
 from spiral_stream.storage.node_cache.file import printable
 from spiral_stream.storage.node_cache.store import NodeStore
-from spiral_stream.storage.store import Buffer, Facts, Get, Got, Store
+from spiral_stream.storage.store import Buffer, Get, Got, ObjectStat, Store
 
 Download = Callable[[int, int], Buffer | Iterable[Buffer]]
 TOGETHER: Final = 8  # calls of the function
@@ -51,7 +51,7 @@ def read_kept(
         if min(start, length) < 0 or start + length > size:
             raise too_short(printable(uri), size, start, length)
     root, _, name = uri.rpartition("/")
-    facts = Facts(size, etag=version)
+    facts = ObjectStat(size, etag=version)
     store = NodeStore(_OneFile(uri, facts, download), root)
     gets = [Get(name, at, length, pinned=facts) for at, length in ([(0, size)] if ranges is None else ranges)]
     out = []
@@ -66,10 +66,10 @@ def read_kept(
 class _OneFile(Store):
     """A store that has one file, which a function reads."""
 
-    def __init__(self, uri: str, facts: Facts, download: Download) -> None:
+    def __init__(self, uri: str, facts: ObjectStat, download: Download) -> None:
         self._uri, self._facts, self._download = uri, facts, download
 
-    def stat(self, key: str) -> Facts:
+    def stat(self, key: str) -> ObjectStat:
         del key
         return self._facts
 
@@ -114,11 +114,13 @@ class _OneFile(Store):
             "The function that reads it has to give exactly what it is asked for"
         )
 
-    def list(self, prefix: str) -> Iterator[tuple[str, Facts]]:
+    def list(self, prefix: str) -> Iterator[tuple[str, ObjectStat]]:
         del prefix
         yield self._uri.rpartition("/")[2], self._facts
 
-    def put(self, key: str, data: Buffer, *, absent: bool = False, unchanged: Facts | None = None) -> Facts | None:
+    def put(
+        self, key: str, data: Buffer, *, absent: bool = False, unchanged: ObjectStat | None = None
+    ) -> ObjectStat | None:
         del key, data, absent, unchanged
         raise SourceError(self._read_only())
 

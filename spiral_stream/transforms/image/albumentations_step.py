@@ -141,9 +141,9 @@ def wrapped(transform: Any) -> list[Any]:
     if not parts:
         return rest
     package = import_module(_PACKAGE)
-    whole = transform if [*parts] == [transform] else package.Compose(parts)
+    pipeline = transform if [*parts] == [transform] else package.Compose(parts)
     try:
-        config = json.dumps(package.to_dict(whole), sort_keys=True, allow_nan=False)
+        config = json.dumps(package.to_dict(pipeline), sort_keys=True, allow_nan=False)
     except Exception as error:  # whatever it raises of what it cannot write down
         msg = (
             f"images: {type(transform).__name__} of albumentations cannot be written down ({error!s:.200}). Give a function of a "

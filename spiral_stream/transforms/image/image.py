@@ -100,7 +100,7 @@ class ImageProgram:
         Raises:
             DataError: an image is smaller than a crop; ``row`` is its place.
         """
-        at = Placement.whole(np.asarray(heights), np.asarray(widths))
+        at = Placement.untouched(np.asarray(heights), np.asarray(widths))
         seen: dict[str, int] = {}
         resized = False
         for i, step in enumerate(self.steps):

@@ -72,7 +72,7 @@ class Placement:
     flip: NDArray[np.bool_]
 
     @classmethod
-    def whole(cls, heights: Int32, widths: Int32) -> "Placement":
+    def untouched(cls, heights: Int32, widths: Int32) -> "Placement":
         """Return the boxes of untouched images of these sizes."""
         zero = np.zeros(len(heights), np.int64)
         h, w = heights.astype(np.int64), widths.astype(np.int64)

@@ -128,13 +128,13 @@ class RandAugment(PixelTransform):
         return pixels
 
     def matrix(self, height: int, width: int, key: np.uint64) -> Matrix | None:
-        whole: Matrix | None = None
+        product: Matrix | None = None
         for name, sign in self.operations(key):
             moved = self._moved(name, sign, height, width)
             if moved is not None:
                 step = from_corner(moved, height, width)
-                whole = step if whole is None else step @ np.vstack([whole, [0, 0, 1]])
-        return whole
+                product = step if product is None else step @ np.vstack([product, [0, 0, 1]])
+        return product
 
     def _magnitude(self, name: str) -> float:
         return _MOST[name] * self.magnitude / (self.num_magnitude_bins - 1)

@@ -87,10 +87,10 @@ def twin_of(tokenizer: Mapping[str, Any]) -> Twin:
     spelled = [text for text in vocab if all(letter in letters for letter in text) and text]
     stable = _stable(tokenizer, vocab, spelled)
     if model.get("ignore_merges"):
-        _check_whole_words(tokenizer, spelled, stable)
-    final_place = _final_ranks(merge_ranks, stable, model["merges"])
+        _check_full_words(tokenizer, spelled, stable)
+    final_ranks = _final_ranks(merge_ranks, stable, model["merges"])
     order = [letter for letter in letters if letter in vocab]
-    order += sorted(final_place, key=final_place.__getitem__)
+    order += sorted(final_ranks, key=final_ranks.__getitem__)
     ranks = {bytes(letters[letter] for letter in text): rank for rank, text in enumerate(order)}
     return Twin(ranks, np.array([vocab[text] for text in order], dtype=np.uint32))
 
@@ -133,7 +133,7 @@ def _stable(tokenizer: Mapping[str, Any], vocab: Mapping[str, int], spelled: Seq
     return {text for text, encoding in zip(spelled, found, strict=True) if encoding.ids == [vocab[text]]}
 
 
-def _check_whole_words(tokenizer: Mapping[str, Any], spelled: Iterable[str], stable: set[str]) -> None:
+def _check_full_words(tokenizer: Mapping[str, Any], spelled: Iterable[str], stable: set[str]) -> None:
     """With ``ignore_merges`` a whole word that is a token is taken at once, stable or not.
 
     A word that is also the text of an added token never comes as a word: documents that contain it are set apart.

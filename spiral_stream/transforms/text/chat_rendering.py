@@ -123,14 +123,14 @@ class Renderer:
             self._disagree(text, found, count - 1)
         return found
 
-    def _disagree(self, whole: str, part: str, at: int) -> NoReturn:
+    def _disagree(self, rendered: str, part: str, at: int) -> NoReturn:
         first = next(
-            (k for k, (a, b) in enumerate(zip(whole, part, strict=False)) if a != b), min(len(whole), len(part))
+            (k for k, (a, b) in enumerate(zip(rendered, part, strict=False)) if a != b), min(len(rendered), len(part))
         )
         self._refuse(
             f"the template has no {{% generation %}}, and up to message {at} it renders another text than the whole begins "
-            f"with: from character {first} on {part[first : first + _SHOWN]!r}, not {whole[first : first + _SHOWN]!r}; so where "
-            "the assistant's text is cannot be known",
+            f"with: from character {first} on {part[first : first + _SHOWN]!r}, not {rendered[first : first + _SHOWN]!r}; so "
+            "where the assistant's text is cannot be known",
             "Mark it with {% generation %} ... {% endgeneration %} in a template of your own, or train_on='last'",
         )
 

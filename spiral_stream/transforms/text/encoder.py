@@ -222,15 +222,15 @@ def _around(tokenizer: "Tokenizer", tokenize: Tokenize) -> tuple[NDArray[Any], N
     before: list[int] = []
     after: list[int] = []
     if tokenize.special_tokens:
-        plain, whole = (tokenizer.encode("a b", add_special_tokens=special) for special in (False, True))
-        first = next((n for n, special in enumerate(whole.special_tokens_mask) if not special), len(whole.ids))
-        before, after = whole.ids[:first], whole.ids[first + len(plain.ids) :]
+        plain, framed = (tokenizer.encode("a b", add_special_tokens=special) for special in (False, True))
+        first = next((n for n, special in enumerate(framed.special_tokens_mask) if not special), len(framed.ids))
+        before, after = framed.ids[:first], framed.ids[first + len(plain.ids) :]
         for text in ("", "a b", "c"):
-            plain, whole = (tokenizer.encode(text, add_special_tokens=special) for special in (False, True))
-            if before + plain.ids + after != whole.ids:
+            plain, framed = (tokenizer.encode(text, add_special_tokens=special) for special in (False, True))
+            if before + plain.ids + after != framed.ids:
                 msg = (
                     f"Tokenize: tokenizer {tokenize.tokenizer!r} does more than put special tokens around a text: "
-                    f"{text!r} becomes {whole.ids}. Pass special_tokens=False, and separator= for a document's end"
+                    f"{text!r} becomes {framed.ids}. Pass special_tokens=False, and separator= for a document's end"
                 )
                 raise PlanError(msg)
     if tokenize.separator is not None:
@@ -278,21 +278,21 @@ def _checked(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
     Raises:
         DataError: a document is null or not UTF-8; ``row`` is its place.
     """
-    whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
-    if pa.types.is_dictionary(whole.type):
-        whole = whole.dictionary_decode()
-    if not (pa.types.is_binary(whole.type) or pa.types.is_large_binary(whole.type) or _is_text(whole.type)):
-        msg = f"tokenize: a column of {whole.type}. Give one of text (utf8) or of bytes"
+    array = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type) or _is_text(array.type)):
+        msg = f"tokenize: a column of {array.type}. Give one of text (utf8) or of bytes"
         raise DataError(msg)
-    if whole.null_count:
-        row = int(pc.index(whole.is_null(), value=True).as_py())
+    if array.null_count:
+        row = int(pc.index(array.is_null(), value=True).as_py())
         msg = "tokenize: the text is null. Filter nulls out, or fill them before .sample(...)"
         raise DataError(msg, row=row)
-    whole = whole.cast(pa.large_binary())
+    array = array.cast(pa.large_binary())
     try:
-        return whole.cast(pa.large_utf8())
+        return array.cast(pa.large_utf8())
     except pa.ArrowInvalid as error:
-        raise _not_utf8(whole) from error
+        raise _not_utf8(array) from error
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -327,8 +327,8 @@ def _runs(documents: pa.Array) -> Iterator[pa.Array]:
 
 def _text_offsets(documents: pa.Array) -> Int64:
     """Return where each document's bytes begin, shape [S + 1]."""
-    whole = np.frombuffer(documents.buffers()[1], dtype=np.int64)
-    return whole[documents.offset : documents.offset + len(documents) + 1]
+    offsets = np.frombuffer(documents.buffers()[1], dtype=np.int64)
+    return offsets[documents.offset : documents.offset + len(documents) + 1]
 
 
 def _joined(documents: pa.Array) -> str:

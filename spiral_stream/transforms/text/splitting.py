@@ -193,9 +193,9 @@ def _cuts_theirs(pre_tokenizer: Mapping[str, Any], words: Sequence[str]) -> list
     letter_of = {byte: letter for letter, byte in byte_of_letter().items()}
     vocab = {"".join(letter_of[byte] for byte in word.encode()): n for n, word in enumerate(words)}
     model = {"type": "WordLevel", "vocab": vocab | {"<unk>": len(words)}, "unk_token": "<unk>"}
-    whole = {"version": "1.0", "added_tokens": [], "pre_tokenizer": pre_tokenizer, "model": model}
+    document = {"version": "1.0", "added_tokens": [], "pre_tokenizer": pre_tokenizer, "model": model}
     none = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
-    found = Tokenizer.from_str(json.dumps({**none, **whole})).encode_batch_fast(words, add_special_tokens=False)
+    found = Tokenizer.from_str(json.dumps({**none, **document})).encode_batch_fast(words, add_special_tokens=False)
     return [encoding.ids for encoding in found]
 
 

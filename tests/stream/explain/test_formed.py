@@ -35,7 +35,7 @@ def test_the_first_batches_are_those_that_a_run_delivers(catalog: sp.Catalog) ->
     with stream(catalog, size=900) as one:
         first = first_of(one)
         assert isinstance(first, FirstBatches)
-        assert first.whole
+        assert first.is_complete
         assert (first.positions, first.joined, first.filtered) == (900, 900, 0)
         assert len(first.batches) == one.count()
         for number, batch in enumerate(first.batches):

@@ -37,7 +37,7 @@ def test_the_mask_is_one_on_real_tokens_only(batch: Drawn, dtype: str) -> None:
 
 def test_two_documents_are_padded_to_the_width() -> None:
     tokens = ragged([np.array([5, 6, 7], dtype=np.uint16), np.array([8], dtype=np.uint32)])
-    placed = SequenceLayout.whole(np.array([3, 1]), 4)
+    placed = SequenceLayout.at_row_starts(np.array([3, 1]), 4)
 
     assert filled(Pad("t", pad_value=9), tokens, placed).tolist() == [[5, 6, 7, 9], [8, 9, 9, 9]]
     assert filled(PadMask("t", dtype="bool"), tokens, placed).tolist() == [[True] * 3 + [False], [True] + [False] * 3]
@@ -46,7 +46,7 @@ def test_two_documents_are_padded_to_the_width() -> None:
 def test_a_truncated_document_keeps_its_beginning() -> None:
     tokens = ragged([np.array([5, 6, 7], dtype=np.uint16)])
 
-    assert filled(Pad("t"), tokens, SequenceLayout.whole(np.array([2]), 2)).tolist() == [[5, 6]]
+    assert filled(Pad("t"), tokens, SequenceLayout.at_row_starts(np.array([2]), 2)).tolist() == [[5, 6]]
 
 
 def test_the_multiple_is_one_unless_said() -> None:

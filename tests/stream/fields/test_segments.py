@@ -99,7 +99,7 @@ def test_a_batch_that_int32_cannot_address_is_refused() -> None:
     lengths = np.full(2, 2**30, dtype=np.int64)
 
     with pytest.raises(PlanError, match=r"the batch has 2 x 1073741824 places; .* Lower max_tokens"):
-        CuSeqlens("t").cu_seqlens(SequenceLayout.whole(lengths, 2**30))
+        CuSeqlens("t").cu_seqlens(SequenceLayout.at_row_starts(lengths, 2**30))
 
 
 @pytest.mark.parametrize("field", [Segments, Positions])

@@ -84,7 +84,7 @@ def test_threads_fill_one_batch_together() -> None:
     lengths = draw.integers(0, 900, 600)
     values = draw.integers(0, 50_000, int(lengths.sum())).astype(np.uint16)
     tokens = Ragged.of_flat(values, np.concatenate([[0], np.cumsum(lengths)]))
-    placed = SequenceLayout.whole(lengths, 896 + 5)
+    placed = SequenceLayout.at_row_starts(lengths, 896 + 5)
     whole = filled(Pad("t"), tokens, placed)
     out_BT = np.full_like(whole, -1)
 
@@ -139,7 +139,7 @@ def test_a_sequence_off_its_alignment_is_refused() -> None:
     tokens = replace(tokens, addresses=tokens.addresses + np.uint64(2))
 
     with pytest.raises(ValueError, match="piece 0: its sequence is not aligned to its items"):
-        filled(Pad("t"), tokens, SequenceLayout.whole(np.array([2]), 2))
+        filled(Pad("t"), tokens, SequenceLayout.at_row_starts(np.array([2]), 2))
 
 
 def test_item_sizes_other_than_integers_have_are_refused() -> None:
@@ -147,12 +147,12 @@ def test_item_sizes_other_than_integers_have_are_refused() -> None:
     tokens = replace(tokens, item_bytes=np.array([3], dtype=np.uint8))
 
     with pytest.raises(ValueError, match="piece 0: its items are not of 1, 2, 4 or 8 bytes"):
-        filled(Pad("t"), tokens, SequenceLayout.whole(np.array([2]), 2))
+        filled(Pad("t"), tokens, SequenceLayout.at_row_starts(np.array([2]), 2))
 
 
 def test_places_are_int64() -> None:
     with pytest.raises(ValueError, match=r"lengths is int32 of shape \[2\]. Give int64 of shape \[2\]"):
-        SequenceLayout.whole(np.array([1, 2], dtype=np.int32), 4)
+        SequenceLayout.at_row_starts(np.array([1, 2], dtype=np.int32), 4)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_token_that_does_not_fit_is_refused_by_its_row(field: type[Pad], dtype
     tokens = ragged([np.array([1, 2], dtype=kind), wrong, wrong])
 
     with pytest.raises(DataError, match=f"a token does not fit dtype {dtype}; .* Ask for int64") as caught:
-        filled(field("t", dtype=dtype), tokens, SequenceLayout.whole(np.array([2, 41, 41]), 48))
+        filled(field("t", dtype=dtype), tokens, SequenceLayout.at_row_starts(np.array([2, 41, 41]), 48))
     assert caught.value.row == 1
 
 
@@ -207,8 +207,10 @@ def test_they_are_not_filled_from_values_alone() -> None:
 def test_an_empty_batch_is_an_empty_array() -> None:
     nothing = np.empty(0, dtype=np.int64)
 
-    assert filled(Pad("t"), ragged([]), SequenceLayout.whole(nothing, 128)).shape == (0, 128)
-    assert filled(Pad("t"), ragged([np.empty(0, np.uint16)]), SequenceLayout.whole(np.zeros(1, np.int64), 0)).shape == (
+    assert filled(Pad("t"), ragged([]), SequenceLayout.at_row_starts(nothing, 128)).shape == (0, 128)
+    assert filled(
+        Pad("t"), ragged([np.empty(0, np.uint16)]), SequenceLayout.at_row_starts(np.zeros(1, np.int64), 0)
+    ).shape == (
         1,
         0,
     )

@@ -62,11 +62,11 @@ def test_names_pass_exactly_if_none_comes_twice(names: list[str]) -> None:
 def test_integers_pass_exactly_if_they_lie_between_the_bounds(value: object, least: int, most: int) -> None:
     whole = type(value) is int
     if whole and least <= value <= most:
-        checks.need_whole("limit", "count", value, least, most)
+        checks.need_integer("limit", "count", value, least, most)
         return
     way_out = f"Give at most {most}" if whole and value > most else f"Give an integer of at least {least}"
     with pytest.raises(PlanError, match=f"limit: count.*\\. {way_out}$") as caught:
-        checks.need_whole("limit", "count", value, least, most)
+        checks.need_integer("limit", "count", value, least, most)
     assert len(str(caught.value)) < 120
 
 

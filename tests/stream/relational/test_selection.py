@@ -17,7 +17,7 @@ from spiral_stream.derived.derivation import Derivation, Piece, ShardRows
 from spiral_stream.derived.kinds.selected_rows import SLOTS, SUMMARY, encoded
 from spiral_stream.errors import CacheError, DamageError, SpiralWarning
 from spiral_stream.relational import _select, selection
-from spiral_stream.relational.selection import Selection, whole
+from spiral_stream.relational.selection import Selection, all_rows
 from tests.fixtures.mutations import mutated_bytes
 from tests.fixtures.shards import Rows, made
 
@@ -109,7 +109,7 @@ def test_an_unfiltered_relation_needs_no_piece(sizes: list[int]) -> None:
     starts = np.cumsum([0, *sizes]).astype(np.uint64)
     every = np.arange(int(starts[-1]), dtype=np.uint64)
 
-    selection = whole(starts)
+    selection = all_rows(starts)
 
     assert selection.total == len(every)
     assert selection.ordinals(every).tolist() == every.tolist()

@@ -20,7 +20,7 @@ from spiral_stream.storage.local import Memory
 from spiral_stream.storage.objects import Objects
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import use_storage
-from spiral_stream.storage.store import Facts, Get, Got
+from spiral_stream.storage.store import Get, Got, ObjectStat
 from tests.fixtures import stores
 from tests.fixtures.fault_proxy import FaultProxy, fault_proxy
 from tests.stream.sources.test_remote import put_all, rows_of
@@ -196,9 +196,9 @@ def test_a_store_whose_lists_say_other_etags_is_looked_at(tmp_path: Path, monkey
         store_of(uri)[0].put(f"csv/{at}.csv", b"n\n%d\n" % at)
     right = {unit.name: unit.seen for unit in sp.sources.Csv(f"{uri}/csv/{{0..2}}.csv").import_units()}
 
-    def listing(store: Memory, prefix: str) -> Iterator[tuple[str, Facts]]:
+    def listing(store: Memory, prefix: str) -> Iterator[tuple[str, ObjectStat]]:
         for key, facts in found(store, prefix):
-            yield key, Facts(facts.size, f"{facts.etag}-listed")
+            yield key, ObjectStat(facts.size, f"{facts.etag}-listed")
 
     monkeypatch.setattr(Memory, "list", listing)
     units = sp.sources.Csv(f"{uri}/csv").import_units()

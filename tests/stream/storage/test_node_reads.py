@@ -17,7 +17,7 @@ from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.local import Memory
 from spiral_stream.storage.node_cache.file import BLOCK
 from spiral_stream.storage.node_cache.store import Leases, NodeStore
-from spiral_stream.storage.store import Facts, Get, Got, Store
+from spiral_stream.storage.store import Get, Got, ObjectStat, Store
 
 DATA = np.random.default_rng(1).bytes(20 * BLOCK + 77)
 
@@ -64,9 +64,9 @@ def near(inner: Counting) -> NodeStore:
     return NodeStore(inner, "s3://bucket")
 
 
-def pin(inner: Counting, key: str = "a") -> Facts:
+def pin(inner: Counting, key: str = "a") -> ObjectStat:
     facts = inner.stat(key)
-    return Facts(facts.size, marked=facts.mark)
+    return ObjectStat(facts.size, marked=facts.mark)
 
 
 def data_of(found: Sequence[Got | SourceError]) -> list[bytes | None]:

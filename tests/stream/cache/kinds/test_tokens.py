@@ -31,7 +31,7 @@ def test_every_row_is_its_own_tokens_or_refused(
     borders = sorted({0, *(min(cut, len(texts)) for cut in cuts), len(texts)})
     chunks = [whole.slice(a, b - a) for a, b in itertools.pairwise(borders)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokens, "PIECE_BYTES", piece_bytes)
+        patch.setattr(tokens, "ENCODE_BYTES", piece_bytes)
         rows = TokenKind("r", "text", encoder).keep_rows(
             pa.table({"text": pa.chunked_array(chunks, pa.large_utf8())}), ""
         )

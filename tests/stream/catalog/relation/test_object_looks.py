@@ -19,7 +19,7 @@ from spiral_stream.storage.faults import AwayError
 from spiral_stream.storage.local import Memory
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import use_storage
-from spiral_stream.storage.store import Facts, Get, Got
+from spiral_stream.storage.store import Get, Got, ObjectStat
 from spiral_stream.threads import Workers
 from tests.fixtures import stores
 from tests.fixtures.fault_proxy import fault_proxy
@@ -39,13 +39,13 @@ class Counted:
             self.looks += len(wanted)
             return read(store, wanted)
 
-        def listing(store: Memory, prefix: str) -> Iterator[tuple[str, Facts]]:
+        def listing(store: Memory, prefix: str) -> Iterator[tuple[str, ObjectStat]]:
             self.lists.append(prefix)
             for key, facts in found(store, prefix):
                 if self.fault is not None:
                     raise self.fault
                 self.listed += 1
-                yield key, Facts(facts.size, f"{facts.etag}{self.etag}")
+                yield key, ObjectStat(facts.size, f"{facts.etag}{self.etag}")
 
         monkeypatch.setattr(Memory, "read", reading)
         monkeypatch.setattr(Memory, "list", listing)

@@ -68,7 +68,7 @@ def test_an_idr_slice_is_a_place_to_start_whatever_a_message_says() -> None:
 def test_a_damaged_packet_is_what_the_container_says() -> None:
     says = slices_of(packet((SLICE, 0, bytes(20)))[:-3], 4, key=True)
 
-    assert (says.frame, says.disposable, says.entry, says.whole) == (True, False, True, False)
+    assert (says.frame, says.disposable, says.entry, says.is_complete) == (True, False, True, False)
 
 
 def test_more_units_than_are_looked_at_are_not_disposable() -> None:

@@ -174,8 +174,8 @@ def test_gathered_rows_are_the_rows_of_the_column(data: st.DataObject, kind: pa.
     rows = data.draw(st.lists(st.integers(0, sum(sizes) - 1), max_size=9) if sum(sizes) else st.just([]), label="rows")
     with tempfile.TemporaryDirectory() as folder:
         kept = kept_column(Shards(pa.table({"x": column}), tuple(sizes), batch_rows=3), Path(folder))
-        assert kept.whole == (not null_items(column) and not clashes(column, sizes))
-        if not kept.whole:
+        assert kept.is_lossless == (not null_items(column) and not clashes(column, sizes))
+        if not kept.is_lossless:
             return
         shards, offsets = shard_places(sizes, rows)
         found, wanted = kept.arrow(shards, offsets), taken(column, rows)
@@ -205,7 +205,7 @@ def test_gathered_rows_are_the_rows_of_the_column(data: st.DataObject, kind: pa.
 def test_a_column_that_pieces_cannot_hold_is_not_whole(tmp_path: Path, kind: pa.DataType, column: list[Any]) -> None:
     source = Shards(pa.table({"x": pa.array(column, kind)}), (1, 1))
 
-    assert not kept_column(source, tmp_path).whole
+    assert not kept_column(source, tmp_path).is_lossless
 
 
 def test_a_null_list_inside_of_a_list_is_counted_whatever_lies_under_it(tmp_path: Path) -> None:
@@ -213,9 +213,9 @@ def test_a_null_list_inside_of_a_list_is_counted_whatever_lies_under_it(tmp_path
     column = pa.FixedSizeListArray.from_arrays(inner, 2)
     masked = pa.FixedSizeListArray.from_arrays(pa.array([None, 1, 2, 3], pa.int8()), 2, mask=pa.array([True, False]))
 
-    assert not kept_column(Shards(pa.table({"x": column}), (2,)), tmp_path / "a").whole
+    assert not kept_column(Shards(pa.table({"x": column}), (2,)), tmp_path / "a").is_lossless
     kept = kept_column(Shards(pa.table({"x": masked}), (2,)), tmp_path / "b")  # the null lies under a null row
-    assert kept.whole
+    assert kept.is_lossless
     assert kept.arrow(*shard_places([2], [1, 0])).to_pylist() == [[2, 3], None]
 
 

@@ -25,7 +25,7 @@ def test_over_read_is_frames_decoded_per_frame_kept() -> None:
     ],
 )
 def test_what_is_wrong_is_known_of_all_rows_or_estimated(found: Footage, whole: bool) -> None:
-    assert found.whole == whole
+    assert found.is_complete == whole
 
 
 def test_the_same_reason_is_named_once() -> None:
@@ -53,4 +53,4 @@ def test_without_cache_and_index_only_the_relations_own_column_speaks(
 
     assert found.total > 20 >= found.rows == found.counted > 0
     assert (found.cached_rows, found.indexed, found.planned, found.known) == (0, 0, 0, 0)
-    assert not found.whole
+    assert not found.is_complete

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.plan.nodes import Filter, Limit
 from spiral_stream.plan.tree import find
-from spiral_stream.plan.verbs.mix import Mix, Part, per_stream, schedule_points, whole_count
+from spiral_stream.plan.verbs.mix import Mix, Part, parsed_count, per_stream, schedule_points
 from tests.fixtures.texts import make_catalog
 
 
@@ -29,9 +29,9 @@ def mix(catalog: sp.Catalog, *parts: tuple[Any, ...], **options: Any) -> Mix:
     unit=st.sampled_from([("", 1), ("k", 10**3), ("M", 10**6), ("b", 10**9), ("T", 10**12)]),
 )
 def test_counts_may_be_written_for_people(count: int, unit: tuple[str, int]) -> None:
-    assert whole_count("mix", f"{count}{unit[0]}") == count * unit[1]
-    assert whole_count("mix", f"{count:_} {unit[0]}".strip()) == count * unit[1]
-    assert whole_count("mix", count) == count
+    assert parsed_count("mix", f"{count}{unit[0]}") == count * unit[1]
+    assert parsed_count("mix", f"{count:_} {unit[0]}".strip()) == count * unit[1]
+    assert parsed_count("mix", count) == count
 
 
 # ---- examples
@@ -76,7 +76,7 @@ def test_a_mix_has_the_columns_that_all_streams_have(catalog: sp.Catalog) -> Non
 def test_what_is_no_count_is_refused() -> None:
     for value in ("ten", "1.5", "", "b", 1.5, True, "1.23456k", "1/0"):
         with pytest.raises(sp.errors.PlanError, match=r'Give a whole number, or one with a unit: "100k", "64M"'):
-            whole_count("mix: epoch_size", value)
+            parsed_count("mix: epoch_size", value)
 
 
 @pytest.mark.parametrize(

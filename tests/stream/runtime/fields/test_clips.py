@@ -11,7 +11,7 @@ import spiral_stream as sp
 from spiral_stream.cache.kinds.probes import index_of
 from spiral_stream.decoders.video.video_index import VideoIndex
 from spiral_stream.errors import DataError
-from spiral_stream.runtime.fields.clips import CACHED_PIECE, PIECE, ClipField
+from spiral_stream.runtime.fields.clips import TASK_CACHED_CLIPS, TASK_CLIPS, ClipField
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sources.references.ranged import Located
 from tests.fixtures.clips import SEGMENTS, Clips, video_catalog
@@ -54,7 +54,7 @@ def test_every_clip_of_a_batch_is_in_one_piece(stream: Any) -> None:
     (stage,) = stream.stages.clips
     places = stream.numbering.draw(0, 0).samples.stream_rows
     pieces = [task for task, _ in ClipField(stage, Metrics()).find(places, np.zeros(len(places), np.uint64))]
-    most = PIECE if stage.sources[0].frames is None else CACHED_PIECE
+    most = TASK_CLIPS if stage.sources[0].frames is None else TASK_CACHED_CLIPS
 
     assert sorted(row for *_, rows in pieces for row in rows.tolist()) == list(range(BATCH))
     assert all(0 < len(part) == len(rows) <= most for _, _, part, rows in pieces)

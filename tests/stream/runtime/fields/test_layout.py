@@ -11,7 +11,7 @@ from spiral_stream.errors import DataError
 from spiral_stream.fields.pad import Pad
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.runtime.columns.samples import Samples
-from spiral_stream.runtime.fields.layout import PIECE_ITEMS, as_ragged, cuts, lay_out, need_items, null_items
+from spiral_stream.runtime.fields.layout import TASK_ITEMS, as_ragged, cuts, lay_out, need_items, null_items
 from spiral_stream.runtime.numbering.drawn import Drawn, joined, sample_count
 from spiral_stream.sampling.epoch import StreamRows
 
@@ -89,14 +89,14 @@ def test_a_formations_lengths_cut_sequences_and_its_width_holds_for_an_only_colu
     assert lay_out(ragged([4, 3]), shape, 4, alone=False).T == 4
 
 
-@given(rows=st.integers(1, 5_000), width=st.integers(1, 2 * PIECE_ITEMS))
+@given(rows=st.integers(1, 5_000), width=st.integers(1, 2 * TASK_ITEMS))
 def test_cuts_cover_the_rows_in_pieces_of_bounded_size(rows: int, width: int) -> None:
     borders = cuts(lay_out(ragged([0] * rows), Membership(np.arange(rows), rows, width=width), 1, alone=True))
     sizes = np.diff(borders)
 
     assert (borders[0], borders[-1]) == (0, rows)
     assert (sizes > 0).all()
-    assert (sizes * width <= max(PIECE_ITEMS, width)).all()
+    assert (sizes * width <= max(TASK_ITEMS, width)).all()
 
 
 def test_lists_become_addresses_and_addresses_stay() -> None:

@@ -32,7 +32,7 @@ def test_an_integral_is_the_sum_of_the_shares(starts: list[int], data: st.DataOb
     schedule = Schedule(tuple((start, data.draw(weights)) for start in starts))
     course = Course(schedule, total, slices=1)
     shares = np.array([course.shares(epoch, at) for at in range(total + 1)])
-    whole = course.whole(epoch).astype(float)
+    whole = course.integral(epoch).astype(float)
 
     assert shares.sum(axis=1) == pytest.approx(1)
     assert whole / whole.sum() == pytest.approx(((shares[1:] + shares[:-1]) / 2).sum(axis=0) / total)

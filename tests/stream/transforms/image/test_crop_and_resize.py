@@ -35,7 +35,7 @@ CHAINS = st.tuples(st.lists(CROPS, max_size=2), st.lists(RESIZES, max_size=1), s
 
 def placed(steps: list[ImageTransform], height: int, width: int, images: int, seed: int) -> Placement:
     random = np.random.default_rng(seed)
-    at = Placement.whole(np.full(images, height, np.int32), np.full(images, width, np.int32))
+    at = Placement.untouched(np.full(images, height, np.int32), np.full(images, width, np.int32))
     resized = False
     for step in steps:
         at = step.place(at, lambda n: random.random((images, n)), resized=resized)
