@@ -366,6 +366,113 @@ def test_the_assets_of_users_need_nothing_of_the_demo() -> None:
     assert packages(list(ast.walk(tree_of(progress)))) <= set(sys.stdlib_module_names)
 
 
+# Nouns that stood for several things each (docs/glossary.md says what to write instead), and how many uses of names with them are
+# left: saved forms, public names, and rooms that nobody has come to. A number is only ever lowered; at 0 the word is gone.
+RETIRED = {
+    "asked": 21,
+    "beside": 0,
+    "each": 48,
+    "kept": 55,
+    "own": 51,
+    "piece": 151,
+    "pieces": 405,
+    "place": 269,
+    "places": 76,
+    "told": 5,
+    "whole": 80,
+}
+# Names that are not written at all, whatever they would stand for.
+RETIRED_NAMES = ("runs_of", "places_of", "Facts")
+
+
+def names_of(tree: ast.AST) -> Iterator[str]:
+    """Every name that a room writes: of variables, parameters, attributes, functions and classes, once for each use."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield "" if node.id == "each" else node.id  # the variable of a loop in one line may be called so
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.arg) or (isinstance(node, ast.keyword) and node.arg is not None):
+            yield node.arg
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name.rpartition(".")[2]
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a name: of `NarrowColumn`, `narrow_column` and `NARROW_COLUMN` narrow and column."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_")
+
+
+@cache
+def names_used() -> Counter[str]:
+    used: Counter[str] = Counter()
+    for package in ("spiral_stream", "spiral_assets"):
+        for room in rooms(package):
+            used[room.stem] += 1
+            used.update(names_of(tree_of(room)))
+    return used
+
+
+def test_names_hold_no_word_that_stood_for_several_things() -> None:
+    used: Counter[str] = Counter()
+    for name, uses in names_used().items():
+        used.update(dict.fromkeys(set(words_of(name)), uses))
+    found = {word: used[word] for word in RETIRED}
+
+    assert {word: uses for word, uses in found.items() if uses > RETIRED[word]} == {}, "docs/glossary.md has the word"
+
+
+def test_names_that_are_retired_are_written_nowhere() -> None:
+    found = {name for name in names_used() if name.lstrip("_") in RETIRED_NAMES}
+
+    assert found == set()
+
+
+def test_no_class_is_called_by_how_it_came_about() -> None:
+    """`FoundBatch` is a looked-up batch, `AskedRows` are requested rows: say the noun."""
+    classes = {
+        node.name
+        for package in ("spiral_stream", "spiral_assets")
+        for room in rooms(package)
+        for node in ast.walk(tree_of(room))
+        if isinstance(node, ast.ClassDef)
+    }
+
+    assert {name for name in classes if re.match(r"_?(Found|Asked|Told|Kept|Own)([A-Z]|$)", name)} <= {"OwnCheck"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kept = 1",
+        "def f(kept): ...",
+        "a.kept_rows",
+        "class KeptRows: ...",
+        "f(kept=1)",
+        "from a import kept",
+        "_KEPT = 1",
+    ],
+)
+def test_a_retired_word_is_found_in_a_name(text: str) -> None:
+    assert "kept" in {word for name in names_of(ast.parse(text)) for word in words_of(name)}
+
+
+def test_every_room_that_the_glossary_names_is_there() -> None:
+    lines = [line for line in (ROOT / "docs" / "glossary.md").read_text().splitlines() if line.startswith("| **")]
+    named = {line.split(" | ")[0]: re.findall(r"`([a-z_/]+)`", line.split(" | ")[2]) for line in lines}
+
+    assert len(named) >= 40
+    assert len(named) == len(lines), "a word stands in the glossary twice"
+    lost = {word: rooms for word, rooms in named.items() if not rooms or not all(map(_is_room_of, rooms))}
+    assert lost == {}
+
+
+def _is_room_of(path: str) -> bool:
+    return (ROOT / "spiral_stream" / f"{path}.py").exists()
+
+
 def test_the_assets_use_the_library_by_its_door_only() -> None:
     past_the_door = {
         f"{room.relative_to(ROOT)}: {name}"
