@@ -9,7 +9,7 @@ from typing import Final, final
 
 from spiral_stream.errors import SourceError, anew, cut
 from spiral_stream.storage.open import payload_store_of, store_of
-from spiral_stream.storage.store import ObjectStat, Get, Store, what_differs
+from spiral_stream.storage.store import Get, ObjectStat, Store, what_differs
 from spiral_stream.storage.uri import printable
 
 BLOCK_BYTES: Final = 8 << 20  # of one request for an object that is read from end to end

@@ -27,7 +27,7 @@ from spiral_stream.sources.files.lru import HeldFiles
 from spiral_stream.sources.row_filter import needed, passing
 from spiral_stream.sources.source import ROW, Known, Unit, content_key
 from spiral_stream.storage.file_object import open_object
-from spiral_stream.storage.store import Facts
+from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import printable
 
 FILES: Final = 1024  # mapped at the same time
@@ -146,7 +146,7 @@ def has_values(column: pa.StructArray, child: str) -> bool:
     return bool(pc.struct_field(column, child).null_count < len(column))
 
 
-def object_batches(uri: str, facts: Facts | None) -> Iterator[pa.RecordBatch]:
+def object_batches(uri: str, facts: ObjectStat | None) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of a stream on an object store, with the types of `stored`: first one without rows.
 
     It is read from its begin to its end, and values that were damaged are found. The metadata of its schema is kept.
