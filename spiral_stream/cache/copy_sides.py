@@ -199,7 +199,7 @@ class FolderSide(CopySide):
     def take_pieces(self, part: PiecesPart, data: Path, sums: Path) -> None:
         file, roster = RosterFile(self._root, part.of), part.roster
         file.prepare()
-        words = np.frombuffer(bytes(seal.content(sums, sealed=True)[0]), np.uint64)
+        words = np.frombuffer(bytes(seal.content(sums)), np.uint64)
         draft, held = new_draft(file.parts / roster.parts[0].name, Path.touch)
         try:
             copyfile(data, draft)
@@ -274,7 +274,7 @@ class StoreSide(CopySide):
             file.write(record)
             file.flush()
             slots = slots_in(Path(file.name)) or ({}, ())
-        facts: dict[str, Any] = seal.parse_json(self._work / ABOUT, about, None)
+        facts: dict[str, Any] = seal.parse_json(self._work / ABOUT, about)
         facts = {name: value for name, value in facts.items() if name not in ("kind", "seal")}
         return StoredDerivation(kind, fingerprint, *slots, facts)
 

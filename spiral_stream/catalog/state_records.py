@@ -19,7 +19,6 @@ from spiral_stream.plan.saving.fingerprint import digest
 
 _KIND: Final = "states"
 _NAME: Final = re.compile("[0-9a-f]{32}")
-_EXPORT: Final = frozenset({"state", "records"})
 
 
 def is_name(value: Any) -> bool:
@@ -110,7 +109,7 @@ class StateRecords:
             CatalogError: the file is none, or is damaged; or the catalog cannot be written.
         """
         try:
-            found = read_json(path, _EXPORT)
+            found = read_json(path)
             state, records = found["state"], found["records"]
             sound = isinstance(state, Mapping) and all(digest(value) == name for name, value in records.items())
         except (SpiralError, KeyError, AttributeError) as error:

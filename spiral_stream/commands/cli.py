@@ -511,7 +511,7 @@ def _show(found: Verification) -> None:
         listing.add_row(what, str(len(files)), f"{sum(each.bytes for each in files):,}", *states)
     _console().print(listing)
     if any(each.state == "unverified" for each in found.files):
-        _console().print("unverified: written before there were checksums. Rebuild these files to verify them")
+        _console().print("unverified: who wrote them was killed before it noted their digest. Build again")
     _console().print(f"caches: {found.live_bytes:,} bytes live, {found.dead_bytes:,} dead until the next build")
     for each in found.damaged:
         _console(plain=True).print(each.found, soft_wrap=True)

@@ -114,7 +114,7 @@ class StoredPieces:
     def __init__(self, root: Path, folder: Path) -> None:
         self._root = root
         path = folder / "derivation.json"
-        self.facts: Mapping[str, Any] = seal.read_json(path, frozenset()) if path.exists() else {}
+        self.facts: Mapping[str, Any] = seal.read_json(path) if path.exists() else {}
         slots = slots_in(folder / FILE) if (folder / FILE).exists() else ({}, ())
         if slots is None:
             msg = f"{folder / FILE} does not say how long its pieces are. Remove {folder}: it is made again when needed"

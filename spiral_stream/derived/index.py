@@ -337,7 +337,7 @@ def slots_in(path: Path) -> tuple[dict[str, np.dtype[Any]], tuple[str, ...]] | N
         DamageError: it is not what was written.
         CacheError: the operating system refuses.
     """
-    schema = seal.table(path, sealed=True).schema
+    schema = seal.table(path).schema
     with seal.reading(path):
         metadata = (schema.metadata or {}).get(_SLOTS)
         names = tuple(name.removeprefix("s:") for name in schema.names if name.startswith("s:"))
@@ -351,7 +351,7 @@ def read_roster(path: Path, derivation: Described, reading: Reading | None = Non
         DamageError: it is not what was written.
         CacheError: the operating system refuses.
     """
-    table = seal.table(path, sealed=True)
+    table = seal.table(path)
     with seal.reading(path):
         parts = json.loads(table.schema.metadata[_PARTS])
         slots, names = list(derivation.slots), list(derivation.SUMMARY)

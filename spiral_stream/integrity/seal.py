@@ -2,16 +2,14 @@
 
 A sealed file ends with 32 bytes: the size of its content, the content's 128-bit XXH3 digest, and a mark. JSON, which
 people read, begins with ``{"seal": "<digest of what follows>", `` instead. The digest tells damage, not forgery.
-A file without a seal, from before there were any, opens as well, unverified, unless its name (``.sealed.``) or whoever
-opens it says that it was written with one, so that a seal cannot be lost without a word. Verifying reads the file once,
-at about 8 GB/s from memory, through a small buffer, so that what is resident does not grow.
+A file without a seal is damaged. Verifying reads the file once, at about 8 GB/s from memory, through a small buffer, so
+that what is resident does not grow.
 """
 
 import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -29,7 +27,6 @@ from spiral_stream.integrity.faults import failed
 MENDED: Final = "The next stream that opens it sets it aside and builds it again"
 MARK: Final = b"\x93SEAL\r\n\x01"
 _TRAILER: Final = struct.Struct("<Q16s8s")
-_SEALED: Final = ".sealed"  # before the suffix
 HEAD: Final = b'{"seal": "'
 _DIGITS: Final = 32
 _READ: Final = 1 << 20  # bytes at a time
@@ -80,80 +77,46 @@ def seal(path: Path, suffix: str) -> None:
 def sealed_json(value: Mapping[str, Any]) -> bytes:
     """Return a JSON object as the bytes of a sealed file."""
     body = json.dumps(value).encode()[1:]
-    return _head(xxhash.xxh3_128_hexdigest(body)) + body if value else b"{}"
+    return _head(xxhash.xxh3_128_hexdigest(body)) + body
 
 
 def _head(digest: str) -> bytes:
     return HEAD + digest.encode() + b'", '
 
 
-def parse_json(path: Path, data: bytes, keys: AbstractSet[str] | None = None) -> dict[str, Any]:
-    """Return the object in the bytes of a JSON file.
+def parse_json(path: Path, data: bytes) -> dict[str, Any]:
+    """Return the object in the bytes of a sealed JSON file.
 
     Args:
         path: of the file, for errors.
         data: what is in it.
-        keys: that the object of a file without a seal has, all of them and no others; None takes any.
 
     Raises:
         DamageError: it is not what was written.
     """
     with reading(path):
         head = len(HEAD) + _DIGITS + 3
-        if data.startswith(HEAD):
-            found = xxhash.xxh3_128_hexdigest(data[head:])
-            if data[:head] != _head(found):
-                written = data[len(HEAD) :][:_DIGITS].decode("ascii", "replace")
-                raise damaged(path, f"its digest is {found}, and it was sealed with {written}")
-            return dict(json.loads(b"{" + data[head:]))
-        value = json.loads(data)
-        if not isinstance(value, dict) or _nearly(data, HEAD) or (keys is not None and value.keys() != keys):
-            raise damaged(path, "it has neither a seal nor the keys of a file from before there were seals")
-        return value
+        found = xxhash.xxh3_128_hexdigest(data[head:])
+        if data[:head] != _head(found):
+            written = data[len(HEAD) :][:_DIGITS].decode("ascii", "replace")
+            said = f"it was sealed with {written}" if data.startswith(HEAD) else "it does not begin with its seal"
+            raise damaged(path, f"its digest is {found}, and {said}")
+        return dict(json.loads(b"{" + data[head:]))
 
 
-def read_json(path: Path, keys: AbstractSet[str] | None = None) -> dict[str, Any]:
-    """Return a sealed JSON file, or one from before there were seals; see `parse_json`."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a sealed JSON file; see `parse_json`."""
     with reading(path):
         data = path.read_bytes()
-    return parse_json(path, data, keys)
+    return parse_json(path, data)
 
 
-def json_has_seal(path: Path) -> bool:
-    """Verify a JSON file; returns whether it has a seal.
-
-    Raises:
-        DamageError: it is not what was written, or no JSON.
-        CacheError: the operating system refuses.
-    """
-    with reading(path):
-        data = path.read_bytes()
-        sealed = data.startswith(HEAD)
-        if sealed or _nearly(data, HEAD):
-            parse_json(path, data)
-        else:
-            json.loads(data)
-        return sealed
-
-
-def _nearly(data: bytes | memoryview, mark: bytes) -> bool:
-    """Whether bytes are a mark but for one or two, so that a mark cannot be lost without a word."""
-    return sum(a == b for a, b in zip(data, mark, strict=False)) >= len(mark) - 2
-
-
-def named(folder: Path, stem: str, suffix: str) -> Path:
-    """Return the path of a file: an unsealed one of an earlier version if it exists, else the sealed one."""
-    old = folder / f"{stem}{suffix}"
-    return old if old.exists() else folder / f"{stem}{_SEALED}{suffix}"
-
-
-def content(path: Path, small: int = SMALL, *, sealed: bool = False) -> tuple[memoryview, bool]:
-    """Return the verified content of a sealed file, and whether it had a seal; mapped, unless it is small.
+def content(path: Path, small: int = SMALL) -> memoryview:
+    """Return the verified content of a sealed file; mapped, unless it is small.
 
     Args:
         path: of the file.
         small: files of at most this many bytes are read into memory.
-        sealed: whether it was written with a seal, whatever its name says.
 
     Raises:
         DamageError: it is missing, or not what was written.
@@ -164,21 +127,32 @@ def content(path: Path, small: int = SMALL, *, sealed: bool = False) -> tuple[me
         sealed_bytes = memoryview(path.read_bytes() if in_memory else _mapped.Mapped(str(path)))
         mark = bytes(sealed_bytes[-len(MARK) :])
         if len(sealed_bytes) < _TRAILER.size or mark != MARK:
-            if sealed or path.stem.endswith(_SEALED) or _nearly(mark, MARK):
-                raise damaged(path, f"it ends with {mark.hex()}, and not with a seal")
-            return sealed_bytes, False
+            raise damaged(path, f"it ends with {mark.hex()}, and not with a seal")
         size, written, _ = _TRAILER.unpack(sealed_bytes[-_TRAILER.size :])
         if size != len(sealed_bytes) - _TRAILER.size:
             raise damaged(path, f"it has {len(sealed_bytes) - _TRAILER.size:,} bytes, and was sealed with {size:,}")
         found = xxhash.xxh3_128_digest(sealed_bytes[:size]) if in_memory else digest_of(path, size)
         if found != written:
             raise damaged(path, f"its digest is {found.hex()}, and it was sealed with {written.hex()}")
-        return sealed_bytes[:size], True
+        return sealed_bytes[:size]
 
 
-def array(path: Path, *, sealed: bool = False) -> NDArray[Any]:
+def verify(path: Path) -> None:
+    """Verify a sealed file.
+
+    Raises:
+        DamageError: it is missing, or not what was written.
+        CacheError: the operating system refuses.
+    """
+    if path.suffix == ".json":
+        read_json(path)
+    else:
+        content(path)
+
+
+def array(path: Path) -> NDArray[Any]:
     """Return the array of a ``.npy`` file, mapped; see `content`."""
-    data, _ = content(path, sealed=sealed)
+    data = content(path)
     with reading(path):
         head = BytesIO(bytes(data[: 1 << 12]))
         version = np.lib.format.read_magic(head)
@@ -190,14 +164,11 @@ def array(path: Path, *, sealed: bool = False) -> NDArray[Any]:
         return np.frombuffer(data, kind, shape[0], head.tell())
 
 
-def table(path: Path, *, sealed: bool = False) -> pa.Table:
+def table(path: Path) -> pa.Table:
     """Return the table of an Arrow file, mapped; see `content`."""
-    data, verified = content(path, SMALL_TABLE, sealed=sealed)
+    data = content(path, SMALL_TABLE)
     with reading(path):
-        found = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(data))).read_all()
-        if not verified:
-            found.validate(full=True)  # offsets of damaged texts would end the process
-        return found
+        return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(data))).read_all()
 
 
 def digest_of(path: Path, size: int | None = None) -> bytes:

@@ -378,7 +378,7 @@ def need_sound_rows(folder: Path) -> bool:
 
 def _made(folder: Path) -> tuple[dict[str, Any], Manifest]:
     """The facts and the shard table of a derived relation."""
-    facts = seal.read_json(folder / FACTS, frozenset())
+    facts = seal.read_json(folder / FACTS)
     with seal.reading(folder / FACTS):
         path = folder / MANIFESTS / facts["manifest"]
     try:

@@ -42,13 +42,13 @@ class IdentityIndex:
             CacheError: it is of another version, or the operating system refuses.
         """
         file = directory / "index.json"
-        meta = seal.read_json(file, {"version", "total", "stream"})
+        meta = seal.read_json(file)
         with seal.reading(file):
             if meta["version"] != VERSION:
                 msg = f"index {directory} has format {meta['version']}, this is {VERSION}. Delete it to build it again"
                 raise CacheError(msg)
             self._high, self._rows, self._ranks = (
-                seal.array(directory / f"{name}.npy", sealed="sealed" in meta) for name in ("high", "rows", "ranks")
+                seal.array(directory / f"{name}.npy") for name in ("high", "rows", "ranks")
             )
             if {len(self._high), len(self._rows), len(self._ranks)} != {meta["total"]}:
                 raise seal.damaged(directory, f"it has {len(self._high):,} rows of {meta['total']:,}")

@@ -120,24 +120,6 @@ def test_a_damaged_selection_is_set_aside_with_a_warning_and_what_was_made_of_it
     assert equal(batches(catalog), sound)
 
 
-def test_files_from_before_there_were_sums_open_and_count_as_unverified(catalog: sp.Catalog, stored: bool) -> None:
-    sound = batches(catalog, stored=stored)
-    derived.unseal(catalog)
-
-    assert equal(batches(catalog, stored=stored), sound)
-    with plan(catalog, stored=stored).to_numpy() as stream:
-        found = stream.verify()
-    states = {
-        each.path.suffix: each.state
-        for each in found.files
-        if each.what == "selection" and each.path.parent.name != "settled"
-    }
-    assert found.damaged == ()
-    assert set(states.values()) == {"unverified"}
-    assert {each.state for each in found.files if each.what.startswith("cache")} <= {"unverified"}
-    assert materialize(catalog, stored=stored).rows == 0
-
-
 def test_verify_reads_everything_and_names_what_is_damaged(catalog: sp.Catalog, stored: bool) -> None:
     batches(catalog, stored=stored)
     with plan(catalog, stored=stored).to_numpy() as stream:

@@ -5,7 +5,7 @@
     damaged/<stem>   an empty file: a reader found the part damaged; the next build looks at it, and makes it again
 
 The data file has 12 to 20 bytes per row and is verified when the part is opened, before Lance parses it. Payload is verified
-block by block where it is touched. A part from before there were sums has none, and is read as it is.
+block by block where it is touched.
 """
 
 import shutil
@@ -37,7 +37,7 @@ class PartFiles:
     folder: Path  # of the cache
     key: str  # content key of the source shard
     file: str  # the data file's name
-    sums: str | None  # digest of its sums; None: there are none
+    sums: str = ""  # digest of its sums, once they are written
 
     @property
     def stem(self) -> str:
@@ -95,15 +95,13 @@ class PartFiles:
         )
         return DamageError(msg)
 
-    def verify_data(self) -> NDArray[np.uint64] | None:
-        """Verify the columns next to the payload; returns the sums of the payload's blocks, None if there are none.
+    def verify_data(self) -> NDArray[np.uint64]:
+        """Verify the columns next to the payload; returns the sums of the payload's blocks.
 
         Raises:
             DamageError: the sums, the data file or the size of the payload is not what was written.
             CacheError: the operating system refuses.
         """
-        if self.sums is None:
-            return None
         words = self._words(self.sums)
         with seal.reading(self.data):
             found = wrong_data(self.data, words)
@@ -116,8 +114,8 @@ class PartFiles:
             raise self.damage(self.blob, f"it has {held:,} bytes, {int(words[6]):,} were written")
         return words[HEAD:]
 
-    def verify(self, report: Callable[[int], None] = lambda _: None) -> bool:
-        """Verify all bytes of the part; returns whether there were sums to verify them by.
+    def verify(self, report: Callable[[int], None] = lambda _: None) -> None:
+        """Verify all bytes of the part.
 
         Args:
             report: called with bytes that were read.
@@ -128,8 +126,8 @@ class PartFiles:
         """
         sums = self.verify_data()
         report(self.data.stat().st_size if self.data.exists() else 0)
-        if sums is None or not len(sums):
-            return sums is not None
+        if not len(sums):
+            return
         mapped = Mapped(str(self.blob))
         mapped.expect(sums, SHIFT)
         for block in range(len(sums)):
@@ -138,7 +136,6 @@ class PartFiles:
                 raise self.damage(self.blob, found)
             start, stop, _ = mapped.block(block)
             report(stop - start)
-        return True
 
     def remove(self) -> None:
         """Remove all files of the part."""
@@ -157,7 +154,7 @@ def words_in(path: Path, digest: str) -> NDArray[np.uint64] | None:
     """Return the words of a part's sums; None if they are missing, or not those with this digest."""
     data: Any = b""
     with suppress(DamageError):
-        data, _ = seal.content(path)
+        data = seal.content(path)
     words = np.frombuffer(data, "<u8") if len(data) % 8 == 0 else np.empty(0, dtype="<u8")
     return words if xxhash.xxh3_128_hexdigest(data) == digest and len(words) >= HEAD and words[0] == _FORM else None
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from spiral_stream.integrity.publish import write_file
 
 Mask = NDArray[np.bool_]
 Stamp = tuple[int, int, int]  # inode, time of the last change in ns, size
-_UNSEALED_KEYS: Final = frozenset({"key", "rows", "covered", "bytes", "fragment"})
 
 
 @final
@@ -33,8 +32,8 @@ class LedgerEntry:
     bytes: int  # of payload
     fragment: dict[str, Any]  # as Lance describes it
     covered: int  # rows that it holds
-    sums: str | None  # digest of the part's sums; None: it is from before there were any
-    refused: int = 0  # rows that have no payload; 0 in those of earlier versions
+    sums: str  # digest of the part's sums
+    refused: int = 0  # rows that have no payload
 
     @property
     def file(self) -> str:
@@ -163,7 +162,7 @@ def parse(path: Path, data: bytes) -> LedgerEntry:
         DamageError: it is not what was written.
     """
     try:
-        facts = seal.parse_json(path, data, _UNSEALED_KEYS)
+        facts = seal.parse_json(path, data)
         with seal.reading(path):
             rows, covered = int(facts["rows"]), facts["covered"]
             if covered == "all":
@@ -171,9 +170,9 @@ def parse(path: Path, data: bytes) -> LedgerEntry:
             else:
                 bits = np.frombuffer(base64.b64decode(covered, validate=True), dtype=np.uint8)
                 mask = np.unpackbits(bits, count=rows).astype(np.bool_)
-            held, refused = int(facts["bytes"]), int(facts.get("refused", 0))
+            held, refused = int(facts["bytes"]), int(facts["refused"])
             entry = LedgerEntry(
-                *(path, facts["key"], mask, held, facts["fragment"], int(mask.sum()), facts.get("sums"), refused)
+                *(path, facts["key"], mask, held, facts["fragment"], int(mask.sum()), facts["sums"], refused)
             )
             if not isinstance(entry.key, str) or not entry.stem:
                 raise seal.damaged(path, f"it names no part: {entry.key!r}")

@@ -248,7 +248,7 @@ class CacheReader:
         return self._named(f"{path.parent.name}.lance").damage(path, found)
 
     def _named(self, file: str) -> PartFiles:
-        return PartFiles(self._folder.parent, self._keys.get(file, ""), file, self._sums.get(file))
+        return PartFiles(self._folder.parent, self._keys.get(file, ""), file, self._sums.get(file, ""))
 
     def _part(self, file: str) -> tuple[pa.Table, Mapped | None]:
         part = self._named(file)
@@ -273,8 +273,7 @@ class CacheReader:
             raise part.damage(part.blob, f"it has {held:,} bytes, its rows need {need:,}")
         with seal.reading(part.blob):
             mapped = Mapped(str(part.blob))
-            if sums is not None:
-                mapped.expect(sums, SHIFT)
+            mapped.expect(sums, SHIFT)
         return table, mapped
 
 

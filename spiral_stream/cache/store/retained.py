@@ -25,7 +25,7 @@ class StoredCache:
     """
 
     def __init__(self, folder: Path) -> None:
-        facts = seal.read_json(folder / "cache.json", frozenset())
+        facts = seal.read_json(folder / "cache.json")
         self.facts: Mapping[str, Any] = {name: facts[name] for name in facts if name != "seal"}
         self.store = CacheStore(folder, self.facts)
 

@@ -135,7 +135,7 @@ class SharedCache:
             CacheError: the store failed.
         """
         share, digest = self.share, part.sums
-        if share is None or digest is None or self._is_here(part, payload=payload) or not self._is_stored(part):
+        if share is None or self._is_here(part, payload=payload) or not self._is_stored(part):
             return
         try:
             share.fetch(part.sums_file, None, lambda draft: _wrong_sums(draft, digest))

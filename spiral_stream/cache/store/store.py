@@ -121,7 +121,7 @@ class CacheStore:
                 )
                 assert len(made) == 1, made
                 need_sound()  # which rows are stored was read from mapped files
-                sums = PartFiles(self.folder, key, made[0].files[0].path, None).write_sums()
+                sums = PartFiles(self.folder, key, made[0].files[0].path).write_sums()
                 fragment = json.dumps(made[0].to_json())
                 entered = self.ledger.enter(key, part.mask, part.bytes, fragment, sums, part.refused)
             self.shared.push(entered)
@@ -174,7 +174,7 @@ class CacheStore:
             self._record(dataset)
             return int(dataset.version)
         first_try.update(() if first_try else (entry.file for entry in entries))
-        sums = {entry.file: entry.sums for entry in entries if entry.sums is not None}
+        sums = {entry.file: entry.sums for entry in entries}
         schema = self._schema_of(entries[0]) if dataset is None else dataset.schema
         schema = schema.with_metadata({PARTS: json.dumps(parts).encode(), SUMS: json.dumps(sums).encode()})
         fragments = [FragmentMetadata.from_json(json.dumps(entry.fragment)) for entry in entries]

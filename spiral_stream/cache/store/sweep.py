@@ -65,7 +65,7 @@ def remove_dead(folder: Path, needed: list[LedgerEntry], unneeded: list[LedgerEn
         found |= {p.name for p in (folder / extra).glob("*")} if (folder / extra).exists() else set()
     for stem in found - live:
         if not stem.startswith("."):
-            PartFiles(folder, "", f"{stem}.lance", None).remove()
+            PartFiles(folder, "", f"{stem}.lance").remove()
         else:  # what Lance had not finished; drafts of ours are elsewhere
             (data / stem).unlink(missing_ok=True)
     for each in _draft_folders(folder):

@@ -138,7 +138,7 @@ def _digest(file: ImportUnit) -> str | None:
 
 def _record(path: Path) -> dict[str, _Seen]:
     with suppress(SpiralError, pa.ArrowException, ValueError):  # one that is missing or damaged is made again
-        rows = table(path, sealed=True).cast(_SCHEMA).to_pydict() if path.exists() else {}
+        rows = table(path).cast(_SCHEMA).to_pydict() if path.exists() else {}
         return {
             name: _Seen(*values)
             for name, *values in zip(*(rows.get(field, ()) for field in _SCHEMA.names), strict=True)

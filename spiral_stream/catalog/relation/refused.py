@@ -52,7 +52,7 @@ def refused_rows(imported: ImportedRows) -> tuple[pa.Table, int]:
     units = Snapshot.load(imported.uri, imported.snapshot).table
     some = units.filter(np.greater(units.column("refused").to_numpy(), 0))
     paths = [refused_path(Path(imported.uri), key) for key in some.column("key").to_pylist()]
-    found = [table(path, sealed=True).cast(SCHEMA) for path in paths if path.exists()]
+    found = [table(path).cast(SCHEMA) for path in paths if path.exists()]
     return pa.concat_tables([SCHEMA.empty_table(), *found]), int(some.column("refused").to_numpy().sum())
 
 

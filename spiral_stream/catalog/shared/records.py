@@ -229,7 +229,7 @@ def _mark(facts: ObjectStat) -> str:
 def _parsed(kind: str, name: str, data: bytes) -> Record:
     """The record in the bytes of an object; one without a row if they are not what was written under this name."""
     with suppress(SpiralError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        found = parse_json(Path(name), data, frozenset())
+        found = parse_json(Path(name), data)
         if (found["version"], found["kind"], found["name"]) == (_VERSION, kind, name) and type(found["row"]) is dict:
             return Record(name, found["row"], files_from(found["files"]))
     return Record(name, None, {})

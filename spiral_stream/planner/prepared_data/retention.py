@@ -298,7 +298,7 @@ class _Survey:
     def _relation(self, folder: Path) -> _Lying:
         """A derived relation."""
         try:
-            facts = seal.read_json(folder / FACTS, frozenset())
+            facts = seal.read_json(folder / FACTS)
         except CacheError:
             return self._unreadable("relation", folder)
         users = _needs(self._uses, folder)

@@ -135,7 +135,7 @@ def present_derived(root: Path) -> Iterator[tuple[Path, Present]]:
     """Yield the derived relations that lie in a prepared folder and can be read, with their folders."""
     for folder in sorted((root / RELATIONS).glob("[!.]*")):
         with suppress(SpiralError, KeyError, ValueError, pa.ArrowException):
-            facts = seal.read_json(folder / FACTS, frozenset())
+            facts = seal.read_json(folder / FACTS)
             manifest = Manifest.load(folder / MANIFESTS / facts["manifest"])
             schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(facts["schema"])))
             yield folder, Present(facts["name"], schema, keys_of(manifest.content_keys))

@@ -1,8 +1,8 @@
 """Read every derived file of a stream or a relation, and compare it with what was written.
 
-Seals and sums were made when the files were: caches are verified by their sums, everything else by its seal. Files from
-before there were sums cannot be told from damaged ones, so they count apart. A damaged part of a cache is marked,
-so that the next `materialize` builds it again; what is small is built again by the next stream that opens it.
+Seals and sums were made when the files were: caches are verified by their sums, everything else by its seal. A version of
+a cache whose builder was killed before it noted the digest counts apart. A damaged part of a cache is marked, so that the
+next `materialize` builds it again; what is small is built again by the next stream that opens it.
 """
 
 import warnings
@@ -39,7 +39,7 @@ UNVERIFIED: Final = "unverified"
 DAMAGED: Final = "damaged"
 _ASIDE: Final = ".damaged-"  # what was set aside is nobody's
 Report = Callable[[int, int], None]  # bytes verified so far, of how many
-Others = Callable[[], Iterable[tuple[Path, str, Callable[[], bool]]]]
+Others = Callable[[], Iterable[tuple[Path, str, Callable[[], object]]]]
 
 
 @final
@@ -55,7 +55,7 @@ class Checked:
     path: Path
     what: str  # which cache, or which kind of file
     bytes: int
-    state: str  # "sound", "unverified" (it is from before there were sums) or "damaged"
+    state: str  # "sound", "unverified" (its builder was killed before it noted the digest) or "damaged"
     found: str  # what is wrong with it, and the way out
 
 
@@ -84,7 +84,7 @@ class Verification:
 class _Task:
     path: Path
     what: str
-    check: Callable[[], bool]  # whether there were sums to verify it by
+    check: Callable[[], object]  # False: nobody noted what it has to be
     bytes: int
 
 
@@ -97,14 +97,14 @@ def verify_stream(
         plan: the stream's.
         catalog: where its relations are registered.
         lower: gives the stages of the plan.
-        others: gives files that the runtime keeps: path, what it is, and a check that says whether it has sums.
+        others: gives files that the runtime keeps: path, what it is, and a check.
         report: called with what is done so far.
     """
     tasks: list[_Task] = []
     for folder in _selections(plan, catalog):  # before the plan is lowered, which mends them
         tasks += list(_sealed(folder, "selection"))
     rosters = sorted((cache_root(catalog) / "derived").glob("*/*/roster.*"))
-    tasks += [_Task(path, "roster of pieces", partial(_has_seal, path), _size(path)) for path in rosters]
+    tasks += [_Task(path, "roster of pieces", partial(seal.verify, path), _size(path)) for path in rosters]
     tasks += list(_selected(cache_root(catalog)))
     tasks += list(_relations(cache_root(catalog)))
     found = _run(tasks, report)
@@ -167,12 +167,12 @@ def _cache(store: CacheStore) -> Iterator[_Task]:
     facts = store.folder / "cache.json"
     what = f"cache {store.facts.get('relation', '')}.{store.facts.get('column', '')} {store.folder.name[:8]}"
     if facts.exists():
-        yield _Task(facts, what, partial(_has_seal, facts), _size(facts))
+        yield _Task(facts, what, partial(seal.verify, facts), _size(facts))
     manifest = store.newest()
     if manifest is not None:
         yield _Task(manifest, what, store.verify_newest, _size(manifest))
     for path in store.ledger.files():
-        yield _Task(path, what, partial(_entry_has_sums, path), _size(path))
+        yield _Task(path, what, partial(ledger.read, path), _size(path))
         with suppress(DamageError):
             entry = ledger.read(path)
             part = None if entry is None else store.part(entry)
@@ -183,7 +183,7 @@ def _cache(store: CacheStore) -> Iterator[_Task]:
 def _sealed(folder: Path, what: str) -> Iterator[_Task]:
     for path in sorted(folder.rglob("*")) if folder.exists() else ():
         if path.is_file() and not any(name.startswith((_ASIDE, ".")) for name in path.relative_to(folder).parts):
-            yield _Task(path, what, partial(_has_seal, path), _size(path))
+            yield _Task(path, what, partial(seal.verify, path), _size(path))
 
 
 def _selected(root: Path) -> Iterator[_Task]:
@@ -198,7 +198,7 @@ def _selected(root: Path) -> Iterator[_Task]:
 def _relations(root: Path) -> Iterator[_Task]:
     """Derived relations, of whichever stream: what they were made of says who needs them."""
     for folder in sorted((root / FOLDER).glob("[!.]*")):
-        yield _Task(folder / FACTS, "derived relation", partial(_has_seal, folder / FACTS), _size(folder / FACTS))
+        yield _Task(folder / FACTS, "derived relation", partial(seal.verify, folder / FACTS), _size(folder / FACTS))
         if (folder / ROWS).is_dir():
             size = sum(_size(path) for path in (folder / ROWS).rglob("*"))
             yield _Task(folder / ROWS, "rows of a derived relation", partial(need_sound_rows, folder), size)
@@ -212,24 +212,13 @@ def _run(tasks: list[_Task], report: Report | None) -> list[Checked]:
         for task in tasks:
             state, found = UNVERIFIED, ""
             try:
-                state = SOUND if task.check() else UNVERIFIED
+                state = UNVERIFIED if task.check() is False else SOUND
             except DamageError as error:
                 state, found = DAMAGED, str(error)
             done += task.bytes
             tell(done, total)
             out.append(Checked(task.path, task.what, task.bytes, state, found))
     return out
-
-
-def _has_seal(path: Path) -> bool:
-    if path.suffix == ".json":
-        return seal.json_has_seal(path)
-    return seal.content(path)[1]
-
-
-def _entry_has_sums(path: Path) -> bool:
-    entry = ledger.read(path)
-    return entry is not None and entry.sums is not None
 
 
 def _size(path: Path) -> int:

@@ -178,7 +178,7 @@ class _ProbedByRange(ByRange):
 @lru_cache(maxsize=16)
 def _side(path: Path) -> tuple[pa.Table, Int64]:
     """The columns of a settled right side, and the number of the row at each place; -1 at -1."""
-    table = seal.table(path, sealed=True)
+    table = seal.table(path)
     number = np.append(table.column(ROW).to_numpy(), -1)
     return table.drop_columns([ROW]), number
 

@@ -228,7 +228,7 @@ class _Finding:
         """
         if self.is_refused:
             with suppress(DamageError):
-                raise FanOutError(seal.read_json(self._folder.with_name(_REFUSED), frozenset())["message"])
+                raise FanOutError(seal.read_json(self._folder.with_name(_REFUSED))["message"])
 
     def chosen(self) -> tuple[Selection, Meta]:
         """Choose among all rows, unless somebody has; the outcome is kept by shard too."""
@@ -249,7 +249,7 @@ class _Finding:
     def outcome_name(self) -> str | None:
         """Return the fingerprint of what was chosen among all rows; None if nothing is settled, or all rows are in."""
         file = self._folder / _FACTS
-        facts = seal.read_json(file, frozenset()) if file.exists() else {"whole": True}
+        facts = seal.read_json(file) if file.exists() else {"whole": True}
         return None if facts["whole"] else self._outcome(facts).fingerprint
 
     def _outcome(self, facts: Meta) -> Outcome:
@@ -269,9 +269,9 @@ class _Finding:
                         (draft / _FACTS).write_text(json.dumps(settle(draft)))
 
         def opened() -> Meta:
-            facts = seal.read_json(self._folder / _FACTS, frozenset())
+            facts = seal.read_json(self._folder / _FACTS)
             for name in facts["files"]:
-                seal.table(self._folder / name, sealed=True)
+                seal.table(self._folder / name)
             return facts
 
         return mended(self._folder, opened, make)

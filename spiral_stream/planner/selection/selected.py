@@ -290,7 +290,7 @@ class Selected:
         return self._stored_lengths(name)[rows].astype(np.int64) if found is None else found
 
     def _stored_lengths(self, name: str) -> NDArray[np.uint32]:
-        file = seal.named(self.folder, f"lengths-{digest(name)[:16]}", ".npy")
+        file = self.folder / f"lengths-{digest(name)[:16]}.sealed.npy"
 
         def build() -> None:
             found = [pc.list_value_length(table[name]).fill_null(0).to_numpy() for _, table in self._chunks((name,))]
@@ -311,7 +311,7 @@ class Selected:
         Args:
             text: as in a bucket key, for example ``token_count_estimate``.
         """
-        file = seal.named(self.folder, f"mean-{digest(text)[:16]}", ".json")
+        file = self.folder / f"mean-{digest(text)[:16]}.sealed.json"
         return mended(file, lambda: _read_mean(file), lambda: self._keep_mean(file, text))
 
     def _keep_mean(self, file: Path, text: str) -> None:
@@ -337,10 +337,9 @@ class Selected:
 
 
 def _read_mean(file: Path) -> Fraction:
+    facts = seal.read_json(file)
     with seal.reading(file):
-        data = file.read_bytes()
-        unsealed = data.startswith(b"[")
-        return Fraction(*(json.loads(data) if unsealed else seal.parse_json(file, data, frozenset())["mean"]))
+        return Fraction(*facts["mean"])
 
 
 def _equal(pairs: list[tuple[expr.Expr, Any]]) -> expr.Expr:
@@ -368,4 +367,4 @@ def select(node: nodes.Node, base: OpenRelation, workplace: Workplace) -> Select
 def _right(spec: Mapping[str, str], folder: Path, workplace: Workplace) -> OpenRelation | MemoryReader:
     if "relation" in spec:
         return workplace.open_relation(spec["relation"])
-    return in_memory(seal.table(folder / spec["table"], sealed=True))
+    return in_memory(seal.table(folder / spec["table"]))

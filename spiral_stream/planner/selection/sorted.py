@@ -34,7 +34,7 @@ class SortedSelection:
             DamageError: it is missing, or not what was written.
         """
         self._folder, self._total = folder, total
-        self._rows, self._ranks = (seal.array(folder / f"{name}.npy", sealed=True) for name in ("rows", "ranks"))
+        self._rows, self._ranks = (seal.array(folder / f"{name}.npy") for name in ("rows", "ranks"))
         if {len(self._rows), len(self._ranks)} != {total}:
             raise seal.damaged(folder, f"it has {len(self._rows):,} rows of {total:,}")
 

@@ -49,7 +49,7 @@ class SelectedWeights:
                 np.save(out, self._cumulate())
 
         def opened() -> Float64:
-            found = seal.array(file, sealed=True)
+            found = seal.array(file)
             if found.dtype != np.float64 or len(found) != 1 - (-selected.total // WEIGHT_BLOCK):
                 raise seal.damaged(file, f"it has {len(found):,} sums of {found.dtype}, for {selected.total:,} rows")
             return found

@@ -405,7 +405,7 @@ class Opening:
         """
         _need_callable("verify", report)
 
-        def others() -> Iterator[tuple[Path, str, Callable[[], bool]]]:
+        def others() -> Iterator[tuple[Path, str, Callable[[], object]]]:
             for path in sorted(self._formations(self.stages, run_seed).glob("*.index")):
                 yield path, "formation index", partial(verify_index, path)
             for path in sorted(self._formations(self.stages, run_seed).glob(f"*{RESTS}")):

@@ -135,7 +135,7 @@ class Snapshot:
         """
         path = snapshot_path(uri, name)
         try:
-            found = table(path, sealed=True)
+            found = table(path)
             about: dict[str, Any] = json.loads(found.schema.metadata[b"spiral:import"])
             schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(about["schema"])))
             return cls(found.cast(SNAPSHOT), int(about["version"]), schema)

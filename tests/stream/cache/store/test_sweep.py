@@ -1,6 +1,5 @@
 """What a cache no longer needs goes, and nothing that anybody may still read or is writing."""
 
-import json
 import os
 import random
 import signal
@@ -11,14 +10,13 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from spiral_stream.cache.store.store import CacheStore
 from tests.fixtures import warm
 from tests.fixtures.kinds import CASES, SHARDS
 from tests.fixtures.kinds import ROWS as TEXTS
-from tests.stream.cache.store.test_store import SHARD_ROWS, chunk, stored, write
+from tests.stream.cache.store.test_store import SHARD_ROWS, stored, write
 from tests.stream.cache.test_materialize import ROOT
 
 CASE = CASES["tokens"]
@@ -249,22 +247,3 @@ def test_of_builders_killed_fifty_times_nothing_stays(tmp_path: Path, executor: 
     for k in range(25):
         (tmp_path / str(k)).mkdir()
         kill_one_of_three(tmp_path / str(k), executor, rng.uniform(0.0, 3.0))
-
-
-def test_a_cache_from_before_loses_its_doubles_too(tmp_path: Path) -> None:
-    store = CacheStore(tmp_path, {})
-    write(store, "a", [0, 1, 2])
-    write(store, "a", [1, 2])
-    store.commit()
-    for entry in store.ledger.entries():
-        facts = json.loads(entry.path.read_text())
-        entry.path.write_text(
-            json.dumps({name: facts[name] for name in facts if name not in {"seal", "sums", "refused"}})
-        )
-    offsets, rows = chunk([5])
-    store.write("a", SHARD_ROWS, iter([(offsets, rows)]))
-    store.commit()
-    store.sweep()
-
-    assert len(store.ledger.files()) == 2
-    assert np.flatnonzero(store.covered()["a"]).tolist() == [0, 1, 2, 5]
