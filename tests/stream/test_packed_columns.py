@@ -269,7 +269,7 @@ def test_rows_are_those_of_the_plain_algorithm(
     batches = read(catalog, name, policy, order=sp.Sequential(), batch_size=1)
 
     assert sorted(keys for batch in batches for keys in batch["key"]) == sorted(plain_rows(lengths, policy))
-    assert len(read(catalog, name, policy, batch_size=batch_size)) <= len(batches)
+    assert len(read(catalog, name, policy, order=sp.Sequential(), batch_size=batch_size)) <= len(batches)
 
 
 def test_stored_lengths_form_the_same_batches_and_a_wrong_one_is_named(catalog: sp.Catalog) -> None:

@@ -49,12 +49,12 @@ def test_a_part_is_mapped_when_a_row_of_it_is_read(
     )
     pieces = pieces_of(source, X, tmp_path)
 
-    assert (opened, pieces.owners, pieces.parts) == ([], (), 6)
+    assert (opened, pieces.owners(), pieces.parts) == ([], (), 6)
     read(pieces, [2, 3, ROWS - 1, 1])
     assert set(opened) == {part_of(pieces, 0), part_of(pieces, 5)}
     pieces.map_all()
     read(pieces, [0, ROWS // 2])
-    assert len(opened) == len(set(opened)) == len(pieces.owners) == 6
+    assert len(opened) == len(set(opened)) == len(pieces.owners()) == 6
 
 
 def test_all_threads_that_read_first_read_the_same(tmp_path: Path, source: Shards) -> None:

@@ -160,8 +160,12 @@ def test_payload_of_no_bytes_has_sums_too(tmp_path: Path) -> None:
     store.commit()
     (part,) = [store.part(entry) for entry in store.ledger.entries()]
 
-    assert part.verify()
+    part.verify()
     assert everything(store)["a"][3] == ["bad", "bad"]
+    (sums,) = tmp_path.rglob("sums/*")
+    sums.write_bytes(sums.read_bytes()[:-1])
+    with pytest.raises(DamageError):
+        part.verify()
 
 
 def test_an_error_of_opening_shares_nothing(tmp_path: Path) -> None:
