@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from spiral_assets.definitions import defs
-from spiral_stream.report.skewed import ColumnSkew
+from spiral_stream.report import ColumnSkew
 
 IMAGES = 60
 SHARDS = 3

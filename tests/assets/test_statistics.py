@@ -6,7 +6,7 @@ import pytest
 
 import spiral_stream as spiral
 from spiral_assets.plans import images as plans
-from spiral_stream.report.skewed import ColumnSkew
+from spiral_stream.report import ColumnSkew
 from tests.assets.conftest import IMAGES, SHARDS, Place, data_version, evaluations, metadata, placed
 from tests.assets.test_relations import TRAIN, drawn
 

@@ -17,8 +17,8 @@ import pytest
 
 import spiral_stream as spiral
 from spiral_assets.corpora.images import write_image_relation
+from spiral_stream import use_storage
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import use_storage
 from tests.e2e import test_text_program
 from tests.fixtures import stores
 from tests.fixtures.clips import LABELS, SEGMENTS, video_catalog

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import spiral_stream as spiral
+from spiral_stream import use_storage
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import use_storage
 from tests.fixtures import stores, streams
 
 NAMES = 8

@@ -19,7 +19,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments  # noqa: E402  after the skip
 
-from spiral_stream.adapters.trainer import POSITION_FILE, StreamTrainer  # noqa: E402  after the skip
+from spiral_stream.adapters import StreamTrainer  # noqa: E402
+from spiral_stream.adapters.trainer import POSITION_FILE  # noqa: E402
 
 pytestmark = [
     pytest.mark.e2e,

@@ -137,7 +137,7 @@ def test_recorded_batches_arrive_as_the_host_delivers_them(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_program_delivers_the_same_to_the_device(name: str, workers: int, tmp_path: Path) -> None:
-    from spiral_stream.adapters.torch import StreamLoader, TorchStream
+    from spiral_stream.adapters import StreamLoader, TorchStream
     from tests.gpu.families import FAMILIES
 
     node, catalog = FAMILIES[name](tmp_path)

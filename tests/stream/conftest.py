@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.storage.profiles import use_storage
+from spiral_stream import use_storage
 from tests.fixtures import stores, streams
 
 # What workers of a DataLoader import, once: a spawned one takes 2 to 3 CPU s for it. That such a worker starts is shown by

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
+from spiral_stream import use_storage
 from spiral_stream.errors import DamageError, DataError, SourceError
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import use_storage
 from tests.fixtures import damaged, stores, streams
 from tests.fixtures.examples import few
 from tests.fixtures.far_processes import write_tars

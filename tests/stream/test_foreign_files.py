@@ -20,7 +20,7 @@ import spiral_stream as sp
 from spiral_stream.catalog.records import RELATIONS
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.semantic import H264_REF, JPEG_REF
-from spiral_stream.sources.source import content_key
+from spiral_stream.sources import content_key
 from spiral_stream.testing import same
 from tests.fixtures.bombs import jpeg_claiming, png_claiming, video_claiming
 from tests.fixtures.mutations import deadline

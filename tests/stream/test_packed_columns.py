@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.batching.formation import Setting
+from spiral_stream.batching import Setting
 from spiral_stream.errors import BindError, DataError, PlanError
 from spiral_stream.testing import ChapterSamples, check_elastic, check_formation, check_replay, check_resume
 from tests.fixtures.examples import few

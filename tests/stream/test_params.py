@@ -1,7 +1,8 @@
 import pytest
 
+from spiral_stream import RuntimeParam
 from spiral_stream.errors import BindError, PlanError
-from spiral_stream.params import RuntimeParam, resolve
+from spiral_stream.params import resolve
 
 
 def test_short_names_stand_for_the_long_ones() -> None:

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
+from spiral_stream import use_storage
 from spiral_stream.cache.kinds import probes
 from spiral_stream.semantic import H264_REF
 from spiral_stream.storage.objects import Objects
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import use_storage
 from tests.fixtures import stores
 from tests.fixtures.videos import Made, write_tar, write_video
 

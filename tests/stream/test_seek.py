@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import spiral_stream as sp
-from spiral_stream.adapters.torch import StreamLoader
+from spiral_stream.adapters import StreamLoader
 from spiral_stream.testing import frozen, same
 from tests.fixtures.drawn_streams import Drawn, catalogs, plans
 from tests.fixtures.examples import few

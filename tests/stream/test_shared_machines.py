@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from spiral_stream import use_storage
 from spiral_stream.errors import CacheError
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import use_storage
 from tests.fixtures import stores
 from tests.fixtures.sharing import finished, machine
 from tests.fixtures.two_machines import Team

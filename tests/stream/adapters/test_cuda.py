@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import spiral_stream as sp
+from spiral_stream.adapters import StreamLoader
 from spiral_stream.adapters.cuda import Finisher, tensor
-from spiral_stream.adapters.torch import StreamLoader
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.runtime.delivery import Delivery, Devices, Feed
 from spiral_stream.seeding import mix64

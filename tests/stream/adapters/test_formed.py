@@ -16,7 +16,7 @@ from tests.stream.adapters import documents
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402  after the skip
 
-from spiral_stream.adapters.torch import StreamLoader  # noqa: E402  after the skip
+from spiral_stream.adapters import StreamLoader  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("no_threads_left"),

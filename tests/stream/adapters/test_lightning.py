@@ -21,7 +21,7 @@ with warnings.catch_warnings():
 
 from torch.utils.data import DataLoader  # noqa: E402  after the skip
 
-from spiral_stream.adapters.torch import StreamLoader  # noqa: E402  after the skip
+from spiral_stream.adapters import StreamLoader  # noqa: E402
 from tests.fixtures.examples import few  # noqa: E402
 
 pytestmark = [

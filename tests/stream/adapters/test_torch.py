@@ -15,7 +15,7 @@ from tests.fixtures.streams import maker, plan
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, IterableDataset  # noqa: E402  after the skip
 
-from spiral_stream.adapters.torch import StreamLoader  # noqa: E402  likewise
+from spiral_stream.adapters import StreamLoader  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("no_threads_left"),

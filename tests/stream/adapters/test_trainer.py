@@ -15,7 +15,8 @@ pytest.importorskip("transformers")
 from accelerate import skip_first_batches  # noqa: E402  after the skip
 from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments  # noqa: E402  after the skip
 
-from spiral_stream.adapters.trainer import POSITION_FILE, StreamTrainer, TrainerFeed  # noqa: E402  after the skip
+from spiral_stream.adapters import StreamTrainer  # noqa: E402
+from spiral_stream.adapters.trainer import POSITION_FILE, TrainerFeed  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 

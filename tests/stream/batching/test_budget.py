@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.batching.budget import BatchBudget, BatchLimits, limits_of, oversize_error, too_large, truncated
-from spiral_stream.batching.formation import Setting, Window
+from spiral_stream import BatchBudget
+from spiral_stream.batching import Setting, Window
+from spiral_stream.batching.budget import BatchLimits, limits_of, oversize_error, too_large, truncated
 from spiral_stream.errors import PlanError
 
 

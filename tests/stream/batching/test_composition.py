@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from spiral_stream.batching.composition import OneStream, StratifiedByStream
+from spiral_stream import StratifiedByStream
+from spiral_stream.batching import OneStream
 from spiral_stream.errors import PlanError
 
 

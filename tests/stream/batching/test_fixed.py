@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.batching import tail
+from spiral_stream import DropPartial, KeepPartial
+from spiral_stream.batching import PadPartial, Tail, tail
 from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.lanes import Lanes
-from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail
 from spiral_stream.errors import PlanError
 from tests.fixtures.examples import few
 

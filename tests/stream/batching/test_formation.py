@@ -1,9 +1,7 @@
 import pytest
 
-from spiral_stream.batching.budget import BatchBudget
-from spiral_stream.batching.formation import Formation
-from spiral_stream.batching.packing import Packed
-from spiral_stream.batching.windowed import WindowedBucket
+from spiral_stream import BatchBudget, WindowedBucket
+from spiral_stream.batching import Formation, Packed
 
 TOKENS = WindowedBucket(window_size=64, budget=BatchBudget(max_tokens=500))
 CLIPS = WindowedBucket(window_size=64, budget=BatchBudget(max_frames=100, max_bytes=19_000))

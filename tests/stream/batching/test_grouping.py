@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from spiral_stream.batching.composition import OneStream
-from spiral_stream.batching.formation import Setting
+from spiral_stream.batching import OneStream, Setting
 from spiral_stream.batching.grouping import targets
 from spiral_stream.errors import PlanError
 

@@ -5,12 +5,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spiral_stream.batching.budget import BatchBudget
-from spiral_stream.batching.composition import OneStream
-from spiral_stream.batching.formation import Setting, Window
+from spiral_stream import BatchBudget, BucketKey, DropPartial, KeepPartial, WindowedBucket
+from spiral_stream.batching import OneStream, PadPartial, Setting, Tail, Window
 from spiral_stream.batching.one_stream import least_window
-from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail
-from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.errors import PlanError
 from spiral_stream.testing import ChapterSamples, FormedChapter, check_formation
 

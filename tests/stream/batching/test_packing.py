@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.batching import _packing
-from spiral_stream.batching.formation import Composition, Membership, Setting, Window
-from spiral_stream.batching.packing import STRATEGIES, Packed
+from spiral_stream.batching import Composition, Membership, Packed, Setting, Window, _packing
+from spiral_stream.batching.packing import STRATEGIES
 from spiral_stream.errors import DataError, PlanError
 from tests.fixtures.examples import few
 

@@ -5,11 +5,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spiral_stream.batching.budget import BatchBudget
-from spiral_stream.batching.composition import StratifiedByStream
-from spiral_stream.batching.formation import Setting
+from spiral_stream import BatchBudget, BucketKey, StratifiedByStream, WindowedBucket
+from spiral_stream.batching import Setting
 from spiral_stream.batching.stratified import Line, deal, smallest_window
-from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.sampling.mixing.mixture import Mixture, apportion
 from spiral_stream.testing import ChapterSamples, FormedChapter, check_formation
 from tests.fixtures.examples import few

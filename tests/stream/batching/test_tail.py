@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.batching import tail
-from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail, as_tail
+from spiral_stream import DropPartial, KeepPartial
+from spiral_stream.batching import PadPartial, Tail, tail
+from spiral_stream.batching.tail import as_tail
 from spiral_stream.errors import PlanError
 
 RULES = st.sampled_from([DropPartial(), KeepPartial(), PadPartial()])

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.batching.budget import BatchBudget
-from spiral_stream.batching.composition import OneStream, StratifiedByStream
-from spiral_stream.batching.formation import Composition, Setting, Window
-from spiral_stream.batching.windowed import BucketKey, WindowedBucket
+from spiral_stream import BatchBudget, BucketKey, StratifiedByStream, WindowedBucket
+from spiral_stream.batching import Composition, OneStream, Setting, Window
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.testing import ChapterSamples, FormedChapter, check_formation
 from tests.fixtures.examples import few

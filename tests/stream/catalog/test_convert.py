@@ -26,9 +26,9 @@ from spiral_stream.catalog.convert import convert
 from spiral_stream.commands.cli import app
 from spiral_stream.errors import SourceError
 from spiral_stream.semantic import JPEG_REF, semantic_of, with_semantic
+from spiral_stream.sources import ROW
 from spiral_stream.sources.lance import fragments as lance_append
 from spiral_stream.sources.serialize import library_kinds
-from spiral_stream.sources.source import ROW
 from spiral_stream.sources.writing import destinations as targets
 from spiral_stream.storage.open import store_of
 from tests.fixtures import stores, warm

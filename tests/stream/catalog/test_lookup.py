@@ -8,12 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spiral_stream import Parquet
 from spiral_stream.catalog.lookup import lookup
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.derived.kinds.identities import Identities
 from spiral_stream.semantic import JPEG_REF
-from spiral_stream.sources.columnar.parquet import Parquet, ParquetReader
+from spiral_stream.sources.columnar.parquet import ParquetReader
 
 ROWS = pa.table(
     {

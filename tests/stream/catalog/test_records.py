@@ -17,18 +17,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spiral_stream import Arrow, Parquet
 from spiral_stream.catalog.database import Database
 from spiral_stream.catalog.records import RELATIONS, STREAMS
 from spiral_stream.catalog.registry import Registry, connect
-from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import Manifest, check
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.tokenizers import _sealed
 from spiral_stream.errors import CatalogError
+from spiral_stream.results import Entry
 from spiral_stream.semantic import JPEG_REF
-from spiral_stream.sources.arrow.table import Arrow
-from spiral_stream.sources.columnar.parquet import Parquet
-from spiral_stream.sources.source import content_key
+from spiral_stream.sources import content_key
 from spiral_stream.transforms.text import tokenizer_equivalence as proof_room
 from tests.fixtures.mutations import COUNTS, mutated_bytes, mutated_json, shown, survives
 

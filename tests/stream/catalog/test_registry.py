@@ -5,9 +5,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spiral_stream import Arrow
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.errors import CatalogError
-from spiral_stream.sources.arrow.table import Arrow
 
 
 @pytest.fixture

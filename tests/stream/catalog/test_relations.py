@@ -11,14 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spiral_stream import Arrow, Lance, Parquet
 from spiral_stream.catalog.database import Database
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.errors import CatalogError, SourceError
 from spiral_stream.semantic import JPEG_REF, semantic_of
-from spiral_stream.sources.arrow.table import Arrow
-from spiral_stream.sources.columnar.parquet import Parquet
-from spiral_stream.sources.lance.source import Lance
 
 
 @pytest.fixture

@@ -8,12 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spiral_stream import Arrow, Lance, Parquet
 from spiral_stream.catalog.registry import connect
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.semantic import semantic_of
-from spiral_stream.sources.arrow.table import Arrow
-from spiral_stream.sources.columnar.parquet import Parquet
-from spiral_stream.sources.lance.source import Lance
 from spiral_stream.sources.references.resolve import resolve
 from tests.fixtures import relations
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+from spiral_stream import Tokenize
 from spiral_stream.catalog import tokenizers as room
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.errors import CatalogError, SourceError
 from spiral_stream.transforms.text import tokenizer_equivalence as proof_room
 from spiral_stream.transforms.text.encoder import TextEncoder
-from spiral_stream.transforms.text.tokenize import Tokenize
 from spiral_stream.transforms.text.tokenizer_equivalence import PROOF, Proof
 from tests.fixtures.vocabularies import END, PAD, byte_level, data, framed, others
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import spiral_stream as sp
 from spiral_stream.commands import cli
-from spiral_stream.report.skewed import ColumnSkew
+from spiral_stream.report import ColumnSkew
 from tests.fixtures.streams import ROWS, SHARDS, plan
 from tests.fixtures.texts import make_catalog, tokenized
 

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from spiral_stream.commands.cli import app
+from spiral_stream.sources import read_kept
 from spiral_stream.storage.node_cache.cache import NodeCache
-from spiral_stream.storage.node_cache.user_bytes import read_kept
 from tests.fixtures.node_processes import key_of
 
 

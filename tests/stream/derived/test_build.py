@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import Expr, col
 from spiral_stream.derived import build as room
 from spiral_stream.derived.build import BuildProgress, build, chunks, make_chunk, shard_rows
 from spiral_stream.derived.derivation import Derivation, Piece, ShardRows
@@ -24,7 +25,7 @@ from spiral_stream.derived.share.leases import Claims
 from spiral_stream.derived.work import make as together
 from spiral_stream.derived.work.executors import Builders, Shared, Threads
 from spiral_stream.errors import CacheError, DamageError, SourceError, SpiralWarning
-from spiral_stream.expr import Expr, bind, col
+from spiral_stream.expr import bind
 from tests.fixtures.builders import SHARDS, experiment
 from tests.fixtures.named_shards import Shards, content, flip, need_tidy, numbers, one_thread, pieces_of
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
+from spiral_stream import col
 from spiral_stream.derived import build as room
 from spiral_stream.derived.build import make_chunk
 from spiral_stream.derived.derivation import Derivation
@@ -21,7 +22,7 @@ from spiral_stream.derived.kinds.column import Column, ListLengths
 from spiral_stream.derived.kinds.selected_rows import Survivors
 from spiral_stream.derived.work.executors import Shared
 from spiral_stream.errors import SourceError
-from spiral_stream.expr import bind, col
+from spiral_stream.expr import bind
 from tests.fixtures.examples import few
 from tests.fixtures.named_shards import Shards, numbers
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import Expr, col, lit
 from spiral_stream.dialects import Inexpressible, to_arrow, to_parquet
 from spiral_stream.errors import PlanError
-from spiral_stream.expr import Expr, col, lit
 
 SCHEMA = pa.schema([("d", pa.float64()), ("i", pa.int64()), ("by", pa.int64()), ("s", pa.string())])
 LONGS = st.integers(-(2**63), 2**63 - 1) | st.integers(-9, 9)

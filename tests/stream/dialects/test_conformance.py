@@ -16,15 +16,12 @@ import vortex
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import Arrow, Expr, Lance, Parquet, col, lit
 from spiral_stream.dialects import passes, split, to_arrow, to_lance, to_parquet
 from spiral_stream.dialects.vortex import to_vortex
-from spiral_stream.expr import Expr, bind, canonical, col, from_json, lit, to_json
+from spiral_stream.expr import bind, canonical, from_json, to_json
 from spiral_stream.expr.nodes import Call
-from spiral_stream.sources.arrow.table import Arrow
-from spiral_stream.sources.columnar.parquet import Parquet
-from spiral_stream.sources.columnar.vortex import Vortex
-from spiral_stream.sources.lance.source import Lance
-from spiral_stream.sources.source import ROW, Reader
+from spiral_stream.sources import ROW, Reader, Vortex
 from tests.fixtures.duckdb_dialect import to_duckdb
 from tests.fixtures.examples import few
 

@@ -6,15 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spiral_stream import Expr, col, len_, lit
 from spiral_stream.dialects import evaluate, evaluate_nullable, passes, to_column
 from spiral_stream.errors import DataError, PlanError
-from spiral_stream.expr import (
-    Expr,
-    bind,
-    col,
-    len_,
-    lit,
-)
+from spiral_stream.expr import bind
 from tests.fixtures.expressions import SCHEMA
 
 

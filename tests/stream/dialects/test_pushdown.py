@@ -1,8 +1,8 @@
 import pyarrow as pa
 import pytest
 
+from spiral_stream import Expr, col
 from spiral_stream.dialects import all_of, conjuncts, split, to_lance
-from spiral_stream.expr import Expr, col
 
 SCHEMA = pa.schema([("d", pa.float64()), ("i", pa.int64()), ("by", pa.int64()), ("s", pa.string())])
 

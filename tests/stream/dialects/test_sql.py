@@ -2,10 +2,8 @@
 
 import pyarrow as pa
 
+from spiral_stream import col
 from spiral_stream.dialects import to_arrow, to_lance
-from spiral_stream.expr import (
-    col,
-)
 from tests.fixtures.duckdb_dialect import to_duckdb
 
 

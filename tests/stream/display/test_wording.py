@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.display.wording import bars, counted, moment, number, one_line, share, size, written
+from spiral_stream.display.wording import bars, counted, moment, number, one_line, share, size
+from spiral_stream.report import written
 
 
 @given(st.floats(-1e300, 1e300))

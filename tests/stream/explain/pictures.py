@@ -6,7 +6,7 @@ from typing import Any
 from spiral_stream import Catalog
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.statistics.measure import measure, save_statistics
-from spiral_stream.explain import Explanation
+from spiral_stream.results import Explanation
 from tests.fixtures.programs import image_catalog, image_program
 
 TRAIN = "vision.imagenet_train"

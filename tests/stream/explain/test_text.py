@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from spiral_stream.explain import SECTIONS, Explanation
+from spiral_stream.explain import SECTIONS
+from spiral_stream.results import Explanation
 
 
 def shown(**sections: Any) -> str:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spiral_stream.explain import Explanation
 from spiral_stream.explain.figure import Figure, Phrase
+from spiral_stream.results import Explanation
 
 
 def in_words(explained: Explanation) -> dict[str, Any]:

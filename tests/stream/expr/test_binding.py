@@ -8,17 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import Expr, col, len_, lit
 from spiral_stream.dialects import passes
 from spiral_stream.errors import PlanError
-from spiral_stream.expr import (
-    Expr,
-    bind,
-    bind_predicate,
-    col,
-    len_,
-    lit,
-    type_of,
-)
+from spiral_stream.expr import bind, bind_predicate, type_of
 from tests.fixtures.expressions import SCHEMA, bound
 
 

@@ -7,15 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spiral_stream import Expr, col, lit
 from spiral_stream.errors import PlanError
-from spiral_stream.expr import (
-    Expr,
-    canonical,
-    col,
-    from_json,
-    lit,
-    to_json,
-)
+from spiral_stream.expr import canonical, from_json, to_json
 from tests.fixtures.expressions import SCHEMA
 
 

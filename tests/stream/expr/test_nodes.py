@@ -7,15 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spiral_stream import col, len_, lit
 from spiral_stream.errors import PlanError
-from spiral_stream.expr import (
-    canonical,
-    col,
-    len_,
-    lit,
-    name_of,
-    to_json,
-)
+from spiral_stream.expr import canonical, name_of, to_json
 from tests.fixtures.expressions import SCHEMA
 
 

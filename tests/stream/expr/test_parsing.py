@@ -2,13 +2,9 @@
 
 import pytest
 
+from spiral_stream import Expr, col, len_
 from spiral_stream.errors import PlanError
-from spiral_stream.expr import (
-    Expr,
-    col,
-    len_,
-    parse,
-)
+from spiral_stream.expr import parse
 
 
 @pytest.mark.parametrize(

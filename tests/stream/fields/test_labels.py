@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import ShiftedLabels
 from spiral_stream.errors import PlanError
-from spiral_stream.fields.labels import Labels, ShiftedLabels
+from spiral_stream.fields import Labels
 from spiral_stream.fields.sequence import WIDE, SequenceLayout
 from tests.fixtures.tokens import Drawn, drawn, filled, ragged
 

@@ -2,7 +2,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spiral_stream.fields.list import List
+from spiral_stream import List
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import Pad, PadMask
 from spiral_stream.errors import PlanError
-from spiral_stream.fields.pad import MASKS, Pad, PadMask
+from spiral_stream.fields.pad import MASKS
 from spiral_stream.fields.sequence import WIDE, SequenceLayout
 from tests.fixtures.tokens import Drawn, drawn, filled, ragged
 

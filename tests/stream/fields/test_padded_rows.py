@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import Pad, PadMask
 from spiral_stream.errors import DataError, PlanError
-from spiral_stream.fields.pad import FLOATS, Pad, PadMask
+from spiral_stream.fields.pad import FLOATS
 from spiral_stream.fields.sequence import WIDE
 
 ITEMS = {

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.errors import PlanError
-from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
+from spiral_stream.fields import CuSeqlens, Positions, Segments
 from spiral_stream.fields.sequence import WIDE, SequenceLayout
 from tests.fixtures.tokens import Drawn, drawn, filled, ragged
 

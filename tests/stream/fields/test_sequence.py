@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import Pad, PadMask, ShiftedLabels
 from spiral_stream.errors import DataError, PlanError
-from spiral_stream.fields.field import FieldSpec
-from spiral_stream.fields.labels import Labels, ShiftedLabels
-from spiral_stream.fields.pad import Pad, PadMask
+from spiral_stream.fields import CuSeqlens, FieldSpec, Labels, Positions, Segments
 from spiral_stream.fields.ragged import Ragged
-from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
 from spiral_stream.fields.sequence import SequenceLayout, TokenField
 from tests.fixtures.tokens import SENTINEL, Drawn, drawn, filled, ragged
 

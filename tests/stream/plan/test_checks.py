@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import col
 from spiral_stream.errors import PlanError
-from spiral_stream.expr import col
 from spiral_stream.plan import checks, nodes
 from spiral_stream.plan.combining import Join, Union
 from spiral_stream.sampling.order import LARGEST

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
+from spiral_stream import Relation
 from spiral_stream.batching.stratified import is_sure
 from spiral_stream.plan.composed import is_scarce
 from spiral_stream.plan.nodes import Collate, Node, Scan
 from spiral_stream.plan.tree import need
 from spiral_stream.plan.verbs.mix import Mix, Part
-from spiral_stream.relation import Relation
 
 KEYS = [sp.BucketKey("id")]
 SCAN = Scan("r", pa.schema([("id", pa.int64()), ("tokens", pa.list_(pa.uint16()))]), ("id",))

@@ -8,18 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import Frames, Relation, Sequential, Stack, col, lit
 from spiral_stream.decoders.video.frame_selection import FrameSelection
 from spiral_stream.errors import PlanError
-from spiral_stream.expr import col, lit
-from spiral_stream.fields.field import Field
-from spiral_stream.fields.stack import Stack
+from spiral_stream.fields import Field
 from spiral_stream.plan import nodes
 from spiral_stream.plan.combining import Join
 from spiral_stream.plan.decoded import with_decoded
-from spiral_stream.plan.fields.profiles import Frames
 from spiral_stream.plan.tree import need
-from spiral_stream.relation import Relation
-from spiral_stream.sampling.orders.sequential import Sequential
 from spiral_stream.semantic import H264_REF, JPEG_REF, with_semantic
 
 TIMES = ("start_time_ms", "duration_ms")

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.derived import unasked
+from spiral_stream.orders import Order
 from spiral_stream.planner.selection import narrow_columns as kept_columns
-from spiral_stream.sampling.order import Order
-from spiral_stream.sources.source import Source
+from spiral_stream.sources import Source
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 

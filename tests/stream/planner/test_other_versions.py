@@ -10,11 +10,10 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
+from spiral_stream import ShardAwareShuffle, WindowedBucket
+from spiral_stream.batching import Packed
 from spiral_stream.batching.one_stream import least_window
-from spiral_stream.batching.packing import Packed
-from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.plan.saving import fingerprint
-from spiral_stream.sampling.orders.shard_aware import ShardAwareShuffle
 from tests.fixtures.texts import SMALL_PLANS
 
 pytestmark = SMALL_PLANS

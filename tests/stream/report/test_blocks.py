@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from spiral_stream import ShardAwareShuffle
 from spiral_stream.catalog.statistics.skew import skew_in
+from spiral_stream.orders import Population
 from spiral_stream.report.blocks import block_mixes
-from spiral_stream.sampling.order import Population
-from spiral_stream.sampling.orders.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.orders.shard_mixing import randomness
 from tests.fixtures.spreads import spread
 

@@ -11,9 +11,8 @@ from PIL import Image
 import spiral_stream as sp
 from spiral_stream.catalog.statistics.skew import skew_in
 from spiral_stream.errors import MissingExtraError
-from spiral_stream.report import charts
+from spiral_stream.report import Picture, charts
 from spiral_stream.report.blocks import BlockMix
-from spiral_stream.report.charts import Picture
 from spiral_stream.report.heatmap import heat_of
 from spiral_stream.report.timeline import OTHER, Timeline
 from tests.fixtures.spreads import spread

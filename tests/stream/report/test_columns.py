@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.report.columns import ColumnSummary, column_summaries, roles_of
+from spiral_stream.report import ColumnSummary
+from spiral_stream.report.columns import column_summaries, roles_of
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.adapters.jax import JaxStream
+from spiral_stream.adapters import JaxStream
 from spiral_stream.errors import BindError
-from spiral_stream.fields.field import FieldSpec
+from spiral_stream.fields import FieldSpec
 from spiral_stream.runtime.delivery import Delivery, Devices, HostDelivery
 from tests.fixtures.streams import maker, plan
 

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
+from spiral_stream import use_storage
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.runtime.run import next_epoch
 from spiral_stream.storage.node_cache.file import BLOCK, PART
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import options_of, use_storage
+from spiral_stream.storage.profiles import options_of
 from tests.fixtures import stores, streams
 
 ROWS = 64

@@ -74,7 +74,7 @@ def test_what_the_loop_holds_is_never_overwritten(catalog: sp.Catalog, framework
     def make() -> Any:
         stream = maker(catalog, batch_size=20)()
         if framework == "torch":
-            from spiral_stream.adapters.torch import TorchStream
+            from spiral_stream.adapters import TorchStream
 
             return TorchStream(stream.plan, stream.catalog)
         return stream

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from spiral_stream.sampling.order import Population, Runs
+from spiral_stream.orders import Population
+from spiral_stream.sampling.order import Runs
 from spiral_stream.seeding import identity_hashes
 
 UInt64 = NDArray[np.uint64]

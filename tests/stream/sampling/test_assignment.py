@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import DataParallel, RuntimeParam
 from spiral_stream.errors import PlanError
-from spiral_stream.params import RuntimeParam
-from spiral_stream.sampling.assignment import DataParallel, batches_of, owner
+from spiral_stream.sampling.assignment import batches_of, owner
 
 
 def test_the_seed_programs_assignment_is_a_value() -> None:

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
+from spiral_stream.orders import Order, Population
 from spiral_stream.sampling.epoch import EpochOrder, StreamRows
 from spiral_stream.sampling.mixing.mixture import Mixture
 from spiral_stream.sampling.mixing.remainder import LeftOver
-from spiral_stream.sampling.order import Order, Population
 
 Populate = Callable[..., Population]
 ORDERS = [

@@ -14,11 +14,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiral_stream.sampling.order import Order, Population
-from spiral_stream.sampling.orders.hash_bucketed import HashBucketed, ShuffleBuckets
-from spiral_stream.sampling.orders.sequential import Sequential
-from spiral_stream.sampling.orders.shard_aware import ShardAwareShuffle
-from spiral_stream.sampling.orders.shuffle import GlobalShuffle
+from spiral_stream import GlobalShuffle, HashBucketed, Sequential, ShardAwareShuffle, ShuffleBuckets
+from spiral_stream.orders import Order, Population
 
 REPLAY = Path(__file__).parents[2] / "replay" / "orders.json"
 Populate = Callable[..., Population]

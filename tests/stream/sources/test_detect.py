@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
+from spiral_stream import ImageFolder, Lance, Parquet
 from spiral_stream.errors import SourceError
+from spiral_stream.sources import VideoFolder
 from spiral_stream.sources import detect as guessed
-from spiral_stream.sources.columnar.parquet import Parquet
 from spiral_stream.sources.detect import source_at
-from spiral_stream.sources.image_folder import ImageFolder, VideoFolder
-from spiral_stream.sources.lance.source import Lance
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as spiral
+from spiral_stream import ImageFolder
 from spiral_stream.errors import SourceError, SpiralWarning
 from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
-from spiral_stream.sources.image_folder import ImageFolder, VideoFolder
+from spiral_stream.sources import VideoFolder
 from spiral_stream.sources.references.resolve import resolve
 from tests.fixtures.videos import Made, write_video
 

@@ -15,11 +15,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
+from spiral_stream import use_storage
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.detect import source_at
 from spiral_stream.sources.mds import source as mds
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import use_storage
 from tests.fixtures import stores
 from tests.fixtures.examples import few
 from tests.fixtures.fault_proxy import fault_proxy

@@ -7,12 +7,8 @@ from typing import Any, ClassVar, final
 import pytest
 
 from spiral_stream.errors import SourceError
+from spiral_stream.sources import Csv, Jsonl, Source, Tokens, WebDataset
 from spiral_stream.sources.detect import options_of, source_at
-from spiral_stream.sources.source import Source
-from spiral_stream.sources.tar.webdataset import WebDataset
-from spiral_stream.sources.text.csv import Csv
-from spiral_stream.sources.text.jsonl import Jsonl
-from spiral_stream.sources.tokens.source import Tokens
 
 
 @pytest.mark.parametrize(

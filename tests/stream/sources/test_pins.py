@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spiral_stream.errors import SourceError
+from spiral_stream.sources import Pin
 from spiral_stream.sources import pins as numbers
-from spiral_stream.sources.pins import NOT_THERE, Collected, Pin, Pins, pin_of
+from spiral_stream.sources.pins import NOT_THERE, Collected, Pins, pin_of
 
 WAY_OUT = r'Take the data as it is now with catalog\.refresh\("r"\), or restore the file'
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import spiral_stream as sp
+from spiral_stream import use_storage
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import use_storage
 from tests.fixtures import stores
 from tests.fixtures.fault_proxy import FaultProxy, fault_proxy
 from tests.stream.sources.mds.test_source import shard

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 import spiral_stream as sp
+from spiral_stream import use_storage
 from spiral_stream.catalog.relation import pin as object_looks
+from spiral_stream.sources import ImportedSource, Refused
 from spiral_stream.sources.files import units as pieces
-from spiral_stream.sources.import_source import ImportedSource, Refused
 from spiral_stream.sources.tar.headers import members
 from spiral_stream.sources.tar.stream import open_tar
 from spiral_stream.storage.local import Memory
 from spiral_stream.storage.objects import Objects
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import use_storage
 from spiral_stream.storage.store import Get, Got, ObjectStat
 from tests.fixtures import stores
 from tests.fixtures.fault_proxy import FaultProxy, fault_proxy

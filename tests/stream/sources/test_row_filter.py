@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import Expr, col
 from spiral_stream.dialects.numpy import passes
 from spiral_stream.errors import PlanError
-from spiral_stream.expr import Expr, col
-from spiral_stream.sources.row_filter import needed, passing, split_without
+from spiral_stream.sources import needed, passing
+from spiral_stream.sources.row_filter import split_without
 
 LARGE = 2**60
 PARTS: list[Expr] = [

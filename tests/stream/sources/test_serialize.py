@@ -4,16 +4,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spiral_stream import Arrow, ImageFolder, Lance, Parquet
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.arrow.table import Arrow
-from spiral_stream.sources.columnar.parquet import Parquet
-from spiral_stream.sources.image_folder import ImageFolder
-from spiral_stream.sources.lance.source import Lance
+from spiral_stream.sources import Csv, Jsonl, TextFiles, Tokens
 from spiral_stream.sources.serialize import source_from_json, source_to_json
-from spiral_stream.sources.text.csv import Csv
-from spiral_stream.sources.text.jsonl import Jsonl
-from spiral_stream.sources.text.text_files import TextFiles
-from spiral_stream.sources.tokens.source import Tokens
 
 
 @pytest.mark.parametrize(

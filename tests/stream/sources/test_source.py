@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.sources.arrow.table import Arrow
-from spiral_stream.sources.image_folder import ImageFolder
-from spiral_stream.sources.source import FormerProfile, Source, content_key, without_columns
+from spiral_stream import Arrow, ImageFolder
+from spiral_stream.sources import Source, content_key
+from spiral_stream.sources.source import FormerProfile, without_columns
 
 PARTS = st.lists(st.binary(max_size=2) | st.text("a1", max_size=2) | st.integers(0, 11), max_size=3)
 

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
+from spiral_stream import use_storage
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import use_storage
 from tests.fixtures import streams
 
 AZURITE = shutil.which("azurite-blob")

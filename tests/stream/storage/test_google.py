@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as sp
+from spiral_stream import use_storage
 from spiral_stream.errors import SourceError
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import options_of, use_storage
+from spiral_stream.storage.profiles import options_of
 from tests.fixtures import gcs_front, stores, streams
 from tests.stream.sources.test_remote import need_same, rows_of
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import spiral_stream as sp
+from spiral_stream import use_storage
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import use_storage
 from tests.fixtures import stores
 from tests.fixtures.far_processes import digest_of, plan_of, read_epoch, write_tars
 from tests.fixtures.fault_proxy import FaultProxy, fault_proxy

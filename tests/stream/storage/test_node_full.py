@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from spiral_stream.errors import CacheError, SpiralWarning
+from spiral_stream.sources import read_kept
 from spiral_stream.storage.node_cache import cache as node_default
 from spiral_stream.storage.node_cache.cache import NodeCache
 from spiral_stream.storage.node_cache.file import BLOCK
-from spiral_stream.storage.node_cache.user_bytes import read_kept
 from tests.fixtures.range_server import drawn
 
 

@@ -16,11 +16,12 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
+from spiral_stream import use_storage
 from spiral_stream.errors import SourceError
 from spiral_stream.storage import retry as patience
 from spiral_stream.storage.objects import Objects
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import need_values, options_of, use_storage
+from spiral_stream.storage.profiles import need_values, options_of
 from spiral_stream.storage.store import Get, Got
 from spiral_stream.storage.uri import joined, parse_uri
 from tests.fixtures import stores

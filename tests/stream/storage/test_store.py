@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from spiral_stream import use_storage
 from spiral_stream.errors import SourceError
 from spiral_stream.storage.faults import ChangedError, NotThereError
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import profile_names, use_storage
+from spiral_stream.storage.profiles import profile_names
 from spiral_stream.storage.store import Get, Got, Store, coalesced, what_differs
 from tests.fixtures import stores
 

@@ -14,13 +14,9 @@ import vortex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.expr import Expr, col
-from spiral_stream.sources.arrow.table import Arrow
-from spiral_stream.sources.columnar.parquet import Parquet
-from spiral_stream.sources.columnar.vortex import Vortex
-from spiral_stream.sources.lance.source import Lance
+from spiral_stream import Arrow, Expr, Lance, Parquet, col
+from spiral_stream.sources import Source, Vortex
 from spiral_stream.sources.serialize import library_kinds
-from spiral_stream.sources.source import Source
 from spiral_stream.testing import check_source
 from tests.fixtures.every_source import changed, made
 from tests.fixtures.examples import few

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream import testing
-from spiral_stream.batching.formation import Formation, Former, Membership, OversizeTally, Packing, Setting, Window
+from spiral_stream.batching import Formation, Former, Membership, OversizeTally, Packing, Setting, Window
 from spiral_stream.batching.packing import STRATEGIES
-from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64
+from spiral_stream.orders import Arrangement, Order, Population
+from spiral_stream.sampling.order import UInt64
 from tests.fixtures.examples import few
 from tests.fixtures.streams import FIXED, ORDERS, RANDOM, TAILS, maker
 

@@ -13,12 +13,18 @@ from tokenizers import Tokenizer, models
 
 import spiral_stream as sp
 from spiral_stream.testing import check_transform
+from spiral_stream.transforms import (
+    ColorJitter,
+    GaussianBlur,
+    Grayscale,
+    RandAugment,
+    RandomAffine,
+    RandomErasing,
+    RandomGrayscale,
+    RandomRotation,
+)
 from spiral_stream.transforms.chain import PIXEL_TRANSFORMS
-from spiral_stream.transforms.image.color import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
 from spiral_stream.transforms.image.crop_and_resize import TRANSFORMS, CenterCropDown
-from spiral_stream.transforms.image.erasing import RandomErasing
-from spiral_stream.transforms.image.rand_augment import RandAugment
-from spiral_stream.transforms.image.warp import RandomAffine, RandomRotation
 
 ROWS = pa.table({"text": ["one", "two three", "", "vier 4", "fünf"] * 3, "n": [*range(14), None]})
 CALLS = itertools.count()

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import RandomHorizontalFlip, Tokenize
 from spiral_stream.errors import PlanError
-from spiral_stream.transforms.image.crop_and_resize import CenterCrop, RandomHorizontalFlip, Resize
-from spiral_stream.transforms.text.tokenize import Tokenize
-from spiral_stream.transforms.transform import LARGEST_SIDE, Named, checked_range, checked_size, is_number
+from spiral_stream.transforms import CenterCrop, Named, Resize
+from spiral_stream.transforms.transform import LARGEST_SIDE, checked_range, checked_size, is_number
 
 SIDE = st.integers(1, LARGEST_SIDE)
 

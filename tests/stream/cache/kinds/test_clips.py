@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from spiral_stream import Frames
 from spiral_stream.cache.kinds.clip_layout import Clips, bytes_at
 from spiral_stream.cache.kinds.clips import ClipKind
 from spiral_stream.cache.kinds.kind import Rows
@@ -22,7 +23,6 @@ from spiral_stream.decoders.image.image import decode_jpeg, encode_jpeg, shrink
 from spiral_stream.decoders.video.frame_selection import FrameSelection, segment_of
 from spiral_stream.decoders.video.video import decode, to_rgb
 from spiral_stream.errors import CacheError, DataError, SourceError
-from spiral_stream.plan.fields.profiles import Frames
 from spiral_stream.sources.references.ranged import locate
 from spiral_stream.transforms.image.image import CenterCrop, RandomResizedCrop, Resize, compile_image
 from tests.fixtures.examples import few

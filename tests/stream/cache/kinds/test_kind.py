@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spiral_stream import Frames, Raw
 from spiral_stream.cache.kinds.chats import ChatKind
 from spiral_stream.cache.kinds.clips import ClipKind
 from spiral_stream.cache.kinds.image_lists import ImageListKind
@@ -16,7 +17,6 @@ from spiral_stream.cache.kinds.tokens import TokenKind
 from spiral_stream.cache.kinds.video_index import IndexKind
 from spiral_stream.decoders.registry import DECODERS
 from spiral_stream.decoders.video.frame_selection import FrameSelection
-from spiral_stream.plan.fields.profiles import Frames, Raw
 from tests.fixtures.kinds import ByteEncoder
 
 

@@ -8,16 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spiral_stream import Arrow, ImageFolder, Lance, Parquet
 from spiral_stream.catalog.registering import measure as measuring
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.catalog.relation import manifest as manifest_room
 from spiral_stream.errors import CatalogError
 from spiral_stream.semantic import JPEG_REF
-from spiral_stream.sources.arrow.table import Arrow
-from spiral_stream.sources.columnar.parquet import Parquet
-from spiral_stream.sources.image_folder import ImageFolder
-from spiral_stream.sources.lance.source import Lance
-from spiral_stream.sources.source import Source
+from spiral_stream.sources import Source
 
 ROWS = pa.table({"sample_id": ["a", "b", "c"], "part": ["x", "x", "y"], "image_ref": [b"1", b"2", b"3"]})
 DECLARED: dict[str, Any] = {"semantic": {"image_ref": JPEG_REF}, "descriptions": {"part": "which"}, "shard": "part"}

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import Arrow, Parquet
 from spiral_stream.catalog.registering.declaration import AUTO, Declaration, complete, need_source, shard_column
 from spiral_stream.catalog.relation.entry import DESCRIPTION, STORAGE_SHARD
 from spiral_stream.errors import CatalogError
 from spiral_stream.semantic import JPEG_REF, semantic_of
-from spiral_stream.sources.arrow.table import Arrow
-from spiral_stream.sources.columnar.parquet import Parquet
-from spiral_stream.sources.source import ROW
+from spiral_stream.sources import ROW
 
 TYPES = {"id": pa.int64(), "part": pa.string(), "image": pa.binary(), STORAGE_SHARD: pa.string()}
 COLUMNS = st.lists(st.sampled_from(list(TYPES)), unique=True).map(lambda names: ["id", *(set(names) - {"id"})])

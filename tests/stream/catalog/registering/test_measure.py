@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import Lance, Parquet
 from spiral_stream.catalog.registering.measure import identity_pieces
 from spiral_stream.catalog.registry import Registry, connect
-from spiral_stream.catalog.relation.entry import Changes
 from spiral_stream.catalog.relation.shard_rows import SourceRows
 from spiral_stream.derived.build import build
 from spiral_stream.derived.index import RosterFile, keys_of
@@ -25,10 +25,16 @@ from spiral_stream.derived.kinds.identities import Identities
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.work.executors import Processes
 from spiral_stream.errors import CatalogError
+from spiral_stream.results import Changes
 from spiral_stream.semantic import JPEG_REF
+<<<<<<< HEAD
 from spiral_stream.sources.columnar.parquet import Parquet, ParquetReader
 from spiral_stream.sources.lance.source import Lance, LanceReader
 from tests.fixtures import warm
+=======
+from spiral_stream.sources.columnar.parquet import ParquetReader
+from spiral_stream.sources.lance.source import LanceReader
+>>>>>>> b1c201a7 (tests: names of the door are imported from the door (imports only))
 
 
 @pytest.fixture

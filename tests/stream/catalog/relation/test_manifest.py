@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.catalog.relation.manifest import RUNS_PER_SHARD, UNKNOWN_BYTES, Manifest, build_manifest
 from spiral_stream.errors import CatalogError, SourceError
-from spiral_stream.sources.arrow.table import MemoryReader
-from spiral_stream.sources.source import Unit
+from spiral_stream.sources import MemoryReader, Unit
 
 
 def reader_of(values: Sequence[object], unit_rows: Sequence[int], sizes: Sequence[int | None] = ()) -> MemoryReader:

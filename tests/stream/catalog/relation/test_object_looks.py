@@ -10,15 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as sp
+from spiral_stream import use_storage
 from spiral_stream.catalog.relation import pin as object_looks
 from spiral_stream.catalog.relation.pin import ObjectLooks
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.pins import NOT_THERE, Pin
+from spiral_stream.sources import Pin
+from spiral_stream.sources.pins import NOT_THERE
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.storage.faults import AwayError
 from spiral_stream.storage.local import Memory
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import use_storage
 from spiral_stream.storage.store import Get, Got, ObjectStat
 from spiral_stream.threads import Workers
 from tests.fixtures import stores

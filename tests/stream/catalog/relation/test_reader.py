@@ -15,16 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import ImageFolder, Lance, Parquet, col
 from spiral_stream.catalog.registry import connect
 from spiral_stream.catalog.relation import reader as opened
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.dialects.numpy import passes
 from spiral_stream.errors import SourceError
-from spiral_stream.expr import col
-from spiral_stream.sources.columnar.parquet import Parquet
-from spiral_stream.sources.image_folder import ImageFolder
-from spiral_stream.sources.lance.source import Lance
-from spiral_stream.sources.source import ROW, Source
+from spiral_stream.sources import ROW, Source
 from tests.fixtures.examples import few
 
 

@@ -8,11 +8,10 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import Arrow, Parquet
 from spiral_stream.catalog.relation.manifest import build_manifest
 from spiral_stream.catalog.relation.shard_rows import SourceRows
-from spiral_stream.sources.arrow.table import Arrow, MemoryReader
-from spiral_stream.sources.columnar.parquet import Parquet
-from spiral_stream.sources.source import ROW, Unit
+from spiral_stream.sources import ROW, MemoryReader, Unit
 
 
 @given(

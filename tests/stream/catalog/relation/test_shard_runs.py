@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.catalog.relation.manifest import build_manifest, shard_runs
-from spiral_stream.sources.arrow.table import MemoryReader
-from spiral_stream.sources.source import Unit
+from spiral_stream.sources import MemoryReader, Unit
 
 FORMS = ["text", "large", "dictionary", "integer", "coded integer"]
 

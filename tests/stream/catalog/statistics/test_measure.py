@@ -15,16 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
+from spiral_stream import Arrow, Parquet
 from spiral_stream.catalog.registry import Registry, connect
-from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.statistics import measure as room
 from spiral_stream.catalog.statistics.measure import load_statistics, measure, save_statistics, shard_statistics
 from spiral_stream.derived import build as builder
 from spiral_stream.derived.work.executors import Executor, building_with
 from spiral_stream.errors import CatalogError
-from spiral_stream.sources.arrow.table import Arrow
-from spiral_stream.sources.columnar.parquet import Parquet, ParquetReader
+from spiral_stream.results import Entry
+from spiral_stream.sources.columnar.parquet import ParquetReader
 from tests.fixtures.examples import few
 
 

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from spiral_stream.catalog.statistics.measure import HISTOGRAMS, SHARDS, Statistics
+from spiral_stream.catalog.statistics.measure import HISTOGRAMS, SHARDS
 from spiral_stream.catalog.statistics.merge import Histograms
 from spiral_stream.catalog.statistics.skew import distances, skew_of
+from spiral_stream.results import Statistics
 
 
 @given(counts_SL=hnp.arrays(np.int64, st.tuples(st.integers(1, 6), st.integers(1, 6)), elements=st.integers(0, 50)))

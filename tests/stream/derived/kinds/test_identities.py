@@ -11,14 +11,14 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import Arrow
 from spiral_stream.catalog.registering.measure import identity_pieces
 from spiral_stream.catalog.relation.manifest import build_manifest
 from spiral_stream.catalog.relation.shard_rows import SourceRows
 from spiral_stream.derived.derivation import ShardRows
 from spiral_stream.derived.kinds import identities as room
 from spiral_stream.derived.kinds.identities import Identities, rows_of, with_hash
-from spiral_stream.sources.arrow.table import Arrow, MemoryReader
-from spiral_stream.sources.source import Unit
+from spiral_stream.sources import MemoryReader, Unit
 
 KINDS = [pa.int64(), pa.int16(), pa.uint64(), pa.utf8(), pa.large_utf8(), pa.binary(), pa.large_binary()]
 

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spiral_stream import Expr, col
 from spiral_stream.derived.kinds.selected_rows import ALL, BITMAP, OFFSETS, Survivors, encoded, width_of
 from spiral_stream.derived.work.executors import Processes
 from spiral_stream.errors import PlanError
-from spiral_stream.expr import Expr, canonical, col
+from spiral_stream.expr import canonical
 from spiral_stream.relational.selection import Selection
-from spiral_stream.sources.row_filter import passing
+from spiral_stream.sources import passing
 from tests.fixtures.shards import Rows, made, parts
 
 SCHEMA = pa.schema([("x", pa.float64()), ("k", pa.int32()), ("g", pa.utf8()), ("payload", pa.binary())])

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import spiral_stream as sp
+from spiral_stream import use_storage
 from spiral_stream.explain.network.eviction import Evicting
+from spiral_stream.sources import read_kept
 from spiral_stream.storage.node_cache.file import BLOCK
-from spiral_stream.storage.node_cache.user_bytes import read_kept
-from spiral_stream.storage.profiles import use_storage
 from tests.fixtures import stores
 from tests.fixtures.far_processes import read_epochs, shared_plan, write_tars
 from tests.fixtures.node_folders import ended

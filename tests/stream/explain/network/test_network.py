@@ -12,12 +12,13 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
+from spiral_stream import use_storage
+from spiral_stream.sources import read_kept
 from spiral_stream.storage import objects
 from spiral_stream.storage.node_cache import store as node_store
 from spiral_stream.storage.node_cache.cache import FOLDER_ENV, LIMIT_ENV, NodeCache
-from spiral_stream.storage.node_cache.user_bytes import read_kept
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import options_of, use_storage
+from spiral_stream.storage.profiles import options_of
 from spiral_stream.storage.store import GAP_BYTES
 from tests.fixtures import relations, stores
 from tests.stream.explain.words import in_words

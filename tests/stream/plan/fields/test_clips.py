@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import List, Stack
 from spiral_stream.decoders.limits import CLIPS, SampleLimits
 from spiral_stream.errors import PlanError
-from spiral_stream.fields.list import List
-from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.fields.clips import check_times, clip_costs, clip_parts, is_clip, limits_of, shorthands
-from spiral_stream.transforms.image.crop_and_resize import CenterCrop, RandomCrop, Resize
+from spiral_stream.transforms import CenterCrop, RandomCrop, Resize
 
 SIDES = st.integers(1, 300)
 

@@ -5,9 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
+from spiral_stream import Frames, Raw
 from spiral_stream.errors import PlanError
-from spiral_stream.plan.fields.profiles import Frames, Jpeg, Original, Profile, Raw, forms_of
+from spiral_stream.plan.fields.profiles import forms_of
 from spiral_stream.plan.saving.canonical import encode_value
+from spiral_stream.profiles import Jpeg, Original, Profile
 from spiral_stream.semantic import H264_REF, JPEG_REF
 
 SIDES = st.none() | st.integers(1, 2_000)

@@ -31,7 +31,7 @@ from spiral_stream import (
 from spiral_stream.errors import PlanError
 from spiral_stream.plan.saving.fingerprint import fingerprint
 from spiral_stream.profiles import Jpeg, Original
-from spiral_stream.transforms.transform import Transform
+from spiral_stream.transforms import Transform
 from tests.fixtures.programs import image_catalog, image_fields, image_program, image_transforms
 
 REPLAY = Path(__file__).parents[3] / "replay" / "fingerprints.json"

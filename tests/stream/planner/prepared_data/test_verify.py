@@ -16,12 +16,12 @@ from spiral_stream.planner.prepared_data.verify import (
     DAMAGED,
     SOUND,
     UNVERIFIED,
-    Verification,
     relation_caches,
     relations_of,
     verify_relation,
     verify_stream,
 )
+from spiral_stream.results import Verification
 from tests.fixtures import streams
 from tests.fixtures.derived import files
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.cache.materialize import Progress
+from spiral_stream import index_videos
 from spiral_stream.errors import PlanError
-from spiral_stream.planner.prepared_data.video_index import index_videos
+from spiral_stream.results import Progress
 from spiral_stream.semantic import H264_REF
 from tests.fixtures.videos import Made, reference_frames, write_tar, write_video
 

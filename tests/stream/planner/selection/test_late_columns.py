@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.expr import Col, Expr, bind, col, lit
+from spiral_stream import Expr, col, lit
+from spiral_stream.expr import Col, bind
 from spiral_stream.planner.selection.late_columns import (
     Columns,
     FetchedColumns,

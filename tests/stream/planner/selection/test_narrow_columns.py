@@ -12,13 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import spiral_stream as sp
+from spiral_stream import col
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.derived.index import RosterFile
 from spiral_stream.derived.kinds.column import Column
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.work.executors import Threads
 from spiral_stream.errors import DamageError, SpiralWarning
-from spiral_stream.expr import Col, bind, col
+from spiral_stream.expr import Col, bind
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.planner.selection import narrow_columns as room
 from spiral_stream.planner.selection.late_columns import Columns

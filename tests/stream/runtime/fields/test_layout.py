@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.batching.formation import Membership, Packing
+from spiral_stream import Pad
+from spiral_stream.batching import Membership, Packing
 from spiral_stream.errors import DataError
-from spiral_stream.fields.pad import Pad
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.runtime.columns.samples import Samples
 from spiral_stream.runtime.fields.layout import TASK_ITEMS, as_ragged, cuts, lay_out, need_items, null_items

@@ -13,7 +13,7 @@ from rich import console
 from rich.console import Console
 
 import spiral_stream as sp
-from spiral_stream.batching.windowed import WindowedBucket
+from spiral_stream import WindowedBucket
 from spiral_stream.display import progress
 from spiral_stream.errors import SpiralWarning
 from spiral_stream.runtime.columns.samples import SampleReader

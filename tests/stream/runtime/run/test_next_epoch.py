@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as sp
+from spiral_stream import use_storage
 from spiral_stream.semantic import H264_REF
 from spiral_stream.sources.lance.source import LanceReader
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.storage.node_cache.store import NodeStore
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import options_of, use_storage
+from spiral_stream.storage.profiles import options_of
 from spiral_stream.storage.store import Get
 from tests.fixtures import sounds, stores, streams
 from tests.fixtures.videos import Made, write_video

@@ -3,9 +3,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from spiral_stream import HashBucketed, ShuffleBuckets
 from spiral_stream.errors import PlanError
-from spiral_stream.sampling.order import Population
-from spiral_stream.sampling.orders.hash_bucketed import HashBucketed, ShuffleBuckets
+from spiral_stream.orders import Population
 from spiral_stream.seeding import identity_hashes
 
 Populate = Callable[..., Population]

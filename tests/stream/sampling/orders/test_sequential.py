@@ -2,8 +2,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from spiral_stream.sampling.order import Population
-from spiral_stream.sampling.orders.sequential import Sequential
+from spiral_stream import Sequential
+from spiral_stream.orders import Population
 
 
 def test_row_p_stands_at_position_p_in_every_pass(populate: Callable[..., Population]) -> None:

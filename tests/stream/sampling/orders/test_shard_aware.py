@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spiral_stream import ShardAwareShuffle
 from spiral_stream.errors import PlanError
-from spiral_stream.sampling.order import Population
-from spiral_stream.sampling.orders.shard_aware import ShardAwareShuffle
+from spiral_stream.orders import Population
 
 Populate = Callable[..., Population]
 UNITS = [(i // 4, 20 + i) for i in range(40)]  # 10 shards of 4 units each

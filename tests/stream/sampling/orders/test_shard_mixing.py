@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiral_stream.sampling.order import Population
+from spiral_stream import ShardAwareShuffle
+from spiral_stream.orders import Population
 from spiral_stream.sampling.orders import shard_mixing as room
-from spiral_stream.sampling.orders.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.orders.shard_mixing import randomness
 
 Populate = Callable[..., Population]

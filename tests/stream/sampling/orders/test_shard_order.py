@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import spiral_stream as spiral
-from spiral_stream.sampling.order import Population
-from spiral_stream.sampling.orders.shard_order import ExpandedRange, WithinShards
+from spiral_stream.orders import ExpandedRange, Population, WithinShards
 from spiral_stream.testing import check_order
 
 

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spiral_stream import GlobalShuffle, Sequential
 from spiral_stream.errors import PlanError
-from spiral_stream.sampling.order import Population
-from spiral_stream.sampling.orders.sequential import Sequential
-from spiral_stream.sampling.orders.shuffle import GlobalShuffle, permute_clumps, unpermute_clumps
+from spiral_stream.orders import Population
+from spiral_stream.sampling.orders.shuffle import permute_clumps, unpermute_clumps
 
 quick = settings(deadline=None, max_examples=60, derandomize=True)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from spiral_stream.sampling.order import Population
+from spiral_stream.orders import Population
 from spiral_stream.sampling.orders.shuffle_key import mixture_key, shuffle_key, stage_key
 from spiral_stream.seeding import key
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import spiral_stream as spiral
-from spiral_stream.sampling.order import WEIGHT_BLOCK, Population
-from spiral_stream.sampling.orders.weighted import Weighted
+from spiral_stream.orders import Population, Weighted
+from spiral_stream.sampling.order import WEIGHT_BLOCK
 from spiral_stream.sampling.orders.weighted_pass import WeightedPass, minus_log
 from spiral_stream.testing import check_order
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as spiral
-from spiral_stream.sampling.order import Population
-from spiral_stream.sampling.orders.window_shuffle import WindowShuffle
+from spiral_stream.orders import Population, WindowShuffle
 from spiral_stream.testing import check_order, check_resume
 
 

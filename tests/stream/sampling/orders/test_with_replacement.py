@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as spiral
-from spiral_stream.sampling.order import Population
-from spiral_stream.sampling.orders.with_replacement import WithReplacement
+from spiral_stream.orders import Population, WithReplacement
 from spiral_stream.seeding import below
 from spiral_stream.testing import check_order
 

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import col
 from spiral_stream.errors import SourceError
-from spiral_stream.expr import col
-from spiral_stream.sources.arrow.table import MemoryReader
-from spiral_stream.sources.source import ROW, Unit
+from spiral_stream.sources import ROW, MemoryReader, Unit
 
 TABLE = pa.table({"a": range(7), "b": [str(i) for i in range(7)]})
 UNITS = [Unit("x", 3, 30, "k1", (3,)), Unit("y", 4, 40, "k2", (4,))]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import Arrow
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.arrow.table import Arrow
 
 ROWS = st.lists(st.tuples(st.none() | st.integers(0, 2), st.none() | st.text("ab", max_size=2)), max_size=8)
 

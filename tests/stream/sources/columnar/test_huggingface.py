@@ -13,15 +13,12 @@ import pytest
 from PIL import Image
 
 import spiral_stream as spiral
+from spiral_stream import col, use_storage
 from spiral_stream.errors import SourceError
-from spiral_stream.expr import col
 from spiral_stream.semantic import JPEG_REF, SEMANTIC
+from spiral_stream.sources import ROW, HuggingFace, Known, Refused
 from spiral_stream.sources.columnar.features import FeaturedReader
-from spiral_stream.sources.columnar.huggingface import HuggingFace
-from spiral_stream.sources.import_source import Refused
-from spiral_stream.sources.source import ROW, Known
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import use_storage
 from spiral_stream.testing import check_source
 from tests.fixtures import stores
 from tests.fixtures.fault_proxy import fault_proxy

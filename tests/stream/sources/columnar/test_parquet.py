@@ -8,11 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spiral_stream import Parquet, col
 from spiral_stream.errors import SourceError
-from spiral_stream.expr import col
-from spiral_stream.sources.columnar.parquet import Parquet
+from spiral_stream.sources import Known
 from spiral_stream.sources.serialize import source_from_json, source_to_json
-from spiral_stream.sources.source import Known
 
 
 def write(path: Path, start: int = 0, rows: int = 20, **columns: object) -> None:

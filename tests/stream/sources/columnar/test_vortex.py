@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as spiral
+from spiral_stream import Expr, Lance, col
 from spiral_stream.dialects.numpy import passes
 from spiral_stream.errors import MissingExtraError, SourceError
-from spiral_stream.expr import Expr, col
-from spiral_stream.sources.columnar.vortex import LISTS, Vortex
-from spiral_stream.sources.lance.source import Lance
-from spiral_stream.sources.source import ROW, Known
+from spiral_stream.sources import ROW, Known, Vortex
+from spiral_stream.sources.columnar.vortex import LISTS
 from tests.fixtures.examples import few
 
 ROWS = 3 * 8192  # rows of three zones

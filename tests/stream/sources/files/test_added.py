@@ -9,14 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as spiral
+from spiral_stream import Expr, Lance, Parquet, col
 from spiral_stream.dialects.numpy import passes
 from spiral_stream.errors import SourceError
-from spiral_stream.expr import Expr, col
-from spiral_stream.sources.arrow.table import MemoryReader
-from spiral_stream.sources.columnar.parquet import Parquet
+from spiral_stream.sources import ROW, MemoryReader, Unit
 from spiral_stream.sources.files.partition_columns import AddedReader, with_added
-from spiral_stream.sources.lance.source import Lance
-from spiral_stream.sources.source import ROW, Unit
 
 NAMES = ("a/0.parquet", "a/1.parquet", "b/0.parquet")
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from spiral_stream.errors import SourceError
+from spiral_stream.sources import Known
 from spiral_stream.sources.files.lru import HeldFiles
-from spiral_stream.sources.source import Known
 
 
 @dataclass(frozen=True)

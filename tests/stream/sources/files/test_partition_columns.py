@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as spiral
+from spiral_stream import Expr, Parquet, col
 from spiral_stream.errors import SourceError
-from spiral_stream.expr import Expr, col
-from spiral_stream.sources.columnar.parquet import Parquet, ParquetReader
+from spiral_stream.sources.columnar.parquet import ParquetReader
 
 ROWS = pa.table(
     {

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import spiral_stream as spiral
+from spiral_stream.sources import declared_source
 from spiral_stream.sources.files import units as pieces
-from spiral_stream.sources.serialize import declared_source
 from spiral_stream.testing import check_source
 
 COLUMNS = ["n", "text", "__file__", "__index_in_file__", "__row_id__"]

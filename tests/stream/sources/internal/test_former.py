@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from spiral_stream.errors import SourceError
+from spiral_stream.sources import Unit
 from spiral_stream.sources.internal.former import FormerRows
-from spiral_stream.sources.source import Unit
 
 
 def test_a_former_source_lists_its_units_and_reads_no_row() -> None:

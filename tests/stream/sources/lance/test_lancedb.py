@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as spiral
+from spiral_stream import Lance
 from spiral_stream.errors import CatalogError, SourceError
 from spiral_stream.sources.lance.lancedb import is_table
-from spiral_stream.sources.lance.source import Lance
 
 
 def database(folder: Path) -> Any:

@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spiral_stream import Lance
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.lance import source as room
-from spiral_stream.sources.lance.source import Lance, LanceReader
+from spiral_stream.sources.lance.source import LanceReader
 
 
 def write(path: Path, rows: int = 30, **options: object) -> lance.LanceDataset:

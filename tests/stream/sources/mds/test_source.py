@@ -16,15 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from spiral_stream.connection import connect
+from spiral_stream import List, Sequential, Stack, connect
 from spiral_stream.errors import SourceError
+<<<<<<< HEAD
 from spiral_stream.fields.list import List
 from spiral_stream.fields.stack import Stack
 from spiral_stream.host_dtypes import numpy_dtype
 from spiral_stream.sampling.orders.sequential import Sequential
+=======
+>>>>>>> b1c201a7 (tests: names of the door are imported from the door (imports only))
 from spiral_stream.semantic import semantic_of
-from spiral_stream.sources.import_source import Refused
-from spiral_stream.sources.mds.source import Mds
+from spiral_stream.sources import Mds, Refused
 from spiral_stream.sources.references.resolve import payload
 from spiral_stream.sources.serialize import source_from_json, source_to_json
 from spiral_stream.testing import check_source

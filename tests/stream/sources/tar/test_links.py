@@ -10,9 +10,9 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
 from spiral_stream.semantic import semantic_of
+from spiral_stream.sources import Jsonl
 from spiral_stream.sources.references.resolve import payload
 from spiral_stream.sources.serialize import source_to_json
-from spiral_stream.sources.text.jsonl import Jsonl
 from spiral_stream.storage.open import store_of
 from tests.fixtures.imported_rows import rows_of as read
 

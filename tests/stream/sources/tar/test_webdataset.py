@@ -15,18 +15,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
-from spiral_stream.connection import connect
+from spiral_stream import List, Sequential, Stack, col, connect
 from spiral_stream.errors import SourceError, SpiralWarning
-from spiral_stream.expr import col
-from spiral_stream.fields.list import List
-from spiral_stream.fields.stack import Stack
-from spiral_stream.sampling.orders.sequential import Sequential
 from spiral_stream.semantic import semantic_of
+from spiral_stream.sources import WebDataset
 from spiral_stream.sources.references.resolve import resolve
 from spiral_stream.sources.serialize import source_from_json, source_to_json
-from spiral_stream.sources.tar.webdataset import WebDataset
 from spiral_stream.testing import check_source
-from spiral_stream.transforms.image.crop_and_resize import Resize
+from spiral_stream.transforms import Resize
 from tests.fixtures.examples import few
 from tests.fixtures.imported_rows import rows_of as rows
 

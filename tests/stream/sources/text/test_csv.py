@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
+from spiral_stream.sources import Csv
 from spiral_stream.sources.text import csv as csv_files
 from spiral_stream.sources.text import csv_records
 from spiral_stream.sources.text import lines as text_blocks
-from spiral_stream.sources.text.csv import Csv
 from tests.fixtures.imports import left_out, read_all, rows_of
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0") | st.sampled_from(',"\n\r\t'), max_size=8)

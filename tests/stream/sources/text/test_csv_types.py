@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.import_source import Refused
-from spiral_stream.sources.text.csv import Csv
-from spiral_stream.sources.text.jsonl import Jsonl
+from spiral_stream.sources import Csv, Jsonl, Refused
 from tests.fixtures.imports import rows_of
 
 NULLS = {"", "NA", "null", "nan", "NaN"}

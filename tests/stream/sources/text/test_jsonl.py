@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.import_source import ImportUnit, Refused
+from spiral_stream.sources import ImportUnit, Jsonl, Refused
 from spiral_stream.sources.text import jsonl
 from spiral_stream.sources.text.json_arrays import json_blocks
-from spiral_stream.sources.text.jsonl import Jsonl
 from spiral_stream.sources.text.lines import Block
 from tests.fixtures.imports import left_out, rows_of
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.import_source import ImportUnit, Refused
+from spiral_stream.sources import ImportUnit, Refused
 from spiral_stream.sources.text import lines as text_blocks
 from spiral_stream.sources.text.lines import Block, blocks, opened
 

@@ -6,10 +6,9 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
+from spiral_stream.sources import ImportUnit, TextFiles
 from spiral_stream.sources.files import units as pieces
-from spiral_stream.sources.import_source import ImportUnit
 from spiral_stream.sources.text import text_files
-from spiral_stream.sources.text.text_files import TextFiles
 from tests.fixtures.imports import read_all, rows_of
 
 

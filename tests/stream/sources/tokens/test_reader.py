@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import col, len_
 from spiral_stream.errors import SourceError
-from spiral_stream.expr import col, len_
-from spiral_stream.sources.arrow.table import MemoryReader
+from spiral_stream.sources import ROW, MemoryReader, Tokens, Unit
 from spiral_stream.sources.import_source import FILE
-from spiral_stream.sources.source import ROW, Unit
 from spiral_stream.sources.tokens import reader as token_reader
 from spiral_stream.sources.tokens.reader import TokenReader
-from spiral_stream.sources.tokens.source import Tokens
 from tests.fixtures.imports import rows_of
 
 LENGTHS = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=8), min_size=1, max_size=4)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
+from spiral_stream.sources import Tokens
 from spiral_stream.sources.tokens import source as tokens
-from spiral_stream.sources.tokens.source import Tokens
 from tests.fixtures.imports import rows_of
 from tests.stream.sources.tokens.test_layout import write_index
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.errors import CacheError, DamageError, SourceError
+from spiral_stream.sources import read_kept
 from spiral_stream.storage.counters import Traffic, counted
 from spiral_stream.storage.node_cache import cache as node_default
 from spiral_stream.storage.node_cache import eviction as node_room
@@ -20,7 +21,6 @@ from spiral_stream.storage.node_cache import file as node_open
 from spiral_stream.storage.node_cache import store as node_store
 from spiral_stream.storage.node_cache.cache import NodeCache
 from spiral_stream.storage.node_cache.file import BLOCK, data_file
-from spiral_stream.storage.node_cache.user_bytes import read_kept
 from spiral_stream.storage.store import READ_BYTES
 from tests.fixtures.node_folders import taken
 from tests.fixtures.node_processes import key_of

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
+from spiral_stream import use_storage
 from spiral_stream.runtime.run import next_epoch
 from spiral_stream.storage.open import store_of
-from spiral_stream.storage.profiles import options_of, use_storage
+from spiral_stream.storage.profiles import options_of
 from tests.fixtures import stores, streams
 from tests.fixtures.fault_proxy import FaultProxy, fault_proxy
 

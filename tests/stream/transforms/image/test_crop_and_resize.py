@@ -8,19 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream import Normalize, RandomHorizontalFlip, RandomResizedCrop
 from spiral_stream.errors import DataError, PlanError
-from spiral_stream.transforms.image.crop_and_resize import (
-    TRANSFORMS,
-    CenterCrop,
-    ImageTransform,
-    Normalize,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    Resize,
-)
-from spiral_stream.transforms.image.placement import Placement
-from spiral_stream.transforms.transform import Transform
+from spiral_stream.transforms import CenterCrop, ImageTransform, Placement, RandomCrop, Resize, Transform
+from spiral_stream.transforms.image.crop_and_resize import TRANSFORMS
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TRAIN = (RandomResizedCrop(32), RandomHorizontalFlip(), Normalize(MEAN, STD))

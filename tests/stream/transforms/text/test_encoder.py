@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers
 
+from spiral_stream import Tokenize
 from spiral_stream.errors import DataError, PlanError, SourceError
 from spiral_stream.transforms.text import encoder as encoder_room
 from spiral_stream.transforms.text import splitting
 from spiral_stream.transforms.text import tokenizer_equivalence as proof_room
 from spiral_stream.transforms.text.encoder import TextEncoder
 from spiral_stream.transforms.text.splitting import SEPARATOR
-from spiral_stream.transforms.text.tokenize import Tokenize
 from spiral_stream.transforms.text.tokenizer_equivalence import PROOF, Proof
 from tests.fixtures.vocabularies import END, LLAMA, PAD, TEXTS, by_hand, byte_level, data, framed, others
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from spiral_stream import Tokenize
 from spiral_stream.errors import PlanError
-from spiral_stream.transforms.text.tokenize import Tokenize
-from spiral_stream.transforms.transform import Named
+from spiral_stream.transforms import Named
 
 
 def test_an_arrow_names_the_column_of_tokens() -> None:

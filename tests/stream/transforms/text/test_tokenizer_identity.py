@@ -1,6 +1,6 @@
 """What identifies a tokenizer stays what saved plans and caches have."""
 
-from spiral_stream.transforms.text.tokenize import Tokenize
+from spiral_stream import Tokenize
 from spiral_stream.transforms.text.tokenizer_identity import content_digest, encoder_digest
 
 
