@@ -23,12 +23,7 @@ from spiral_stream.catalog.database import CatalogTable, Database
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.errors import CatalogError
-<<<<<<< HEAD
-from spiral_stream.sources.arrow.table import Arrow
-from spiral_stream.sources.columnar.parquet import Parquet
 from tests.fixtures import warm
-=======
->>>>>>> b1c201a7 (tests: names of the door are imported from the door (imports only))
 
 ENV = {**os.environ, "PYTHONPATH": str(Path.cwd())}
 

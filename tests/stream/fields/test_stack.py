@@ -10,12 +10,8 @@ from hypothesis import strategies as st
 
 from spiral_stream import Stack
 from spiral_stream.errors import DataError, PlanError
-<<<<<<< HEAD
-from spiral_stream.fields.stack import DTYPES, Stack
-from spiral_stream.host_dtypes import numpy_dtype
-=======
 from spiral_stream.fields.stack import DTYPES
->>>>>>> b1c201a7 (tests: names of the door are imported from the door (imports only))
+from spiral_stream.host_dtypes import numpy_dtype
 from spiral_stream.semantic import with_semantic
 
 NUMBERS = [pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32(), pa.int64(), pa.uint64()]

@@ -27,14 +27,9 @@ from spiral_stream.derived.work.executors import Processes
 from spiral_stream.errors import CatalogError
 from spiral_stream.results import Changes
 from spiral_stream.semantic import JPEG_REF
-<<<<<<< HEAD
-from spiral_stream.sources.columnar.parquet import Parquet, ParquetReader
-from spiral_stream.sources.lance.source import Lance, LanceReader
-from tests.fixtures import warm
-=======
 from spiral_stream.sources.columnar.parquet import ParquetReader
 from spiral_stream.sources.lance.source import LanceReader
->>>>>>> b1c201a7 (tests: names of the door are imported from the door (imports only))
+from tests.fixtures import warm
 
 
 @pytest.fixture

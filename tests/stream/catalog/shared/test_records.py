@@ -27,12 +27,7 @@ from spiral_stream.catalog.shared.records import SharedCatalog
 from spiral_stream.commands.cli import app
 from spiral_stream.errors import CatalogError, SpiralWarning
 from spiral_stream.storage.open import store_of
-<<<<<<< HEAD
-from spiral_stream.storage.profiles import use_storage
 from tests.fixtures import stores, warm
-=======
-from tests.fixtures import stores
->>>>>>> b1c201a7 (tests: names of the door are imported from the door (imports only))
 
 ROWS = pa.table({"sample_id": [f"{at:03}" for at in range(64)], "v": np.arange(64), "f": np.arange(64) / 7})
 

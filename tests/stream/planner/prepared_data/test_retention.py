@@ -21,14 +21,9 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.catalog import database
-<<<<<<< HEAD
-from spiral_stream.planner.prepared_data.retention import IN_USE, PreparedData
-from tests.fixtures import derived, streams, warm
-=======
 from spiral_stream.planner.prepared_data.retention import IN_USE
 from spiral_stream.results import PreparedData
-from tests.fixtures import derived, streams
->>>>>>> b1c201a7 (tests: names of the door are imported from the door (imports only))
+from tests.fixtures import derived, streams, warm
 from tests.fixtures.texts import documents, make_catalog
 
 ROOT = Path(__file__).parents[4]

@@ -18,13 +18,7 @@ from PIL import Image
 
 from spiral_stream import List, Sequential, Stack, connect
 from spiral_stream.errors import SourceError
-<<<<<<< HEAD
-from spiral_stream.fields.list import List
-from spiral_stream.fields.stack import Stack
 from spiral_stream.host_dtypes import numpy_dtype
-from spiral_stream.sampling.orders.sequential import Sequential
-=======
->>>>>>> b1c201a7 (tests: names of the door are imported from the door (imports only))
 from spiral_stream.semantic import semantic_of
 from spiral_stream.sources import Mds, Refused
 from spiral_stream.sources.references.resolve import payload

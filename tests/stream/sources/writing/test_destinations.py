@@ -23,13 +23,8 @@ from spiral_stream.sources.lance import fragments as lance_append
 from spiral_stream.sources.writing import destinations as targets
 from spiral_stream.sources.writing import parts
 from spiral_stream.storage.open import store_of
-<<<<<<< HEAD
-from spiral_stream.storage.profiles import options_of, use_storage
-from tests.fixtures import stores, warm
-=======
 from spiral_stream.storage.profiles import options_of
-from tests.fixtures import stores
->>>>>>> b1c201a7 (tests: names of the door are imported from the door (imports only))
+from tests.fixtures import stores, warm
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.utf8())])
 Move = Callable[[str], Path]
