@@ -20,6 +20,8 @@ from packaging.utils import canonicalize_name
 
 import spiral_stream
 from spiral_stream.extras import EXTRA_OF
+from tests.fixtures import doors
+from tests.fixtures.doors import tree_of
 
 pytestmark = pytest.mark.lint
 
@@ -83,12 +85,6 @@ def tracked() -> tuple[Path, ...]:
 @cache
 def rooms(package: str) -> tuple[Path, ...]:
     return tuple(sorted((ROOT / package).rglob("*.py")))
-
-
-@cache
-def tree_of(room: Path) -> ast.Module:
-    """A room's syntax tree, which most tests walk: all rooms take 1.5 CPU s to parse."""
-    return ast.parse(room.read_text())
 
 
 @cache
@@ -485,6 +481,32 @@ def test_the_assets_use_the_library_by_its_door_only() -> None:
     assert past_the_door == set()
 
 
+def test_the_list_of_inner_rooms_that_tests_import_only_becomes_shorter() -> None:
+    """A test of behaviour goes through the door: ``spiral_stream``, ``spiral_stream.testing``, a documented name."""
+    listed, found = doors.INNER.read_text().splitlines(), doors.imported_past_the_doors()
+
+    assert listed == sorted(set(listed)), f"{doors.INNER.name}: sort it, each line once"
+    assert found - set(listed) == set(), "test what a user can see, by a door; where a room was renamed, list it anew"
+    assert set(listed) - found == set(), f"no longer imported: take it off {doors.INNER.name}"
+
+
+@pytest.mark.parametrize(
+    ("text", "rooms_past"),
+    [
+        ("import spiral_stream as spiral\nfrom spiral_stream import Stack", set()),
+        ("from spiral_stream.testing import check_order\nimport spiral_stream.testing.orders", set()),
+        ("from spiral_stream.sampling.order import Order", set()),
+        ("from spiral_stream.sampling.order import Order, arranged", {"spiral_stream.sampling.order"}),
+        ("import spiral_stream.errors", {"spiral_stream.errors"}),
+        ("def a():\n    from spiral_stream import threads", {"spiral_stream.threads"}),
+        ("from spiral_stream.errors import PlanError", {"spiral_stream.errors"}),
+        ("from spiral_stream.fields import _tokens", {"spiral_stream.fields._tokens"}),
+    ],
+)
+def test_an_import_past_the_doors_is_found(text: str, rooms_past: set[str]) -> None:
+    assert doors.inner_rooms(ast.parse(text)) == rooms_past
+
+
 def test_nobody_outside_the_library_reaches_into_the_stages_of_a_stream() -> None:
     inside = {"spiral_stream", "tests"}
     found = [
@@ -612,9 +634,8 @@ def test_what_tests_import_is_installed_for_them() -> None:
     brought = installed_with("dev") | {*sys.stdlib_module_names, "spiral_stream", "spiral_assets", "tests"}
     found = {
         f"{path.relative_to(ROOT)}: {package}"
-        for path in (ROOT / "tests").rglob("*.py")
-        if ROOT / "tests" / "data" not in path.parents  # written once, in environments of their own
-        for package in packages(at_the_top(ast.parse(path.read_text()).body)) - brought
+        for path in doors.files_of_tests()
+        for package in packages(at_the_top(tree_of(path).body)) - brought
     }
 
     assert found == set(), "list the package in `dev` of pyproject.toml"
