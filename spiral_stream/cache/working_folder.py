@@ -26,7 +26,7 @@ from spiral_stream.storage.node_cache.cache import limit_said
 
 LIMIT_ENV: Final = "SPIRAL_CACHE_BYTES"
 SLACK: Final = 32  # a 32nd of the limit is made free at a time
-_EVERY_S: Final = 60.0  # how often a process looks
+EVERY_S: Final = 60.0  # how often a process looks
 _LOOKED: Final[dict[Path, float]] = {}
 
 
@@ -68,7 +68,7 @@ def keep_limit(root: Path) -> None:
     now = time.monotonic()
     if now < _LOOKED.get(root, 0.0) or share_of(root) is None:
         return
-    _LOOKED[root] = now + _EVERY_S
+    _LOOKED[root] = now + EVERY_S
     taken = _taken(root)
     limit = limit_said(LIMIT_ENV, root, taken)
     if taken > limit:

@@ -31,7 +31,7 @@ from spiral_stream.threads import Workers, thread_share
 
 SHOWN: Final = 100  # differences that a report holds
 THREADS: Final = 8
-_BLOCK: Final = 1 << 20
+BLOCK: Final = 1 << 20
 _PART: Final = 8 << 20  # of an object
 _RECENT: Final = 1 << 16  # files that are remembered as read: tars that hold many rows
 _SUFFIX: Final = ".digests"
@@ -210,7 +210,7 @@ def digest_of_file(handle: int, facts: os.stat_result) -> Digest:
     """Read an open file to its end, and close it."""
     state, size = xxhash.xxh3_128(), 0
     with open(handle, "rb", buffering=0) as file:
-        while size <= facts.st_size and (block := file.read(_BLOCK)):  # no farther than it was when it was opened
+        while size <= facts.st_size and (block := file.read(BLOCK)):  # no farther than it was when it was opened
             state.update(block)
             size += len(block)
     return _digest(size, state)

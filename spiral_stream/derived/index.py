@@ -30,7 +30,7 @@ FILE: Final = "roster.sealed.arrow"
 _PARTS: Final = b"spiral:parts"
 _SLOTS: Final = b"spiral:slots"
 _LOCK: Final = "commits"
-_DEADLINE_S: Final = 60.0
+DEADLINE_S: Final = 60.0
 
 Keys = NDArray[np.uint64]  # [S, 2]: the 128-bit content keys of shards
 
@@ -322,7 +322,7 @@ class RosterFile:
     def _alone(self) -> Iterator[None]:
         file = self.folder / _LOCK
         file.touch()
-        with turn(file, _DEADLINE_S, "a process that commits", CacheError):
+        with turn(file, DEADLINE_S, "a process that commits", CacheError):
             yield
 
 

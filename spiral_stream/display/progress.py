@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, TypeVar, final
 from spiral_stream.threads import StreamThread
 
 SHOWN_AFTER_S: Final = 1.0
-_EVERY_S: Final = 0.25  # between two drawings
+EVERY_S: Final = 0.25  # between two drawings
 _FORCING: Final = ("TTY_COMPATIBLE", "FORCE_COLOR")  # by which rich's users ask for a terminal where there is none
 _STOPPED_AFTER_S: Final = 5.0  # the longest that the end of a work waits for a drawing
 
@@ -109,7 +109,7 @@ class _Shown:
                 works = list(self.works)
                 if works and not any(work.hidden for work in works):
                     screen.draw(works)
-                ended.wait(_EVERY_S)
+                ended.wait(EVERY_S)
         finally:
             screen.clear()
 

@@ -36,10 +36,8 @@ from spiral_stream.runtime.forming.batches import FormedBatches
 from spiral_stream.runtime.forming.chapter import Chapter
 from spiral_stream.runtime.forming.inputs import Forming
 
-_SAMPLES: Final = 1 << 16  # in windows that are recorded, if the chapter has as many
-_DRAWN: Final = (
-    1 << 19
-)  # in batches that are drawn: a chapter of common size, whose last batches are not like its first
+SAMPLES: Final = 1 << 16  # in windows that are recorded, if the chapter has as many
+DRAWN: Final = 1 << 19  # in batches that are drawn: a chapter of common size, whose last batches are not like its first
 
 # S samples, J batches, K streams
 
@@ -260,7 +258,7 @@ def first_batches(
         watched.former = watching.former
         chapter = Chapter(watched, epoch, 0, 0)
         (seen,) = watching.seen
-        while not chapter.complete and seen.joined < _SAMPLES:
+        while not chapter.complete and seen.joined < SAMPLES:
             chapter.has(len(chapter.batches))
         taken = seen.setting.size if chapter.complete else seen.joined + forming.reader.metrics.filtered - before
         drawn = _drawn(forming, epoch)
@@ -281,7 +279,7 @@ def _drawn(
     with TemporaryDirectory() as folder:  # of an index that nobody else reads
         every = FormedBatches(Forming(forming.stages, forming.reader, forming.formation), Path(folder))
         held = 0
-        while held < _DRAWN and every.exists(epoch, len(batches)):
+        while held < DRAWN and every.exists(epoch, len(batches)):
             drawn = every.draw(epoch, len(batches))
             batches.append(drawn.membership)
             streams.append(drawn.samples.stream_rows.streams)
@@ -289,7 +287,7 @@ def _drawn(
             if forming.stages.clips and forming.formation.key_texts:
                 forming.reader.need(epoch, drawn.samples, forming.wanted)
                 keys.append(forming.window(drawn.samples, 0).keys)
-        is_complete = held < _DRAWN or not every.exists(epoch, len(batches))
+        is_complete = held < DRAWN or not every.exists(epoch, len(batches))
     counts = [getattr(metrics, name) - was for name, was in zip(names, before, strict=True)]
     return batches, streams, keys, OversizeTally(*counts[:3]), counts[3], is_complete
 

@@ -17,7 +17,7 @@ from spiral_stream.planner.columns.lineage import Made
 from spiral_stream.planner.columns.values import CachedValues
 from spiral_stream.planner.stages import ClipStage, ImageStage, TokenStage
 
-_CACHES: Final = 8  # caches of one field that get a line of their own
+CACHES: Final = 8  # caches of one field that get a line of their own
 _STREAMS: Final = 3  # streams that a line names
 
 
@@ -155,10 +155,10 @@ def _by_stream(subject: Subject, name: str, caches: list[_Cache]) -> dict[str, P
     if len(shared) == 1:
         return {}
     lines = {}
-    for cache, numbers in list(shared.items())[:_CACHES]:
+    for cache, numbers in list(shared.items())[:CACHES]:
         part = _part(subject, caches, numbers)
         lines[f"{name} of {_streams(subject, numbers)}"] = Phrase(f"{cache.text}, {part}", part.figures)
-    if rest := list(shared.values())[_CACHES:]:
+    if rest := list(shared.values())[CACHES:]:
         numbers = [number for each in rest for number in each]
         part, others = _part(subject, caches, numbers), f"{len(rest):,} other cache{'s' if len(rest) > 1 else ''}"
         lines[f"{name} of {len(numbers):,} more"] = Phrase(f"{others}, {part}", part.figures)

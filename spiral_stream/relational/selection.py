@@ -27,7 +27,7 @@ Work = Callable[..., tuple[int, int]]  # a function of `_select`
 
 _CLOSED: Final = 3  # in the table of `_select`: a shard that is not mapped yet
 _BY_ROW: Final = 4  # there, added to the form of a shard whose words are verified row by row
-_LARGE: Final = 4 << 20  # bytes of words that are not verified as a whole: those of 32 M rows
+LARGE: Final = 4 << 20  # bytes of words that are not verified as a whole: those of 32 M rows
 
 
 @final
@@ -194,7 +194,7 @@ class Selection:
                 addresses, begins = self._pieces.addresses(data, some), self._pieces.addresses(searched, some)
                 self._pieces.verify(begins, self._pieces.counts[searched][some].astype(np.int64) * 4)
                 sizes = self._table[some, 3].astype(np.int64) * (BLOCK // 8) * (form == BITMAP)
-                large = sizes > _LARGE
+                large = sizes > LARGE
                 self._pieces.verify(addresses[~large], sizes[~large])
                 forms = np.where(large, form + _BY_ROW, form).astype(np.uint64)
                 _select.enter(self._table, some.astype(np.uint64), forms, addresses, begins)

@@ -27,7 +27,7 @@ from spiral_stream.sources.arrow.table import no_rows
 
 Tables = Mapping[str, pa.Table | pa.RecordBatchReader]
 
-_PROCESS: Final = Path(__file__).with_name("sql_process.py")
+PROCESS: Final = Path(__file__).with_name("sql_process.py")
 _DESCRIBED: Final = 256  # texts whose facts are kept
 _CORRECT: Final = "Correct it in DuckDB's dialect"
 _NO_TABLE: Final = re.compile(r'Catalog Error: Table with name (?:"(?P<quoted>.+?)"|(?P<name>.+?)) does not exist')
@@ -167,7 +167,7 @@ def _limits() -> QueryLimits:
 
 def _answered(request: pa.Buffer, held: QueryLimits, tables: Tables) -> bytes:
     """Return what the process writes before the deadline; it never outlives the call."""
-    command = [sys.executable, "-P", str(_PROCESS)]
+    command = [sys.executable, "-P", str(PROCESS)]
     # Every arena of malloc reserves 128 MiB of addresses, which the limit counts: with more than one, small limits end the
     # process with SIGSEGV on some runs.
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "MALLOC_ARENA_MAX": "1"}

@@ -51,7 +51,7 @@ _MAY_DIFFER: Final = """
            AND NOT bool_or(parameter_types::VARCHAR SIMILAR TO '.*(WITH TIME ZONE|TIMESTAMPTZ).*')
 """  # what takes a time with its zone depends on the session's zone, which is UTC always
 _BATCH_ROWS: Final = 65_536
-_HELD: Final = Path("/proc/self/statm")  # pages of this process, in Linux
+HELD: Final = Path("/proc/self/statm")  # pages of this process, in Linux
 _GRACE_S: Final = 5  # the caller ends us at the deadline; if it died before, the kernel does
 
 
@@ -256,7 +256,7 @@ def _limit_memory(memory_bytes: int) -> None:
     A system that does not say what the process has (macOS) gets no limit: one below that would refuse every allocation.
     """
     try:
-        held = int(_HELD.read_text().split()[0]) * resource.getpagesize()
+        held = int(HELD.read_text().split()[0]) * resource.getpagesize()
     except OSError:
         return
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]

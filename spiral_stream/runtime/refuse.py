@@ -36,7 +36,7 @@ from spiral_stream.threads import doing
 Int64 = NDArray[np.int64]
 _SHOWN: Final = 3  # refused samples that a message names
 STAND_INS: Final = 8  # batches that are asked for something to deliver, where nothing is left of one
-_EPOCHS: Final = 4  # epochs whose counts are remembered: the current one, and those that random access visits
+EPOCHS: Final = 4  # epochs whose counts are remembered: the current one, and those that random access visits
 
 # B rows of a batch as planned
 
@@ -58,7 +58,7 @@ class RefusalTally:
             seen.update(new)
             self._totals[epoch] = self._totals.pop(epoch, 0) + sum(new.values())
             self._epochs[epoch] = seen  # last used comes last
-            while len(self._epochs) > _EPOCHS:
+            while len(self._epochs) > EPOCHS:
                 oldest = next(iter(self._epochs))
                 del self._epochs[oldest], self._totals[oldest]
             return bool(new), self._totals[epoch]

@@ -34,7 +34,7 @@ def test_a_process_whose_size_is_not_known_gets_no_memory_limit(
 ) -> None:
     set_to: list[object] = []
     monkeypatch.setattr(sql_process.resource, "setrlimit", lambda *limit: set_to.append(limit))
-    monkeypatch.setattr(sql_process, "_HELD", tmp_path / "proc" / "statm")
+    monkeypatch.setattr(sql_process, "HELD", tmp_path / "proc" / "statm")
 
     sql_process._limit_memory(1 << 20)
 

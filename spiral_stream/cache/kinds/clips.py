@@ -40,8 +40,8 @@ Pixels = NDArray[np.uint8]  # [H, W, 3]
 # P clips, T frames of a sample's clip, U frames that are decoded of a file
 
 _TOGETHER: Final = 4  # frames that are RGB at once while a clip is made: 25 MB of 1080p
-_DECODED: Final = 64 << 20  # pixels that are decoded at once, 1.5 bytes each in 4:2:0: 32 frames of 1080p
-_FEWEST: Final = 16  # frames, of whatever size
+DECODED: Final = 64 << 20  # pixels that are decoded at once, 1.5 bytes each in 4:2:0: 32 frames of 1080p
+FEWEST: Final = 16  # frames, of whatever size
 
 
 @final
@@ -282,7 +282,7 @@ def _decoded_frames(index: VideoIndex, read: _CountedFile, wanted_U: Int64) -> I
     What is decoded together is bounded, and ends at a key frame where it can, since the next part begins to decode
     at the key frame before its first frame.
     """
-    most = max(_FEWEST, _DECODED // (index.height * index.width))
+    most = max(FEWEST, DECODED // (index.height * index.width))
     group_U = np.searchsorted(np.flatnonzero(index.keys_P), index.packets_F[wanted_U], side="right")
     start = 0
     while start < len(wanted_U):

@@ -192,7 +192,7 @@ _TASK: Final = 256  # files of one task, at most: few files are dealt to all thr
 _ROWS: Final = 1 << 18  # of several batches whose files are looked at together
 _NAMES: Final = 1 << 12  # that these name
 _VERSION: Final = 1  # of what enters content keys
-_RECENT: Final = 1 << 16  # files of former batches that are remembered: tars that hold many rows
+RECENT: Final = 1 << 16  # files of former batches that are remembered: tars that hold many rows
 _FIRST: Final = 16  # rows that tell whether a column of struct<bytes, path> holds bytes
 _SOURCE_FILE: Final = "\0"  # before the name of a source's own file; no reference holds one
 
@@ -319,7 +319,7 @@ class _Looks:
         """Look at the files of some references that were not looked at of late."""
         wanted = dict.fromkeys(name for name in names if name is not None)
         new = [name for name in wanted if name not in self._recent]
-        if len(self._recent) > _RECENT:
+        if len(self._recent) > RECENT:
             self._recent = {name: pin for name, pin in self._recent.items() if name in wanted}
         if new:
             pins = self._pins(new)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TRACES: Final = 1  # of `_frames.look`
 IDR: Final = 2
-_IDLE: Final = 4  # idle contexts per thread; each holds the memory of up to 17 frames
+MOST_IDLE: Final = 4  # idle contexts per thread; each holds the memory of up to 17 frames
 _HIGH_444: Final = 244  # profile_idc
 _CHECKS: Final = "crccheck+bitstream+buffer+careful+compliant+aggressive"
 _ROOM: Final = 1 << 16  # pixels that a coded picture may have beyond four times what is shown
@@ -76,7 +76,7 @@ def give_back(
     if any(_frames.look(packet, prefix) & TRACES for packet in packets):
         return
     _idle.contexts[index.extradata, index.width, index.height, strict] = context
-    if len(_idle.contexts) > _IDLE:
+    if len(_idle.contexts) > MOST_IDLE:
         _idle.contexts.popitem(last=False)
 
 

@@ -24,11 +24,11 @@ from spiral_stream.errors import DataError, anew
 Int = NDArray[np.int64]
 Read = Callable[[int, int], memoryview]  # offset, length
 
-_GAP: Final = 1 << 16  # bytes between two packets that are read along rather than skipped
-_NEAR: Final = 256  # packets that are passed over rather than sought
+GAP: Final = 1 << 16  # bytes between two packets that are read along rather than skipped
+NEAR: Final = 256  # packets that are passed over rather than sought
 _EARLIER: Final = 500_000  # us before a frame's time to which a demuxer is sent: decode order runs ahead of it
-_PROBE: Final = 1 << 18  # bytes that a demuxer may read to know its streams, instead of 5 MB
-_BLOCK: Final = 1 << 20  # bytes that the demuxer asks for at once
+PROBE: Final = 1 << 18  # bytes that a demuxer may read to know its streams, instead of 5 MB
+BLOCK: Final = 1 << 20  # bytes that the demuxer asks for at once
 
 
 def ranges_of(index: VideoIndex, packets: Int) -> list[tuple[int, int]]:
@@ -43,7 +43,7 @@ def _reads(index: VideoIndex, packets: Int) -> tuple[Int, Int, Int, Int]:
     order = np.argsort(index.offsets_P[packets], kind="stable")
     begin = index.offsets_P[packets][order]
     end = begin + index.sizes_P[packets][order]
-    far = np.concatenate([[True], begin[1:] - np.maximum.accumulate(end)[:-1] > _GAP])
+    far = np.concatenate([[True], begin[1:] - np.maximum.accumulate(end)[:-1] > GAP])
     return begin, end, np.cumsum(far) - 1, np.flatnonzero(far)
 
 
@@ -84,7 +84,7 @@ def demux_packets(index: VideoIndex, read: Read, size: int, packets: Int) -> lis
         SourceError: from ``read``.
     """
     due = dict(zip(packets.tolist(), index.sizes_P[packets].tolist(), strict=True))
-    for seek in (True, False) if packets[0] > _NEAR else (False,):
+    for seek in (True, False) if packets[0] > NEAR else (False,):
         file = _BlockFile(read, size)
         try:
             found = _demuxed(index, file, _format(bytes(read(0, min(size, 4)))), due, seek)
@@ -101,8 +101,8 @@ def demux_packets(index: VideoIndex, read: Read, size: int, packets: Int) -> lis
 def _demuxed(index: VideoIndex, file: _BlockFile, kind: str, due: dict[int, int], seek: bool) -> dict[int, memoryview]:
     """Those of the packets that are found on one way, from the first or from the file's start, to the last."""
     first, last = min(due), max(due)
-    options = {"probesize": str(_PROBE)} if seek else {}
-    with av.open(file, format=kind, buffer_size=_BLOCK, options=options) as container:
+    options = {"probesize": str(PROBE)} if seek else {}
+    with av.open(file, format=kind, buffer_size=BLOCK, options=options) as container:
         stream = next(s for s in container.streams.video if not int(s.disposition) & STILL)
         packets: Iterator[av.Packet] = (packet for packet in container.demux(stream) if packet.size)
         number = 0

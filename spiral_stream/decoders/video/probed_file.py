@@ -11,8 +11,8 @@ Read = Callable[[int, int], memoryview]  # offset, length
 
 BLOCK_BYTES: Final = 1 << 20
 REMUX: Final = "Put it into an MP4 (ffmpeg -i in -c copy out.mp4), or filter its rows out"
-_BLOCKS: Final = 4  # that are held
-_TIMES_OVER: Final = 16  # a fragmented file of 17 MB is read 2.2 times, others once
+BLOCKS: Final = 4  # that are held
+TIMES_OVER: Final = 16  # a fragmented file of 17 MB is read 2.2 times, others once
 
 
 @final
@@ -22,7 +22,7 @@ class ProbedFile(DemuxedFile):
     def __init__(self, read: Read, size: int, name: str) -> None:
         super().__init__(size)
         self._read, self._name = read, name
-        self._left = _TIMES_OVER * (size + BLOCK_BYTES)
+        self._left = TIMES_OVER * (size + BLOCK_BYTES)
         self._blocks: OrderedDict[int, memoryview] = OrderedDict()
 
     def at(self, offset: int, length: int) -> memoryview:
@@ -41,10 +41,10 @@ class ProbedFile(DemuxedFile):
             start = number * BLOCK_BYTES
             self._left -= BLOCK_BYTES
             if self._left < 0:  # an index that jumps to and fro would have a gigabyte read a million times
-                msg = f"{self._name} is in an order that has it read {_TIMES_OVER} times over. {REMUX}"
+                msg = f"{self._name} is in an order that has it read {TIMES_OVER} times over. {REMUX}"
                 raise DataError(msg)
             block = self._read(start, min(BLOCK_BYTES, self._size - start))
         self._blocks[number] = block
-        if len(self._blocks) > _BLOCKS:
+        if len(self._blocks) > BLOCKS:
             self._blocks.popitem(last=False)
         return block

@@ -23,7 +23,7 @@ Int64 = NDArray[np.int64]
 
 _HASH_BITS: Final = 64
 _INTEGER, _TEXT, _DATA = 1, 2, 3  # kinds of values
-_NARROW: Final = 1 << 32  # rows whose numbers fit 32 bits
+NARROW: Final = 1 << 32  # rows whose numbers fit 32 bits
 _SIGN: Final = 1 << 63
 _SPREAD: Final = 4.0  # standard deviations in which a hash is looked for first
 
@@ -68,7 +68,7 @@ class Identities(Derivation):
     def piece(self, shard: ShardRows) -> Piece:
         columns = [shard.table.column(name) for name in self.names]
         hashes = self.hashes(columns)
-        wide = len(hashes) > _NARROW
+        wide = len(hashes) > NARROW
         rows = np.empty(len(hashes), np.uint64 if wide else np.uint32)
         _runs.sort(hashes, rows)
         nulls = [k for k, column in enumerate(columns) if column.null_count]

@@ -28,7 +28,7 @@ from spiral_stream.storage.uri import printable
 FILE: Final = "leases.json"
 BEAT_S: Final = 5.0
 DEAD_S: Final = 30.0
-_LOOK_EVERY_S: Final = 2.0  # while waiting for others
+LOOK_EVERY_S: Final = 2.0  # while waiting for others
 _DEADLINE_S: Final = 120.0  # for a change that others come before
 _PAUSES_S: Final = (0.02, 1.0)
 
@@ -95,7 +95,7 @@ class StoreLeases:
         if not self._local.is_free(key):
             return False
         with self._lock:
-            if time.monotonic() - self._looked_at > _LOOK_EVERY_S:
+            if time.monotonic() - self._looked_at > LOOK_EVERY_S:
                 self._look()
             return bool(self._free_names({_hex(key)}))
 

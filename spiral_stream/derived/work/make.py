@@ -32,7 +32,7 @@ from spiral_stream.integrity.locks import Held, lock, wait_for
 
 LEASES: Final = 2048  # of shards that are made and not entered yet: the kernel keeps a list of them
 WAIT_S: Final = 600.0  # for a builder that holds a lease and enters nothing; then its work is done here too
-_PAUSES_S: Final = (0.02, 0.5)  # first and longest, between two looks at what others made
+PAUSES_S: Final = (0.02, 0.5)  # first and longest, between two looks at what others made
 
 Shards = NDArray[np.int64]
 
@@ -185,7 +185,7 @@ class _Shift(Generic[Made]):
                     self._working[pool.submit(job.work, *job.args)] = job
                 if not has_all:
                     elsewhere.append(unit)
-            done, _ = wait(self._working, timeout=_PAUSES_S[1], return_when=FIRST_COMPLETED)
+            done, _ = wait(self._working, timeout=PAUSES_S[1], return_when=FIRST_COMPLETED)
             for future in sorted(done, key=lambda each: each.exception() is not None):  # what is done stays done
                 made = future.result()
                 self._ready.append((self._working.pop(future), made))
@@ -197,7 +197,7 @@ class _Shift(Generic[Made]):
 
     def _await(self, elsewhere: deque[int]) -> deque[int]:
         """Wait for what others make; returns what is missing once a maker died, or all enter nothing for too long."""
-        pause, until = _PAUSES_S[0], time.monotonic() + WAIT_S
+        pause, until = PAUSES_S[0], time.monotonic() + WAIT_S
         while elsewhere := deque(unit for unit in elsewhere if self._open(unit)):
             if sum(target.look() for target in self._targets):  # all of them, so no `any`
                 self._maker.tell(())
@@ -211,7 +211,7 @@ class _Shift(Generic[Made]):
                 self._overdue.update(elsewhere)
                 return elsewhere
             time.sleep(pause)
-            pause = min(2 * pause, _PAUSES_S[1])
+            pause = min(2 * pause, PAUSES_S[1])
         return elsewhere
 
     def _claimed(self, unit: int) -> tuple[Job | None, bool]:

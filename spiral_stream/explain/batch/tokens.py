@@ -24,9 +24,9 @@ from spiral_stream.planner.columns.streams import StreamStage, ordinals
 from spiral_stream.runtime.columns.tokens import TokenFeed
 from spiral_stream.runtime.metrics import Metrics
 
-_ALL_ROWS: Final = 1 << 20  # of a stream with up to this many rows, all are read
-_RUNS: Final = 8  # of larger streams, this many runs are read, evenly spaced
-_RUN_ROWS: Final = 1 << 15
+ALL_ROWS: Final = 1 << 20  # of a stream with up to this many rows, all are read
+RUNS: Final = 8  # of larger streams, this many runs are read, evenly spaced
+RUN_ROWS: Final = 1 << 15
 
 
 @final
@@ -80,10 +80,10 @@ def _stored(subject: Subject, stream: int, name: str) -> MeanTokens | None:
 def _rows(stream: StreamStage) -> tuple[NDArray[np.uint64], bool]:
     """The surviving rows to inspect, and whether those are all."""
     total = stream.selected.total
-    if total <= _ALL_ROWS:
+    if total <= ALL_ROWS:
         return np.arange(total, dtype=np.uint64), True
-    starts = np.linspace(0, total - _RUN_ROWS, _RUNS).astype(np.uint64)
-    rows: NDArray[np.uint64] = np.add.outer(starts, np.arange(_RUN_ROWS, dtype=np.uint64)).ravel()
+    starts = np.linspace(0, total - RUN_ROWS, RUNS).astype(np.uint64)
+    rows: NDArray[np.uint64] = np.add.outer(starts, np.arange(RUN_ROWS, dtype=np.uint64)).ravel()
     return rows, False
 
 

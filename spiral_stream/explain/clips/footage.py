@@ -30,7 +30,7 @@ from spiral_stream.planner.stages import ClipStage
 from spiral_stream.runtime.fields.images import stored_rows
 from spiral_stream.sampling.order import UInt64
 
-_PLANNED: Final = 512  # clips whose packets are planned
+PLANNED: Final = 512  # clips whose packets are planned
 _GOLDEN: Final = 0.6180339887498949  # its multiples are spread evenly over [0, 1)
 
 Int64 = NDArray[np.int64]
@@ -89,7 +89,7 @@ def footage(subject: Subject, clip: ClipStage) -> Footage:
         except DataError as error:  # a left join left rows without a video: the run will stop there, and say so
             out.refused.append(str(error))
             continue
-        _look(out, clip, k, ordinals, max(1, _PLANNED // len(streams)))
+        _look(out, clip, k, ordinals, max(1, PLANNED // len(streams)))
     return out
 
 

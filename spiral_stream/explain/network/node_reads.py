@@ -21,7 +21,7 @@ from spiral_stream.seeding import combine
 from spiral_stream.storage.node_cache.file import BLOCK
 
 MOST_SAMPLES: Final = 1 << 22  # of an epoch; of more, nothing is said
-_ASKS: Final = 1 << 18
+ASKS: Final = 1 << 18
 _LEAST_FILES: Final = 256  # in a sample of them
 
 Int64 = NDArray[np.int64]
@@ -173,7 +173,7 @@ def _share(epochs: tuple[Asks, Asks]) -> float:
     """The part of the files that is followed."""
     most = max(len(each.file) for each in epochs)
     files = max(1, *(each.files for each in epochs))
-    return 1.0 if most <= _ASKS else min(1.0, max(_ASKS / most, _LEAST_FILES / files))
+    return 1.0 if most <= ASKS else min(1.0, max(ASKS / most, _LEAST_FILES / files))
 
 
 def _sampled(found: Asks, share: float) -> Asks:

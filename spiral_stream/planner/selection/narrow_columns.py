@@ -96,7 +96,7 @@ NARROW_BYTES: Final = 64  # a row of at most as many is kept whatever the number
 AUTO_BYTES: Final = 4 << 30  # of a wider column; a larger one is kept by `materialize`
 MAPPED_AT_ONCE: Final = 256  # parts of a column; of more, each is mapped when it is first read
 RARE: Final = 64  # a column is not made for a selection that reads fewer than one row in as many
-_ATTEMPTS: Final = 8  # to make what is damaged again: a disk may damage all that it is given
+ATTEMPTS: Final = 8  # to make what is damaged again: a disk may damage all that it is given
 _RUNS: Final = 4  # in which they lie in a large relation
 
 
@@ -298,7 +298,7 @@ class NarrowSource:
 
         ``built`` has rosters that were read already, with a piece for every shard.
         """
-        for left in reversed(range(_ATTEMPTS)):
+        for left in reversed(range(ATTEMPTS)):
             missing = [column for column in columns if column not in built]
             made = build(self.relation, missing, self.root, builders, report, unasked=unasked) if missing else []
             rosters = {**built, **dict(zip(missing, made, strict=True))}

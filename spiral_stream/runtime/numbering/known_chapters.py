@@ -21,7 +21,7 @@ from spiral_stream.runtime.numbering.formation_index import FormationIndex
 
 _CHAPTER, _FIRST = itemgetter(0), itemgetter(1)
 _UNKNOWN: Final = -1
-_AT_ONCE: Final = 1 << 12  # chapters that one step of a walk adds up
+AT_ONCE: Final = 1 << 12  # chapters that one step of a walk adds up
 
 
 @final
@@ -157,7 +157,7 @@ class KnownChapters:
             count = counts.item(chapter)
             if count == _UNKNOWN or k < first + count:
                 return chapter, first
-        while len(part := counts[chapter : chapter + _AT_ONCE]):
+        while len(part := counts[chapter : chapter + AT_ONCE]):
             gaps = np.flatnonzero(part == _UNKNOWN)
             part = part[: gaps[0]] if len(gaps) else part
             ends = first + np.cumsum(part)

@@ -35,7 +35,7 @@ UInt64 = NDArray[np.uint64]
 VERSION: Final = 1  # golden vectors pin the output of each version
 EXACT: Final = 128  # 300,000 keys see a bias of pairs up to 40 values with 8 rounds, none from 64 on
 LARGEST: Final = 2**63
-_ROUNDS: Final = 8
+ROUNDS: Final = 8
 _CHUNK: Final = 16_384  # elements whose sizes and keys are looked at together: most are equal
 _EXACT_CHUNK: Final = 1_024  # elements: at most 131,072 hashes, one megabyte
 
@@ -130,5 +130,5 @@ def _walk(x: UInt64, n: UInt64, k: UInt64, *, inverse: bool) -> UInt64:
     """Feistel rounds, repeated for results that are not below the size; n and k have shape [1] or [P]; shape [P] -> [P]."""
     out = np.empty_like(x)
     index, sizes, keys = (np.ascontiguousarray(each) for each in (x, n, k))
-    _permutation.walk(index, sizes, keys, out, _ROUNDS, inverse)
+    _permutation.walk(index, sizes, keys, out, ROUNDS, inverse)
     return out

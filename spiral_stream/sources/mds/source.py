@@ -41,7 +41,7 @@ from spiral_stream.sources.tar.samples import Columns, choice_of, choice_of_name
 from spiral_stream.storage.file_object import object_bytes
 from spiral_stream.storage.uri import is_object
 
-_LOOKED_AT: Final = 4  # shards, where only their samples say what a column holds
+LOOKED_AT: Final = 4  # shards, where only their samples say what a column holds
 _BATCHES: Final = 1  # of each
 _READ: Final = 1 << 20
 _CODECS: Final = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2", "br": "brotli"}  # Mosaic's name -> pyarrow's
@@ -147,8 +147,8 @@ class Mds(ImportedSource):
         for unit, shard in zip(units, shards, strict=True):
             _need_like(unit, shard, shards[0])
         found = found_columns(columns)
-        step = max(1, len(units) // _LOOKED_AT)
-        for unit, shard in list(zip(units, shards, strict=True))[::step][:_LOOKED_AT] if columns.says_little else ():
+        step = max(1, len(units) // LOOKED_AT)
+        for unit, shard in list(zip(units, shards, strict=True))[::step][:LOOKED_AT] if columns.says_little else ():
             with _samples(unit, shard) as samples:
                 for spans in islice(samples.spans(), _BATCHES):
                     described(columns, spans, found, unit.path)

@@ -42,8 +42,8 @@ FIRST: Final = "first"
 LAST: Final = "last"
 Sidecars = tuple[tuple[str, str, str], ...]  # name, what is replaced in the path of a tar, by what
 _LOOKED_AT: Final = 16  # tars, for the columns that there are
-_ROWS: Final = 1000  # of the first of them
-_OTHERS: Final = 100  # rows of each other
+ROWS: Final = 1000  # of the first of them
+OTHERS: Final = 100  # rows of each other
 _THREADS: Final = 8  # at most, to look at tars on a store
 
 
@@ -162,7 +162,7 @@ class WebDataset(ImportedSource):
 
     def _first_rows(self, units: Sequence[ImportUnit]) -> Iterator[Iterable[FoundRow]]:
         """The first rows of each tar: of tars on a store together."""
-        counts = [_ROWS, *[_OTHERS] * (len(units) - 1)]
+        counts = [ROWS, *[OTHERS] * (len(units) - 1)]
         if not units[0].seen or is_compressed(units[0].path):  # payload of compressed ones would fill the memory
             for unit, count in zip(units, counts, strict=True):
                 with self._rows(unit) as rows:
@@ -222,7 +222,7 @@ class WebDataset(ImportedSource):
         if missing is not None:
             all_fields = TarFields(skip=True)
             with replace(self, columns=None, schema=None)._rows(units[0]) as rows:  # noqa: SLF001  of this class
-                all_fields.add(islice(rows, _OTHERS), units[0].path)
+                all_fields.add(islice(rows, OTHERS), units[0].path)
             have = f"{cut(units[0].path)} has {', '.join(all_fields.kinds) or 'none'}"
             if self.schema is None:
                 msg = f"WebDataset: no row that was looked at has column {missing!r}. {have}. Correct columns="

@@ -34,7 +34,7 @@ TOKENS: Final = "tokens"
 START: Final = "start"
 LENGTH: Final = "length"
 HELD_ROWS: Final = 1 << 26  # documents whose addresses are held: 1 GiB; those of more are looked up batch by batch
-_GATHERED: Final = 1 << 25  # ids that are gathered into one array
+GATHERED: Final = 1 << 25  # ids that are gathered into one array
 
 
 class TokenRows(Reader):
@@ -107,7 +107,7 @@ class TokenRows(Reader):
         ends = np.cumsum(self._lengths_of(rows))
         at = 0
         while at < len(rows):
-            room = _GATHERED + (int(ends[at - 1]) if at else 0)
+            room = GATHERED + (int(ends[at - 1]) if at else 0)
             stop = max(at + 1, int(np.searchsorted(ends, room, side="right")))
             yield slice(at, stop)
             at = stop

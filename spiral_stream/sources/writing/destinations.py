@@ -46,7 +46,7 @@ _ODD: Final = frozenset("%#?")  # in a key Lance reads them in another way than 
 _COMMITTING: Final = "committing"  # in a part's folder: a commit to a version after this one may be under way
 _DEADLINE_S: Final = 600.0  # publishing takes as long as some renames and a commit
 _PAUSE_S: Final = 0.02
-_FILES: Final = 4  # that are put at a time, each in parts of its own
+FILES: Final = 4  # that are put at a time, each in parts of its own
 
 
 class WriteTarget(ABC):
@@ -230,7 +230,7 @@ class StoreTarget(WriteTarget):
 
     def _put(self, shards: Sequence[tuple[Path, PartShard]]) -> None:
         """Put the files that are not there yet, several at a time."""
-        with ThreadPoolExecutor(_FILES, "spiral-put") as pool:
+        with ThreadPoolExecutor(FILES, "spiral-put") as pool:
             try:
                 list(pool.map(self._put_file, shards))
             except BaseException:

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 Int64 = NDArray[np.int64]
 Ids = NDArray[np.uint16] | NDArray[np.uint32]
 
-_CALL_BYTES: Final = 1 << 20  # of text joined for one call; its strings and ids stay in the processor's cache
+CALL_BYTES: Final = 1 << 20  # of text joined for one call; its strings and ids stay in the processor's cache
 _MOST_ADDED: Final = 500  # texts that RE2 looks for at 300 MB/s; 1,000 unlike ones run at 50, 5,000 at less than 1
-_CALL_ROWS: Final = 512  # documents of one call of the tokenizers library, which makes an object for each
+CALL_ROWS: Final = 512  # documents of one call of the tokenizers library, which makes an object for each
 
 
 @final
@@ -157,8 +157,8 @@ class TextEncoder:
     def _by_library(self, documents: pa.Array) -> tuple[NDArray[Any], Int64]:
         """Encode with the tokenizers library. It makes a list per document: 36 bytes per token, and little of its time."""
         ids, counts = [np.empty(0, self._dtype)], [np.empty(0, np.int64)]
-        for at in range(0, len(documents), _CALL_ROWS):
-            texts = documents.slice(at, _CALL_ROWS).to_pylist()
+        for at in range(0, len(documents), CALL_ROWS):
+            texts = documents.slice(at, CALL_ROWS).to_pylist()
             found = [each.ids for each in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
             sizes = np.fromiter(map(len, found), dtype=np.int64, count=len(found))
             counts.append(sizes)
@@ -319,7 +319,7 @@ def _runs(documents: pa.Array) -> Iterator[pa.Array]:
     ends = _text_offsets(documents)
     at = 0
     while at < len(documents):
-        stop = int(np.searchsorted(ends, ends[at] + _CALL_BYTES, side="left"))
+        stop = int(np.searchsorted(ends, ends[at] + CALL_BYTES, side="left"))
         stop = min(max(stop, at + 1), len(documents))
         yield documents.slice(at, stop - at)
         at = stop

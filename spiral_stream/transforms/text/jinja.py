@@ -10,7 +10,7 @@ from spiral_stream.extras import need
 # transformers keeps one compiled template per text, and notes spans in it while it runs. Whoever renders an equal text in
 # another thread meanwhile writes spans into those. So ours are texts of their own that render the same: the comment is
 # dropped together with the end of its line.
-_TRACKED: Final = "{# spiral, tracked #}\n"
+TRACKED: Final = "{# spiral, tracked #}\n"
 _PLAIN: Final = "{# spiral #}\n"
 _TRACKING: Final = threading.Lock()
 
@@ -98,6 +98,6 @@ def run(
         return render_jinja_template(chats, chat_template=_PLAIN + text, **options)[0][0], []
     with _TRACKING:
         texts, spans = render_jinja_template(
-            chats, chat_template=_TRACKED + text, return_assistant_tokens_mask=True, **options
+            chats, chat_template=TRACKED + text, return_assistant_tokens_mask=True, **options
         )
     return texts[0], spans[0]

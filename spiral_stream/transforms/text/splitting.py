@@ -26,8 +26,8 @@ SEPARATOR: Final = "\x1c\x01\x1c\x02"  # between documents; text that holds it i
 
 # Planes 0 and 1 and the tags (flags of emoji); the rest, rare ideographs and private use, is set apart unread, for it
 # would double the time of a proof.
-_COVERED: Final = (range(0xD800), range(0xE000, 0x20000), range(0xE0000, 0xE1000))
-_WORDS: Final = 150_000  # words of step 3, at most
+COVERED: Final = (range(0xD800), range(0xE000, 0x20000), range(0xE0000, 0xE1000))
+WORDS: Final = 150_000  # words of step 3, at most
 _LONGEST: Final = 4  # letters of a word
 _ITEM: Final = re.compile(
     r"""
@@ -97,7 +97,7 @@ def disagreements(pattern: str, pre_tokenizer: Mapping[str, Any]) -> set[int]:
     Raises:
         Uncovered: the pattern is not plain, or the engines split plain words differently.
     """
-    points = [point for part in _COVERED for point in part]
+    points = [point for part in COVERED for point in part]
     text = "".join(map(chr, points))
     foldable = "".join(filter(_may_fold, text))
     differing: set[int] = set()
@@ -148,13 +148,13 @@ def respelled(pattern: str) -> str:
 
 def uncovered_points() -> list[tuple[int, int]]:
     """Ranges of code points, ends included, that nothing is known of; surrogates, which no text has, may be among them."""
-    ends = [0, *(end for part in _COVERED for end in (part.start, part.stop)), 0x110000]
+    ends = [0, *(end for part in COVERED for end in (part.start, part.stop)), 0x110000]
     return [(low, high - 1) for low, high in zip(ends[::2], ends[1::2], strict=True) if low < high]
 
 
 def covered_points() -> Iterable[int]:
     """The code points that are compared."""
-    return itertools.chain(*_COVERED)
+    return itertools.chain(*COVERED)
 
 
 def _outside_theirs(atom: str, text: str) -> str:
@@ -178,7 +178,7 @@ def _check_words(pattern: str, pre_tokenizer: Mapping[str, Any], letters: Sequen
 
     Every word stands whole in the vocabulary, so each pre-token is one id and the ids tell the cuts.
     """
-    length = max(n for n in range(1, _LONGEST + 1) if n == 1 or len(letters) ** n <= _WORDS)
+    length = max(n for n in range(1, _LONGEST + 1) if n == 1 or len(letters) ** n <= WORDS)
     words = ["".join(word) for n in range(1, length + 1) for word in itertools.product(letters, repeat=n)]
     theirs, ours = _cuts_theirs(pre_tokenizer, words), _cuts_ours(pattern, words)
     for word, one, other in zip(words, theirs, ours, strict=True):

@@ -28,7 +28,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Team:
 @pytest.fixture
 def team(built: Team, monkeypatch: pytest.MonkeyPatch) -> Team:
     monkeypatch.setattr(working, "_LOOKED", {})
-    monkeypatch.setattr(working, "_EVERY_S", 0.0)
+    monkeypatch.setattr(working, "EVERY_S", 0.0)
     return built
 
 
@@ -83,7 +83,7 @@ def test_a_stream_that_is_opened_goes_back_below_the_limit(
 
 def test_a_process_looks_once_in_a_while(team: Team, machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     root = team.share(machine).root
-    monkeypatch.setattr(working, "_EVERY_S", 60.0)
+    monkeypatch.setattr(working, "EVERY_S", 60.0)
     keep_limit(root)
     monkeypatch.setenv("SPIRAL_CACHE_BYTES", "1")
     before = copies(root)

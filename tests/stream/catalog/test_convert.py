@@ -326,7 +326,7 @@ def test_a_conversion_that_dies_while_it_puts_goes_on_and_puts_nothing_twice(
     uri, source = on_store(bucket, tmp_path, monkeypatch), write(tmp_path / "in", 4)
     kind, put = type(store_of(uri)[0]), list[str]()
     put_file = kind.put_file
-    monkeypatch.setattr(targets, "_FILES", 1)
+    monkeypatch.setattr(targets, "FILES", 1)
     monkeypatch.setattr(kind, "put_file", counted)
     with pytest.raises(Killed):
         convert(source, uri)

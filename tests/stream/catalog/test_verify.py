@@ -92,7 +92,7 @@ def test_a_digest_is_that_of_the_whole_file_in_any_blocks(
     path = tmp_path_factory.getbasetemp() / "digested"
     path.write_bytes(data)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "_BLOCK", block)
+        patch.setattr(room, "BLOCK", block)
         size, low, high = room.digest_of_file(*open_file(str(path)))
 
     assert size == len(data)

@@ -343,7 +343,7 @@ def test_all_that_others_held_is_made_whoever_of_them_ends_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "CHUNK_ROWS", 10)
-    monkeypatch.setattr(together, "_PAUSES_S", (0.001, 0.002))
+    monkeypatch.setattr(together, "PAUSES_S", (0.001, 0.002))
     rows, file = source(tmp_path), RosterFile(tmp_path, X)
     file.prepare()
     keys = keys_of(rows.manifest.content_keys)[:, 0].tolist()

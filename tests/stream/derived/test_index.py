@@ -241,7 +241,7 @@ def test_a_committer_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     file.prepare()
     (file.folder / "commits").touch()
     held = lock(file.folder / "commits", alone=True)
-    monkeypatch.setattr(room, "_DEADLINE_S", 0.05)
+    monkeypatch.setattr(room, "DEADLINE_S", 0.05)
 
     with pytest.raises(CacheError, match=r"is locked by a process that commits, for 0\.05 s. End it"):
         file.begin()

@@ -59,8 +59,8 @@ def test_twice_as_many_windows_take_about_twice_as_many_steps(
     """Steps are Python calls, generators' resumptions included: a walk over all windows after each one would show."""
 
     def steps(samples: int) -> int:
-        monkeypatch.setattr(formed, "_SAMPLES", samples)
-        monkeypatch.setattr(formed, "_DRAWN", samples)
+        monkeypatch.setattr(formed, "SAMPLES", samples)
+        monkeypatch.setattr(formed, "DRAWN", samples)
         calls = 0
 
         def count(frame: object, event: str, argument: object) -> None:

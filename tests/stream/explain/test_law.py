@@ -542,12 +542,12 @@ ELSEWHERE: dict[str, tuple[str, str]] = {  # what another plan would measure: th
 
 
 def run(
-    drawn: Drawn, of: Mapping[str, sp.Catalog], epoch: int, place: tuple[int, int], seen: int = formed._DRAWN
+    drawn: Drawn, of: Mapping[str, sp.Catalog], epoch: int, place: tuple[int, int], seen: int = formed.DRAWN
 ) -> tuple[list[str], int]:
     """Explain a plan, run it, and explain what was measured: what is wrong, and how many figures were compared."""
     rank, world = place
     with drawn.make(of, epoch=epoch) as stream, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(formed, "_DRAWN", seen)
+        patch.setattr(formed, "DRAWN", seen)
         stream.bind(rank=rank, world_size=world)
         explained = stream.explain().to_dict()
         read = stream.metrics()["source_bytes"]

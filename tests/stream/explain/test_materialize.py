@@ -75,7 +75,7 @@ def test_streams_that_share_a_cache_share_its_line(catalog: sp.Catalog) -> None:
 
 
 def test_a_mixture_of_many_caches_is_told_shortly(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(materialize, "_CACHES", 1)
+    monkeypatch.setattr(materialize, "CACHES", 1)
     with program(catalog) as stream:
         facts = in_words(stream.explain())["materialize"]
 

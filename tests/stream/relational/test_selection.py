@@ -74,7 +74,7 @@ def test_a_selection_is_flatnonzero_of_what_survives(
     starts, survives = relation
     expected = np.flatnonzero(survives).astype(np.uint64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection, "_LARGE", 0 if large else 1 << 22)  # words verified by row, or as a whole
+        patch.setattr(selection, "LARGE", 0 if large else 1 << 22)  # words verified by row, or as a whole
 
         found = opened(tmp_path_factory.mktemp("s"), starts, survives)
 

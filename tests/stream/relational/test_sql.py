@@ -248,7 +248,7 @@ def test_a_process_that_dies_is_told_whole(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str, says: str
 ) -> None:
     (tmp_path / "dies.py").write_text(f"import os, signal, sys\n{end}\n")
-    monkeypatch.setattr(sql, "_PROCESS", tmp_path / "dies.py")
+    monkeypatch.setattr(sql, "PROCESS", tmp_path / "dies.py")
 
     with pytest.raises(
         PlanError, match=rf"of memory \({says}\)\. Select fewer rows or columns, or set \$SPIRAL_SQL_MEMORY"

@@ -141,6 +141,6 @@ def test_a_batch_is_counted_once_and_epochs_apart() -> None:
     assert tally.add(0, {3: 2}) == (False, 3)
     assert tally.add(1, {3: 5}) == (True, 5)
     assert tally.add(0, {4: 1, 5: 2}) == (True, 5)
-    for epoch in range(2, 2 + bad_samples._EPOCHS):
+    for epoch in range(2, 2 + bad_samples.EPOCHS):
         tally.add(epoch, {0: 1})
     assert tally.add(0, {3: 2}) == (True, 2)  # long gone

@@ -98,7 +98,7 @@ def test_no_statistic_tells_it_from_a_random_permutation(size: int, key: int) ->
 
 @pytest.mark.parametrize("size", SIZES)
 def test_two_rounds_fail_every_size(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(permutation, "_ROUNDS", 2)
+    monkeypatch.setattr(permutation, "ROUNDS", 2)
 
     values = whole(size, 1)
 

@@ -54,9 +54,9 @@ EARLY = 4  # rows that are looked at
 
 @pytest.fixture(autouse=True)
 def looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webdataset, "_ROWS", EARLY)
-    monkeypatch.setattr(webdataset, "_OTHERS", 1)
-    monkeypatch.setattr(mds, "_LOOKED_AT", 1)
+    monkeypatch.setattr(webdataset, "ROWS", EARLY)
+    monkeypatch.setattr(webdataset, "OTHERS", 1)
+    monkeypatch.setattr(mds, "LOOKED_AT", 1)
     monkeypatch.setattr(jsonl, "SAMPLE_BYTES", 0)  # then 2^18 of each file
     monkeypatch.setattr(mds_samples, "ROWS", EARLY)
 

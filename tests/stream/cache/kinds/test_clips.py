@@ -237,8 +237,8 @@ def test_a_long_segment_is_decoded_in_parts(folder: Path, most: int, monkeypatch
     made = kind(FrameSelection(2, stride=1, random_start=True), Frames(shorter_side=32))
     files = rows_of(["0.mp4", "2.mp4"])
     whole = made.keep_rows(files, str(folder))
-    monkeypatch.setattr("spiral_stream.cache.kinds.clips._FEWEST", most)
-    monkeypatch.setattr("spiral_stream.cache.kinds.clips._DECODED", 0)
+    monkeypatch.setattr("spiral_stream.cache.kinds.clips.FEWEST", most)
+    monkeypatch.setattr("spiral_stream.cache.kinds.clips.DECODED", 0)
     parts = []
 
     def counted(*given: Any) -> list[Any]:

@@ -71,7 +71,7 @@ def test_the_data_version_does_not_depend_on_how_many_rows_a_batch_of_the_scan_h
         "add",
         lambda self, shards, facts: [real(self, shards[a : a + 7], facts[a : a + 7]) for a in range(0, len(shards), 7)],
     )
-    monkeypatch.setattr(pinning, "_RECENT", 4)
+    monkeypatch.setattr(pinning, "RECENT", 4)
     again = sp.connect(str(tmp_path / "catalog")).refresh("r")
     assert again.data_version == whole.data_version
     assert again.manifest().pins == whole.manifest().pins

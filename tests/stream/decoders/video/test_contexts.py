@@ -101,7 +101,7 @@ def test_a_context_is_lent_once_to_its_own_thread_for_its_own_parameter_sets(mad
 
 def test_the_context_that_was_idle_longest_goes_first(made: Callable[[str], Opened]) -> None:
     index, packets, _ = made("plain")
-    sizes = [replace(index, height=16 * (n + 1)) for n in range(contexts._IDLE + 1)]
+    sizes = [replace(index, height=16 * (n + 1)) for n in range(contexts.MOST_IDLE + 1)]
     for each in sizes:
         give_back(each, True, borrow(each, True), packets)
 

@@ -53,7 +53,7 @@ def test_packets_are_read_whole_and_near_ones_together(wanted, gap):
     it.reads.clear()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "_GAP", gap)
+        patch.setattr(room, "GAP", gap)
         got = read_packets(it.index, it.read, chosen)
 
     assert [bytes(packet) for packet in got] == [it.packets[place] for place in chosen]
@@ -72,14 +72,14 @@ def test_a_demuxer_finds_the_same_packets(wanted):
 
 
 def test_a_demuxer_is_sent_near_the_packets_and_stops_after_them(monkeypatch):
-    monkeypatch.setattr(room, "_BLOCK", 1 << 12)
-    monkeypatch.setattr(room, "_PROBE", 1 << 14)
+    monkeypatch.setattr(room, "BLOCK", 1 << 12)
+    monkeypatch.setattr(room, "PROBE", 1 << 14)
     it = stream()
     it.reads.clear()
     demux_packets(it.index, it.read, len(it.data), np.array([400, 404]))
     sought = sum(length for _, length in it.reads)
 
-    monkeypatch.setattr(room, "_NEAR", 10**6)
+    monkeypatch.setattr(room, "NEAR", 10**6)
     it.reads.clear()
     demux_packets(it.index, it.read, len(it.data), np.array([400, 404]))
 

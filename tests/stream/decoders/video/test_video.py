@@ -173,7 +173,7 @@ def test_groups_between_wanted_frames_are_neither_read_nor_decoded(monkeypatch):
 
     monkeypatch.setattr(contexts, "borrow", lambda index, strict: Counting(borrow(index, strict)))
     monkeypatch.setattr(contexts, "give_back", lambda *_: None)
-    monkeypatch.setattr("spiral_stream.decoders.video.packets._GAP", 0)
+    monkeypatch.setattr("spiral_stream.decoders.video.packets.GAP", 0)
     held = memoryview(it.data)
 
     def counted(at, n):

@@ -442,8 +442,8 @@ def test_a_file_whose_packets_jump_to_and_fro_is_not_read_for_ever(
 ) -> None:
     for room in ("probing", "probed_file"):
         monkeypatch.setattr(f"spiral_stream.decoders.video.{room}.BLOCK_BYTES", 256)
-    monkeypatch.setattr("spiral_stream.decoders.video.probed_file._BLOCKS", 1)
-    monkeypatch.setattr("spiral_stream.decoders.video.probed_file._TIMES_OVER", 1)
+    monkeypatch.setattr("spiral_stream.decoders.video.probed_file.BLOCKS", 1)
+    monkeypatch.setattr("spiral_stream.decoders.video.probed_file.TIMES_OVER", 1)
 
     with pytest.raises(DataError, match=r"read 1 times over\. Put it into an MP4"):
         index_of(plain)

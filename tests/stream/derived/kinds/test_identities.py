@@ -111,7 +111,7 @@ def test_a_piece_tells_the_first_null_of_the_first_column_that_has_one(
 
 
 def test_rows_beyond_32_bits_have_wide_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_NARROW", 2)
+    monkeypatch.setattr(room, "NARROW", 2)
     table = pa.table({"a": [3, 1, 2]})
     piece = identities_of(table).piece(ShardRows(3, np.arange(3, dtype=np.uint64), table))
 
@@ -125,7 +125,7 @@ def test_a_row_is_found_among_those_that_have_its_hash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int, narrow: bool
 ) -> None:
     if not narrow:
-        monkeypatch.setattr(room, "_NARROW", 2)
+        monkeypatch.setattr(room, "NARROW", 2)
     counts = [1, 2000, 3, 40_000]
     numbers = np.random.default_rng(1).permutation(sum(counts))
     table = pa.table({"a": [f"row {k}" for k in numbers]})

@@ -64,7 +64,7 @@ def test_what_a_silent_builder_has_is_free_after_a_while_and_what_a_living_one_h
 ) -> None:
     monkeypatch.setattr(store_leases, "DEAD_S", 0.3)
     monkeypatch.setattr(store_leases, "BEAT_S", 0.05)
-    monkeypatch.setattr(store_leases, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(store_leases, "LOOK_EVERY_S", 0.01)
     living, other = machine(tmp_path, "a"), machine(tmp_path, "b")
     assert living.take_all([1]) == [True]
     waited = threading.Event()

@@ -81,7 +81,7 @@ def test_builders_of_overlapping_sets_never_make_a_piece_twice(
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(room, "CHUNK_BYTES", limit)
         patch.setattr(room, "COMMIT_EVERY_S", 0.0)
-        patch.setattr(together, "_PAUSES_S", (0.001, 0.01))
+        patch.setattr(together, "PAUSES_S", (0.001, 0.01))
         threads = [threading.Thread(target=one, args=(mine, Path(folder))) for mine in wanted]
         for each in threads:
             each.start()

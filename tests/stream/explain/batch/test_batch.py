@@ -122,8 +122,8 @@ def test_stratified_batches_are_within_two_samples_of_the_targets_and_plain_ones
 
 
 def test_a_part_of_an_epoch_is_an_estimate_of_it(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formed, "_SAMPLES", 1_000)
-    monkeypatch.setattr(formed, "_DRAWN", 8_000)
+    monkeypatch.setattr(formed, "SAMPLES", 1_000)
+    monkeypatch.setattr(formed, "DRAWN", 8_000)
     with program(catalog, formation=bucketed(512), epoch_size=30_000) as stream:  # no stream is late in it
         found = batch_of(stream)
         count = stream.count()

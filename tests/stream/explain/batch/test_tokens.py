@@ -32,9 +32,9 @@ def test_many_rows_are_estimated_from_evenly_spaced_runs(tmp_path: Path, monkeyp
     with program(catalog) as stream:
         stream.materialize(lambda _: None)
     exact = mix_of(catalog, shares=dict.fromkeys(SIZES), epoch_size=None)["streams"]
-    monkeypatch.setattr(tokens, "_ALL_ROWS", 50)
-    monkeypatch.setattr(tokens, "_RUNS", 4)
-    monkeypatch.setattr(tokens, "_RUN_ROWS", 10)
+    monkeypatch.setattr(tokens, "ALL_ROWS", 50)
+    monkeypatch.setattr(tokens, "RUNS", 4)
+    monkeypatch.setattr(tokens, "RUN_ROWS", 10)
     some = mix_of(catalog, shares=dict.fromkeys(SIZES), epoch_size=None)["streams"]
 
     for row, estimate, name in zip(exact, some, SIZES, strict=True):

@@ -96,7 +96,7 @@ def test_a_random_start_is_an_estimate(catalog: sp.Catalog) -> None:
 
 
 def test_some_clips_stand_for_many(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(footage, "_PLANNED", 3)
+    monkeypatch.setattr(footage, "PLANNED", 3)
     with footages.program(catalog) as stream:
         found = told(stream)["over-read of frames"]
 

@@ -40,7 +40,7 @@ def test_a_sample_of_the_files_stands_for_all(share: int, monkeypatch: pytest.Mo
     epochs = epoch(rng, 1_200, 60, 30), epoch(rng, 1_200, 60, 30)
     limit = live(epochs[0]).bytes // share
     whole = fetched(epochs, limit)
-    monkeypatch.setattr(node_reads, "_ASKS", 12_000)
+    monkeypatch.setattr(node_reads, "ASKS", 12_000)
     sampled = fetched(epochs, limit)
 
     assert (whole.exact, sampled.exact) == (True, False)

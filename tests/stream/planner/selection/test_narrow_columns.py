@@ -261,7 +261,7 @@ def test_a_disk_that_damages_all_that_it_is_given_is_named(
     monkeypatch.setattr(Pieces, "map_all", damaged)
     with pytest.warns(SpiralWarning, match="is built again now"), pytest.raises(DamageError, match="part is damaged"):
         kept().keep(["id"], ROWS)
-    assert len(tries) == room._ATTEMPTS
+    assert len(tries) == room.ATTEMPTS
 
 
 def test_of_many_parts_each_is_mapped_when_it_is_read(

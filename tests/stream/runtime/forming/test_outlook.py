@@ -147,7 +147,7 @@ def test_a_bar_shows_how_far_it_is(
 ) -> None:
     shown = io.StringIO()
     monkeypatch.setattr(outlook, "BAR_AFTER_S", 0.0)
-    monkeypatch.setattr(progress, "_EVERY_S", 0.001)
+    monkeypatch.setattr(progress, "EVERY_S", 0.001)
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setattr(console, "Console", lambda **_: Console(file=shown, force_terminal=True, width=200))
     with stream(catalog) as one:

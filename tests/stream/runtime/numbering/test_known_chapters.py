@@ -120,7 +120,7 @@ def test_a_walk_ends_at_the_chapter_of_the_batch_or_where_counts_end(
         first, chapter = first + batches[chapter], chapter + 1
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(known_chapters, "_AT_ONCE", at_once)
+        patch.setattr(known_chapters, "AT_ONCE", at_once)
         assert one.walk(0, k) == (chapter, first)
         assert one.walk(0, k) == (chapter, first)  # from the beginning that it has learned
     assert one.unknown == len([each for each in unknown if each < len(batches)])

@@ -41,7 +41,7 @@ def test_rows_are_the_ids_of_the_files_however_they_are_asked_for(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(token_reader, "HELD_ROWS", 1 << 26 if held else 0)
-        patch.setattr(token_reader, "_GATHERED", data.draw(st.integers(1, 20)))
+        patch.setattr(token_reader, "GATHERED", data.draw(st.integers(1, 20)))
         reader, documents = reader_of(tmp_path_factory.mktemp("ids"), lengths)
         rows = data.draw(st.lists(st.integers(0, len(documents) - 1), max_size=12))
         asked = np.array(rows, np.uint64)

@@ -63,7 +63,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     (place / "tokenizer.json").write_bytes(data(framed(made)))
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "gpt2":  # code points up to CJK signs; the rest is set apart, which saves seconds
-            patch.setattr(splitting, "_COVERED", (range(0x3100),))
+            patch.setattr(splitting, "COVERED", (range(0x3100),))
         assert TextEncoder(place / "tokenizer.json", FULL).engine.startswith("tiktoken: equal on ")
     return place
 
@@ -110,8 +110,8 @@ def test_rows_are_cut_to_leave_room_for_what_stands_around(
 
 
 def test_many_documents_in_many_runs_keep_their_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder_room, "_CALL_BYTES", 200)
-    monkeypatch.setattr(encoder_room, "_CALL_ROWS", 3)
+    monkeypatch.setattr(encoder_room, "CALL_BYTES", 200)
+    monkeypatch.setattr(encoder_room, "CALL_ROWS", 3)
     path = folder / "tokenizer.json"
     texts = [TEXTS[n % 4][: n % 37] + (END if n % 5 == 0 else "") for n in range(200)]
     theirs = expected(Tokenizer.from_file(str(path)), texts)

@@ -30,7 +30,7 @@ def test_a_rendering_elsewhere_shares_no_spans() -> None:
         assert jinja.run(MARKED, chat, None, {}, tracked=True, prompting=False) == (text, spans)
         assert jinja.run(MARKED, chat, None, {}, tracked=False, prompting=False) == (text, [])
     # and one of a stream with a mask, while a stream without one renders
-    with _compile_jinja_template(jinja._TRACKED + MARKED).environment.activate_tracker([], theirs):
+    with _compile_jinja_template(jinja.TRACKED + MARKED).environment.activate_tracker([], theirs):
         assert jinja.run(MARKED, chat, None, {}, tracked=False, prompting=False) == (text, [])
 
     assert len(spans) == sum(each["role"] == "assistant" for each in chat)

@@ -22,8 +22,8 @@ def llama_steps(pattern: str = LLAMA) -> dict[str, object]:
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare the first 12,000 code points and words of up to three letters only: a tenth of the time."""
-    monkeypatch.setattr(splitting, "_COVERED", (range(12_000),))
-    monkeypatch.setattr(splitting, "_WORDS", 8_000)
+    monkeypatch.setattr(splitting, "COVERED", (range(12_000),))
+    monkeypatch.setattr(splitting, "WORDS", 8_000)
 
 
 def test_the_patterns_of_both_families_are_found_where_the_library_keeps_them() -> None:
