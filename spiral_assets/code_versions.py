@@ -73,7 +73,7 @@ def library_versions() -> tuple[str, ...]:
 def _texts(module: str, name: str) -> list[str]:
     """Return the source of a function and of everything that it names, sorted by place."""
     first = name.partition(".")[0]
-    if first not in _bound(module):
+    if first not in bound_in(module):
         msg = f"plan {module}:{name}: the module does not define {first!r}. Correct the name, or write the function"
         raise dg.DagsterInvalidDefinitionError(msg)
     todo, seen = [(module, first)], {}
@@ -82,7 +82,7 @@ def _texts(module: str, name: str) -> list[str]:
         if path in seen:
             continue
         at, named = path
-        nodes = _bound(at).get(named, [])
+        nodes = bound_in(at).get(named, [])
         seen[path] = "\n".join(_plain(node) for node in nodes)
         for node in nodes:
             todo += _reached(at, node)
@@ -91,7 +91,7 @@ def _texts(module: str, name: str) -> list[str]:
 
 def _reached(module: str, node: ast.stmt) -> Iterator[tuple[str, str]]:
     """Yield what a statement names: in its own module, and in other modules of its package."""
-    bound = _bound(module)
+    bound = bound_in(module)
     for each in ast.walk(node):
         if isinstance(each, ast.Name) and each.id in bound:
             yield module, each.id
@@ -106,7 +106,7 @@ def _imported(module: str, nodes: list[ast.stmt]) -> Iterator[str]:
     """Yield modules of the same package that import statements bind."""
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
-            yield from (f"{origin}.{name}" for origin, name in _from(module, node) if _file(f"{origin}.{name}"))
+            yield from (f"{origin}.{name}" for origin, name in _from(module, node) if file_of(f"{origin}.{name}"))
 
 
 def _from(module: str, node: ast.ImportFrom) -> Iterator[tuple[str, str]]:
@@ -114,14 +114,14 @@ def _from(module: str, node: ast.ImportFrom) -> Iterator[tuple[str, str]]:
     package = module.split(".")
     above = package[: len(package) - node.level] if node.level else []
     origin = ".".join([*above, *([node.module] if node.module else [])])
-    if origin.partition(".")[0] == package[0] and _file(origin):
+    if origin.partition(".")[0] == package[0] and file_of(origin):
         yield from ((origin, alias.name) for alias in node.names)
 
 
 @lru_cache(512)
-def _bound(module: str) -> Mapping[str, list[ast.stmt]]:
+def bound_in(module: str) -> Mapping[str, list[ast.stmt]]:
     """Return the statements of a module by the names that they bind."""
-    file = _file(module)
+    file = file_of(module)
     if file is None:
         msg = f"plan: module {module!r} is not found. Correct the name, or install the package that has it"
         raise dg.DagsterInvalidDefinitionError(msg)
@@ -160,7 +160,7 @@ def _plain(node: ast.stmt) -> str:
 
 
 @lru_cache(512)
-def _file(module: str) -> Path | None:
+def file_of(module: str) -> Path | None:
     """Return a module's source file, without importing its package."""
     loaded = getattr(sys.modules.get(module), "__file__", None)
     if loaded is not None:

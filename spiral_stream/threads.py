@@ -248,7 +248,7 @@ class Owner(ABC):
         _OWNERS.add(self)
         if self._pid not in _HOOKED:
             _HOOKED.add(self._pid)
-            atexit.register(_end_at_exit)
+            atexit.register(end_at_exit)
 
     @property
     def over(self) -> bool:
@@ -320,7 +320,7 @@ def warn_left_alone(where: str, threads: Sequence[StreamThread], timeout_s: floa
         )
 
 
-def _end_at_exit() -> None:
+def end_at_exit() -> None:
     """Close the open owners. Runs after other threads have ended and before daemon threads are killed."""
     here = os.getpid()
     _EXITING.add(here)

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.lint
 ROOT = Path(__file__).parents[1]
 LONGEST_ROOM = 700  # lines: past it a room answers two questions
 MOST_ROOMS = 15  # in a folder: past it nobody guesses the room
+MOST_PRIVATE_USES = 35  # of tests; it only becomes less
 
 # A heavy package enters by these rooms only.
 DOORS = {
@@ -482,7 +483,7 @@ def test_the_assets_use_the_library_by_its_door_only() -> None:
 
 
 def test_the_list_of_inner_rooms_that_tests_import_only_becomes_shorter() -> None:
-    """A test of behaviour goes through the door: ``spiral_stream``, ``spiral_stream.testing``, a documented name."""
+    """A test of behaviour goes through the door: ``spiral_stream``, ``spiral_stream.testing``, a namespace."""
     listed, found = doors.INNER.read_text().splitlines(), doors.imported_past_the_doors()
 
     assert listed == sorted(set(listed)), f"{doors.INNER.name}: sort it, each line once"
@@ -495,16 +496,53 @@ def test_the_list_of_inner_rooms_that_tests_import_only_becomes_shorter() -> Non
     [
         ("import spiral_stream as spiral\nfrom spiral_stream import Stack", set()),
         ("from spiral_stream.testing import check_order\nimport spiral_stream.testing.orders", set()),
-        ("from spiral_stream.sampling.order import Order", set()),
-        ("from spiral_stream.sampling.order import Order, arranged", {"spiral_stream.sampling.order"}),
-        ("import spiral_stream.errors", {"spiral_stream.errors"}),
+        ("from spiral_stream.orders import Order, GlobalShuffle", set()),
+        ("from spiral_stream.sources import Unit\nimport spiral_stream.sources", set()),
+        ("from spiral_stream.sources import Unit, detect", {"spiral_stream.sources.detect"}),
+        ("from spiral_stream.sources.source import Unit, SCAN_ROWS", {"spiral_stream.sources.source"}),
+        ("from spiral_stream.errors import PlanError", set()),
+        ("from spiral_stream.errors import anew", {"spiral_stream.errors"}),
+        ("from spiral_stream.sources.columnar.parquet import Parquet", {"spiral_stream.sources.columnar.parquet"}),
         ("def a():\n    from spiral_stream import threads", {"spiral_stream.threads"}),
-        ("from spiral_stream.errors import PlanError", {"spiral_stream.errors"}),
         ("from spiral_stream.fields import _tokens", {"spiral_stream.fields._tokens"}),
     ],
 )
 def test_an_import_past_the_doors_is_found(text: str, rooms_past: set[str]) -> None:
     assert doors.inner_rooms(ast.parse(text)) == rooms_past
+
+
+def test_private_names_that_tests_touch_are_few_and_each_has_a_reason() -> None:
+    """Lines are ``<test file> <name> <times>: <reason>``."""
+    lines = doors.PRIVATE.read_text().splitlines()
+    listed = {key.rpartition(" ")[0]: int(key.rpartition(" ")[2]) for key in (line.split(": ")[0] for line in lines)}
+
+    assert [line for line in lines if len(line.partition(": ")[2].split()) < 3] == [], "say why"
+    assert list(listed) == sorted(listed), f"{doors.PRIVATE.name}: sort it, one line for each name of a file"
+    assert doors.touched() == listed, "go by a door, or give the room a public name; what is gone, take off the list"
+    assert sum(listed.values()) <= MOST_PRIVATE_USES
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("stream._open()", ["_open"]),
+        ("stream.open()._calling._processes = 3", ["_processes", "_calling"]),
+        ("self._own, cls._own, self._own.public", []),
+        ("self.stream._open", ["_open"]),
+        ("super()._sql(text)", ["_sql"]),
+        ("import os\nos._exit(0)", []),
+        ("from torchvision import v2\nv2.RandAugment()._apply", []),
+        ("sheet._repr_html_, sheet.__class__", []),
+        ("from spiral_stream.a import _name", ["_name"]),
+        ("from spiral_stream.transforms import _pixels", []),
+        ("from spiral_stream.a import room\npatch.setattr(room, '_N', 2)", ["_N"]),
+        ("patch.setattr('spiral_stream.a._N', 2)", ["_N"]),
+        ("patch.setattr('os._exit', 2)", []),
+        ("table['_rowid']", []),
+    ],
+)
+def test_a_private_use_is_found(text: str, names: list[str]) -> None:
+    assert list(doors.private_uses(ast.parse(text))) == names
 
 
 def test_nobody_outside_the_library_reaches_into_the_stages_of_a_stream() -> None:

@@ -60,7 +60,7 @@ def run_job(name: str, root: Path, config: Mapping[str, Any]) -> Outcome | None:
     run_id = str(uuid.uuid4())
     (node,) = config["ops"]
     folder = root / "checkpoints" / run_id / str(node).removeprefix("models__")
-    definitions = dg.Definitions.merge(defs(), dg.Definitions(loggers={"brief": dg.LoggerDefinition(_brief)}))
+    definitions = dg.Definitions.merge(defs(), dg.Definitions(loggers={"brief": dg.LoggerDefinition(brief)}))
     with dg.DagsterInstance.get() as instance, _killing(folder / "ledger.jsonl") as killer:
         job = definitions.resolve_job_def(name).execute_in_process(
             instance=instance, run_config={"loggers": {"brief": {}}, **config}, run_id=run_id, raise_on_error=False
@@ -156,7 +156,8 @@ class _Brief(logging.Handler):
         CONSOLE.print(about.get("orig_message") or record.getMessage(), markup=False, soft_wrap=True)
 
 
-def _brief(_: dg.InitLoggerContext) -> logging.Logger:
+def brief(_: dg.InitLoggerContext) -> logging.Logger:
+    """A logger that says one line for each step."""
     made = logging.getLogger("spiral-demo")
     made.setLevel(logging.INFO)
     made.handlers = [_Brief()]

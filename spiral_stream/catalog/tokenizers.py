@@ -88,7 +88,7 @@ class Tokenizers:
         with holding(self._folder.parent) as hold:
             hold(digest)
             facts = self._keep(data, digest, roles, origin) | ({} if chat is None else {"chat": chat})
-            text = json.dumps({**facts, _SEAL: _sealed(facts)}, sort_keys=True)
+            text = json.dumps({**facts, _SEAL: seal_of(facts)}, sort_keys=True)
             content = self._folder / "contents" / digest
             free = keep_name(self._folder.parent, name, text, content, replace=replace)
             if free is None:
@@ -184,7 +184,7 @@ class Tokenizers:
             right = all(type(facts[key]) is kind for key, kind in kinds.items()) and _DIGEST.fullmatch(facts["digest"])
             sealed = facts.pop(_SEAL, None)
             older = sealed is None and data == json.dumps(facts, indent=1, sort_keys=True).encode()
-            if not right or not (older or sealed == _sealed(facts)):
+            if not right or not (older or sealed == seal_of(facts)):
                 msg = "it is not what was written: damaged, or changed from outside"
                 raise ValueError(msg)
         except _WRONG as error:
@@ -367,7 +367,8 @@ def _stored_digest(file: Path) -> str | None:
     return content_digest(file.read_bytes()) if file.is_file() else None
 
 
-def _sealed(facts: Mapping[str, Any]) -> str:
+def seal_of(facts: Mapping[str, Any]) -> str:
+    """Return the checksum over all other facts of a name."""
     return content_key("tokenizer-name", json.dumps({k: v for k, v in facts.items() if k != _SEAL}, sort_keys=True))
 
 

@@ -250,7 +250,7 @@ class RosterFile:
             if not added:
                 return before, self.stamp()
             after = before.with_parts(added)
-            self._publish(after)
+            self.publish(after)
             return after, self.stamp()
 
     def enter(self, others: Sequence[Roster], unsure: Collection[PartFacts] = ()) -> None:
@@ -266,13 +266,13 @@ class RosterFile:
                     written = Written(each.offsets, each.counts, each.summaries, none, facts.size)
                     after = after.with_parts([(facts, each.keys, written)])
             if set(after.parts) != set(before.parts):
-                self._publish(after)
+                self.publish(after)
 
     def begin(self) -> None:
         """Begin anew, without pieces, unless somebody else began meanwhile."""
         with self._alone():
             if not self.path.exists():
-                self._publish(Roster.empty(self.derivation))
+                self.publish(Roster.empty(self.derivation))
                 for name in noted(self.folder):
                     forget(self.folder, name)
 
@@ -286,7 +286,7 @@ class RosterFile:
             forget(self.folder, record_of(facts))
             if facts in before.parts:
                 without = before.part != before.parts.index(facts)
-                self._publish(before.only(without))
+                self.publish(before.only(without))
 
     def keep(self, rows: Callable[[Roster], NDArray[np.bool_]]) -> None:
         """Take all other pieces out, and remove the parts whose pieces are all gone.
@@ -298,11 +298,11 @@ class RosterFile:
             sweep_drafts(self.parts)
             before = self.peek()
             after = before.only(np.flatnonzero(rows(before)))
-            self._publish(after)
+            self.publish(after)
             for facts in set(before.parts) - set(after.parts):
                 forget(self.folder, record_of(facts))
 
-    def _publish(self, roster: Roster) -> None:
+    def publish(self, roster: Roster) -> None:
         with publish_file(self.path) as file:
             write_roster(file, roster, self.derivation)
         self._remove_all_but(roster)

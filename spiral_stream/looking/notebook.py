@@ -23,7 +23,7 @@ class BatchFormatter:
 
     def __init__(self, before: Callable[[Any], Any] | None) -> None:
         self._before = before
-        self._known: dict[int, tuple[weakref.ref[Any], Show]] = {}
+        self.known: dict[int, tuple[weakref.ref[Any], Show]] = {}
 
     def remember(self, batch: Mapping[str, Any], show: Show) -> None:
         """Know a batch from now on.
@@ -35,13 +35,13 @@ class BatchFormatter:
         for array in batch.values():
             if hasattr(array, "shape"):
                 key = id(array)
-                self._known[key] = weakref.ref(array, partial(self._known.pop, key)), show
+                self.known[key] = weakref.ref(array, partial(self.known.pop, key)), show
                 return
 
     def __call__(self, value: Any) -> Any:
         """Return a dict as HTML; None if this dict has no such form."""
         for array in value.values() if type(value) is dict else ():
-            known = self._known.get(id(array))
+            known = self.known.get(id(array))
             if known is not None and known[0]() is array:
                 return known[1](value)
         if self._before is not None:

@@ -65,12 +65,12 @@ def main() -> None:
     request: dict[str, Any] = json.loads(source.readline())
     signal.alarm(int(request["timeout_s"]) + _GRACE_S)
     tables = {name: _received(source) for name in request["relations"]}
-    _limit_memory(request["memory_bytes"])
+    limit_memory(request["memory_bytes"])
     answer: dict[str, Any] = {}
     try:
         used, parsed = used_relations(request["text"], list(tables))
         chosen = {name: tables[name] for name in used}
-        with _session(chosen, request["memory_bytes"]) as session:
+        with session_of(chosen, request["memory_bytes"]) as session:
             query = session.sql(request["text"])
             if request["task"] == "describe":
                 types = query.limit(0).to_arrow_table().schema  # which gives names that repeat another form
@@ -80,9 +80,9 @@ def main() -> None:
                 _send(out, answer, found, iter(()))
             else:
                 reader = query.to_arrow_reader(_BATCH_ROWS)
-                _send(out, answer, reader.schema, _within(reader, request["memory_bytes"]))
+                _send(out, answer, reader.schema, within(reader, request["memory_bytes"]))
     except (duckdb.Error, pa.ArrowException, OSError, MemoryError, RecursionError, ValueError, RefusedError) as error:
-        out.write(json.dumps({"error": str(error).strip(), "memory": _is_memory(error)}).encode() + b"\n")
+        out.write(json.dumps({"error": str(error).strip(), "memory": is_memory(error)}).encode() + b"\n")
     out.flush()
 
 
@@ -144,7 +144,8 @@ def _folded(name: str) -> bytes:
     return name.encode(errors="surrogatepass").lower()
 
 
-def _session(tables: Mapping[str, pa.Table], memory_bytes: int) -> duckdb.DuckDBPyConnection:
+def session_of(tables: Mapping[str, pa.Table], memory_bytes: int) -> duckdb.DuckDBPyConnection:
+    """Open an engine that sees these relations and nothing else."""
     for name, table in tables.items():
         if alike := first_alike(table.column_names):
             msg = (
@@ -225,7 +226,7 @@ def _nodes(parsed: Any, kind: str) -> Iterator[Any]:
         yield from _nodes(list(parsed.values()), kind)
 
 
-def _within(reader: pa.RecordBatchReader, memory_bytes: int) -> Iterator[pa.RecordBatch]:
+def within(reader: pa.RecordBatchReader, memory_bytes: int) -> Iterator[pa.RecordBatch]:
     """The batches of a result that the caller can hold."""
     size = 0
     for batch in reader:
@@ -250,7 +251,7 @@ def _send(out: BinaryIO, answer: Mapping[str, Any], schema: pa.Schema, batches: 
     out.write(sink.getvalue())
 
 
-def _limit_memory(memory_bytes: int) -> None:
+def limit_memory(memory_bytes: int) -> None:
     """Hold this process to what it has and so much more; where memory runs out, end it before others.
 
     A system that does not say what the process has (macOS) gets no limit: one below that would refuse every allocation.
@@ -268,7 +269,8 @@ def _limit_memory(memory_bytes: int) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _is_memory(error: BaseException) -> bool:
+def is_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out."""
     return isinstance(error, MemoryError) or "Out of Memory" in str(error) or "bad_alloc" in str(error)
 
 

@@ -132,7 +132,7 @@ class BatchRefusals:
         self._tolerant = policy.policy != "raise" and not strict
         self._lost = lost if any(lost) else ()
         self._leaving: set[int] = set()  # further pieces of refused samples, which leave with the first
-        self._found: dict[int, _Refusal] = {}
+        self.found: dict[int, _Refusal] = {}
         self._unread: list[int] = []  # rows known to be refused before any work began, ascending
         self._lock = threading.Lock()
 
@@ -148,7 +148,7 @@ class BatchRefusals:
                 assert isinstance(column, pa.Array)
                 for row in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)).tolist():
                     self._refuse(row, _named_map(self._stages.maps[key.at]), column[row].as_py())
-        self._unread = sorted(self._found)
+        self._unread = sorted(self.found)
 
     def attempt(
         self, field: str, first: int, last: int, work: Callable[[int, int], None], rows: Int64 | None = None
@@ -211,12 +211,12 @@ class BatchRefusals:
     def _refuse(self, row: int, field: str, reason: str) -> None:
         made = _Refusal(self._policy.order.get(field, -1), field, reason)
         with self._lock:
-            self._found[row] = min(made, self._found.get(row, made))
+            self.found[row] = min(made, self.found.get(row, made))
 
     def good(self) -> Int64:
         """Return the rows that are not refused so far, ascending."""
         with self._lock:
-            return np.delete(np.arange(int(self._bounds[-1])), sorted(self._found.keys() | self._leaving))
+            return np.delete(np.arange(int(self._bounds[-1])), sorted(self.found.keys() | self._leaving))
 
     # ---- the batch is delivered
 
@@ -226,9 +226,9 @@ class BatchRefusals:
         Raises:
             DataError: the error budget is used up; the message says the ways out.
         """
-        if not self._found and not self._lost:
+        if not self.found and not self._lost:
             return
-        rows = np.array(sorted(self._found), dtype=np.int64)
+        rows = np.array(sorted(self.found), dtype=np.int64)
         more = [sum(len(each.samples) for each in some) for some in self._lost] or [0] * len(self._numbers)
         counts = {
             number: int(np.count_nonzero((rows >= a) & (rows < b))) + others
@@ -238,11 +238,11 @@ class BatchRefusals:
 
     def counted(self, planned: int) -> int:
         """Return how many samples of a batch of so many the metrics count as delivered."""
-        return planned - len(self._found) if self._policy.policy == "skip" else planned
+        return planned - len(self.found) if self._policy.policy == "skip" else planned
 
     def emptied(self) -> list[int]:
         """Return the batches of which no sample is left, by their place among those that are delivered as one."""
-        if not self._found:
+        if not self.found:
             return []
         left = np.diff(np.searchsorted(self.good(), self._bounds))
         return [at for at, count in enumerate(self._counts) if count and not left[at]]
@@ -252,9 +252,9 @@ class BatchRefusals:
 
         Of packed rows they were left out before the fields were filled.
         """
-        if not self._found or self._policy.packed:
+        if not self.found or self._policy.packed:
             return fields
-        rows, good = np.array(sorted(self._found)), self.good()
+        rows, good = np.array(sorted(self.found)), self.good()
         if self._policy.policy == "skip":
             return {name: _compacted(value, good) for name, value in fields.items()}
         stand_ins = self._next_good(rows, good)
@@ -291,7 +291,7 @@ class BatchRefusals:
             self._refuse_epoch(refused, rows, total)
 
     def _table(self, refused: Samples, rows: Int64) -> pa.Table:
-        found = [self._found[row] for row in rows.tolist()]
+        found = [self.found[row] for row in rows.tolist()]
         batch = np.searchsorted(self._bounds, rows, side="right") - 1
         numbers, batch_rows = np.asarray(self._numbers)[batch], rows - self._bounds[batch]
         fields, reasons = [each.field for each in found], [each.reason for each in found]
@@ -370,7 +370,7 @@ class BatchRefusals:
         Raises:
             DataError: says the ways out.
         """
-        number, count, found = self._numbers[at], self._counts[at], self._found[int(self._bounds[at])]
+        number, count, found = self._numbers[at], self._counts[at], self.found[int(self._bounds[at])]
         none = "its only sample cannot" if count == 1 else f"none of its {count:,} samples can"
         msg = (
             f'collate: batch {number:,} of epoch {self._epoch}: {none} be read, so on_error="{self._policy.policy}" leaves '
@@ -381,7 +381,7 @@ class BatchRefusals:
         raise DataError(msg)
 
     def _refuse_epoch(self, refused: Samples, rows: Int64, total: int) -> NoReturn:
-        found = [self._found[row] for row in rows.tolist()][-_SHOWN:]
+        found = [self.found[row] for row in rows.tolist()][-_SHOWN:]
         last = identities(self._stages, refused.take(np.arange(len(refused))[-_SHOWN:]))
         named = "; ".join(f"{shown(who)} ({each.field}: {each.reason})" for who, each in zip(last, found, strict=True))
         named = named or next(f"{each.field}: {each.reasons[-1]}" for some in self._lost for each in some)

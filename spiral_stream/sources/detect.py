@@ -144,7 +144,7 @@ def source_at(path: str, kind: str | None = None, options: Sequence[str] = ()) -
         SourceError: the kind is unknown or cannot be told, or it has no such option.
     """
     kinds = library_kinds()
-    name = kind or _suggested(path)
+    name = kind or suggested(path)
     found: type[Source] | None = kinds.get(name) or plugin_class(name)
     if found is None:
         msg = f"{shown(kind)} is no kind of source. Give one of {', '.join(sorted(kinds))}, or one of an installed package"
@@ -197,7 +197,7 @@ def guessed(path: str) -> tuple[str, Mapping[str, str]]:
     return kind, splits
 
 
-def _suggested(path: str) -> str:
+def suggested(path: str) -> str:
     """The kind of source that the names of files suggest.
 
     Raises:

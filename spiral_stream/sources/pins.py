@@ -67,7 +67,7 @@ class Numbers:
         self._mapped = data
         self._names: UInt64 = np.asarray(data[0])  # plain arrays: a view of a memmap costs 5 us
         self._columns = np.asarray(data[1:]).view(np.int64)
-        self.same_host = host == _host()  # whether it was written here
+        self.same_host = host == host_number()  # whether it was written here
 
     def __len__(self) -> int:
         return len(self._names)
@@ -121,7 +121,7 @@ class Collected:
             state.update(np.ascontiguousarray(part.T).tobytes())  # entry by entry, however it was cut
             entries += part.shape[1]
         with path.open("wb") as file:
-            file.write(_HEADER.pack(_MAGIC, entries, _host()))
+            file.write(_HEADER.pack(_MAGIC, entries, host_number()))
             at = 0
             for part in self._merged():
                 for row in range(4):
@@ -165,7 +165,8 @@ def _by_hash(entries: UInt64) -> UInt64:
     return np.ascontiguousarray(entries[:, np.lexsort(entries[::-1])])
 
 
-def _host() -> int:
+def host_number() -> int:
+    """Return a number that tells this machine from others."""
     return xxhash.xxh3_64_intdigest(platform.node().encode())
 
 
@@ -208,7 +209,7 @@ def pin_of(facts: FileFacts) -> Pin:
     """Return the pin of a file, from its ``stat``."""
     if isinstance(facts, ObjectFacts):
         return Pin(facts.st_size, _time_of(facts), 0)
-    inode = facts.st_ino if facts.st_ino < 1 << 63 and _keeps_inodes(facts.st_dev) else 0
+    inode = facts.st_ino if facts.st_ino < 1 << 63 and keeps_inodes(facts.st_dev) else 0
     return Pin(facts.st_size, _time_of(facts), inode)
 
 
@@ -295,7 +296,7 @@ def _shown(mtime_ns: int) -> str:
 
 
 @lru_cache(maxsize=64)
-def _keeps_inodes(device: int) -> bool:
+def keeps_inodes(device: int) -> bool:
     """Whether the file system of a device keeps the inode of a file; network and FUSE ones may not."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:

@@ -84,7 +84,7 @@ class Objects(Store):
 
     def stat(self, key: str) -> ObjectStat:
         self._need_same_process()
-        [(facts, _)] = _together([self._patience.tried(partial(self._head, key), self._uri(key), "looked at")])
+        [(facts, _)] = _together([self._patience.tried(partial(self.head, key), self._uri(key), "looked at")])
         return facts
 
     def read(self, wanted: Sequence[Get]) -> list[Got | SourceError]:
@@ -104,7 +104,7 @@ class Objects(Store):
         is_all = requests[0].length is None
         stop = max(each.start + (each.length or 0) for each in requests)
         try:
-            facts, data = await self._get(key, start, None if is_all else stop, requests[0].most_bytes)
+            facts, data = await self.get_range(key, start, None if is_all else stop, requests[0].most_bytes)
         except SourceError as error:
             return [error] * len(requests)
         out: list[Got | SourceError] = []
@@ -119,13 +119,13 @@ class Objects(Store):
                 out.append(Got(data[each.start - start : end], facts))
         return out
 
-    async def _get(
+    async def get_range(
         self, key: str, start: int, stop: int | None, most: int | None
     ) -> tuple[ObjectStat, memoryview | None]:
-        ask = partial(self._head, key) if stop == start else partial(self._once, key, start, stop, most)
+        ask = partial(self.head, key) if stop == start else partial(self._once, key, start, stop, most)
         return await self._patience.tried(ask, self._uri(key), "read")
 
-    async def _head(self, key: str) -> tuple[ObjectStat, memoryview | None]:
+    async def head(self, key: str) -> tuple[ObjectStat, memoryview | None]:
         import obstore
 
         begun = perf_counter()
@@ -149,7 +149,7 @@ class Objects(Store):
         except Exception as error:
             if "status code: 416" not in str(error):
                 raise
-            return await self._head(key)  # it ends before the range
+            return await self.head(key)  # it ends before the range
         count_answer(perf_counter() - begun)
         facts = self._known(key, answer.meta)
         if scheme_of(self._root) in WEB:

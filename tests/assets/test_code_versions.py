@@ -51,7 +51,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def version(package: Path, **arguments: str) -> str:
-    for cached in (code_versions._bound, code_versions._file):
+    for cached in (code_versions.bound_in, code_versions.file_of):
         cached.cache_clear()
     return code_version_of(Named(f"{package.name}.plans:every_photo", arguments))
 

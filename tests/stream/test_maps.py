@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, example, given
 import spiral_stream as sp
 from spiral_stream.errors import BindError, DataError, PlanError
 from spiral_stream.plan.saving.canonical import to_json
-from spiral_stream.plan.saving.saved import from_json
 from spiral_stream.testing import check_elastic, check_replay, check_resume, frozen, same
 from tests.fixtures import chains
 from tests.fixtures.chains import DECIDED, SPAN, STEPS, expected, stream
 from tests.fixtures.examples import few
+from tests.fixtures.saved_plans import read_back
 from tests.fixtures.texts import TOKENIZER, tokenizer
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
@@ -540,7 +540,7 @@ def test_a_saved_function_that_is_gone_is_said(catalog: sp.Catalog) -> None:
         PlanError,
         match=r"the name tests.fixtures.chains:trouble leads to nothing. Define it in tests.fixtures.chains again",
     ):
-        from_json(data, catalog._scan, catalog._sql)
+        read_back(data, catalog)
 
 
 def test_eval_of_a_chain_keeps_what_training_would_drop(catalog: sp.Catalog) -> None:

@@ -78,8 +78,7 @@ def wanted(shelf: Shelf, drawn: Damaged, **binding: Any) -> list[dict[str, Any]]
 def test_good_rows_are_those_of_whole_data_whatever_is_cached(
     shelf: Shelf, drawn: Damaged, cache: str, epoch: int, threads: int
 ) -> None:
-    stream = drawn.stream(shelf[drawn.kind, cache], epoch=epoch)
-    stream._run.threads = threads
+    stream = drawn.stream(shelf[drawn.kind, cache], threads=threads, epoch=epoch)
     found, right = run(stream), wanted(shelf, drawn, epoch=epoch)
 
     assert len(found) == len(right)

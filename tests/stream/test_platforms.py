@@ -36,7 +36,7 @@ def test_a_process_whose_size_is_not_known_gets_no_memory_limit(
     monkeypatch.setattr(sql_process.resource, "setrlimit", lambda *limit: set_to.append(limit))
     monkeypatch.setattr(sql_process, "HELD", tmp_path / "proc" / "statm")
 
-    sql_process._limit_memory(1 << 20)
+    sql_process.limit_memory(1 << 20)
 
     assert set_to == []
 
@@ -72,13 +72,13 @@ def test_references_are_confined_without_proc(tmp_path: Path) -> None:
 
 @pytest.fixture
 def forgotten() -> Iterator[None]:
-    pins._keeps_inodes.cache_clear()
+    pins.keeps_inodes.cache_clear()
     yield
-    pins._keeps_inodes.cache_clear()
+    pins.keeps_inodes.cache_clear()
 
 
 @pytest.mark.usefixtures("forgotten")
 def test_inodes_are_not_compared_where_no_table_of_mounts_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(pins, "Path", lambda _: tmp_path / "mountinfo")
 
-    assert not pins._keeps_inodes(tmp_path.stat().st_dev)
+    assert not pins.keeps_inodes(tmp_path.stat().st_dev)

@@ -42,7 +42,7 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def counting() -> Iterator[Counter[str]]:
     """Requests to stores while it lasts, by kind; and bytes that came."""
     counts: Counter[str] = Counter()
-    get, head = Objects._get, Objects._head
+    get, head = Objects.get_range, Objects.head
 
     async def counted(self: Objects, key: str, start: int, stop: int | None, *args: Any) -> Any:
         found = await get(self, key, start, stop, *args)
@@ -58,8 +58,8 @@ def counting() -> Iterator[Counter[str]]:
         return await head(self, key)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Objects, "_get", counted)
-        patch.setattr(Objects, "_head", looked)
+        patch.setattr(Objects, "get_range", counted)
+        patch.setattr(Objects, "head", looked)
         yield counts
 
 

@@ -196,8 +196,8 @@ def test_what_is_open_at_the_exit_is_closed_once(gate: threading.Event, monkeypa
     with doing(""):
         stuck.submit(gate.wait, WAIT_S)
     with pytest.warns(SpiralWarning, match="exit: 1 thread.* spiral-stuck_0"):
-        threads._end_at_exit()
-    threads._end_at_exit()
+        threads.end_at_exit()
+    threads.end_at_exit()
     idle.close()
     stuck.close()
 
@@ -209,7 +209,7 @@ def test_a_forked_process_has_no_threads_to_end(monkeypatch: pytest.MonkeyPatch)
         pool.submit(int).result()
         monkeypatch.setattr(threads.os, "getpid", lambda: -1)
         assert pool.end(0.0) == []
-        threads._end_at_exit()
+        threads.end_at_exit()
         monkeypatch.undo()
         assert our_threads() == ["spiral-test_0"]
         pool._over = False

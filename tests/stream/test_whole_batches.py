@@ -16,10 +16,10 @@ import spiral_stream as sp
 from spiral_stream.batching.one_stream import least_window
 from spiral_stream.derived.work.executors import Threads
 from spiral_stream.runtime.forming import inputs as forming
-from spiral_stream.runtime.run.count import count_epoch
 from spiral_stream.sampling.mixing import slices
 from spiral_stream.testing import frozen, same
 from tests.fixtures.examples import few
+from tests.fixtures.streams import counted_together
 from tests.fixtures.texts import SMALL_PLANS
 
 pytestmark = [SMALL_PLANS, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(1_200)]
@@ -379,7 +379,7 @@ def test_a_run_goes_on_anywhere_with_and_without_the_index(
                 assert same(stream.batch(number), expected[number])
         patch.setenv("SPIRAL_CACHE", str(tmp_path_factory.mktemp("counted")))
         with case.make(catalog) as stream:
-            found = count_epoch(stream._run.open(), stream._run.bound().run_seed, 0, lambda: Threads(2))
+            found = counted_together(stream, lambda: Threads(2))
             assert found == len(expected) == stream.count() == len(stream)
 
 

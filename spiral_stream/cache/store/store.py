@@ -79,7 +79,7 @@ class CacheStore:
         """
         self.meet()
         out: dict[str, NDArray[np.bool_]] = {}
-        visible = self._visible() if committed else set()
+        visible = self.visible() if committed else set()
         for entry in self.ledger.entries():
             if committed and entry.file not in visible:
                 continue
@@ -250,7 +250,7 @@ class CacheStore:
             if not no_writer:
                 return  # the last of them does it
             with alone(self.folder / READERS) as no_reader:
-                visible = self._visible()
+                visible = self.visible()
                 needed = self.ledger.needed(visible)
                 have = {entry.path for entry in needed}
                 rest = [entry for entry in self.ledger.entries() if entry.path not in have]
@@ -260,7 +260,7 @@ class CacheStore:
 
     def usage(self) -> Usage:
         """Return bytes on disk: live, and dead until the next `sweep`."""
-        live = {entry.stem for entry in self.ledger.needed(self._visible())}
+        live = {entry.stem for entry in self.ledger.needed(self.visible())}
         return usage(self.folder, live)
 
     def newest(self) -> Path | None:
@@ -351,7 +351,7 @@ class CacheStore:
             record.parent.mkdir(exist_ok=True)
             write_file(record, seal.sealed_json({"digest": seal.digest_of(manifest).hex()}))
 
-    def _visible(self) -> set[str]:
+    def visible(self) -> set[str]:
         """Data files of the newest version."""
         return set(files_of(self._dataset())) if self._exists() else set()
 

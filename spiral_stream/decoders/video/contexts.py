@@ -35,7 +35,7 @@ class _Idle(threading.local):
         self.contexts: OrderedDict[tuple[bytes, int, int, bool], av.VideoCodecContext] = OrderedDict()
 
 
-_idle: Final = _Idle()
+idle: Final = _Idle()
 
 
 def borrow(index: VideoIndex, strict: bool) -> "av.VideoCodecContext":
@@ -45,7 +45,7 @@ def borrow(index: VideoIndex, strict: bool) -> "av.VideoCodecContext":
         index: the index of the file.
         strict: whether every complaint of the decoder is an error.
     """
-    context = _idle.contexts.pop((index.extradata, index.width, index.height, strict), None)
+    context = idle.contexts.pop((index.extradata, index.width, index.height, strict), None)
     if context is not None:
         return context
     need("av", 'decode="h264"')
@@ -75,9 +75,9 @@ def give_back(
         return
     if any(_frames.look(packet, prefix) & TRACES for packet in packets):
         return
-    _idle.contexts[index.extradata, index.width, index.height, strict] = context
-    if len(_idle.contexts) > MOST_IDLE:
-        _idle.contexts.popitem(last=False)
+    idle.contexts[index.extradata, index.width, index.height, strict] = context
+    if len(idle.contexts) > MOST_IDLE:
+        idle.contexts.popitem(last=False)
 
 
 def begins_anew(index: VideoIndex, packet: bytes | memoryview) -> bool:

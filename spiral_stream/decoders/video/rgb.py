@@ -116,7 +116,7 @@ def to_rgb(
     planes = np.zeros((len(frames), 3, 3), np.int64)
     forms = np.empty((len(frames), 7), np.int32)
     for i, frame in enumerate(frames):  # about 4 us per frame
-        forms[i] = _form(frame)
+        forms[i] = form_of(frame)
         for k, plane in enumerate(frame.planes[:3]):
             planes[i, k] = plane.buffer_ptr, plane.line_size, plane.buffer_size
     full = full_range or any(frame.format.name.startswith("yuvj") for frame in frames[:1])
@@ -124,7 +124,7 @@ def to_rgb(
     return Pixels(offsets.astype(np.uint64) + np.uint64(out.ctypes.data), widths, out)
 
 
-def _form(frame: "av.VideoFrame") -> tuple[int, int, int, int, int, int, int]:
+def form_of(frame: "av.VideoFrame") -> tuple[int, int, int, int, int, int, int]:
     """Return height, width, shifts of chroma, bits and kind of a frame, and whether it has two fields."""
     name = frame.format.name
     plain, bits = name.replace("yuvj", "yuv"), 8

@@ -38,7 +38,7 @@ def installed(package: str) -> tuple[str, ...]:
     try:
         names = [metadata.distribution(_OURS.get(package, package)).name]
     except metadata.PackageNotFoundError:
-        names = _suppliers().get(package, [])
+        names = suppliers().get(package, [])
     found = {name: metadata.distribution(name) for name in names}
     editable = ['"editable": true' in (each.read_text("direct_url.json") or "") for each in found.values()]
     if any(editable) and package not in _OURS:
@@ -59,7 +59,7 @@ def _stands_alone(package: str) -> bool:
 
 
 @functools.cache
-def _suppliers() -> Mapping[str, list[str]]:
+def suppliers() -> Mapping[str, list[str]]:
     """The distributions that supply each top-level package: 0.3 CPU s, for the metadata of all of them is read."""
     from importlib import metadata
 

@@ -122,7 +122,7 @@ class LookingUp:
         found = self._ahead.popleft()
         if not found.looked_up:
             with sound(found.begun):
-                self._locate([found])
+                self.locate([found])
         if self._reader is not None and self._ahead and not found.read:
             self._read(self._reader, found)
         return found
@@ -171,7 +171,7 @@ class LookingUp:
             numbers, joined(drawn), [len(one.samples) for one in drawn], begun, lost=[()] * len(drawn)
         )
         with sound(begun):
-            self._locate([found])
+            self.locate([found])
         return found
 
     def _found(self, epoch: int, steps: Sequence[range]) -> deque[LookedUpBatch]:
@@ -188,7 +188,7 @@ class LookingUp:
         if len(found) > 1:
             begun_s = perf_counter()
             with suppress(Exception):  # it comes again, at its batch
-                self._locate(found)
+                self.locate(found)
             if perf_counter() - begun_s > QUICK_S:
                 self._most = max(1, len(found) // 2)
         return deque(found)
@@ -208,7 +208,7 @@ class LookingUp:
             for numbers, samples in zip(steps, each, strict=True)
         ]
 
-    def _locate(self, found: Sequence[LookedUpBatch]) -> None:
+    def locate(self, found: Sequence[LookedUpBatch]) -> None:
         """Look up the rows of batches in kept columns, all at once, and bring tokens into memory."""
         if self._gathering:
             samples = Samples.concat([each.drawn.samples for each in found])

@@ -40,7 +40,7 @@ class Expecting(Protocol):
 
 
 @final
-class _Group:
+class RowsRead:
     """Rows that are read together."""
 
     def __init__(self, ordinals: UInt64) -> None:
@@ -65,7 +65,7 @@ class RowsAhead:
 
     def __init__(self, relation: OpenRelation) -> None:
         self._relation = relation
-        self._groups = deque[_Group](maxlen=_GROUPS)
+        self._groups = deque[RowsRead](maxlen=_GROUPS)
         self._lock = threading.Lock()
         self.room: int | None = None
 
@@ -73,7 +73,7 @@ class RowsAhead:
         """Note rows that will be read, each as often as it stands here. Of a relation on a store, each batch asks for its own."""
         if len(ordinals) and not self._relation.remote:
             with self._lock:
-                self._groups.append(_Group(ordinals))
+                self._groups.append(RowsRead(ordinals))
 
     def fetch(self, ordinals: UInt64, columns: Sequence[str]) -> pa.Table:
         """Read rows as the relation does, with all those that are expected together with them.
@@ -91,7 +91,7 @@ class RowsAhead:
                     return table.take(pa.array(indices))
         return self._relation.fetch(ordinals, columns)
 
-    def _read(self, group: _Group, columns: Sequence[str]) -> pa.Table | None:
+    def _read(self, group: RowsRead, columns: Sequence[str]) -> pa.Table | None:
         with group.lock:
             if not group.begun:
                 group.begun = True
@@ -100,7 +100,7 @@ class RowsAhead:
                     self.room = int(AHEAD_BYTES // max(1, group.table.nbytes // len(group.ordinals)))
             return group.table
 
-    def _took(self, group: _Group, rows: int) -> None:
+    def _took(self, group: RowsRead, rows: int) -> None:
         with self._lock:
             group.left -= rows
             if group.left <= 0 and group in self._groups:

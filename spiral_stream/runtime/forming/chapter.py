@@ -55,7 +55,7 @@ class Chapter:
         self.batches: list[Membership] = []
         self._lost: dict[int, list[Lost]] = {}  # by the number of the batch that counts them
         self._short: list[Membership] = []  # batches that `DropPartial` leaves out
-        self._samples = HeldSamples()
+        self.held = HeldSamples()
         self._formed_count = 0  # samples that are its own; those after them fill a batch
         self._counted = (0, 0, 0)  # samples dropped, truncated and alone that the metrics have counted
         self.complete = False  # whether all of its batches are formed
@@ -119,12 +119,12 @@ class Chapter:
     def _grow(self, grown: Grown | None) -> None:
         self.sound = False
         with doing(f"forming chapter {self.number:,} of lane {self.lane}"):
-            self._take_window()
+            self.take_window()
         self.sound = True
         if grown is not None:
             grown(self)
 
-    def _take_window(self) -> None:
+    def take_window(self) -> None:
         forming, reader = self._forming, self._forming.reader
         take = min(max(1, self._former.room // forming.fan_out), self._count - self._at)
         final = self._at + take >= self._count
@@ -146,7 +146,7 @@ class Chapter:
         self._at += take
         self.complete = final
         self._lost.setdefault(len(self.batches), []).extend(lost)
-        self._admit(samples, positions, parts, final=final)
+        self.admit(samples, positions, parts, final=final)
         if final:
             self._count_lost()
         tally = self._former.tally
@@ -207,7 +207,7 @@ class Chapter:
         """Assemblers that nothing was given to, for the columns of no sample."""
         return assemblers(self._forming.reader, self._context())
 
-    def _admit(
+    def admit(
         self,
         samples: Samples,
         positions: UInt64,
@@ -222,37 +222,37 @@ class Chapter:
             part = samples if last - first == len(samples) else samples.take(np.arange(first, last))
             with blaming(self._forming.stages), remembering_sample(part):
                 window_parts = None if parts is None else (parts[0][first:last], parts[1][first:last])
-                window = self._forming.window(part, self._samples.count, window_parts)
-            self._hold(part, positions[first:last])
+                window = self._forming.window(part, self.held.count, window_parts)
+            self.hold(part, positions[first:last])
             with blaming(self._forming.stages):
-                formed = self._formed(window, final=final and last == len(samples))
+                formed = self.form_window(window, final=final and last == len(samples))
             self._expect_repeats(formed)
             self.batches += formed
             first = last
             if first == len(samples):
                 return
 
-    def _hold(self, samples: Samples, positions: UInt64) -> None:
+    def hold(self, samples: Samples, positions: UInt64) -> None:
         """Number samples, and hold what is known of them, with the position of each."""
         if len(samples):
             costly = samples.only([key for key in samples.columns if self._forming.keeps(key)])
-            self._samples.add(costly, positions)
+            self.held.add(costly, positions)
 
     def _expect_repeats(self, formed: list[Membership]) -> None:
         """Hold samples that `PadPartial` repeats to fill batches until the last of these is drawn."""
         if not isinstance(self._forming.stages.batches.last, PadPartial) or isinstance(self._forming.formation, Packed):
             return
         numbers, counts = np.unique(_numbers(formed), return_counts=True)
-        self._samples.repeat(np.repeat(numbers, counts - 1))
+        self.held.repeat(np.repeat(numbers, counts - 1))
 
-    def _formed(self, window: Window, *, final: bool) -> list[Membership]:
+    def form_window(self, window: Window, *, final: bool) -> list[Membership]:
         try:
             formed = self._former.form(window, final=final)
         except SourceError as error:
             if error.sample is not None:
-                error.samples = self._samples.take(np.array([error.sample]))
+                error.samples = self.held.take(np.array([error.sample]))
             raise
-        self._formed_count = self._samples.count
+        self._formed_count = self.held.count
         if final and self._rests is not None and self._rests.ends:
             return self._ended(formed, self._rests)
         if final and not self._forming.leaves and self._forming.formation.counts_samples:  # a formation of the user's
@@ -285,8 +285,8 @@ class Chapter:
         if fill is None:
             return filled(batch, batch, batch.samples, rows, forming.multiple, blank=blank)
         samples, positions = self._again(fill.rests.values, fill.rests.lanes)
-        numbers = np.arange(self._samples.count, self._samples.count + len(samples))
-        self._hold(samples, positions)
+        numbers = np.arange(self.held.count, self.held.count + len(samples))
+        self.hold(samples, positions)
         return filled(batch, fill.batch, numbers, rows, forming.multiple, blank=blank)
 
     # ---- what it leaves
@@ -321,7 +321,7 @@ class Chapter:
         elif self._forming.assembles:
             found = [np.full(len(numbers), self.number), numbers]
         else:
-            positions, parts = self._samples.positions_and_parts(numbers)
+            positions, parts = self.held.positions_and_parts(numbers)
             found = [positions.astype(np.int64), parts][: 1 + ("part" in columns)]
         if "offset" in columns:
             assert offsets is not None
@@ -331,11 +331,11 @@ class Chapter:
 
     def samples_of(self, numbers: NDArray[np.int64]) -> tuple[Samples, UInt64]:
         """Return samples of the chapter, which is complete and of which none is drawn, and their positions."""
-        return self._samples.take(numbers), self._samples.positions_and_parts(numbers)[0]
+        return self.held.take(numbers), self.held.positions_and_parts(numbers)[0]
 
     def leaves(self, stream: int, row: int) -> bool:
         """Return whether it leaves a sample of a surviving row of a stream, or a part of one; the chapter is complete."""
-        return bool(np.isin(self._samples.numbers_of(stream, row), self._former.left().samples).any())
+        return bool(np.isin(self.held.numbers_of(stream, row), self._former.left().samples).any())
 
     # ---- what a batch holds
 
@@ -352,7 +352,7 @@ class Chapter:
             indices: at least one batch, all of them formed (see `has`), ascending from `drawn` up.
         """
         some = [self.batches[index] for index in indices]
-        samples = self._samples.take(_numbers(some))
+        samples = self.held.take(_numbers(some))
         self.sound = False
         self._release(self.batches[self.drawn : indices[-1] + 1])
         self.drawn = indices[-1] + 1
@@ -367,15 +367,15 @@ class Chapter:
         if self._rests is not None and batches[0].packing is not None:  # parts, some of samples that began elsewhere
             return
         if batches[0].packing is None:  # of all batches, or of none
-            self._samples.release(_numbers(batches))
+            self.held.release(_numbers(batches))
             return
         for batch in batches:
             assert batch.packing is not None
             begun = batch.samples[batch.packing.offsets == 0]
             if not isinstance(formation, Packed) or formation.oversize != "split":
-                self._samples.release(begun)
+                self.held.release(begun)
             elif formation.concatenates:  # a split sample goes on in the batches that follow
-                self._samples.release(begun, unfinished=batch.samples)
+                self.held.release(begun, unfinished=batch.samples)
             # Else the pieces of a split sample come in any order, and all are held to the chapter's end.
 
     def positions_from(self, index: int) -> UInt64:
@@ -383,16 +383,16 @@ class Chapter:
 
         The chapter is complete. Samples that the tail rule leaves out are included, samples above the budget are not.
         """
-        wanted = np.ones(self._samples.count, dtype=np.bool_)
+        wanted = np.ones(self.held.count, dtype=np.bool_)
         wanted[_numbers(self.batches[:index])] = wanted[self._former.tally.first] = False
         wanted[_numbers([*self.batches[index:], *self._short])] = True
         wanted[self._former.left().samples] = True
         wanted[self._formed_count :] = False
-        return self._samples.positions_of(wanted)
+        return self.held.positions_of(wanted)
 
     def holding(self, stream: int, row: int) -> list[int]:
         """Return the batches that hold a surviving row of a stream; the chapter is complete, and nothing is drawn."""
-        wanted = self._samples.numbers_of(stream, row)
+        wanted = self.held.numbers_of(stream, row)
         wanted = wanted[wanted < self._formed_count]
         return [at for at, batch in enumerate(self.batches) if np.isin(wanted, batch.samples).any()]
 

@@ -111,25 +111,25 @@ class Counting:
 
     def _leased(self, at: At, claims: Claims) -> bool:
         """Take the lease of a chapter, unless it is counted or somebody else has it."""
-        if not self._open(at) or not (claims.take(_name(self._epoch, at)) or at in self._overdue):
+        if not self._open(at) or not (claims.take(claim_of(self._epoch, at)) or at in self._overdue):
             return False
         self._look()  # at what was counted before the lease was ours
         if self._open(at):
             return True
-        claims.give_back(_name(self._epoch, at))
+        claims.give_back(claim_of(self._epoch, at))
         return False
 
     def _free(self, at: At, claims: Claims) -> bool:
         """Whether somebody who had the lease of a chapter is gone."""
-        if not claims.take(_name(self._epoch, at)):
+        if not claims.take(claim_of(self._epoch, at)):
             return False
-        claims.give_back(_name(self._epoch, at))
+        claims.give_back(claim_of(self._epoch, at))
         return True
 
     def _enter(self, at: At, counted: Counted, claims: Claims) -> None:
         with self._lock:
             self._known.enter(*at, *counted)
-        claims.give_back(_name(self._epoch, at))
+        claims.give_back(claim_of(self._epoch, at))
         self._report()
 
     def _look(self) -> bool:
@@ -140,7 +140,8 @@ class Counting:
         return found
 
 
-def _name(epoch: int, at: At) -> int:
+def claim_of(epoch: int, at: At) -> int:
+    """Return what a process claims before it counts a chapter."""
     return key("chapter", epoch, *at)
 
 

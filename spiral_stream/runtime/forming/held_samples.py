@@ -77,9 +77,9 @@ class HeldSamples:
         for at, count in _counted(self._window_of(begun)):
             self._pending[at] -= count
             if not self._pending[at] and at < end:
-                self._forget(at)
+                self.forget(at)
         while self._oldest < end and not self._pending[self._oldest]:
-            self._forget(self._oldest)
+            self.forget(self._oldest)
             self._oldest += 1
 
     def positions_of(self, wanted: NDArray[np.bool_]) -> UInt64:
@@ -108,7 +108,7 @@ class HeldSamples:
         """Return how many windows still have their columns."""
         return sum(bool(window.columns) for window in self._windows)
 
-    def _forget(self, window: int) -> None:
+    def forget(self, window: int) -> None:
         if self._windows[window].columns:
             self._windows[window] = self._windows[window].only(())
 

@@ -189,7 +189,7 @@ class ParquetReader(FilesReader[ParquetFile]):
                 continue
             spans = [(starts[group], starts[group + 1]) for group in groups if starts[group] < starts[group + 1]]
             numbers = _Ordinals(spans)
-            for batch in self._read_batches(file, groups, read) if spans else ():
+            for batch in self.read_batches(file, groups, read) if spans else ():
                 here = pa.array(numbers.next(len(batch)))
                 table = pa.Table.from_batches([batch]).select(read).append_column(ROW, here)
                 yield from passing(table, predicate, [*columns, ROW]).to_batches()
@@ -254,7 +254,7 @@ class ParquetReader(FilesReader[ParquetFile]):
             fragments = fragment.split_by_row_group(filter=expression, schema=self.schema)
             return sorted(group.id for piece in fragments for group in piece.row_groups)
 
-    def _read_batches(self, file: ParquetFile, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read_batches(self, file: ParquetFile, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         import pyarrow.parquet as pq
 
         for run in scan_runs(file, groups, columns):  # Arrow holds what is stored of all groups that it is given

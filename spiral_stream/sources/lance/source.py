@@ -192,7 +192,7 @@ class LanceReader(Reader):
                     rows=int(rows),
                     size_bytes=self._size_bytes(fragment),
                     content_key=_fragment_key(fragment, facts, self._origin),
-                    groups=_pieces(int(rows)),
+                    groups=pieces_of(int(rows)),
                 )
                 for fragment, rows in zip(self._fragments, self._rows, strict=True)
             ]
@@ -423,6 +423,7 @@ def _fragment_key(fragment: "lance.LanceFragment", facts: str, origin: bool) -> 
     return content_key(facts, *files, str(fragment.deletion_file()), overlays, *said)
 
 
-def _pieces(rows: int) -> tuple[int, ...]:
+def pieces_of(rows: int) -> tuple[int, ...]:
+    """Return the lengths of the pieces that a fragment of so many rows is read in."""
     full, rest = divmod(rows, GROUP_ROWS)
     return (GROUP_ROWS,) * full + ((rest,) if rest else ())

@@ -139,7 +139,7 @@ class Jsonl(ImportedSource):
 
     def _texts(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.Table]:
         """The rows of a file with references as texts."""
-        lines = _Lines(schema, refused, known_only=self.schema is None)
+        lines = JsonLines(schema, refused, known_only=self.schema is None)
         for block in json_blocks(unit, refused):
             yield from lines.tables(block)
 
@@ -149,7 +149,7 @@ def _folder(unit: ImportUnit) -> str:
 
 
 @final
-class _Lines:
+class JsonLines:
     """Lines of one file to rows."""
 
     def __init__(self, schema: pa.Schema, refused: Refused, *, known_only: bool) -> None:

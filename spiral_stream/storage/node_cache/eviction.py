@@ -88,7 +88,9 @@ class NodeFileFacts:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Lying:
+class LyingFile:
+    """A file that lies in the cache."""
+
     data: Path
     on_disk: int
     used_ns: int
@@ -210,7 +212,7 @@ class Room:
         with self._turn() as counter:
             lying = self._lying()
             for each in lying:
-                if (older_than_s <= 0 or each.used_ns < before_ns) and self._removed(each, remember=False):
+                if (older_than_s <= 0 or each.used_ns < before_ns) and self.remove(each, remember=False):
                     gone = gone[0] + 1, gone[1] + each.on_disk
             _write(counter, sum(each.on_disk for each in lying) - gone[1])
         return gone
@@ -225,7 +227,7 @@ class Room:
         finally:
             unlock(handle, os.getpid())
 
-    def _lying(self) -> list[_Lying]:
+    def _lying(self) -> list[LyingFile]:
         """Everything that lies here; whoever has the turn knows that nothing goes meanwhile."""
         found = []
         with suppress(FileNotFoundError), os.scandir(self.root / "files") as folders:
@@ -242,7 +244,7 @@ class Room:
                             sizes[stem] = sizes.get(stem, 0) + facts.st_blocks * 512
                             if each.name.endswith(DATA):  # its time is when it was asked for
                                 used[stem] = facts.st_mtime_ns
-                found += [_Lying(Path(folder.path, s + DATA), size, used.get(s, 0)) for s, size in sizes.items()]
+                found += [LyingFile(Path(folder.path, s + DATA), size, used.get(s, 0)) for s, size in sizes.items()]
         return found
 
     def _evict(self, need: int) -> int:
@@ -252,11 +254,11 @@ class Room:
         most = self.limit - need
         goal = most - self.limit // SLACK if used > most else most
         for each in lying:
-            if used > goal and self._removed(each):
+            if used > goal and self.remove(each):
                 used -= each.on_disk
         return used
 
-    def _removed(self, lying: _Lying, *, remember: bool = True) -> bool:
+    def remove(self, lying: LyingFile, *, remember: bool = True) -> bool:
         """Remove a file that nobody holds."""
         handle = _alone(lying.data)
         if handle is None:

@@ -143,7 +143,7 @@ class Torchvision(PixelTransform):
         types = import_module("torchvision.tv_tensors")
         generator = torch.Generator().manual_seed(int(key) & 0x7FFFFFFFFFFFFFFF)
         try:
-            with _one_core(), torch.no_grad(), _drawing_mode()(generator):
+            with _one_core(), torch.no_grad(), drawing_mode()(generator):
                 return made(self.config)(give(types))
         except Exception as error:  # whatever a transform raises
             msg = f"{self.title} of torchvision failed: {type(error).__name__}: {error!s:.300}"
@@ -351,7 +351,7 @@ def _is_image(out: Any, channels: int) -> bool:
 
 
 @cache
-def _drawing_mode() -> type:
+def drawing_mode() -> type:
     """Return the class of dispatch modes that give random operations a generator; made once torch is there."""
     torch = import_module("torch")
     mode: type = import_module("torch.utils._python_dispatch").TorchDispatchMode

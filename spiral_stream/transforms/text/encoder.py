@@ -136,11 +136,11 @@ class TextEncoder:
         """Return all ids, and the number per document, before anything is added or cut."""
         core, apart, _ = self._built()
         if core is None:
-            return self._by_library(documents)
+            return self.by_library(documents)
         odd = pc.match_substring_regex(documents, apart).to_numpy(zero_copy_only=False)
         if not odd.any():
             return self._by_core(core, documents)
-        parts = self._by_core(core, documents.filter(pa.array(~odd))), self._by_library(documents.filter(pa.array(odd)))
+        parts = self._by_core(core, documents.filter(pa.array(~odd))), self.by_library(documents.filter(pa.array(odd)))
         return _interleaved(odd, *parts)
 
     def _by_core(self, core: Core, documents: pa.Array) -> tuple[NDArray[Any], Int64]:
@@ -149,12 +149,12 @@ class TextEncoder:
             try:
                 found = core.encode(_joined(run))
             except ValueError:  # a million blanks in a row overflow the stack of tiktoken's regex engine
-                found = self._by_library(run)
+                found = self.by_library(run)
             ids.append(found[0].astype(self._dtype, copy=False))
             counts.append(found[1])
         return np.concatenate(ids), np.concatenate(counts)
 
-    def _by_library(self, documents: pa.Array) -> tuple[NDArray[Any], Int64]:
+    def by_library(self, documents: pa.Array) -> tuple[NDArray[Any], Int64]:
         """Encode with the tokenizers library. It makes a list per document: 36 bytes per token, and little of its time."""
         ids, counts = [np.empty(0, self._dtype)], [np.empty(0, np.int64)]
         for at in range(0, len(documents), CALL_ROWS):

@@ -107,7 +107,7 @@ def disagreements(pattern: str, pre_tokenizer: Mapping[str, Any]) -> set[int]:
         raise Uncovered("its pattern has more than 64 classes and literals")
     for bit, (atom, literal) in enumerate(found.items()):
         probe = foldable if literal else text
-        theirs, ours = _outside_theirs(atom, probe), _matched_ours(atom, probe)
+        theirs, ours = _outside_theirs(atom, probe), matched_ours(atom, probe)
         differing |= set(map(ord, set(theirs) & set(ours) | set(probe) - set(theirs) - set(ours)))
         classes[[ord(letter) for letter in ours]] |= np.uint64(1 << bit)
     alike: dict[int, str] = {}
@@ -164,7 +164,7 @@ def _outside_theirs(atom: str, text: str) -> str:
     return "".join(part for part, _ in pre_tokenizers.Split(Regex(atom), "removed").pre_tokenize_str(text))
 
 
-def _matched_ours(atom: str, text: str) -> str:
+def matched_ours(atom: str, text: str) -> str:
     """The letters that tiktoken matches."""
     from tiktoken._tiktoken import CoreBPE
 

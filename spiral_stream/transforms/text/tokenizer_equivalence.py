@@ -66,7 +66,7 @@ class Proof:
     @property
     def current(self) -> bool:
         """Whether the proof is about the installed versions of the libraries."""
-        return dict(self.versions) == _versions()
+        return dict(self.versions) == installed_versions()
 
 
 def prove(data: bytes, report: Report = lambda _step, _what: None) -> Proof:
@@ -93,12 +93,12 @@ def prove(data: bytes, report: Report = lambda _step, _what: None) -> Proof:
             msg = f"the engines differ on {len(differing)} code points"
             raise Uncovered(msg)  # noqa: TRY301  one place turns findings into proofs
     except (Uncovered, ValueError) as why:  # tiktoken raises ValueError for a pattern that it cannot run
-        return Proof(False, str(why), (), _versions())
+        return Proof(False, str(why), (), installed_versions())
     finally:
         report(STEPS, "done")
     apart = differing | unread
     said = f"equal on {sum(1 for _ in covered_points()) - len(apart):,} code points; {len(apart):,} set apart"
-    return Proof(True, said, tuple(_ranges(apart, uncovered_points())), _versions())
+    return Proof(True, said, tuple(ranges_of(apart, uncovered_points())), installed_versions())
 
 
 def proof_next_to(path: Path, data: bytes) -> Proof:
@@ -199,7 +199,7 @@ def _surrounded(letter: str) -> str:
     return f"a{letter}1 {letter}{letter}'{letter}\n{letter}  "
 
 
-def _ranges(points: Iterable[int], more: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def ranges_of(points: Iterable[int], more: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """The points as ranges, in order."""
     found: list[tuple[int, int]] = []
     for low, high in sorted([*((point, point) for point in points), *more]):
@@ -232,6 +232,7 @@ def _sealed(proof: Proof) -> str:
     return _digest(json.dumps(asdict(proof), sort_keys=True).encode())
 
 
-def _versions() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
+    """Return what a proof depends on: its method, and the versions of both libraries."""
     need("tiktoken", "Tokenize")
     return {"method": str(VERSION), "tokenizers": version("tokenizers"), "tiktoken": version("tiktoken")}

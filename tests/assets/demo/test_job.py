@@ -50,7 +50,7 @@ def failing(*, by_check: bool) -> dg.Definitions:
     @dg.asset(deps=[second])
     def third() -> None: ...
 
-    loggers = {"brief": dg.LoggerDefinition(demo_job._brief)}
+    loggers = {"brief": dg.LoggerDefinition(demo_job.brief)}
     return dg.Definitions(
         [first, second, third], asset_checks=[resolves], jobs=[dg.define_asset_job("all")], loggers=loggers
     )

@@ -142,8 +142,7 @@ def test_workers_skip_an_epoch_whose_batches_were_all_delivered(
         first, second = list(whole), list(whole)
     played = Workers(texts, monkeypatch, workers)
     for worker in range(workers):
-        played.at(worker)._run.place.move(Cursor(0, len(first)))
-        played.at(worker)._run.place.seen -= 1
+        played.move(worker, Cursor(0, len(first)))
     reading = played.iterators()
     assert alike([next(reading[at % workers]) for at in range(len(second))], second)
     for each in reading:
@@ -164,6 +163,12 @@ class Workers:
         info = SimpleNamespace(id=worker, num_workers=self.count, seed=worker)
         self._patch.setattr("spiral_stream.adapters.torch.get_worker_info", lambda: info)
         return self.streams[worker]
+
+    def move(self, worker: int, cursor: Cursor) -> None:
+        """Move a worker as the main process does, by the memory they share."""
+        place = self.at(worker)._place
+        place.move(cursor)
+        place.seen -= 1
 
     def iterators(self) -> list[Any]:
         return [iter(self.at(worker)) for worker in range(self.count)]
@@ -210,8 +215,7 @@ def test_a_pass_left_early_does_not_move_the_next(texts: sp.Catalog, monkeypatch
     workers = Workers(texts, monkeypatch, 1)
     left = iter(workers.at(0))
     next(left)
-    workers.at(0)._run.place.move(Cursor(0, 3))  # as the main process does, by the memory they share
-    workers.at(0)._run.place.seen -= 1
+    workers.move(0, Cursor(0, 3))
     following = iter(workers.at(0))  # a worker that stays makes the new pass, then drops the old one
     left.close()
     assert alike(list(following), expected[3:])

@@ -254,7 +254,7 @@ def die(*_: Any) -> Any:
     raise Killed
 
 
-@pytest.mark.parametrize("moment", ["append", "_clean"])
+@pytest.mark.parametrize("moment", ["append", "taken_back"])
 def test_a_conversion_that_dies_while_it_publishes_goes_on(
     tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +263,7 @@ def test_a_conversion_that_dies_while_it_publishes_goes_on(
         if moment == "append":
             patch.setattr("spiral_stream.sources.writing.destinations.append", die)
         else:
-            patch.setattr(room._Conversion, "_clean", die)
+            patch.setattr(room, "taken_back", die)
         with pytest.raises(Killed):
             convert(source, str(place))
     convert(source, str(place))
@@ -443,7 +443,7 @@ def test_a_part_that_another_process_published_and_is_removing_keeps_its_files(
 ) -> None:
     uri, source = on_store(bucket, tmp_path, monkeypatch), write(tmp_path / "in", 2)
     with monkeypatch.context() as patch:
-        patch.setattr(room._Conversion, "_clean", die)
+        patch.setattr(room, "taken_back", die)
         patch.setattr("spiral_stream.catalog.convert.shutil.rmtree", lambda *_args, **_options: None)
         with pytest.raises(Killed):
             convert(source, uri)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -105,16 +106,22 @@ def test_a_writer_that_waits_too_long_names_who_holds_the_lock(tmp_path: Path, m
     assert catalog.tables() == ["t", "u"]
 
 
-def test_a_commit_that_was_overtaken_is_tried_again(tmp_path: Path) -> None:
+def test_a_commit_that_was_overtaken_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = connect(tmp_path / "catalog")
+    catalog.register("t", rows())
     failures = iter([RuntimeError("lance error: Commit conflict for version 7"), OSError("Retryable commit conflict")])
+    delete = lance.LanceDataset.delete
 
-    def change() -> str:
+    def overtaken(*args: Any, **named: Any) -> Any:
         if error := next(failures, None):
             raise error
-        return "done"
+        return delete(*args, **named)
 
-    assert catalog.database._retried(change) == "done"
+    monkeypatch.setattr(lance.LanceDataset, "delete", overtaken)
+    catalog.drop("t")
+
+    assert catalog.tables() == []
+    assert next(failures, None) is None
 
 
 KILLED = """
@@ -357,12 +364,12 @@ def test_tidying_up_removes_what_it_says(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_reader_whose_version_was_removed_reads_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = connect(tmp_path)
     catalog.register("t", rows())
-    opened = Database._opened
-    old = [opened(catalog.database, "relations")]
+    opened = lance.dataset
+    old = [opened(str(catalog.database.place("relations")))]
     catalog.register("u", rows())
     monkeypatch.setattr(database, "READABLE_FOR", timedelta(0))
     catalog.database.tidy("relations")
-    monkeypatch.setattr(Database, "_opened", lambda self, name: old.pop() if old else opened(self, name))
+    monkeypatch.setattr(lance, "dataset", lambda *args, **named: old.pop() if old else opened(*args, **named))
 
     assert catalog.tables() == ["t", "u"]
     assert not old

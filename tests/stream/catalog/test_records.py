@@ -23,7 +23,7 @@ from spiral_stream.catalog.records import RELATIONS, STREAMS
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.catalog.relation.manifest import Manifest, check
 from spiral_stream.catalog.relation.reader import OpenRelation
-from spiral_stream.catalog.tokenizers import _sealed
+from spiral_stream.catalog.tokenizers import seal_of
 from spiral_stream.errors import CatalogError
 from spiral_stream.results import Entry
 from spiral_stream.semantic import JPEG_REF
@@ -193,7 +193,9 @@ def tokenizer(catalog: Registry) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
             "spiral_stream.catalog.tokenizers.prove",
-            lambda *_: proof_room.Proof(covered=False, reason="not asked", apart=(), versions=proof_room._versions()),
+            lambda *_: proof_room.Proof(
+                covered=False, reason="not asked", apart=(), versions=proof_room.installed_versions()
+            ),
         )
         words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "[UNK]": 2}, unk_token="[UNK]"))
         catalog.register_tokenizer("words", words)
@@ -209,7 +211,7 @@ def test_names_of_tokenizers_are_read_as_they_were_or_refused(catalog: Registry,
             forged = bool(seed % 2)
             changed = mutated_json(facts, seed) if forged else None
             if isinstance(changed, dict):
-                changed["seal"] = _sealed(changed)
+                changed["seal"] = seal_of(changed)
             tokenizer.write_bytes(json.dumps(changed).encode() if forged else mutated_bytes(data, seed))
             says = f"tokenizer, seed {seed}: {tokenizer.read_bytes()[:1000]!r}"
             survives(lambda: catalog.tokenizer("words"), sound, says=says, other_is_fine=forged)
@@ -224,7 +226,7 @@ def test_a_content_or_a_proof_that_changed_is_not_used(
     assert tokenizer.exists()
     content = catalog.tokenizer("words").path
     data, kept = content.read_bytes(), content.with_name(proof_room.PROOF).read_bytes()
-    anew = proof_room.Proof(covered=False, reason="made anew", apart=(), versions=proof_room._versions())
+    anew = proof_room.Proof(covered=False, reason="made anew", apart=(), versions=proof_room.installed_versions())
     monkeypatch.setattr(proof_room, "prove", lambda *_: anew)
     sound = proof_room.proof_next_to(content, data)
     for seed in range(100):

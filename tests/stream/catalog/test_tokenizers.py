@@ -1,4 +1,5 @@
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
 
     def proved(_data: bytes, report: Callable[[int, str], None] = lambda *_: None) -> Proof:
         report(0, "merges")
-        return Proof(False, "not asked", (), proof_room._versions())
+        return Proof(False, "not asked", (), proof_room.installed_versions())
 
     monkeypatch.setattr(room, "prove", proved)
     monkeypatch.setattr(proof_room, "prove", proved)
@@ -141,7 +142,7 @@ def test_only_a_file_serves_without_a_name(
 ) -> None:
     """Plans of others name tokenizers: a folder would be given to transformers."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(room, "_by_transformers", None)
+    monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(CatalogError, match=r"is not in catalog .*, and no file; there are none"):
         catalog.tokenizer(name)
 

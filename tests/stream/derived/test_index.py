@@ -267,7 +267,7 @@ def test_a_roster_of_many_shards_is_read_with_one_read_and_no_part(
     own = rng.integers(0, 2**64, (shards, 2), dtype=np.uint64)
     added = [(facts(k), own[k * each : (k + 1) * each], made(each, k)) for k in range(shards // each)]
     file.prepare()
-    file._publish(Roster.empty(COLUMN).with_parts(added))
+    file.publish(Roster.empty(COLUMN).with_parts(added))
     read: list[Path] = []
     table = seal.table
     monkeypatch.setattr(seal, "table", lambda path, **how: (read.append(path), table(path, **how))[1])

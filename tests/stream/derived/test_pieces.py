@@ -134,7 +134,7 @@ def test_a_part_that_is_cut_under_a_reader_gives_no_zeros(tmp_path: Path, source
 def test_every_file_is_listed_with_a_check_that_finds_one_flipped_bit(tmp_path: Path, source: Shards) -> None:
     pieces = pieces_of(source, X, tmp_path)
     files = list(pieces.files())
-    beside = [path for path in pieces._file.folder.rglob("*") if path.suffix in {".piece", ".json"}]
+    beside = [path for path in tmp_path.rglob("*") if path.suffix in {".piece", ".json"}]
 
     assert set(files) == set(beside)
     assert len(files) == 7

@@ -294,7 +294,7 @@ def test_a_notebook_keeps_no_batch_alive_and_leaves_other_dicts_to_others(catalo
         stream.batch(0)
         formatter = batch_formatter()
         assert formatter is not None
-        assert len(formatter._known) <= 1
+        assert len(formatter.known) <= 1
     assert len(seen) == 15
     assert notebook({"a": 1}) == "<b>1</b>"
 

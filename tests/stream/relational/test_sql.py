@@ -160,7 +160,7 @@ def test_a_text_reads_its_relations_and_nothing_else(tmp_path: Path, text: str) 
     if not read:
         with pytest.raises((sql_process.RefusedError, duckdb.Error), match=r"Give one SELECT|reads no relation|syntax"):
             sql_process.used_relations(text, ["t"])
-    with sql_process._session({"t": LABELS}, 1 << 28) as session, suppress(duckdb.Error):
+    with sql_process.session_of({"t": LABELS}, 1 << 28) as session, suppress(duckdb.Error):
         found = session.execute(text)  # even where the text were let through
         assert found is None or "hunter-7" not in str(found.fetchall())
 

@@ -126,7 +126,7 @@ def test_a_result_beyond_the_memory_is_told_so() -> None:
     rows = pa.table({"a": list(range(1000))})
     reader = pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches(max_chunksize=100))
     with pytest.raises(MemoryError, match="larger than the memory limit") as caught:
-        list(sql_process._within(reader, 8 * 350))
-    assert sql_process._is_memory(caught.value)
+        list(sql_process.within(reader, 8 * 350))
+    assert sql_process.is_memory(caught.value)
     kept = pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches(max_chunksize=100))
-    assert sum(len(batch) for batch in sql_process._within(kept, 8_000)) == 1000
+    assert sum(len(batch) for batch in sql_process.within(kept, 8_000)) == 1000

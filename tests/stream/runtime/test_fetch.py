@@ -179,6 +179,11 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
+def waiting(pool: StreamThreads) -> int:
+    """Work that is ready and that no thread has taken."""
+    return pool._ready.qsize()
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 def test_what_was_asked_for_first_is_worked_on_first_or_cancelled(stopped: bool) -> None:
     pool, free, first = StreamThreads(1), threading.Event(), threading.Event()
@@ -192,9 +197,9 @@ def test_what_was_asked_for_first_is_worked_on_first_or_cancelled(stopped: bool)
     held = pool.submit(hold)
     assert began.wait(30)
     found = [pool.submit_after(partial(fetched, number, first), worked.append) for number in range(4)]
-    until(lambda: pool._ready.qsize() == 3)
+    until(lambda: waiting(pool) == 3)
     first.set()
-    until(lambda: pool._ready.qsize() == 4)
+    until(lambda: waiting(pool) == 4)
     if stopped:
         pool.stop()
     free.set()
@@ -207,7 +212,7 @@ def test_what_was_asked_for_first_is_worked_on_first_or_cancelled(stopped: bool)
             each.result(30)
         assert worked == [0, 1, 2, 3]
         pool.stop()
-    assert pool._ready.empty()
+    assert waiting(pool) == 0
 
 
 def fetched(number: int, first: threading.Event) -> int:

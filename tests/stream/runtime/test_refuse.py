@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.errors import DataError, SourceError
 from spiral_stream.runtime import refuse as bad_samples
+from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.quarantine import Quarantine
 from spiral_stream.runtime.refuse import BatchRefusals, Refusals, RefusalTally
 from tests.fixtures.damaged import catalog, image_plan
@@ -27,9 +28,10 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Any:
         for name in ("raise", "skip", "substitute")
     }
 
-    def make(name: str, bounds: list[int]) -> BatchRefusals:
+    def make(name: str, bounds: list[int], allowed: int | None = None) -> BatchRefusals:
         stream = streams[name]
-        made = Refusals(stream.stages, stream._run.metrics, Quarantine(folder, stream.stages, None), RefusalTally())
+        made = Refusals(stream.stages, Metrics(), Quarantine(folder, stream.stages, None), RefusalTally())
+        made.allowed = made.allowed if allowed is None else allowed
         samples = stream.numbering.draw(0, 0).samples.take(np.arange(bounds[-1]))
         return made.of(0, range(len(bounds) - 1), samples, np.diff(bounds).tolist())
 
@@ -102,7 +104,7 @@ def test_of_several_reasons_the_first_fields_holds(policy: Any) -> None:
         batch = policy("skip", [0, 8])
         for field in order:
             batch.attempt(field, 0, 8, worker({3}, [], told=True))
-        assert batch._found[3].field == "image"
+        assert batch.found[3].field == "image"
 
 
 @given(
@@ -113,9 +115,8 @@ def test_of_several_reasons_the_first_fields_holds(policy: Any) -> None:
 def test_fields_are_settled_batch_by_batch(policy: Any, bad: set[int], cut: int, name: str) -> None:
     bounds = [0, cut, 20]
     fields = {"image": np.arange(60).reshape(20, 3), "label": np.arange(20), "sample_id": [*range(20)]}
-    batch = policy(name, bounds)
+    batch = policy(name, bounds, allowed=20)
     batch.attempt("image", 0, 20, worker(bad, [], told=True))
-    batch._policy.allowed = 20
     parts = [range(a, b) for a, b in ((0, cut), (cut, 20))]
     if emptied := [at for at, part in enumerate(parts) if part and set(part) <= bad]:
         assert batch.emptied() == emptied

@@ -53,7 +53,7 @@ def test_names_of_files_tell_kinds(tmp_path: Path, files: list[str], path: str, 
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
 
-    assert guessed._suggested(str(tmp_path / path)) == kind
+    assert guessed.suggested(str(tmp_path / path)) == kind
 
 
 @pytest.mark.parametrize("path", ["a", "a.exe", ".", "a.gz"])
@@ -101,7 +101,7 @@ def test_files_of_several_splits_are_no_relation_unless_that_is_said(
         (tmp_path / "x" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "x" / file).touch()
     if said.isidentifier():
-        assert guessed._suggested(str(tmp_path / "x")) == said
+        assert guessed.suggested(str(tmp_path / "x")) == said
     else:
         with pytest.raises(SourceError, match=said):
             source_at(str(tmp_path / "x"))

@@ -53,7 +53,7 @@ def test_another_file_of_the_same_size_and_time_is_told_by_its_inode_on_the_same
 ) -> None:
     facts = facts_of(tmp_path / "a", 7, 5)
     pins = pinned(tmp_path, a=Pin(7, 5, facts.st_ino + 1), unknown=Pin(7, 5, 0))
-    monkeypatch.setattr(numbers, "_host", lambda: 1)
+    monkeypatch.setattr(numbers, "host_number", lambda: 1)
     elsewhere = Pins(tmp_path / "r.pins", "r")
 
     replaced = rf"changed since registration: another file of 7 bytes and the same time took its place\. {WAY_OUT}"

@@ -10,7 +10,6 @@ import pytest
 
 from spiral_stream.errors import CacheError, SpiralWarning
 from spiral_stream.sources import read_kept
-from spiral_stream.storage.node_cache import cache as node_default
 from spiral_stream.storage.node_cache.cache import NodeCache
 from spiral_stream.storage.node_cache.file import BLOCK
 from tests.fixtures.range_server import drawn
@@ -44,7 +43,6 @@ def test_a_full_disk_makes_room_from_what_is_not_held_and_is_named_otherwise(
 ) -> None:
     monkeypatch.setenv("SPIRAL_NODE_CACHE", str(small_disk))
     monkeypatch.setenv("SPIRAL_NODE_CACHE_BYTES", str(1 << 40))
-    monkeypatch.setattr(node_default, "_SAID", set())
     for number in range(6):
         assert [asked(number, 6 * BLOCK) for _ in range(2)] == [1, 0]
     with pytest.warns(SpiralWarning, match=r"node cache .*No space left"):
@@ -55,7 +53,6 @@ def test_a_full_disk_makes_room_from_what_is_not_held_and_is_named_otherwise(
 @pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="no such limit here")
 def test_a_limit_on_file_sizes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPIRAL_NODE_CACHE", str(tmp_path))
-    monkeypatch.setattr(node_default, "_SAID", set())
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4 * BLOCK, hard))
     try:

@@ -137,11 +137,11 @@ def test_whoever_waits_for_a_store_is_told_before_the_deadline(
     doing: str, silent: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patience, "TELL_AFTER_S", 0.2)
-    monkeypatch.setattr(patience, "_WARNED", {})
+    root = f"s3://mute-{doing.replace('_', '-')}"  # whoever waits for a place is told once a minute
     (tmp_path / "file").write_bytes(b"some")
     options = stores.options(silent.address) | {"client_retry_timeout": "1", "timeout": "1s"}
-    use_storage("mute", prefix="s3://mute", **options)
-    store = Objects("s3://mute", options_of("s3://mute/"))
+    use_storage("mute", prefix=root, **options)
+    store = Objects(root, options_of(f"{root}/"))
     asks: dict[str, Callable[[], object]] = {
         "list": lambda: list(store.list("folder/")),
         "put": lambda: store.put("key", b"some"),
@@ -150,26 +150,25 @@ def test_whoever_waits_for_a_store_is_told_before_the_deadline(
         "delete": lambda: store.delete("key"),
         "read": lambda: store.read([Get("key")]),
     }
-    told = pytest.warns(sp.SpiralWarning, match=r"s3://mute has not answered a request for 0.2 s. .* up to 1 s")
+    told = pytest.warns(sp.SpiralWarning, match=rf"{root} has not answered a request for 0.2 s. .* up to 1 s")
     with told, suppress(SourceError):
         asks[doing]()
     assert not [each for each in threading.enumerate() if each.name == "spiral-teller"]
-    use_storage("mute", prefix="s3://mute")
+    use_storage("mute", prefix=root)
 
 
 def test_nobody_is_told_while_a_list_is_worked_on(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "TELL_AFTER_S", 0.2)
-    monkeypatch.setattr(patience, "_WARNED", {})
     root = f"s3://{stores.new_bucket(s3_endpoint)}"
     use_storage("listed", prefix=root, **stores.options(s3_endpoint))
     store = Objects(root, options_of(f"{root}/"))
     for at in range(2):
         store.put(f"{at}", b"some")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         for _ in store.list(""):
             time.sleep(0.3)
-    assert not patience._WARNED
+    assert not told
     use_storage("listed", prefix=root)
 
 
@@ -218,12 +217,13 @@ def test_a_store_that_answers_a_byte_a_second_is_named_in_time(s3_endpoint: str,
 
 def test_the_wait_begins_anew_with_each_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "TELL_AFTER_S", 1.0)
-    monkeypatch.setattr(patience, "_WARNED", {})
     with patience.Patience().telling("s3://parts/key") as answered:
-        for _ in range(6):
-            time.sleep(0.3)
-            answered()
-        assert not patience._WARNED
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for _ in range(6):
+                time.sleep(0.3)
+                answered()
+        assert not told
         with pytest.warns(sp.SpiralWarning, match="s3://parts has not answered"):
             time.sleep(1.5)
 

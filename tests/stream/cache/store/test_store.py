@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.cache.kinds.kind import Rows
 from spiral_stream.cache.store.part_rows import Chunk
-from spiral_stream.cache.store.reader import CachedShard, CacheReader, OpenShards
+from spiral_stream.cache.store.reader import CachedShard, CacheReader, OpenShards, parts_of
 from spiral_stream.cache.store.store import CacheStore
 from spiral_stream.errors import CacheError, DamageError
 from tests.fixtures.examples import few
@@ -54,13 +54,13 @@ def stored(shard: CachedShard, at: int) -> bytes:
 
 def stored_rows(store: CacheStore) -> list[tuple[str, int]]:
     """Every row that a reader's dataset holds, as (part file's shard key, offset)."""
-    reader = store.open()
-    assert reader is not None
-    found = []
-    for key, files in reader._files.items():
-        for file in files:
-            found += [(key, row) for row in reader._fragments[file].to_table(columns=["row"])["row"].to_pylist()]
-    return found
+    dataset = lance.dataset(str(store.folder / "data.lance"))
+    fragments = {each.metadata.files[0].path: each for each in dataset.get_fragments()}
+    return [
+        (key, row)
+        for key, file in parts_of(dataset)
+        for row in fragments[file].to_table(columns=["row"])["row"].to_pylist()
+    ]
 
 
 @few(6, 15)
@@ -224,23 +224,22 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_way_out(tmp_path: Pat
         write(store, "a", [0])
 
 
-def test_a_cache_of_another_layout_is_refused(tmp_path: Path) -> None:
+def test_a_cache_of_another_layout_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = CacheStore(tmp_path, {})
     write(store, "a", [0, 1])
     store.commit()
     reader = store.open()
     assert reader is not None
 
-    class Inline:
-        def to_table(self) -> Any:
-            table = lance.dataset(str(tmp_path / "data.lance")).to_table()
-            struct = table["payload"].combine_chunks()
-            inlined = [{**each, "kind": 0} for each in struct.to_pylist()]
-            import pyarrow as pa
+    def inline(_: Any) -> Any:
+        table = lance.dataset(str(tmp_path / "data.lance")).to_table()
+        struct = table["payload"].combine_chunks()
+        inlined = [{**each, "kind": 0} for each in struct.to_pylist()]
+        import pyarrow as pa
 
-            return table.set_column(4, "payload", pa.array(inlined, struct.type))
+        return table.set_column(4, "payload", pa.array(inlined, struct.type))
 
-    reader._fragments = dict.fromkeys(reader._fragments, Inline())
+    monkeypatch.setattr(lance.LanceFragment, "to_table", inline)
     with pytest.raises(
         CacheError, match=r"is not one packed blob file.*Build that shard again with stream.materialize\(\)"
     ):

@@ -28,7 +28,7 @@ def on_disk(store: CacheStore) -> tuple[set[str], set[str], set[str]]:
     have = {path.name.removesuffix(".lance") for path in data.iterdir()} | {
         p.name for p in (store.folder / "sums").iterdir()
     }
-    return have, {entry.stem for entry in store.ledger.entries()}, {Path(file).stem for file in store._visible()}
+    return have, {entry.stem for entry in store.ledger.entries()}, {Path(file).stem for file in store.visible()}
 
 
 def drafts(folder: Path) -> list[str]:
@@ -141,11 +141,11 @@ def test_a_part_that_readers_see_is_never_exchanged_for_its_double(tmp_path: Pat
     store = CacheStore(tmp_path, {})
     write(store, "a", [0, 1, 2])
     store.commit()
-    seen = store._visible()
+    seen = store.visible()
     for _ in range(8):  # ledger files sort by a random name
         write(store, "a", [0, 1, 2])
         store.commit()
-        assert store._visible() == seen
+        assert store.visible() == seen
     store.sweep()
 
     assert {entry.file for entry in store.ledger.entries()} == seen

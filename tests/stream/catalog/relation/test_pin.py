@@ -12,6 +12,7 @@ import spiral_stream as sp
 from spiral_stream.catalog.relation import pin as pinning
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.semantic import JPEG_REF
+from spiral_stream.sources import MemoryReader
 
 RANGE = pa.struct([("uri", pa.utf8()), ("offset", pa.int64()), ("length", pa.int64())])
 
@@ -65,11 +66,11 @@ def test_the_data_version_does_not_depend_on_how_many_rows_a_batch_of_the_scan_h
     uris = [f"{at}.bin" for at in range(40)]
     table = pa.table({"sample_id": uris, "image_ref": uris, "part": ["a"] * 25 + ["b"] * 15})
     whole = registered(tmp_path, table).entry("r")
-    real = pinning._Shards.add
+    scan = MemoryReader.scan
     monkeypatch.setattr(
-        pinning._Shards,
-        "add",
-        lambda self, shards, facts: [real(self, shards[a : a + 7], facts[a : a + 7]) for a in range(0, len(shards), 7)],
+        MemoryReader,
+        "scan",
+        lambda *asked: (batch.slice(at, 7) for batch in scan(*asked) for at in range(0, len(batch), 7)),
     )
     monkeypatch.setattr(pinning, "RECENT", 4)
     again = sp.connect(str(tmp_path / "catalog")).refresh("r")
@@ -82,8 +83,8 @@ def test_a_few_files_are_looked_at_by_all_threads(tmp_path: Path, monkeypatch: p
     for uri in uris:
         (tmp_path / uri).write_bytes(b"1")
     together = Barrier(pinning.THREADS, timeout=30)
-    real = pinning._Looks._look
-    monkeypatch.setattr(pinning._Looks, "_look", lambda looks, name: (together.wait(), real(looks, name))[1])
+    stat = pinning.Reach.stat
+    monkeypatch.setattr(pinning.Reach, "stat", lambda *asked: (together.wait(), stat(*asked))[1])
     table = pa.table({"sample_id": uris, "image_ref": uris, "part": ["a"] * len(uris)})
     assert registered(tmp_path, table).entry("r").manifest().pins
 

@@ -46,9 +46,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Opened]:
 
 @pytest.fixture(autouse=True)
 def nothing_idle() -> Iterator[None]:
-    contexts._idle.contexts.clear()
+    contexts.idle.contexts.clear()
     yield
-    contexts._idle.contexts.clear()
+    contexts.idle.contexts.clear()
 
 
 def decoded(context: Any, packets: list[bytes]) -> list[Any]:
@@ -105,7 +105,7 @@ def test_the_context_that_was_idle_longest_goes_first(made: Callable[[str], Open
     for each in sizes:
         give_back(each, True, borrow(each, True), packets)
 
-    assert [held[2] for held in contexts._idle.contexts] == [each.height for each in sizes[1:]]
+    assert [held[2] for held in contexts.idle.contexts] == [each.height for each in sizes[1:]]
 
 
 def test_only_a_picture_that_refers_to_nothing_before_it_begins_anew(made: Callable[[str], Opened]) -> None:

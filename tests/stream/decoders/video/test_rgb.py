@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.decoders import _frames
-from spiral_stream.decoders.video.rgb import _form, constants, to_rgb
+from spiral_stream.decoders.video.rgb import constants, form_of, to_rgb
 from spiral_stream.errors import DataError
 from tests.fixtures.examples import few
 from tests.fixtures.videos import Made, write_video
@@ -21,7 +21,7 @@ GRAY, SEMI, GBR = 1, 2, 3
 def noise(name, height, width, seed=0):
     """A frame of random samples, padding too."""
     frame, rng = av.VideoFrame(width, height, name), np.random.default_rng(seed)
-    bits = _form(frame)[4]
+    bits = form_of(frame)[4]
     for plane in frame.planes:
         deep = bits > 8
         samples = rng.integers(0, 1 << bits, plane.buffer_size // (1 + deep), np.uint16 if deep else np.uint8)
@@ -31,7 +31,7 @@ def noise(name, height, width, seed=0):
 
 def specified(frame, rotation, full_range, matrix):
     """The arithmetic of ``_frames.c`` in NumPy, of the whole upright picture [H, W, 3]."""
-    height, width, shift_x, shift_y, bits, kind, fields = _form(frame)
+    height, width, shift_x, shift_y, bits, kind, fields = form_of(frame)
     s, dtype = bits - 8, np.uint16 if bits > 8 else np.uint8
     planes = [
         np.frombuffer(p, dtype).reshape(-1, p.line_size // np.dtype(dtype).itemsize).astype(np.int64)
@@ -95,7 +95,7 @@ def test_every_byte_of_every_box_is_as_specified(name, height, width, rotation, 
 @given(name=st.sampled_from(FORMATS), width=st.integers(1, 600), rotation=st.sampled_from([0, 90, 180, 270]))
 def test_the_portable_path_gives_the_same_bytes(name, width, rotation):
     frame = noise(name, 9, width)
-    planes, forms = np.zeros((1, 3, 3), np.int64), np.array([_form(frame)], np.int32)
+    planes, forms = np.zeros((1, 3, 3), np.int64), np.array([form_of(frame)], np.int32)
     for k, plane in enumerate(frame.planes):
         planes[0, k] = plane.buffer_ptr, plane.line_size, plane.buffer_size
     box = np.array([[0, 0, width, 9] if rotation % 180 else [0, 0, 9, width]], np.int32)

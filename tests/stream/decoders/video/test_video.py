@@ -77,7 +77,7 @@ def file(kind: str) -> File:
 
 def forget() -> None:
     """Let the next clip have a new context."""
-    contexts._idle.contexts.clear()
+    contexts.idle.contexts.clear()
 
 
 CLIPS = st.lists(
@@ -246,11 +246,11 @@ def test_a_context_serves_the_next_clip_of_the_same_kind():
     forget()
     it = file("constant rate")
     it.decode([5])
-    (context,) = contexts._idle.contexts.values()
+    (context,) = contexts.idle.contexts.values()
 
     it.decode([30, 3])
 
-    assert list(contexts._idle.contexts.values()) == [context]
+    assert list(contexts.idle.contexts.values()) == [context]
 
 
 @pytest.mark.parametrize("kind", ["transport stream", "4:4:4"])
@@ -258,7 +258,7 @@ def test_a_context_that_may_have_learned_something_is_dropped(kind):
     forget()
     file(kind).decode([5])
 
-    assert not contexts._idle.contexts
+    assert not contexts.idle.contexts
 
 
 def test_contexts_stay_with_their_thread_and_are_few():
@@ -266,12 +266,12 @@ def test_contexts_stay_with_their_thread_and_are_few():
     for kind in KINDS:
         file(kind).decode([0])
     found = []
-    thread = threading.Thread(target=lambda: found.append(len(contexts._idle.contexts)))
+    thread = threading.Thread(target=lambda: found.append(len(contexts.idle.contexts)))
     thread.start()
     thread.join()
 
     assert found == [0]
-    assert len(contexts._idle.contexts) <= 4
+    assert len(contexts.idle.contexts) <= 4
 
 
 # ---- damage

@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -59,6 +60,12 @@ def test_of_many_that_take_at_once_each_lease_goes_to_one(tmp_path: Path) -> Non
         each.close()
 
 
+def fall_silent(builder: Any) -> None:
+    """Say nothing more, as a process that is killed."""
+    builder._ended.set()
+    builder._heart.join()
+
+
 def test_what_a_silent_builder_has_is_free_after_a_while_and_what_a_living_one_has_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,8 +79,7 @@ def test_what_a_silent_builder_has_is_free_after_a_while_and_what_a_living_one_h
         assert not other.is_free(1)
         waited.wait(0.02)
     assert other.are_moving()
-    living._ended.set()
-    living._heart.join()
+    fall_silent(living)
     for _ in range(200):
         if other.is_free(1):
             break
@@ -85,7 +91,7 @@ def test_what_a_silent_builder_has_is_free_after_a_while_and_what_a_living_one_h
 def test_what_a_dead_builder_of_the_same_folder_has_is_free_at_once(tmp_path: Path) -> None:
     dead = machine(tmp_path, "a")
     assert dead.take_all([1, 2]) == [True, True]
-    dead._ended.set()
+    fall_silent(dead)
     dead._local.close()
     again = machine(tmp_path, "a")
     assert again.is_free(1)

@@ -307,7 +307,7 @@ def test_tars_on_a_store_are_asked_as_was_said(bucket: str, tmp_path: Path, monk
     image = sp.Stack("jpg", decode="jpeg", transforms=[sp.transforms.CenterCrop(16)], dtype="uint8")
     sampled = catalog.table("tars").sample(order=sp.GlobalShuffle(seed=1))
     asked: list[int] = []
-    get = objects.Objects._get
+    get = objects.Objects.get_range
 
     def counted(self: Any, key: str, start: int, stop: int | None, most: int | None) -> Any:
         asked.append((stop or 0) - start)
@@ -315,7 +315,7 @@ def test_tars_on_a_store_are_asked_as_was_said(bucket: str, tmp_path: Path, monk
 
     with sampled.collate(batch_size=16, fields={"image": image}).to_numpy(prefetch=2) as opened:
         said = in_words(opened.explain(network=LINK))["network"]
-        monkeypatch.setattr(objects.Objects, "_get", counted)
+        monkeypatch.setattr(objects.Objects, "get_range", counted)
         for _ in opened:
             pass
 

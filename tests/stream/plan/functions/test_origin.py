@@ -68,7 +68,7 @@ def test_a_wheel_of_ours_is_recorded_under_that_name_for_both_of_its_packages(
     (made / "METADATA").write_text("Metadata-Version: 2.1\nName: spiral-stream\nVersion: 1.2\n")
     (made / "top_level.txt").write_text("spiral_assets_twin")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("spiral_stream.plan.functions.origin._suppliers", metadata.packages_distributions)
+    monkeypatch.setattr("spiral_stream.plan.functions.origin.suppliers", metadata.packages_distributions)
 
     assert installed("spiral_assets_twin") == ("spiral==1.2",)
 
@@ -85,7 +85,7 @@ def test_a_version_has_no_build_tag_and_that_of_an_editable_install_says_nothing
     (made / "direct_url.json").write_text(json.dumps({"url": "file:///shop", "dir_info": {"editable": editable}}))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(
-        "spiral_stream.plan.functions.origin._suppliers", metadata.packages_distributions
+        "spiral_stream.plan.functions.origin.suppliers", metadata.packages_distributions
     )  # none is remembered
 
     assert installed(package) == found
@@ -104,7 +104,7 @@ def test_a_package_in_a_folder_without_distributions_is_the_users_and_none_is_re
         monkeypatch.syspath_prepend(tmp_path / package)
     (tmp_path / beside / "any-1.0.dist-info").mkdir()
     asked: list[str] = []
-    monkeypatch.setattr("spiral_stream.plan.functions.origin._suppliers", lambda: asked.append("all") or {})
+    monkeypatch.setattr("spiral_stream.plan.functions.origin.suppliers", lambda: asked.append("all") or {})
 
     assert installed(alone) == ()
     assert is_users(alone)

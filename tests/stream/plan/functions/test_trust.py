@@ -16,8 +16,8 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.plan.functions.trust import Trust
 from spiral_stream.plan.saving.canonical import to_json
-from spiral_stream.plan.saving.saved import from_json
 from tests.fixtures import chains
+from tests.fixtures.saved_plans import read_back
 
 SOURCE = """
 from dataclasses import dataclass
@@ -218,11 +218,11 @@ def test_a_stated_version_stands_for_the_code(catalog: sp.Catalog, load: Load) -
 
 def test_a_class_that_changed_is_refused(images: sp.Catalog, load: Load) -> None:
     plan = to_json(images.table("lance").cache(image_ref=load().Kept(3)).node)
-    assert from_json(plan, images._scan, images._sql).profiles[0][1].size == 3  # type: ignore[attr-defined]  # a Cache
+    assert read_back(plan, images).profiles[0][1].size == 3  # type: ignore[attr-defined]  # a Cache
     load("self.size * 2", "self.size * 3")
 
     with pytest.raises(sp.errors.PlanError, match=r"bakery.maps:Kept has changed since the stream was saved"):
-        from_json(plan, images._scan, images._sql)
+        read_back(plan, images)
 
 
 @pytest.fixture(scope="module")

@@ -35,12 +35,12 @@ from spiral_stream.errors import PlanError
 from spiral_stream.plan import nodes
 from spiral_stream.plan.saving.canonical import to_json
 from spiral_stream.plan.saving.fingerprint import canonical, fingerprint
-from spiral_stream.plan.saving.saved import from_json
 from spiral_stream.profiles import Jpeg, Original
 from spiral_stream.transforms import CenterCrop, Resize
 from tests.fixtures import verbs
 from tests.fixtures.examples import few
 from tests.fixtures.programs import image_catalog, image_program
+from tests.fixtures.saved_plans import read_back
 
 ROOT = Path(spiral_stream.__file__).parents[1]
 
@@ -92,7 +92,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
 
 def reread(catalog: Catalog, node: nodes.Node) -> nodes.Node:
     text = json.dumps(to_json(node), sort_keys=True)
-    return from_json(json.loads(text), catalog._scan, catalog._sql)
+    return read_back(json.loads(text), catalog)
 
 
 @few(10)  # whose SQL text starts a process
@@ -188,7 +188,7 @@ def test_a_class_that_no_other_process_finds_is_not_saved(images: Catalog) -> No
 
 def read(catalog: Catalog, **changes: object) -> nodes.Node:
     saved = to_json(catalog.table("vision.imagenet_train").cache(image_ref=Raw(8)).limit(3).node)
-    return from_json({**saved, **changes}, catalog._scan, catalog._sql)
+    return read_back({**saved, **changes}, catalog)
 
 
 def test_an_unknown_verb_says_what_to_do(images: Catalog) -> None:
@@ -220,7 +220,7 @@ def test_an_unknown_class_says_what_to_do(images: Catalog, name: str, way_out: s
     saved["profiles"][0][1]["@class"] = name
 
     with pytest.raises(PlanError, match=way_out):
-        from_json(saved, images._scan, images._sql)
+        read_back(saved, images)
 
 
 @pytest.mark.parametrize("value", [b"bytes", {"a": 1}, [1], object, 2**5000])
@@ -236,4 +236,4 @@ def test_another_version_of_a_class_says_what_to_do(images: Catalog, monkeypatch
     monkeypatch.setattr(Raw, "VERSION", 2)
 
     with pytest.raises(PlanError, match=r"Raw was saved at version 1, here it is 2: .* or save the stream again"):
-        from_json(saved, images._scan, images._sql)
+        read_back(saved, images)

@@ -14,9 +14,9 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.plan.saving.canonical import VALUES, to_json
-from spiral_stream.plan.saving.saved import from_json
 from tests.fixtures import saved_plans
 from tests.fixtures.mutations import COUNTS, _places, mutated_json, shown, survives
+from tests.fixtures.saved_plans import read_back
 from tests.fixtures.texts import SMALL_PLANS
 
 pytestmark = SMALL_PLANS
@@ -97,7 +97,7 @@ def test_a_damaged_plan_is_refused_by_name_or_opens(
 
 def test_sound_plans_open_as_they_were_saved(catalog: saved_plans.Held, plans: dict[str, Any]) -> None:
     for kind, plan in plans.items():
-        again = from_json(plan, catalog._scan, catalog._sql)
+        again = read_back(plan, catalog)
 
         assert json.loads(json.dumps(to_json(again))) == plan, kind
         assert used(catalog, plan) == used(catalog, plan)
@@ -152,7 +152,7 @@ def test_the_plans_name_nearly_every_class_of_ours(plans: dict[str, Any]) -> Non
 )
 def test_what_is_no_plan_is_refused(catalog: saved_plans.Held, text: str) -> None:
     with pytest.raises(sp.errors.PlanError, match=r"saved plan|Upgrade spiral"):
-        from_json(json.loads(text), catalog._scan, catalog._sql)
+        read_back(json.loads(text), catalog)
 
 
 @pytest.mark.parametrize("what", ["verbs", "expressions", "lists"])
@@ -180,7 +180,7 @@ def test_a_plan_nested_beyond_reason_is_refused(catalog: saved_plans.Held, plans
         collate["fields"] = inner
 
     with pytest.raises(sp.errors.PlanError):
-        from_json(plan, catalog._scan, catalog._sql)
+        read_back(plan, catalog)
 
 
 # ---- what each place may hold

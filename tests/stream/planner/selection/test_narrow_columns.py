@@ -296,14 +296,17 @@ def test_mean_bytes_are_those_of_all_rows(kept: Callable[[], NarrowSource]) -> N
 SURVIVING = np.arange(ROWS, dtype=np.uint64)[::-3].copy()
 
 
-def plan(base: NarrowSource) -> NarrowColumns:
+def columns_of(base: NarrowSource) -> Columns:
     """Every third row, last first, with a computed column."""
     twice = bind(col("id") * 2, TABLE.schema)
     env = {name: Col(name) for name in TABLE.column_names} | {"renamed": Col("tokens"), "twice": twice}
     schema = TABLE.schema.append(TABLE.schema.field("tokens").with_name("renamed"))
     schema = schema.append(pa.field("twice", pa.int64()))
-    columns = Columns(base, lambda rows: SURVIVING[rows.astype(np.int64)], [], env, schema)
-    return NarrowColumns({0: base}, columns)
+    return Columns(base, lambda rows: SURVIVING[rows.astype(np.int64)], [], env, schema)
+
+
+def plan(base: NarrowSource) -> NarrowColumns:
+    return NarrowColumns({0: base}, columns_of(base))
 
 
 def test_columns_of_a_plan_are_kept_by_what_they_are_made_of(kept: Callable[[], NarrowSource]) -> None:
@@ -338,7 +341,7 @@ def test_lengths_of_lists_that_are_not_kept_are_read_once_for_everybody(
         expected = [len(TABLE[name][int(SURVIVING[row])].as_py() or ()) for row in rows.astype(int)]
         for _ in range(2):
             base = kept()
-            own = NarrowColumns({0: base}, plan(base)._columns)
+            own = plan(base)
             own.keep([], len(SURVIVING))
             lengths = own.lengths(name, rows)
             assert lengths is not None

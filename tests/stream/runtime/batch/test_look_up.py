@@ -244,7 +244,7 @@ def test_tokens_that_are_brought_near_together_are_few(
     most_bytes = 4 * 96 * 4  # of tokens of four bytes: those of four batches
     monkeypatch.setattr(looking_up, "FEW_BYTES", most_bytes)
     seen: list[tuple[int, int]] = []
-    locate = LookingUp._locate
+    locate = LookingUp.locate
 
     def locating(looking: LookingUp, found: Sequence[LookedUpBatch]) -> None:
         locate(looking, found)
@@ -252,7 +252,7 @@ def test_tokens_that_are_brought_near_together_are_few(
         near = sum(values.nbytes for values in lists if isinstance(values, Ragged) and values.is_near)
         seen.append((len(found), near))
 
-    monkeypatch.setattr(LookingUp, "_locate", locating)
+    monkeypatch.setattr(LookingUp, "locate", locating)
     with tokenized_texts.to_numpy() as stream:
         assert len(list(stream)) > 50
 

@@ -197,14 +197,14 @@ def test_what_is_read_ahead_is_bounded_by_bytes(tmp_path: Path, read: list[int],
 
 
 def test_nothing_of_what_is_read_ahead_is_held_when_its_rows_were_taken(catalog: sp.Catalog) -> None:
-    groups: list[rows_ahead._Group] = []
+    groups: list[rows_ahead.RowsRead] = []
 
     def held() -> Iterator[int]:
         yield from (each.left for each in groups if each.table is not None)
 
-    kept = rows_ahead._Group.__init__
+    kept = rows_ahead.RowsRead.__init__
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows_ahead._Group, "__init__", lambda self, rows: (kept(self, rows), groups.append(self))[0])
+        patch.setattr(rows_ahead.RowsRead, "__init__", lambda self, rows: (kept(self, rows), groups.append(self))[0])
         with stream(catalog, "image", 1) as made:
             assert sum(1 for _ in made) == ROWS
     assert groups

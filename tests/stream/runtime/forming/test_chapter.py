@@ -93,7 +93,7 @@ def test_batches_drawn_together_are_those_drawn_one_by_one(
             ]
             assert a.samples.columns.keys() == b.samples.columns.keys()
         assert together.drawn == single.drawn == some[-1] + 1
-        assert together._samples.holds_columns() == single._samples.holds_columns()
+        assert together.held.holds_columns() == single.held.holds_columns()
 
 
 @FEW
@@ -130,7 +130,7 @@ def test_what_windows_hold_is_dropped_with_their_last_batch(catalog: sp.Catalog)
         chapter = Chapter(stream.numbering.forming, 0, 0, 0)
         for index in range(chapter.finish()):
             chapter.draw(index)
-        assert chapter._samples.holds_columns() == 0
+        assert chapter.held.holds_columns() == 0
 
 
 def test_two_columns_of_tokens_keep_one_budget(catalog: sp.Catalog) -> None:

@@ -19,10 +19,10 @@ from spiral_stream.derived.share.leases import Claims
 from spiral_stream.derived.work.executors import Processes, Threads
 from spiral_stream.runtime.forming import counting
 from spiral_stream.runtime.forming.chapter import Chapter
-from spiral_stream.runtime.forming.counting import _name
-from spiral_stream.runtime.run.count import count_epoch
+from spiral_stream.runtime.forming.counting import claim_of
 from tests.fixtures import warm
 from tests.fixtures.examples import few
+from tests.fixtures.streams import counted_together
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 
 OWN = few(3, 6, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -55,7 +55,7 @@ def stream(
 
 
 def together(one: Any, builders: Any = lambda: Threads(2), epoch: int = 0, report: Any = None) -> int:
-    return count_epoch(one._open(), one._bound().run_seed, epoch, builders, report)
+    return counted_together(one, builders, epoch, report)
 
 
 def index_of(one: Any, epoch: int = 0) -> Path:
@@ -173,7 +173,7 @@ def test_a_chapter_that_another_process_has_is_awaited_and_counted_here_once_tha
     with stream(catalog) as one:
         folder = Path(one.numbering.folder)
         other = Claims(folder)
-        assert other.take(_name(0, (0, 1)))
+        assert other.take(claim_of(0, (0, 1)))
         found: list[int] = []
         thread = threading.Thread(target=lambda: found.append(together(one)))
         thread.start()
@@ -193,7 +193,7 @@ def test_what_another_process_holds_for_too_long_is_counted_here_too(
     monkeypatch.setattr(counting, "WAIT_S", 0.0)
     with stream(catalog) as one:
         other = Claims(Path(one.numbering.folder))
-        assert other.take(_name(0, (0, 1)))
+        assert other.take(claim_of(0, (0, 1)))
         assert together(one) == one.count()
         other.close()
 

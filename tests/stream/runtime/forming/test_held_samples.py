@@ -90,13 +90,13 @@ def test_rows_and_positions_are_found_after_columns_are_forgotten() -> None:
 def test_a_batch_costs_no_more_after_many_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """One sample that waits for long must not make every batch walk over all windows since."""
     one, looked = held([2] * 500), count()
-    inner = HeldSamples._forget
+    inner = HeldSamples.forget
 
     def forget(self: HeldSamples, window: int) -> Any:
         next(looked)
         return inner(self, window)
 
-    monkeypatch.setattr(HeldSamples, "_forget", forget)
+    monkeypatch.setattr(HeldSamples, "forget", forget)
     for first in range(1, 999, 2):  # all but the first sample and the last
         one.release(np.array([first, first + 1]))
 

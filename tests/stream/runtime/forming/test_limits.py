@@ -39,13 +39,13 @@ def stream(catalog: sp.Catalog, size: int = ROWS, *, lanes: int = 1, stored: boo
 def chapters(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The positions at which the windows that were formed began."""
     formed: list[int] = []
-    take = Chapter._take_window
+    take = Chapter.take_window
 
     def taken(chapter: Chapter) -> None:
-        formed.append(chapter._at)
+        formed.append(chapter.formed)
         take(chapter)
 
-    monkeypatch.setattr(Chapter, "_take_window", taken)
+    monkeypatch.setattr(Chapter, "take_window", taken)
     return formed
 
 

@@ -69,16 +69,16 @@ def test_what_takes_long_is_told_once_and_before_most_of_it_is_done(
     monkeypatch.setattr(outlook, "MEASURED_CPU_S", 0.0)
     ask, words = ASKED[what]
     formed = 0
-    grow = Chapter._take_window
+    grow = Chapter.take_window
 
     def counted(chapter: Chapter) -> None:
         nonlocal formed
         formed += 1
         grow(chapter)
 
-    monkeypatch.setattr(Chapter, "_take_window", counted)
-    warn, at = outlook.Outlook._warn, list[int]()
-    monkeypatch.setattr(outlook.Outlook, "_warn", lambda *args: (at.append(formed), warn(*args)))
+    monkeypatch.setattr(Chapter, "take_window", counted)
+    warn, at = outlook.warn, list[int]()
+    monkeypatch.setattr(outlook, "warn", lambda text: (at.append(formed), warn(text)))
     with stream(catalog) as one:
         one.last = ledgers[-1][0]
         (said,) = told(one, lambda one: ask(one, len(ledgers) - 1))
@@ -169,9 +169,9 @@ def test_an_interrupt_anywhere_loses_no_chapter_and_spoils_none(
 ) -> None:
     room, name = {
         "read": (SampleReader, "need"),
-        "form": (Chapter, "_formed"),
-        "enter": (Chapter, "_hold"),
-        "window": (Chapter, "_admit"),
+        "form": (Chapter, "form_window"),
+        "enter": (Chapter, "hold"),
+        "window": (Chapter, "admit"),
     }[where]
     inner, calls = getattr(room, name), iter(range(10**6))
 
@@ -202,7 +202,7 @@ def test_an_interrupt_anywhere_loses_no_chapter_and_spoils_none(
 def test_a_fault_in_a_chapter_does_not_spoil_it(
     catalog: sp.Catalog, ledgers: list[list[Any]], caches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    form, calls = Chapter._hold, iter(range(10**6))
+    form, calls = Chapter.hold, iter(range(10**6))
 
     def sometimes(*args: Any) -> None:
         form(*args)
@@ -210,7 +210,7 @@ def test_a_fault_in_a_chapter_does_not_spoil_it(
             msg = "the disk is gone"
             raise sp.errors.SourceError(msg)
 
-    monkeypatch.setattr(Chapter, "_hold", sometimes)
+    monkeypatch.setattr(Chapter, "hold", sometimes)
     with stream(catalog) as one:
         with pytest.raises(sp.errors.SourceError, match="the disk is gone"):
             one.ledger(100)

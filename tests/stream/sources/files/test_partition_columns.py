@@ -69,13 +69,13 @@ def test_a_condition_on_a_key_leaves_whole_files_out(
         for lang in ("de", "en"):
             write(tmp_path / f"year={year}" / f"lang={lang}" / "p.parquet", id=[year % 10])
     read: list[str] = []
-    original = ParquetReader._read_batches
+    original = ParquetReader.read_batches
 
     def recorded(self: ParquetReader, file: object, *rest: object) -> object:
         read.append(file.name.removesuffix("/p.parquet"))
         return original(self, file, *rest)
 
-    monkeypatch.setattr(ParquetReader, "_read_batches", recorded)
+    monkeypatch.setattr(ParquetReader, "read_batches", recorded)
     with Parquet(str(tmp_path)).open() as reader:
         batches = list(reader.scan(["id", "lang", "year"], condition))
         everything = pa.Table.from_batches(reader.scan(["id", "year", "lang"]))

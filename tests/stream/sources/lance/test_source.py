@@ -153,9 +153,9 @@ def test_scanning_ordinals_only_reads_no_file(tmp_path: Path) -> None:
 
 
 def test_long_fragments_are_read_in_pieces() -> None:
-    assert room._pieces(10_000) == (4096, 4096, 1808)
-    assert room._pieces(4096) == (4096,)
-    assert room._pieces(0) == ()
+    assert room.pieces_of(10_000) == (4096, 4096, 1808)
+    assert room.pieces_of(4096) == (4096,)
+    assert room.pieces_of(0) == ()
 
 
 def test_threads_may_share_a_reader(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_which_lines_are_rows_does_not_depend_on_the_block_that_they_are_in(tmp_
             ([Block(k, line) for k, line in enumerate(lines, 1)], apart),
         ):
             refused = Refused(ImportUnit("u", "u", 0, "0" * 32), "skip")
-            reader = jsonl._Lines(schema, refused, known_only=True)
+            reader = jsonl.JsonLines(schema, refused, known_only=True)
             rows.extend(row for block in parts for table in reader.tables(block) for row in table.to_pylist())
             left.extend(refused.examples)
         assert repr(together) == repr(apart), lines

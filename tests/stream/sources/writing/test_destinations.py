@@ -25,6 +25,7 @@ from spiral_stream.sources.writing import parts
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import options_of
 from tests.fixtures import stores, warm
+from tests.fixtures.writers import end_as_killed
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.utf8())])
 Move = Callable[[str], Path]
@@ -194,8 +195,7 @@ def test_whatever_a_publisher_had_done_when_it_died_is_taken_back_or_stands(
             patch.setattr(parts.PartDraft, "drop", die)
         with pytest.raises(Killed):
             out.close()
-    assert out._part is not None
-    out._part._held.release()  # as the kernel does
+    end_as_killed(out)
     assert len(unnamed(uri)) == (2 if moment in ("made", "append_alone") else 0)
     write(uri, 3)
 
@@ -217,8 +217,7 @@ def test_files_of_a_version_that_is_not_the_newest_are_left_alone(
         patch.setattr(parts.PartDraft, "drop", die)
         with pytest.raises(Killed):
             out.close()
-    assert out._part is not None
-    out._part._held.release()
+    end_as_killed(out)
     version = dataset(uri).version
     dataset(uri).optimize.compact_files()
     write(uri, 3)
@@ -237,7 +236,7 @@ def test_files_that_may_not_be_removed_wait_for_the_next_writer(
     folder = to("one")
     write(uri, 0)
     with monkeypatch.context() as patch:
-        patch.setattr(targets.StoreTarget, "_commit", denied)
+        patch.setattr(targets, "append_alone", denied)
         patch.setattr(type(store_of(uri)[0]), "delete", denied)
         with pytest.warns(sp.SpiralWarning, match="stay for now"), pytest.raises(SourceError, match="may not"):
             write(uri, 1)

@@ -29,6 +29,7 @@ from spiral_stream.sources.writing import destinations as targets
 from spiral_stream.sources.writing import parts, writer
 from tests.fixtures import warm
 from tests.fixtures.examples import few
+from tests.fixtures.writers import end_as_killed
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.utf8()), ("data", pa.large_binary()), ("few", pa.list_(pa.int16()))])
 ROWS = [
@@ -276,15 +277,15 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         sp.sources.Writer(tmp_path / "file", SCHEMA)
 
 
-def test_a_writer_stays_in_its_process(tmp_path: Path) -> None:
+def test_a_writer_stays_in_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with sp.sources.Writer(tmp_path / "t.lance", SCHEMA) as out:
         with pytest.raises(TypeError, match="Make one in each process"):
             pickle.dumps(out)
-        out._owner -= 1  # as in a process that was forked
         out.write(ROWS[0])
+        monkeypatch.setattr("os.getpid", lambda: -1)  # as in a process that was forked
         with pytest.raises(SourceError, match="it belongs to the process that made it"):
             out.close()
-        out._part = None
+        monkeypatch.undo()
 
 
 def meet(barrier: Barrier) -> None:
@@ -415,8 +416,7 @@ def test_whatever_a_writer_had_done_when_it_died_is_taken_back_or_stands(
     with pytest.raises(Killed):
         out.close()
     monkeypatch.undo()
-    assert out._part is not None
-    out._part._held.release()  # as the kernel does
+    end_as_killed(out)
     with sp.sources.Writer(place, SCHEMA) as after:
         after.write(ROWS[3])
 

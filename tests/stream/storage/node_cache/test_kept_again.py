@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.storage.node_cache.eviction import TIMES, Room, _Lying, owed
+from spiral_stream.storage.node_cache.eviction import TIMES, LyingFile, Room, owed
 from spiral_stream.storage.node_cache.file import DATA, NodeKey
 
 SIZE = 1 << 20
@@ -15,7 +15,7 @@ def removed(room: Room, key: NodeKey) -> None:
     """Remove a file for others."""
     data = room.root / (key.digest + DATA)
     data.write_bytes(b"")
-    assert room._removed(_Lying(data, 0, 0))
+    assert room.remove(LyingFile(data, 0, 0))
 
 
 def refused(room: Room, key: NodeKey, asked: int) -> int:

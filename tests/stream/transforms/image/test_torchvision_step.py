@@ -163,9 +163,9 @@ def test_a_transform_that_fails_or_returns_something_else_is_named():
 
 def test_a_random_operation_without_a_generator_is_refused():
     made = step(v2.RandomApply([v2.ColorJitter(0.4)], p=1.0))
-    from spiral_stream.transforms.image.torchvision_step import _drawing_mode
+    from spiral_stream.transforms.image.torchvision_step import drawing_mode
 
-    with pytest.raises(RuntimeError, match="takes no generator"), _drawing_mode()(torch.Generator()):
+    with pytest.raises(RuntimeError, match="takes no generator"), drawing_mode()(torch.Generator()):
         torch.native_dropout(torch.ones(8), 0.5, True)
     assert made.apply(PIXELS.copy(), np.uint64(1)).shape == PIXELS.shape
 

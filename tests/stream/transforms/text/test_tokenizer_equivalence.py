@@ -37,7 +37,9 @@ DATA = b"{}"
 
 
 def proof(*ranges: tuple[int, int], **changes: Any) -> Proof:
-    return Proof(**{"covered": True, "reason": "shown", "apart": ranges, "versions": room._versions()} | changes)
+    return Proof(
+        **{"covered": True, "reason": "shown", "apart": ranges, "versions": room.installed_versions()} | changes
+    )
 
 
 @pytest.fixture
@@ -107,7 +109,7 @@ def test_a_tokenizer_without_a_twin_is_not_covered_and_says_why(kind: str) -> No
 def test_a_text_is_found_exactly_if_it_holds_a_point_or_a_token_that_is_set_apart(
     ranges: list[tuple[int, int]], literals: list[str], text: str
 ) -> None:
-    apart = room._ranges(set(), [(low, low + more) for low, more in ranges])
+    apart = room.ranges_of(set(), [(low, low + more) for low, more in ranges])
     pattern = apart_pattern(proof(*apart), literals)
     held = any(low <= ord(letter) <= low + more for letter in text for low, more in ranges)
 
