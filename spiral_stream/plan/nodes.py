@@ -33,7 +33,7 @@ from spiral_stream.plan.checks import (
     need_steady_order,
     need_weights,
 )
-from spiral_stream.plan.fields.fields import check_fields, check_formation, warn_of_fields_drawn_alike
+from spiral_stream.plan.fields.needed_columns import check_fields, check_formation, warn_of_fields_drawn_alike
 from spiral_stream.plan.fields.padded import check_padded
 from spiral_stream.plan.fields.profiles import Profile, forms_of
 from spiral_stream.sampling.assignment import DataParallel

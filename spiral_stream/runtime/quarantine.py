@@ -1,6 +1,6 @@
 """The quarantine table of a stream: which samples were refused, where, and why.
 
-This room only records. `plan.bad_samples` has the policies, and `runtime.refuse` applies them.
+This room only records. `plan.bad_samples` has the policies, and `runtime.bad_samples` applies them.
 
 Every process appends to a file of its own, so any number of processes may write at the same time. It writes one frame per
 batch, with a single ``write``: a mark, a checksum of the next two values, the length and the 64-bit XXH3 digest of the

@@ -24,8 +24,9 @@ from spiral_stream.storage.counters import count, count_answer
 from spiral_stream.storage.faults import fault, not_the_store, warn_of_page
 from spiral_stream.storage.local import too_short
 from spiral_stream.storage.profiles import FLAGS, OF_LANCE, YES, bare, need_values
+from spiral_stream.storage.ranges import coalesced
 from spiral_stream.storage.retry import Patience, ShortError
-from spiral_stream.storage.store import Buffer, Get, Got, ObjectStat, Store, coalesced
+from spiral_stream.storage.store import Buffer, Get, Got, ObjectStat, Store
 from spiral_stream.storage.uri import WEB, printable, scheme_of
 from spiral_stream.threads import Stopped, stop_requested
 

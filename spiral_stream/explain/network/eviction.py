@@ -14,7 +14,7 @@ from typing import Final, final
 
 from spiral_stream.storage.node_cache.eviction import FULL, SLACK, owed
 from spiral_stream.storage.node_cache.file import BLOCK
-from spiral_stream.storage.store import GAP_BYTES, READ_BYTES
+from spiral_stream.storage.ranges import GAP_BYTES, READ_BYTES
 
 _PAGE: Final = 4096
 

@@ -16,7 +16,8 @@ from spiral_stream.explain.subject import Subject
 from spiral_stream.planner.columns.streams import split
 from spiral_stream.runtime.fetch import chunks
 from spiral_stream.sampling.epoch import StreamRows
-from spiral_stream.storage.store import Get, coalesced
+from spiral_stream.storage.ranges import coalesced
+from spiral_stream.storage.store import Get
 
 MOST_SAMPLES: Final = 1 << 17
 

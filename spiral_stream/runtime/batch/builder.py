@@ -26,6 +26,7 @@ from spiral_stream.fields.padded_rows import PaddedRows
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.blocks import sound
 from spiral_stream.planner.stages import ClipStage, ImageStage, PlainStage, SoundStage
+from spiral_stream.runtime.bad_samples import STAND_INS, BatchRefusals, Refusals
 from spiral_stream.runtime.batch.blanks import blank
 from spiral_stream.runtime.batch.deferred import Deferred, Here
 from spiral_stream.runtime.batch.look_up import LookedUpBatch, LookingUp
@@ -47,7 +48,6 @@ from spiral_stream.runtime.fields.sounds import SoundBatch, SoundField
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.drawn import sample_count
 from spiral_stream.runtime.numbering.numbering import Numbering
-from spiral_stream.runtime.refuse import STAND_INS, BatchRefusals, Refusals
 from spiral_stream.runtime.slots import Slots
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import view_keys

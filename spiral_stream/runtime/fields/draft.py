@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from spiral_stream.batching.formation import Membership
 from spiral_stream.errors import StreamError
+from spiral_stream.runtime.bad_samples import BatchRefusals
 from spiral_stream.runtime.columns.samples import Samples
 from spiral_stream.runtime.fields.geometry import BatchFollowers
-from spiral_stream.runtime.refuse import BatchRefusals
 from spiral_stream.sampling.order import UInt64
 
 

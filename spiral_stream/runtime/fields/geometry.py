@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from spiral_stream.errors import DataError
 from spiral_stream.fields.boxes import Boxes, BoxLabels, Following, KeyPoints, padded
 from spiral_stream.planner.stages import ImageStage, PlainStage, Stages
+from spiral_stream.runtime.bad_samples import BatchRefusals
 from spiral_stream.runtime.fields.images import Sizes
-from spiral_stream.runtime.refuse import BatchRefusals
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import view_keys
 from spiral_stream.transforms.chain import MaskProgram

@@ -37,6 +37,7 @@ from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.planner.state.saved_state import Anchor, SavedState, check_data, check_plan
 from spiral_stream.planner.state.skips import NOTHING, Skips
+from spiral_stream.runtime.bad_samples import Refusals, RefusalTally
 from spiral_stream.runtime.batch.opened_fields import OpenedFields
 from spiral_stream.runtime.columns.recomputed import check_cached
 from spiral_stream.runtime.columns.samples import SampleReader, Samples
@@ -50,7 +51,6 @@ from spiral_stream.runtime.numbering.numbering import CountedBatches, Numbering
 from spiral_stream.runtime.numbering.skipped import SkippingBatches, carried
 from spiral_stream.runtime.numbering.steps import need_inside
 from spiral_stream.runtime.quarantine import Quarantine, verify_quarantine
-from spiral_stream.runtime.refuse import Refusals, RefusalTally
 from spiral_stream.runtime.run.rebase import Before, taken_over
 from spiral_stream.threads import CLOSE_TIMEOUT_S, ThreadShare, sharing, warn_left_alone
 

@@ -44,7 +44,8 @@ from spiral_stream.storage.node_cache.file import (
     data_file,
     sums_of,
 )
-from spiral_stream.storage.store import READ_BYTES, Buffer, Get, Got, ObjectStat, Store
+from spiral_stream.storage.ranges import READ_BYTES
+from spiral_stream.storage.store import Buffer, Get, Got, ObjectStat, Store
 from spiral_stream.threads import doing
 
 _OPEN: "Final[weakref.WeakSet[Leases]]" = weakref.WeakSet()

@@ -20,7 +20,8 @@ from spiral_stream.errors import SourceError
 from spiral_stream.storage.faults import ChangedError, NotThereError
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import profile_names
-from spiral_stream.storage.store import Get, Got, Store, coalesced, what_differs
+from spiral_stream.storage.ranges import coalesced
+from spiral_stream.storage.store import Get, Got, Store, what_differs
 from tests.fixtures import stores
 
 

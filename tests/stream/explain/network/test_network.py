@@ -19,7 +19,7 @@ from spiral_stream.storage.node_cache import store as node_store
 from spiral_stream.storage.node_cache.cache import FOLDER_ENV, LIMIT_ENV, NodeCache
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import options_of
-from spiral_stream.storage.store import GAP_BYTES
+from spiral_stream.storage.ranges import GAP_BYTES
 from tests.fixtures import relations, stores
 from tests.stream.explain.words import in_words
 

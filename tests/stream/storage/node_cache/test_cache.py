@@ -20,7 +20,7 @@ from spiral_stream.storage.node_cache import file as node_open
 from spiral_stream.storage.node_cache import store as node_store
 from spiral_stream.storage.node_cache.cache import NodeCache
 from spiral_stream.storage.node_cache.file import BLOCK, data_file
-from spiral_stream.storage.store import READ_BYTES
+from spiral_stream.storage.ranges import READ_BYTES
 from tests.fixtures.node_folders import taken
 from tests.fixtures.node_processes import key_of
 from tests.fixtures.range_server import drawn

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import DataError, SourceError
-from spiral_stream.runtime import refuse as bad_samples
+from spiral_stream.runtime import bad_samples
+from spiral_stream.runtime.bad_samples import BatchRefusals, Refusals, RefusalTally
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.quarantine import Quarantine
-from spiral_stream.runtime.refuse import BatchRefusals, Refusals, RefusalTally
 from tests.fixtures.damaged import catalog, image_plan
 
 # B rows of a batch
