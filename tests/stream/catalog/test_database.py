@@ -365,7 +365,7 @@ def test_a_reader_whose_version_was_removed_reads_the_newest(tmp_path: Path, mon
     catalog = connect(tmp_path)
     catalog.register("t", rows())
     opened = lance.dataset
-    old = [opened(str(catalog.database.place("relations")))]
+    old = [opened(str(catalog.database.table_folder("relations")))]
     catalog.register("u", rows())
     monkeypatch.setattr(database, "READABLE_FOR", timedelta(0))
     catalog.database.tidy("relations")
