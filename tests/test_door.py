@@ -233,9 +233,9 @@ DERIVED_FROM = (
     *("Transform", "PixelTransform", "ImageTransform"),
 )
 # For the library's own rooms: nodes of a plan, markup of pages, tables of shards and pins, the place of a worker. `Pixels`
-# is an array in what transforms take; the class of the name is a decoder's. `stages` and `numbering` of a stream are read by
-# rooms above it; nobody outside may (tests/test_house.py).
-OWN = {"Deliver", "Html", "Manifest", "Node", "Numbering", "Pins", "Pixels", "Reached", "Stages"}
+# is an array in what transforms take; the class of the name is a decoder's. `Registry` is the base of `Catalog`. `stages` and
+# `numbering` of a stream are read by rooms above it; nobody outside may (tests/test_house.py).
+OWN = {"Deliver", "Html", "Manifest", "Node", "Numbering", "Pins", "Pixels", "Reached", "Registry", "Stages"}
 
 
 @cache

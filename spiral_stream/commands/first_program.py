@@ -35,6 +35,12 @@ KNOWN: Final = (
     "chats, features), text files, tars (WebDataset), MDS, a Hugging Face dataset (saved, or copied from the Hub), token "
     "files (.bin, .npy)"
 )
+_AT_THE_TOP: Final = (
+    "Arrow",
+    "ImageFolder",
+    "Lance",
+    "Parquet",
+)  # of `spiral_stream`; other sources are in its `sources`
 _IDENTITIES: Final = ("sample_id", "__key__", "id", "uid", "uuid", "row_id")  # columns that usually tell rows apart
 _LABELS: Final = ("label", "label_id", "labels", "class_id", "cls", "target", "y")
 _TEXTS: Final = ("text", "content", "document", "body", "prompt", "txt")
@@ -448,7 +454,7 @@ def _why(found: DataFound, said: str) -> str:
     if column[1] in _TEXTS and _is_text(values.type):
         return "  # spiral.Tokenize makes tokens of it"
     if _is_chat(values.type):
-        return "  # spiral.transforms.ChatTemplate makes tokens of it"
+        return "  # spiral.transforms.ChatTemplate: to tokens"
     return "  # some are missing" if _is_number(values.type) and values.null_count else ""
 
 
@@ -480,6 +486,7 @@ def _registered(found: DataFound) -> list[str]:
         f", {key}={_text(value) if isinstance(value, str) else value}" for key, value in found.options.items()
     )
     kind = type(found.source).__name__
+    home = "" if kind in _AT_THE_TOP else "sources."
     if found.identity == (ROW_ID,):
         identity = "spiral.RowIdentity()"
     else:
@@ -488,7 +495,7 @@ def _registered(found: DataFound) -> list[str]:
     return [
         "catalog.register(",
         f"    {_text(found.name)},",
-        f"    spiral.{kind}({_text(found.path)}{options}),  # {found.notes['source']}",
+        f"    spiral.{home}{kind}({_text(found.path)}{options}),  # {found.notes['source']}",
         f"    identity={identity},  # {found.notes['identity']}",
         *semantic,
         ")",

@@ -43,6 +43,7 @@ class ColumnSkew:
     """The skew of one column.
 
     Examples:
+        >>> _ = catalog.measure("photos")
         >>> found = spiral.report.report_relation(catalog, "photos", labels=["label"])
         >>> [each.column for each in found.skews]
         ['label']

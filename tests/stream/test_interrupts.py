@@ -78,7 +78,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_ctrl_c_while_helpers_start_is_quiet_and_keeps_the_place(folder: Path, kind: str, after_s: float) -> None:
     command = [sys.executable, "program.py", kind, str(folder)]
     pipe = subprocess.PIPE
-    start = subprocess.Popen if kind == "spawn" else warm.Popen  # whose main module is not imported by its path
+    # a process that spawns others imports its main module by its path
+    start = subprocess.Popen if kind in {"spawn", "build"} else warm.Popen
     with start(command, cwd=folder, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
         try:
             assert process.stdout is not None

@@ -269,7 +269,7 @@ def test_a_stream_starts_no_more_threads_than_it_was_given(
         found = by_pool(started)
         assert found.pop("spiral-derive", 0) <= count  # makes what the selection and kept columns lack
         assert found.pop("spiral-work", 0) <= count
-        assert found == {"spiral-footer": count, "spiral-feed": 1, **encoders}
+        assert found == {"spiral-files": count, "spiral-feed": 1, **encoders}
         started.clear()
         stream.materialize(lambda _: None)
         assert by_pool(started)["spiral-build"] <= count

@@ -436,7 +436,7 @@ assert stuck.wait(100)
 begun = time.monotonic()
 import atexit
 atexit.register(lambda: print(time.monotonic() - begun))
-atexit.register(threads._end_at_exit)  # before the one above
+atexit.register(threads.end_at_exit)  # before the one above
 """
     with started(catalog, body, tmp_path) as process:
         out, err = process.communicate(timeout=WAIT_S)

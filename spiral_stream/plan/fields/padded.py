@@ -11,6 +11,7 @@ from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.tail import PadPartial, Tail
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.fields.field import Field
+from spiral_stream.fields.pad import PadMask
 from spiral_stream.fields.real import Real
 from spiral_stream.plan.fields.dtypes import field_spec
 
@@ -58,14 +59,15 @@ def check_padded(last: Tail, formation: Formation | None, fields: Sequence[tuple
         dict(last.values),
         {name: field_spec(name, field, have.field(field.column)) for name, field in fields},
     )
+    masks = {name for name, field in fields if isinstance(field, PadMask)}
     for name in named:
-        if name and (name not in specs or specs[name].dtype in (None, "bool")):
-            lists = "is a list or a mask, which hold None and False there" if name in specs else "is not a field"
+        if name and (name not in specs or specs[name].dtype in (None, "bool") or name in masks):
+            lists = "is a list or a mask, which hold None and 0 there" if name in specs else "is not a field"
             msg = f"collate: PadPartial(value=...) names {name!r}, which {lists}. Leave it out"
             raise PlanError(msg)
     for name, spec in specs.items():
         value = last.value_of(name)
-        if spec.dtype not in (None, "bool") and not _holds(str(spec.dtype), value):
+        if spec.dtype not in (None, "bool") and name not in masks and not _holds(str(spec.dtype), value):
             msg = (
                 f"collate: PadPartial: value={shown(value)} does not fit field {name!r}, which is {spec.dtype}. Give values by "
                 f'field, and 0 for the others: value={{"{name}": 0}}'

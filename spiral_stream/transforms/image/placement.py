@@ -54,7 +54,7 @@ class Placement:
 
     Examples:
         >>> sizes = np.array([480], np.int32), np.array([640], np.int32)
-        >>> at = spiral.transforms.Placement.whole(*sizes)
+        >>> at = spiral.transforms.Placement.untouched(*sizes)
         >>> at.height.tolist(), at.width.tolist()
         ([480], [640])
     """
