@@ -125,7 +125,10 @@ def test_a_test_that_hangs_fails_with_the_stacks_of_all_threads(tmp_path: Path) 
         "--rootdir",
         str(tmp_path),
     ]
-    done = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # the copy of conftest.py imports fixtures
+    done = subprocess.run(
+        [*command, str(tmp_path)], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, check=False
+    )
 
     assert done.returncode == 1
     assert "Timeout (>1.0s)" in done.stdout
