@@ -1,9 +1,7 @@
-"""Packages that come with an extra: which extra brings each, and the error where one is not installed.
+"""What is installed: which extra brings a package, the error where it is missing, and the version of Spiral itself.
 
-Whoever imports such a package asks `need` first. It looks the package up without importing it, so that a plan can be
-refused when it is made or lowered, before anything is read.
-
-Which version of Spiral runs: what the installed distribution says, which has it from pyproject.toml.
+Whoever imports a package of an extra asks `need` first. It looks the package up without importing it, so that a plan can
+be refused when it is made or lowered, before anything is read. The version is that of the installed distribution.
 """
 
 import sys
