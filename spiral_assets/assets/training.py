@@ -12,6 +12,7 @@ import dagster as dg
 from pydantic import create_model
 
 from spiral_assets import automation, conventions
+from spiral_assets.assets.training_process import run_training
 from spiral_assets.conventions import TRAINING_TEAM, Deps
 from spiral_assets.model_page import model_page
 from spiral_assets.resources import PATIENT, CatalogResource, RunsResource
@@ -104,7 +105,7 @@ def training_asset(
         folder = runs.folder(context)
         where = ("--folder", str(folder), "--catalog", catalog.uri)
         with _observed(context, key, folder, streams):
-            run = pipes.run(context=context, command=[*start, *where, *_options(config)], env=PATIENT)
+            run = run_training(pipes, context, [*start, *where, *_options(config)], PATIENT)
         done = run.get_materialize_result()
         metadata = {**model_page(context, folder, streams), **(done.metadata or {})}
         return dg.MaterializeResult(
