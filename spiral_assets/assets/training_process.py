@@ -49,11 +49,9 @@ def run_training(
                     _end(process, pipes.termination_timeout_seconds, context)
             raise
     if code:
-        reason = signal.strsignal(-code) if code < 0 else None
-        msg = f"training: process {' '.join(command[:4])} ... ended with exit code {code}" + (
-            f" ({reason})" if reason else ""
-        )
-        raise dg.Failure(f"{msg}. Its output is in the log of the step")
+        how = f"exit code {code}" if code > 0 else f"{signal.strsignal(-code)} (signal {-code})"
+        msg = f"training: the process {' '.join(command[:4])} ... ended with {how}. The log of this step has its output"
+        raise dg.Failure(msg)
     return dg.PipesClientCompletedInvocation(session)
 
 
