@@ -4,39 +4,21 @@ import re
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
 from spiral_stream.plan.saving.fingerprint import canonical
-from spiral_stream.testing import check_elastic, check_replay, check_resume
+from tests.fixtures.compositions import FOUR, SIZES, THREE, TWO, make_catalog, prepared, stratified
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
-
-SIZES = {"a": 3_000, "b": 900, "c": 300}
 
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
-    made = sp.connect(str(tmp_path_factory.mktemp("compositions") / "catalog"))
-    rng = np.random.default_rng(0)
-    for name, rows in SIZES.items():
-        table = {"sample_id": [f"{name}{i}" for i in range(rows)], "size": rng.integers(1, 100, rows)}
-        made.register(name, sp.Arrow(pa.table(table)), identity="sample_id")
-    return made
-
-
-def prepared(catalog: sp.Catalog, shares: dict[str, float], size: int, **options: Any) -> sp.PreparedStream:
-    mixed = sp.mix([sp.Stream(n, catalog.table(n), proportion=p) for n, p in shares.items()], epoch_size=size)
-    order = options.pop("order", sp.GlobalShuffle(seed=0))
-    fields = {"sample_id": sp.List("sample_id"), "stream_id": sp.List("stream_id")}
-    return mixed.sample(order=order).collate(fields=fields, **options).to_numpy()
+    return make_catalog(tmp_path_factory.mktemp("compositions"))
 
 
 # ---- steps of one stream
-
-TWO = {"a": 0.75, "b": 0.25}
-FOUR = {"batch_size": 8, "composition": sp.batching.OneStream(batches=4)}
 
 
 @pytest.mark.parametrize(
@@ -67,15 +49,9 @@ def test_every_step_is_of_one_stream_and_batches_are_short_at_the_epochs_end_onl
 
 
 @pytest.mark.parametrize("last", [sp.KeepPartial, sp.batching.PadPartial])
-def test_steps_of_one_stream_replay_resume_and_are_the_same_for_all_ranks(catalog: sp.Catalog, last: Any) -> None:
-    def make() -> sp.PreparedStream:
-        formation = sp.WindowedBucket(window_size=80, keys=[sp.BucketKey("size")])
-        return prepared(catalog, TWO, 600, formation=formation, last=last, **FOUR)
-
-    check_replay(make)
-    check_resume(make, [1, 40, 72])
-    check_elastic(make, (2, 4))
-    with make() as stream:
+def test_the_ledger_names_the_samples_of_steps_of_one_stream(catalog: sp.Catalog, last: Any) -> None:
+    formation = sp.WindowedBucket(window_size=80, keys=[sp.BucketKey("size")])
+    with prepared(catalog, TWO, 600, formation=formation, last=last, **FOUR) as stream:
         for number, batch in enumerate(stream):
             assert [each for _, each in stream.ledger(number, 0)] == batch["sample_id"]
 
@@ -103,15 +79,6 @@ def test_a_window_in_which_no_stream_may_have_a_step_is_refused_at_birth(catalog
 
 
 # ---- shares after every batch
-
-THREE = {"a": 0.7, "b": 0.25, "c": 0.05}
-
-
-def stratified(catalog: sp.Catalog, window: int, *, size: int = 8_000, **options: Any) -> sp.PreparedStream:
-    formation = sp.WindowedBucket(window_size=window, keys=[sp.BucketKey("size")])
-    order = sp.GlobalShuffle(seed=3)
-    composition = {"formation": formation, "composition": sp.StratifiedByStream(), "order": order}
-    return prepared(catalog, THREE, size, batch_size=64, **composition, **options)
 
 
 def furthest(stream: sp.PreparedStream) -> float:
@@ -141,16 +108,6 @@ def test_only_windows_that_may_fill_up_are_another_version(catalog: sp.Catalog) 
 
     assert version(512) == version(1_000) == 2
     assert version(2_048) == version(8_192) == version(8_192, size=10**10) == version(8_192, size=8_191) == 1
-
-
-@pytest.mark.filterwarnings("ignore:collate. StratifiedByStream:spiral_stream.SpiralWarning")
-def test_a_small_window_keeps_the_laws(catalog: sp.Catalog) -> None:
-    def make() -> sp.PreparedStream:
-        return stratified(catalog, 96, size=2_000, last=sp.KeepPartial)
-
-    check_replay(make)
-    check_resume(make, [1, 17, 30])
-    check_elastic(make, (3,))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.plan.saving.canonical import to_json
 from spiral_stream.sampling.mixing.sequential_mix import EpochInTurn
-from spiral_stream.testing import check_elastic, check_replay, check_resume
 
 
 @pytest.fixture(scope="module")
@@ -164,13 +163,6 @@ def test_an_epoch_of_concat_has_one_stream_after_the_other(catalog: sp.Catalog) 
         assert [name for name, _ in epoch] == ["small"] * 50 + ["large"] * 100
         assert sorted(id for _, id in epoch[:25]) == sorted(id for _, id in epoch[25:50]) == [*range(1_000, 1_025)]  # noqa: A001
     assert not {*epochs[0][50:]} & {*epochs[1][50:]}  # the large one goes on where it was
-
-    def make() -> Any:
-        return stream(relation, 20)
-
-    check_replay(make)
-    check_resume(make, [0, 3, 8])
-    check_elastic(make, (2, 3))
 
 
 def test_positions_of_streams_in_turn_are_the_sums_of_their_quotas() -> None:

@@ -14,81 +14,29 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.batching import Setting
 from spiral_stream.errors import BindError, DataError, PlanError
-from spiral_stream.testing import ChapterSamples, check_elastic, check_formation, check_replay, check_resume
+from spiral_stream.testing import ChapterSamples, check_formation
 from tests.fixtures.examples import few
+from tests.fixtures.packed_columns import (
+    FIELDS,
+    WIDTHS,
+    drawn_table,
+    make_catalog,
+    packed,
+    plan,
+    policies,
+)
 from tests.fixtures.texts import TOKENIZER, tokenizer
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
 FEW = few(6, 60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 MANY = few(60, 400, deadline=None)
-ROWS: Final = 90
-WIDTHS: Final = {"inputs": 16, "targets": 8}
-LONGEST: Final = {
-    "short": (5, 3),
-    "long": (16, 8),
-    "deep": (9, 8),
-    "above": (20, 12),
-}  # of inputs and targets, by table
-
 Row = list[int]  # numbers of samples, in the order in which they joined
-
-
-def drawn_table(name: str) -> pa.Table:
-    """Samples whose tokens say which sample they are of, in each column; some have none in one of them, or in both."""
-    rng = np.random.default_rng(len(name))
-    table = pa.table({"key": range(ROWS), "quality": rng.random(ROWS)})
-    for column, most in zip(WIDTHS, LONGEST[name], strict=True):
-        lengths = rng.integers(0, most, ROWS, endpoint=True)
-        tokens = [[1000 * (1 + key) + at for at in range(length)] for key, length in enumerate(lengths.tolist())]
-        table = table.append_column(column, pa.array(tokens, pa.list_(pa.int32())))
-        table = table.append_column(f"n_{column}", pa.array(lengths, pa.int32()))
-    wrong = table["n_targets"].to_pylist()
-    return table.append_column("wrong", pa.array([n + (key == 7) for key, n in enumerate(wrong)], pa.int32()))
 
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
-    catalog = sp.connect(str(tmp_path_factory.mktemp("packed") / "catalog"))
-    for name in LONGEST:
-        catalog.register(name, sp.Arrow(drawn_table(name)), identity="key")
-    return catalog
-
-
-FIELDS: Final[Mapping[str, Any]] = {
-    **{column: sp.Pad(column, pad_value=-1, dtype="int32") for column in WIDTHS},
-    **{f"{column}_segment_ids": sp.fields.Segments(column) for column in WIDTHS},
-    **{f"{column}_positions": sp.fields.Positions(column, dtype="int32") for column in WIDTHS},
-    **{f"{column}_labels": sp.fields.Labels(column) for column in WIDTHS},
-    **{f"{column}_cu": sp.fields.CuSeqlens(column) for column in WIDTHS},
-    "key": sp.List("key"),
-}
-
-
-def plan(catalog: sp.Catalog, name: str, packed: sp.batching.Packed, order: Any = None, **options: Any) -> Any:
-    settings = {"batch_size": 2, "last": sp.KeepPartial, "formation": packed, "fields": FIELDS, **options}
-    return catalog.table(name).sample(order=order or sp.GlobalShuffle(seed=3)).collate(**settings)
-
-
-def packed(**own: Any) -> sp.batching.Packed:
-    return sp.batching.Packed(**{"max_tokens": WIDTHS, "window_size": 32, **own})
-
-
-@st.composite
-def policies(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
-    """A table, and a packing of it that refuses none of its samples."""
-    name = draw(st.sampled_from(sorted(LONGEST)))
-    widths = {"inputs": draw(st.sampled_from([16, 20, 33])), "targets": draw(st.sampled_from([8, 12, 13]))}
-    own = {
-        "max_tokens": widths,
-        "strategy": draw(st.sampled_from(["best_fit", "first_fit"])),
-        "max_segments": draw(st.sampled_from([None, 1, 3])),
-        "window_size": draw(st.sampled_from([16, 40, 200])),
-        "oversize": draw(st.sampled_from(["truncate", "drop"])),
-    }
-    if draw(st.booleans()):
-        own["length"] = {column: sp.col(f"n_{column}") for column in WIDTHS}
-    return name, own
+    return make_catalog(tmp_path_factory.mktemp("packed"))
 
 
 # ---- the same in plain Python
@@ -242,18 +190,11 @@ def test_every_sample_comes_once_and_is_the_same_segment_in_every_column(
 
 @FEW
 @given(drawn=policies())
-def test_laws_of_replay_resume_and_world_size(catalog: sp.Catalog, drawn: tuple[str, dict[str, Any]]) -> None:
+def test_a_state_is_small_however_rows_are_packed(catalog: sp.Catalog, drawn: tuple[str, dict[str, Any]]) -> None:
     name, own = drawn
-
-    def make(**binding: Any) -> Any:
-        return plan(catalog, name, sp.batching.Packed(**own)).to_numpy().bind(**binding)
-
-    check_replay(make)
-    check_resume(make, [0, 1, 3])
-    with make() as stream:
+    with plan(catalog, name, sp.batching.Packed(**own)).to_numpy() as stream:
         next(iter(stream))
         assert len(json.dumps(stream.state_dict())) < 2_000
-    check_elastic(make, worlds=(1, 2, 3))
 
 
 @FEW

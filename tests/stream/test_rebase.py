@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import ResumeError, StreamError
-from spiral_stream.testing import check_elastic, frozen, same
+from spiral_stream.testing import frozen, same
 from tests.fixtures.examples import few
+from tests.fixtures.legs import ORDER, SIZES, Leg, legs
 from tests.fixtures.texts import SMALL_PLANS, ids_of, make_catalog
 
 SLOW_SHARES: Final = pytest.mark.filterwarnings(
@@ -24,45 +25,6 @@ SLOW_SHARES: Final = pytest.mark.filterwarnings(
 pytestmark = [SMALL_PLANS, SLOW_SHARES, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
 FEW = few(3, 125, suppress_health_check=[HealthCheck.too_slow])
-SIZES: Final = {"a": 60, "b": 23, "c": 7, "one": 1}
-ORDER: Final = sp.ShardAwareShuffle(seed=5, shard_key=["stream_id", "storage_shard"], shuffle_block_size=16)  # type: ignore[arg-type]
-FORMATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "fixed": {"batch_size": 4},
-    "whole": {"batch_size": 250},
-    "buckets": {"formation": sp.WindowedBucket(window_size=16, keys=[sp.BucketKey("len(tokens)")]), "batch_size": 4},
-    "stratified": {
-        "formation": sp.WindowedBucket(window_size=16, keys=[sp.BucketKey("len(tokens)")]),
-        "composition": sp.StratifiedByStream("stream_id"),
-        "batch_size": 5,
-    },
-    "one stream": {"composition": sp.batching.OneStream(), "batch_size": 3},
-    "packed": {"formation": sp.batching.Packed(max_tokens=32, window_size=16), "batch_size": 2},
-    "apart": {"formation": sp.batching.Packed(max_tokens={"tokens": 40, "again": 32}, window_size=16), "batch_size": 2},
-}
-
-
-@dataclass(frozen=True)
-class Leg:
-    """One plan of a run, and how long it lasts."""
-
-    shares: Mapping[str, float]
-    size: int
-    formed: str
-    steps: int
-    world: int = 1
-    saved: bool = False  # whether the next leg starts from its saved state
-    last: Any = sp.KeepPartial
-
-    def plan(self, catalog: sp.Catalog) -> sp.PreparedStream:
-        streams = [sp.Stream(name, catalog.table(name), proportion=share) for name, share in self.shares.items()]
-        mixed = sp.mix(streams, epoch_size=self.size).filter(sp.col("quality") > 0.15)
-        fields = {"sample_id": sp.List("sample_id"), "stream_id": sp.List("stream_id"), "ids": sp.Pad("tokens")}
-        if self.formed in {"fixed", "whole"}:
-            fields["ids"] = sp.List("tokens")
-        if self.formed == "apart":
-            mixed = mixed.with_columns(again=sp.col("tokens"))
-            fields["again"] = sp.Pad("again")
-        return mixed.sample(order=ORDER).collate(fields=fields, last=self.last, **FORMATIONS[self.formed]).to_numpy()
 
 
 @pytest.fixture(scope="module")
@@ -135,16 +97,6 @@ class Run:
 
 def _flat(values: Sequence[Any]) -> list[str]:
     return [each for entry in values for each in (entry if isinstance(entry, list) else [entry])]
-
-
-@st.composite
-def legs(draw: st.DrawFn) -> Leg:
-    names = draw(st.lists(st.sampled_from(list(SIZES)), min_size=1, max_size=4, unique=True))
-    weights = draw(st.lists(st.integers(1, 9), min_size=len(names), max_size=len(names)))
-    shares = {name: weight / sum(weights) for name, weight in zip(names, weights, strict=True)}
-    formed = draw(st.sampled_from(list(FORMATIONS)))
-    steps, world = draw(st.integers(0, 40)), draw(st.sampled_from([1, 1, 2]))
-    return Leg(shares, draw(st.integers(4, 300)), formed, steps, world, draw(st.booleans()))
 
 
 def _stopped_early(leg: Leg) -> Leg:
@@ -235,24 +187,6 @@ def test_a_rebased_run_resumes_after_any_step(
         rest = [frozen(batch) for batch in fresh]
         assert rest or at in ends
         assert all(same(a, b) for a, b in zip(rest, batches[at:], strict=False))
-
-
-@FEW
-@given(first=legs(), second=legs())
-def test_any_number_of_ranks_reads_one_sequence_after_it(catalog: sp.Catalog, first: Leg, second: Leg) -> None:
-    with first.plan(catalog) as old:
-        for _ in islice(old, first.steps):
-            pass
-        state = old.state_dict()
-
-    def make() -> sp.PreparedStream:
-        new = second.plan(catalog)
-        with first.plan(catalog) as earlier:
-            earlier.load_state_dict(state)
-            new.rebase(earlier)
-        return new
-
-    check_elastic(make, (2,))
 
 
 # ---- examples

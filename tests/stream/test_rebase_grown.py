@@ -5,11 +5,9 @@ from collections import Counter
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -17,8 +15,8 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.errors import ResumeError
 from spiral_stream.planner.state.rebase import Rebase
-from spiral_stream.testing import check_elastic, check_replay
 from tests.fixtures.examples import few
+from tests.fixtures.grown_mixtures import ORDERS, Shards, Two
 
 pytestmark = [
     pytest.mark.usefixtures("no_threads_left"),
@@ -27,46 +25,6 @@ pytestmark = [
 ]
 
 FEW = few(4, 250, suppress_health_check=[HealthCheck.too_slow])
-ORDERS: Final = (
-    sp.orders.WindowShuffle(seed=2, window=4),
-    sp.GlobalShuffle(seed=3),
-    sp.HashBucketed(seed=7, bucket_count=4),
-)
-BUCKETS: Final = {"formation": sp.WindowedBucket(window_size=8, keys=[sp.BucketKey("digit")])}
-Shards = dict[str, list[int]]  # the identities of each file
-
-
-class Two:
-    """Two relations of Parquet files, mixed."""
-
-    def __init__(self, folder: Path, shards: dict[str, Shards]) -> None:
-        self.folder = folder
-        self.catalog = sp.connect(str(folder / "catalog"))
-        for name, files in shards.items():
-            (folder / name).mkdir()
-            self.write(name, files)
-            self.catalog.register(name, sp.Parquet(str(folder / name)), identity="id")
-
-    def write(self, name: str, files: Shards) -> None:
-        for old in (self.folder / name).glob("*.parquet"):
-            if old.stem not in files:
-                old.unlink()
-        for file, ids in files.items():
-            table = pa.table({"id": ids, "digit": [n % 10 for n in ids]})
-            pq.write_table(table, self.folder / name / f"{file}.parquet")
-
-    def change(self, name: str, files: Shards) -> None:
-        self.write(name, files)
-        self.catalog.refresh(name)
-
-    def plan(self, order: Any = ORDERS[1], share: float = 0.5, *, formed: bool = False, least: int = 0) -> Any:
-        streams = [sp.Stream(n, self.catalog.table(n), proportion=p) for n, p in (("x", share), ("y", 1 - share))]
-        mixed = sp.mix(streams, epoch_size=12).filter(sp.col("digit") >= least)
-        fields = {"id": sp.List("id"), "stream_id": sp.List("stream_id")}
-        formation = BUCKETS if formed else {}
-        return (
-            mixed.sample(order=order).collate(batch_size=3, fields=fields, last=sp.KeepPartial, **formation).to_numpy()
-        )
 
 
 def delivered(stream: sp.PreparedStream, steps: int) -> dict[str, Counter[int]]:
@@ -130,25 +88,6 @@ def test_every_pass_that_was_begun_ends_with_the_rows_of_now(
             same, whole = left(new, 1)  # nothing happened to this stream
             rows = {n for ids in y.values() for n in ids}
             assert {n: same[n] + seen["y"][n] for n in rows} == dict.fromkeys(rows, whole)
-
-
-@FEW
-@given(x=FILES, order=st.sampled_from(ORDERS), steps=st.integers(1, 9))
-def test_the_laws_hold_after_it(x: Shards, order: Any, steps: int) -> None:
-    with TemporaryDirectory() as folder:
-        two = Two(Path(folder), {"x": x, "y": {"s": [1, 2, 3]}})
-        with two.plan(order) as stream:
-            delivered(stream, steps)
-            state = json.loads(json.dumps(stream.state_dict()))
-        two.change("x", {**x, "new": [900, 901]})
-
-        def make() -> sp.PreparedStream:
-            new = two.plan(order)
-            new.rebase(state)
-            return new
-
-        check_replay(make)
-        check_elastic(make, (2,))
 
 
 # ---- examples

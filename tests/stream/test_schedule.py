@@ -5,7 +5,7 @@ import tracemalloc
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,32 +13,15 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.errors import PlanError
 from spiral_stream.plan.saving.fingerprint import canonical
-from spiral_stream.testing import check_elastic, check_resume
+from tests.fixtures.schedules import ORDER, SIZES, prepared, scheduled, streams
 from tests.fixtures.texts import SMALL_PLANS, documents, make_catalog
 
 pytestmark = [SMALL_PLANS, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
-
-SIZES: Final = {"a": 60, "b": 23, "c": 7}
-ORDER: Final = sp.GlobalShuffle(seed=5)
 
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
     return make_catalog(tmp_path_factory.mktemp("schedule"), SIZES)
-
-
-def streams(catalog: sp.Catalog, *names: str, **amounts: Any) -> list[sp.Stream]:
-    """One a name; ``proportion=(...)`` and the like, one value a name."""
-    return [
-        sp.Stream(name, catalog.table(name), **{kind: values[at] for kind, values in amounts.items()})
-        for at, name in enumerate(names)
-    ]
-
-
-def prepared(mixed: sp.Relation, batch_size: int = 50, **options: Any) -> sp.PreparedStream:
-    fields = {"stream_id": sp.List("stream_id"), "sample_id": sp.List("sample_id")}
-    plan = mixed.sample(order=ORDER).collate(batch_size=batch_size, fields=fields, last=sp.KeepPartial, **options)
-    return plan.to_numpy()
 
 
 def names_of(stream: sp.PreparedStream, epochs: int = 1) -> list[str]:
@@ -47,16 +30,6 @@ def names_of(stream: sp.PreparedStream, epochs: int = 1) -> list[str]:
 
 
 # ---- schedules
-
-
-def scheduled(catalog: sp.Catalog, size: int = 20_000) -> sp.Relation:
-    """``c`` begins at 0 and ends at 0; step 1 is of 10 samples."""
-    return sp.mix(
-        streams(catalog, "a", "b", "c", proportion=(0.5, 0.3, 0.2)),
-        epoch_size=size,
-        schedule={0: {"a": 0.8, "b": 0.2}, 1_000: {"a": 0.4, "b": 0.2, "c": 0.4}, 2_500: {"a": 0.1, "b": 0.9}},
-        samples_per_step=10,
-    )
 
 
 def test_counts_follow_the_integral_of_the_schedule_at_slice_borders(catalog: sp.Catalog) -> None:
@@ -140,19 +113,6 @@ def test_a_stream_comes_where_its_share_begins_and_not_where_it_has_ended(catalo
     assert c.max() < 25_000
     assert np.count_nonzero(c < 10_000) == pytest.approx(2_000, abs=1)
     assert np.count_nonzero(c >= 10_000) == pytest.approx(3_000, abs=1)
-
-
-@pytest.mark.parametrize("formed", ["fixed", "buckets"])
-def test_a_scheduled_run_resumes_and_is_read_by_any_number_of_ranks(catalog: sp.Catalog, formed: str) -> None:
-    key = sp.BucketKey("len(tokens)")
-    bucket = sp.WindowedBucket(window_size=64, keys=[key])
-    options = {"formation": bucket, "composition": sp.StratifiedByStream("stream_id")} if formed == "buckets" else {}
-
-    def make() -> sp.PreparedStream:
-        return prepared(scheduled(catalog, size=1_000), **options).bind(epoch=7)
-
-    check_resume(make, [0, 1, 7, 19])
-    check_elastic(make, (2, 3))
 
 
 def test_stratified_batches_follow_a_schedule(catalog: sp.Catalog) -> None:

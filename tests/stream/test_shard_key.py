@@ -5,7 +5,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given
@@ -14,46 +13,19 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.errors import PlanError
 from spiral_stream.plan.saving.fingerprint import canonical
-from spiral_stream.testing import check_elastic, check_order, check_replay, check_resume, frozen, same
+from spiral_stream.testing import check_order, frozen, same
 from tests.fixtures.examples import few
+from tests.fixtures.shard_keys import COLUMNS, KEYS, grouped, make_catalog, order_of
 from tests.stream.explain.words import in_words
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
 FEW = few(4, 166, suppress_health_check=[HealthCheck.too_slow])
-ROWS, SHARDS = 240, 6
-COLUMNS = ("grp", "user", "storage_shard")  # whose rows lie together
-KEYS = st.lists(st.sampled_from(COLUMNS), min_size=1, max_size=3, unique=True).filter(
-    lambda key: key != ["storage_shard"]
-)
-
-
-def table(name: str) -> pa.Table:
-    """Users lie in a run each, groups in up to three, and neither keeps to the borders of shards."""
-    at = np.arange(ROWS)
-    groups = pa.array([[None, "x", "y", "x", "z"][i // 50] for i in at])
-    return pa.table(
-        {
-            "sample_id": [f"{name}{i}" for i in at],
-            "grp": groups.dictionary_encode() if name == "d" else groups,
-            "user": np.where(at // 17 == 3, np.nan, at // 17),
-            "label": at * 7919 % 11,
-            "quality": at % 10 / 10,
-            "storage_shard": [f"s{i * SHARDS // ROWS}" for i in at],
-        }
-    )
 
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
-    made = sp.connect(str(tmp_path_factory.mktemp("keys") / "catalog"))
-    for name in "abd":
-        made.register(name, sp.Arrow(table(name)), identity="sample_id", shard="storage_shard")
-    return made
-
-
-def order_of(key: list[str], block: int = 10**6, **options: Any) -> sp.ShardAwareShuffle:
-    return sp.ShardAwareShuffle(seed=3, shard_key=key, shuffle_block_size=block, **options)
+    return make_catalog(tmp_path_factory.mktemp("keys"))
 
 
 def stream_of(
@@ -105,21 +77,10 @@ def test_rows_of_one_key_move_as_one_unit_and_blocks_cut_the_tape_of_units(
 
 @FEW
 @given(key=KEYS, block=st.integers(1, 100), mixed=st.booleans(), lanes=st.integers(1, 3))
-def test_a_stream_with_a_shard_key_keeps_every_law(
+def test_batches_of_an_order_with_a_shard_key_are_found_again(
     catalog: sp.Catalog, key: list[str], block: int, mixed: bool, lanes: int
 ) -> None:
-    ranks = sp.DataParallel(sp.RuntimeParam("rank"), sp.RuntimeParam("world_size"), lanes=lanes)
-
-    def make() -> sp.PreparedStream:
-        rows = sp.mix([sp.Stream(name, catalog.table(name)) for name in "ab"]) if mixed else catalog.table("b")
-        own = ["stream_id", *key] if mixed else key
-        sampled = rows.sample(order=order_of(own, block), assignment=ranks)
-        return sampled.collate(batch_size=9, fields={"id": sp.List("sample_id")}, last=sp.KeepPartial).to_numpy()
-
-    check_replay(make)
-    check_resume(make, [0, 1, 11])
-    check_elastic(make, (2,))
-    with make() as stream:
+    with grouped(catalog, key, block, mixed=mixed, lanes=lanes) as stream:
         for each in stream.stages.streams:
             check_order(stream.stages.order, each.population)
         batches = [frozen(batch) for batch in stream]

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,36 +17,18 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import ResumeError, StreamError
-from spiral_stream.testing import check_elastic, check_loops, check_replay, check_resume
 from tests.fixtures.examples import few
+from tests.fixtures.skips import FORMATIONS, ORDER, SIZES, plan_of
 from tests.fixtures.texts import SMALL_PLANS, make_catalog
 
 pytestmark = [SMALL_PLANS, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(300)]
 
 FEW = few(5, 333, suppress_health_check=[HealthCheck.too_slow])
-SIZES: Final = {"a": 60, "b": 23, "c": 7}
-ORDER: Final = sp.GlobalShuffle(seed=5)
-FORMATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "fixed": {"batch_size": 4},
-    "buckets": {"formation": sp.WindowedBucket(window_size=16, keys=[sp.BucketKey("len(tokens)")]), "batch_size": 4},
-    "packed": {"formation": sp.batching.Packed(max_tokens=32, window_size=16), "batch_size": 2},
-}
 
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
     return make_catalog(tmp_path_factory.mktemp("skip"), SIZES, shortest=1)
-
-
-def plan_of(catalog: sp.Catalog, formed: str, *, mixed: bool, last: Any = sp.KeepPartial) -> sp.PreparedStream:
-    base: Any = catalog.table("a")
-    if mixed:
-        shares = {"a": 0.5, "b": 0.3, "c": 0.2}
-        base = sp.mix([sp.Stream(n, catalog.table(n), proportion=p) for n, p in shares.items()], epoch_size=50)
-    fields = {"sample_id": sp.List("sample_id"), "ids": sp.Pad("tokens")}
-    if formed == "packed":
-        fields["segments"] = sp.fields.Segments("tokens")
-    return base.sample(order=ORDER).collate(fields=fields, last=last, **FORMATIONS[formed]).to_numpy()
 
 
 @dataclass(frozen=True)
@@ -151,19 +133,6 @@ def test_what_is_not_skipped_stays_as_it_was(catalog: sp.Catalog, drawn: Skipped
             assert [rank.ledger(n) for n in range(whole.total)] == list(map(whole.ledger, range(whole.total)))
             assert rank.count() == whole.total
         assert seen + read(after, None) == list(map(whole.left, whole.delivered()))
-
-
-@pytest.mark.parametrize("formed", FORMATIONS)
-def test_the_laws_hold_for_a_stream_that_skips(catalog: sp.Catalog, formed: str) -> None:
-    def make() -> sp.PreparedStream:
-        stream = plan_of(catalog, formed, mixed=True, last=sp.DropPartial)
-        stream.skip(batches=[0, 2, 3], identities=[stream.ledger(5)[0]])
-        return stream
-
-    check_replay(make)
-    check_resume(make, [0, 1, 3])
-    check_elastic(make, [2, 3])
-    check_loops(make)
 
 
 # ---- examples

@@ -3,29 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
-import lance
 import pytest
 
-import spiral_stream as sp
-from spiral_stream.testing import check_elastic, check_resume
-from tests.fixtures import relations
-
-SHARDS = 16
+from tests.fixtures import node_lanes
+from tests.fixtures.node_lanes import SHARDS
 
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Any]:
-    """Streams of 16 shards of 16 rows in 4 lanes; the size of a block is that of a shard."""
-    folder = tmp_path_factory.mktemp("lanes")
-    table = relations.imagenet_train(16 * SHARDS, shards=SHARDS, side=8).drop(["image_ref"])
-    lance.write_dataset(table, str(folder / "rows.lance"), max_rows_per_file=16)
-    catalog = sp.connect(str(folder / "catalog"))
-    catalog.register("rows", sp.Lance(str(folder / "rows.lance")))
-    ranks = sp.DataParallel(sp.RuntimeParam("rank"), sp.RuntimeParam("world_size"), lanes=4)
-    order = sp.ShardAwareShuffle(seed=3, shuffle_block_size=16)
-    sampled = catalog.table("rows").sample(identity="sample_id", order=order, assignment=ranks)
-    fields = {"id": sp.List("sample_id"), "shard": sp.List("storage_shard")}
-    return lambda: sampled.collate(batch_size=4, fields=fields).to_numpy(prefetch=2)
+    rows = node_lanes.sampled(tmp_path_factory.mktemp("lanes"))
+    return lambda: node_lanes.stream(rows)
 
 
 def shards_of(make: Callable[[], Any], world: int, each: int, **bound: Any) -> tuple[list[set[str]], list[Any]]:
@@ -47,14 +34,6 @@ def test_each_node_reads_its_own_shards_alone(make: Callable[[], Any], world: in
 
     assert sum(map(len, after)) == len(set.union(*after)) == SHARDS
     assert sum(map(len, before)) > SHARDS or world == 4  # 4 lanes on 4 ranks: each rank has its own already
-
-
-def test_any_number_of_nodes_delivers_the_same_batches(make: Callable[[], Any]) -> None:
-    check_elastic(make, worlds=(2, 4, 8), ranks_per_node=2)
-
-
-def test_a_rank_resumes_where_it_was(make: Callable[[], Any]) -> None:
-    check_resume(lambda: make().bind(rank=3, world_size=4, ranks_per_node=2))
 
 
 def test_a_run_goes_on_with_other_nodes(make: Callable[[], Any]) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,57 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.testing import check_elastic, check_loops, check_replay, check_resume
+from tests.fixtures.epoch_parts import ORDERS, ROWS, VERBS, Verb, left, made, make_catalog, plan, written
 from tests.fixtures.examples import few
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
-
-ROWS = 41
-ORDERS: tuple[Any, ...] = (
-    sp.orders.ExpandedRange(6, 20),
-    sp.GlobalShuffle(4),
-    sp.GlobalShuffle(4, clump_size=3),
-    sp.HashBucketed(5, bucket_count=8),
-    sp.Sequential(),
-    sp.ShardAwareShuffle(3, shuffle_block_size=16),
-    sp.orders.Weighted("weight", seed=8),
-    sp.orders.Weighted("weight", replacement=False, seed=8),
-    sp.orders.WindowShuffle(6, 10),
-    sp.orders.WithReplacement(9),
-    sp.orders.WithinShards(7),
-)
-Verb = tuple[str, int, bool]
-VERBS = st.tuples(st.sampled_from(["take", "skip", "repeat"]), st.integers(1, 50), st.booleans())
-
-
-@pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
-    catalog = sp.connect(tmp_path_factory.mktemp("skipped"))
-    shards = [f"s{i * 4 // ROWS}" for i in range(ROWS)]
-    table = pa.table({"id": range(ROWS), "weight": [1.0 + i % 5 for i in range(ROWS)], "storage_shard": shards})
-    catalog.register("rows", sp.Arrow(table), identity="id")
-    return catalog
-
-
-def written(sampled: sp.Relation, verbs: list[Verb]) -> sp.Relation:
-    for name, count, fixed in verbs:
-        times = 1 + count % 3
-        sampled = sampled.repeat(times) if name == "repeat" else getattr(sampled, name)(count, fixed=fixed)
-    return sampled
-
-
-def left(verbs: list[Verb], total: int = ROWS) -> int:
-    """How many samples an epoch has; 0 and less where nothing is left."""
-    for name, count, _ in verbs:
-        total = total * (1 + count % 3) if name == "repeat" else min(count, total) if name == "take" else total - count
-        if total <= 0:
-            break
-    return total
-
-
-def skips(verbs: list[Verb]) -> bool:
-    """Whether a `skip` is among them, and leaves a few batches: a loop over none shows nothing."""
-    return any(name == "skip" for name, *_ in verbs) and 24 <= left(verbs) <= 2 * ROWS
 
 
 def meant(sampled: sp.Relation, verbs: list[Verb], epoch: int) -> list[Any]:
@@ -77,12 +29,9 @@ def meant(sampled: sp.Relation, verbs: list[Verb], epoch: int) -> list[Any]:
     return before[:count] if name == "take" else before[count:]
 
 
-def plan(relation: sp.Relation, **options: Any) -> sp.Relation:
-    return relation.collate(**{"batch_size": 4, "last": sp.KeepPartial, "fields": {"id": sp.List("id")}, **options})
-
-
-def made(relation: sp.Relation, **options: Any) -> Callable[[], sp.PreparedStream]:
-    return lambda: plan(relation, **options).to_numpy()
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
+    return make_catalog(tmp_path_factory.mktemp("skipped"))
 
 
 # ---- laws
@@ -113,28 +62,6 @@ def test_verbs_mean_what_lists_mean(catalog: sp.Catalog, order: Any, verbs: list
             assert stream.order(epoch).positions(found[at]) == places
             assert found[at] in stream.ledger(at // 4, epoch=epoch)
             assert stream.locate(found[at], epoch=epoch)["batch"] == places[0] // 4
-
-
-@few(5, 100)
-@given(
-    order=st.sampled_from(ORDERS),
-    verbs=st.lists(VERBS, min_size=1, max_size=3).filter(skips),
-    last=st.sampled_from([sp.DropPartial, sp.KeepPartial, sp.batching.PadPartial]),
-    lanes=st.integers(1, 2),
-    formed=st.booleans(),
-)
-def test_skips_keep_the_laws_of_streams(
-    catalog: sp.Catalog, order: Any, verbs: list[Verb], last: Any, lanes: int, formed: bool
-) -> None:
-    ranks = sp.DataParallel(sp.RuntimeParam("data_parallel_rank"), sp.RuntimeParam("data_parallel_world_size"), lanes)
-    rows = catalog.table("rows").sample(order=order, assignment=ranks)
-    formation = sp.WindowedBucket(window_size=8, keys=(sp.BucketKey("weight"),)) if formed else None
-    make = made(written(rows, verbs), last=last, formation=formation, batch_size=8)
-
-    check_replay(make)
-    check_resume(make, [0, 1])
-    check_elastic(make, (2, 3))
-    check_loops(make)
 
 
 @given(

@@ -2,22 +2,21 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import CatalogError, ResumeError, SourceError
-from spiral_stream.testing import check_elastic, frozen, same
+from spiral_stream.testing import frozen, same
 from tests.fixtures.examples import few
+from tests.fixtures.grown import ORDERS, SHARDS, Grown, Plan, Shards
 from tests.fixtures.texts import SMALL_PLANS
 
 pytestmark = [SMALL_PLANS, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
@@ -27,88 +26,6 @@ FEW = few(
     250,
     phases=[__import__("hypothesis").Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],
-)
-ORDERS: Final = (
-    sp.Sequential(),
-    sp.GlobalShuffle(seed=3),
-    sp.ShardAwareShuffle(seed=5, shuffle_block_size=8),
-    sp.HashBucketed(seed=7, bucket_count=4),
-)
-BUCKETS: Final = {"formation": sp.WindowedBucket(window_size=8, keys=[sp.BucketKey("length")])}
-Shards = dict[str, list[int]]  # the identities of each file
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A plan, how many steps are read of it, and by how many ranks."""
-
-    order: Any = ORDERS[1]
-    batch_size: int = 3
-    formed: bool = False
-    least: int = 0  # of the identities that a filter leaves, modulo 10
-    steps: int = 2
-    world: int = 1
-
-    def open(self, catalog: sp.Catalog) -> sp.PreparedStream:
-        kept = catalog.table("grown")
-        kept = kept.filter(sp.col("digit") >= self.least) if self.least else kept
-        fields = {"sample_id": sp.List("sample_id"), "length": sp.List("length")}
-        options = {"last": sp.KeepPartial, **(BUCKETS if self.formed else {})}
-        return kept.sample(order=self.order).collate(batch_size=self.batch_size, fields=fields, **options).to_numpy()
-
-
-@dataclass
-class Grown:
-    """A relation of Parquet files that change, and its catalog."""
-
-    folder: Path
-    shards: Shards
-    fresh: Any = field(default_factory=lambda: count(1_000))
-
-    def __post_init__(self) -> None:
-        (self.folder / "rows").mkdir()
-        for name, ids in self.shards.items():
-            self.write(name, ids)
-        self.catalog = sp.connect(str(self.folder / "catalog"))
-        self.catalog.register("grown", sp.Parquet(str(self.folder / "rows")), identity="sample_id")
-
-    def write(self, name: str, ids: Sequence[int]) -> None:
-        columns = {"sample_id": list(ids), "digit": [n % 10 for n in ids], "length": [n * 7 % 23 for n in ids]}
-        pq.write_table(pa.table(columns), self.folder / "rows" / f"{name}.parquet", row_group_size=4)
-
-    @property
-    def ids(self) -> set[int]:
-        return {each for ids in self.shards.values() for each in ids}
-
-    def change(self, shards: Shards) -> None:
-        for name in self.shards.keys() - shards.keys():
-            (self.folder / "rows" / f"{name}.parquet").unlink()
-        for name, ids in shards.items():
-            if self.shards.get(name) != ids:
-                self.write(name, ids)
-        self.shards = shards
-        self.catalog.refresh("grown")
-
-    def drawn_change(self, draw: Any) -> Shards:
-        """Keep, remove, replace and append shards; rows of changed ones may move to others."""
-        after: Shards = {}
-        loose: list[int] = []  # rows of shards that change
-        changed = []
-        for name, ids in self.shards.items():
-            fate = draw(st.sampled_from(["kept", "kept", "replaced", "removed"]))
-            after |= {name: ids} if fate == "kept" else {}
-            loose += [] if fate == "kept" else [each for each in ids if draw(st.booleans())]
-            changed += [name] if fate == "replaced" else []
-        changed += [f"new-{next(self.fresh)}" for _ in range(draw(st.integers(0 if after or changed else 1, 2)))]
-        loose += [next(self.fresh) for _ in range(draw(st.integers(1, 6)))] if changed else []
-        loose = draw(st.permutations(loose))
-        for at, name in enumerate(changed):
-            after[name] = loose[at :: len(changed)] or [next(self.fresh)]
-        return after
-
-
-SHARDS = st.lists(st.integers(1, 9), min_size=1, max_size=4).map(
-    lambda sizes: {f"s{k}": list(range(100 * k, 100 * k + size)) for k, size in enumerate(sizes)}
 )
 PLANS = st.builds(
     Plan,
@@ -211,13 +128,6 @@ def test_a_rebased_epoch_is_a_function_of_its_state(shards: Shards, plan: Plan, 
                 fresh.load_state_dict(states[at])
                 assert fresh.state_dict() == states[at]
                 assert all(same(a, b) for a, b in zip(fresh, batches[at:], strict=True))
-
-        def make() -> sp.PreparedStream:
-            made = plan.open(grown.catalog)
-            made.load_state_dict(states[0])
-            return made
-
-        check_elastic(make, (2, 3))
 
 
 # ---- examples

@@ -1,0 +1,104 @@
+"""The laws of streams, over every kind of stream: replay, resume, loops, elastic.
+
+A feature that makes another kind of stream registers a `Subject` in the room of its theme, and calls no law in its own
+tests. `tests/stream/testing` shows that each law notices what breaks it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spiral_stream.testing import LOOPS, check_elastic, check_loops, check_replay, check_resume
+from tests.stream.laws import edits, numbers, texts
+from tests.stream.laws.subject import Subject
+
+pytestmark = [
+    pytest.mark.usefixtures("no_threads_left"),
+    pytest.mark.filterwarnings("ignore::spiral_stream.SpiralWarning"),
+    pytest.mark.timeout(600),
+]
+
+SUBJECTS = (*numbers.SUBJECTS, *texts.SUBJECTS, *edits.SUBJECTS)
+Shelves = Callable[[Subject], Any]
+
+
+@pytest.fixture(scope="module")
+def shelves(tmp_path_factory: pytest.TempPathFactory) -> Shelves:
+    """What the streams of a subject read, made when it is first asked for."""
+    made: dict[Callable[..., Any], Any] = {}
+
+    def of(subject: Subject) -> Any:
+        if subject.shelf not in made:
+            made[subject.shelf] = subject.shelf(tmp_path_factory.mktemp("shelf"))
+        return made[subject.shelf]
+
+    return of
+
+
+def each(subjects: Sequence[Subject]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("subject", subjects, ids=lambda subject: subject.name)
+
+
+def test_every_subject_has_a_name_of_its_own() -> None:
+    names = [subject.name for subject in SUBJECTS]
+
+    assert sorted(names) == sorted(set(names))
+
+
+@each(SUBJECTS)
+def test_the_same_plan_gives_the_same_batches(subject: Subject, shelves: Shelves) -> None:
+    shelf = shelves(subject)
+
+    @subject.examples
+    @given(drawn=subject.drawn)
+    def replay(drawn: Any) -> None:
+        check_replay(subject.make(shelf, drawn))
+
+    replay()
+
+
+@each(SUBJECTS)
+def test_a_state_leads_to_the_batches_that_were_left(subject: Subject, shelves: Shelves) -> None:
+    shelf = shelves(subject)
+
+    @subject.examples
+    @given(drawn=subject.drawn, data=st.data())
+    def resume(drawn: Any, data: st.DataObject) -> None:
+        place = data.draw(subject.places(drawn), label="rank, ranks")
+        make = subject.at(subject.make(shelf, drawn), place)
+        with make() as stream:
+            steps = sum(1 for _ in stream)
+        last = steps if place == (0, 1) else max(0, steps - 1)  # of several ranks some have no batch in the last step
+        inside = data.draw(st.sampled_from([steps // 2, *range(last + 1)]), label="stop")
+        end = data.draw(st.sampled_from([last, 0]), label="and at an end")
+        check_resume(make, sorted({inside, end}))
+
+    resume()
+
+
+@each(SUBJECTS)
+def test_the_loop_after_an_epoch_reads_the_next_epoch(subject: Subject, shelves: Shelves) -> None:
+    shelf = shelves(subject)
+
+    @subject.examples
+    @given(drawn=subject.drawn, loop=st.sampled_from(sorted(LOOPS)), data=st.data())
+    def loops(drawn: Any, loop: str, data: st.DataObject) -> None:
+        make = subject.at(subject.make(shelf, drawn), data.draw(subject.places(drawn), label="rank, ranks"))
+        check_loops(make, {loop: LOOPS[loop]})
+
+    loops()
+
+
+@each([subject for subject in SUBJECTS if not subject.alone])
+def test_ranks_together_deliver_the_batches_of_one(subject: Subject, shelves: Shelves) -> None:
+    shelf = shelves(subject)
+
+    @subject.examples
+    @given(drawn=subject.drawn.filter(subject.shared), world=st.sampled_from(subject.worlds))
+    def elastic(drawn: Any, world: int) -> None:
+        check_elastic(subject.make(shelf, drawn), (world,), subject.ranks_per_node)
+
+    elastic()
