@@ -4,6 +4,9 @@ A callable behind a `door` runs as it is; a number of NumPy becomes Python's whe
 raw error, one that Python or another library raised, are its arguments held against what its signature says of them, and
 the first that does not fit is refused by name. So a right call costs a frame, the words that a room has of its own pass, and
 so does an error that no argument explains.
+
+A face whose methods are those of an object that it holds takes them by `forwarded`: arguments, types and docstring are written
+once, at the object.
 """
 
 import opcode
@@ -14,7 +17,7 @@ from functools import lru_cache, wraps
 from inspect import Parameter, Signature, signature
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
@@ -100,6 +103,21 @@ def class_door(error: type[SpiralError], *, excepted: Collection[str] = ()) -> C
         return cls
 
     return guarded
+
+
+def forwarded(attribute: str, method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """Return a method that calls one of the object in an attribute, with its name, signature and docstring.
+
+    Args:
+        attribute: holds the object.
+        method: of the object's class.
+    """
+
+    @wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return method(getattr(self, attribute), *args, **kwargs)
+
+    return call
 
 
 def _as_python(

@@ -1,9 +1,9 @@
 """`PreparedStream`: a plan that can be read, explained, stopped and resumed.
 
 This room is the face of a stream: one method for each verb that moves it, and half of the lines document the verbs.
-What only looks is in `looking.inspect`. A stream holds a `StreamRun`, whose parts do the work: bindings, a `Place`, what is
-open (`Opening`), the `Passes` over it, and a `Delivery` for its framework. Streams of other frameworks hold another
-delivery and override nothing.
+A stream holds two objects. A `StreamRun` has the parts that do the work: bindings, a `Place`, what is open (`Opening`), the
+`Passes` over it, and a `Delivery` for its framework. An `Inspection` of that run answers what moves nothing. Streams of other
+frameworks hold another delivery and override nothing.
 
 Iterating starts at the stream's place, and leaving a loop keeps the place. After an epoch's last batch comes the start of
 the next epoch (docs/decisions/0018). Every batch is a function of plan, data version, epoch and batch number. Threads,
@@ -12,19 +12,19 @@ prefetch and caches only decide how fast it comes.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import pyarrow as pa
 
-from spiral_stream.arguments import door
+from spiral_stream.arguments import door, forwarded
 from spiral_stream.batching.tail import KeepPartial
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
 from spiral_stream.derived.work.executors import Executor
 from spiral_stream.errors import BindError, PlanError, SpiralError, StreamError, shown
-from spiral_stream.looking.inspect import Looking
-from spiral_stream.looking.notebook import batch_formatter
+from spiral_stream.habits import OF_STREAMS, answer
+from spiral_stream.looking.inspect import Inspection
 from spiral_stream.looking.progress import with_bar
 from spiral_stream.looking.sizes import need_sizes
 from spiral_stream.looking.tables import batch_schema, record_batches
@@ -32,13 +32,12 @@ from spiral_stream.plan.functions.evaluation import evaluation
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.binding.bindings import epoch_number, resumed, settle
 from spiral_stream.planner.prepared_data.verify import Report, Verification
+from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.saved_state import SavedState
-from spiral_stream.runtime.columns.error_sample import identities
 from spiral_stream.runtime.delivery import BITS, HOST, Delivery, tell_of_host
-from spiral_stream.runtime.numbering.numbering import batch_number, need_not_skipped
-from spiral_stream.runtime.numbering.random_access import OneSample, alone, found_rows, position_in
+from spiral_stream.runtime.numbering.numbering import Numbering
 from spiral_stream.runtime.numbering.skipped import SkipRequest, need_epochs
-from spiral_stream.runtime.numbering.steps import first_delivery
+from spiral_stream.runtime.numbering.steps import length_of, steps_of
 from spiral_stream.runtime.run.count import as_rows, count_epoch
 from spiral_stream.runtime.run.position import Reached
 from spiral_stream.runtime.run.queue import DEFAULT_BUDGET_BYTES
@@ -48,7 +47,7 @@ from spiral_stream.runtime.run.stream_run import StreamRun
 from spiral_stream.threads import ThreadShare
 
 
-class PreparedStream(Looking):
+class PreparedStream:
     """A stream of batches: dicts of NumPy arrays and lists, or of another framework's arrays.
 
     Made by ``to_numpy()``, ``to_torch()`` and ``to_jax()`` of a collated relation, and by ``open_stream``. A stream is a
@@ -82,7 +81,115 @@ class PreparedStream(Looking):
     ) -> None:
         need_sizes(threads, read_batch_size)
         share = ThreadShare(threads, read_batch_size=read_batch_size)
-        super().__init__(StreamRun(plan, catalog, HOST if delivery is None else delivery, share, budget_bytes))
+        self._hold(StreamRun(plan, catalog, HOST if delivery is None else delivery, share, budget_bytes))
+
+    def _hold(self, run: StreamRun) -> None:
+        self._run, self._inspection = run, Inspection(run, type(self).__name__)
+
+    if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
+
+        def __getattr__(self, name: str) -> NoReturn:
+            answer(self, name, "stream", OF_STREAMS)
+
+    # ---- what it is
+
+    @property
+    def plan(self) -> Deliver:
+        """The plan whose batches these are.
+
+        Examples:
+            >>> stream.plan.framework
+            'numpy'
+        """
+        return self._run.plan
+
+    @property
+    def catalog(self) -> Registry:
+        """The catalog that names the plan's relations.
+
+        Examples:
+            >>> "photos" in stream.catalog.tables()
+            True
+        """
+        return self._run.catalog
+
+    @property
+    def fingerprint(self) -> str:
+        """The plan's fingerprint: 32 hex digits.
+
+        Examples:
+            >>> stream.fingerprint == plan.to_numpy().fingerprint
+            True
+        """
+        return self._run.stages().fingerprint
+
+    @property
+    def rows(self) -> int:
+        """Rows that pass the plan's filters and joins; in a mixture, the sum over its streams.
+
+        Examples:
+            >>> stream.rows
+            48
+        """
+        return sum(stream.selected.total for stream in self._run.stages().streams)
+
+    @property
+    def data_versions(self) -> dict[str, str]:
+        """The data version of every relation that the plan reads, by the relation's name.
+
+        Examples:
+            >>> sorted(stream.data_versions)
+            ['photos']
+        """
+        return dict(self._run.stages().data_versions)
+
+    @property
+    def stages(self) -> Stages:
+        """The lowered plan. It is made at the first use, and again in a forked process.
+
+        Examples:
+            >>> stages = stream.stages
+        """
+        return self._run.stages()
+
+    @property
+    def numbering(self) -> Numbering:
+        """Which samples form which batch.
+
+        Examples:
+            >>> numbering = stream.numbering
+        """
+        return self._run.numbering()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the loop's batches; after an epoch's last batch, the next epoch.
+
+        Examples:
+            >>> stream.epoch
+            0
+        """
+        return self._run.place.epoch
+
+    def __len__(self) -> int:
+        """Return the steps of the whole present epoch for this rank.
+
+        Raises:
+            TypeError: many batches would have to be formed first; says how long that takes, and which call does it.
+        """
+        run = self._run
+        return length_of(run.numbering(), run.place.drawn(), run.bound())
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """What `len` returns; a `StreamError` says how long counting takes where that is not quick.
+
+        Examples:
+            >>> stream.steps_per_epoch
+            6
+        """
+        run = self._run
+        return steps_of(run.numbering(), run.place.drawn(), run.bound())
 
     # ---- bindings and place
 
@@ -181,7 +288,7 @@ class PreparedStream(Looking):
         if worker is not None:
             return self._as_worker(*run.worker.begin(run.place, worker, run.delivery.worker_seed()), worker[1])
         run.delivery.need(self.devices())
-        return self._known_to_notebooks(run.passes.run(run.now, run.delivery, 0, 1))
+        return self._inspection.known_to_notebooks(run.passes.run(run.now, run.delivery, 0, 1))
 
     def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Any]:
         """Yield the batches of a DataLoader's worker, or the rest of them."""
@@ -208,7 +315,7 @@ class PreparedStream(Looking):
     def _on_host(self) -> "PreparedStream":
         """Return the same stream without its framework: another interpreter would spend half its start on importing torch."""
         out = PreparedStream.__new__(PreparedStream)
-        out._run = self._run.on_host(HOST)  # noqa: SLF001  a stream of our own
+        out._hold(self._run.on_host(HOST))  # noqa: SLF001  a stream of our own
         return out
 
     def _worker_batches(self, worker: int, workers: int) -> Iterator[tuple[dict[str, Any], Reached]]:
@@ -275,29 +382,34 @@ class PreparedStream(Looking):
         at, step = self.epoch, begun.step if begun.epoch == self.epoch else 0
         yield from with_bar(iter(self), title or f"epoch {at:,}", total, lambda: step, console)
 
-    # ---- random access
+    # ---- single batches and samples, and what the stream shows of itself
 
-    def batch(self, number: int, epoch: int | None = None) -> Any:
-        """Build one global batch by itself, whichever rank it belongs to.
+    batch = forwarded("_inspection", Inspection.batch)
+    sample = forwarded("_inspection", Inspection.sample)
+    ledger = forwarded("_inspection", Inspection.ledger)
+    locate = forwarded("_inspection", Inspection.locate)
+    order = forwarded("_inspection", Inspection.order)
+    take = forwarded("_inspection", Inspection.take)
+    show = forwarded("_inspection", Inspection.show)
+    spec = forwarded("_inspection", Inspection.spec)
+    devices = forwarded("_inspection", Inspection.devices)
+    metrics = forwarded("_inspection", Inspection.metrics)
+    explain = forwarded("_inspection", Inspection.explain)
+    quarantine = forwarded("_inspection", Inspection.quarantine)
+    skipped = forwarded("_inspection", Inspection.skipped)
+    caches = forwarded("_inspection", Inspection.caches)
 
-        Args:
-            number: global batch number, from 0. With one rank and no merge it equals the step, unless batches are skipped.
-            epoch: None takes the present epoch.
+    def __repr__(self) -> str:
+        """What the stream is, and where it stands. Opens and reads nothing."""
+        return self._inspection.text()
 
-        Raises:
-            IndexError: the epoch has no such batch, or the run skips it.
-            StreamError: the batches before it are not counted, and that takes long; says how long, and what counts them.
+    def _repr_html_(self) -> str:
+        """The stream in a notebook: its plan, fields and place, and the next samples if showing them is cheap."""
+        return self._inspection.view().html()
 
-        Examples:
-            >>> stream.batch(2)["id"][:2]
-            ['p38', 'p16']
-        """
-        run = self._run
-        drawn, delivered = self._place_of(number, epoch, "batch")
-        built = run.passes.build(run.now, run.delivery, drawn, need_not_skipped(delivered, drawn, number))
-        if (formatter := batch_formatter()) is not None:
-            formatter.remember(built, self._batch_html())
-        return built
+    def __rich_console__(self, console: Any, options: Any) -> Iterable[Any]:
+        del console, options
+        yield self._inspection.view()
 
     def __getitem__(self, number: int) -> Any:
         """Return `batch` of this number, of the present epoch.
@@ -313,76 +425,6 @@ class PreparedStream(Looking):
             )
             raise TypeError(msg)
         return self.batch(number)
-
-    def sample(self, position: int, epoch: int | None = None) -> dict[str, Any]:
-        """Build one sample by itself: its fields, as in a batch, without the dimension of the batch.
-
-        Args:
-            position: its place in the epoch's order, from 0; -1 is the last. `order` says which sample stands where.
-            epoch: None takes the present epoch.
-
-        Raises:
-            IndexError: the epoch has no such position.
-            StreamError: samples are packed, or a filter, flat_map or assemble decides which there are; or it is unreadable.
-
-        Examples:
-            >>> stream.sample(0)["id"]
-            'p19'
-        """
-        run = self._run
-        drawn = run.place.drawn(epoch)
-        one = OneSample(run.stages(), position_in(run.stages(), drawn, position))
-        return alone(run.passes.build(run.now, run.delivery, drawn, 0, one))
-
-    def ledger(self, number: int, epoch: int | None = None) -> list[Any]:
-        """Return which samples a global batch holds; reads payload only where the answer depends on it.
-
-        Args:
-            number: global batch number, from 0.
-            epoch: None takes the present epoch.
-
-        Returns:
-            One identity per sample, in batch order, including unreadable samples (see `quarantine`); none of a skipped
-            batch. An identity is a value, or a tuple: stream name (mixtures only), identity columns, part number (after
-            ``flat_map``).
-
-        Raises:
-            IndexError: the epoch has no such batch.
-            StreamError: as for `batch`.
-
-        Examples:
-            >>> stream.ledger(2)[:2]
-            ['p38', 'p16']
-        """
-        drawn, _ = self._place_of(number, epoch, "ledger")
-        found = self._run.open().samples(self._run.bound(), drawn, batch_number(number))
-        return [] if found is None else identities(*found)
-
-    def locate(self, identity: Any, epoch: int | None = None) -> dict[str, int] | None:
-        """Return where a sample is delivered first, under the present bindings.
-
-        Args:
-            identity: as in `ledger`; the stream's name may be left out if one stream has it.
-            epoch: None takes the present epoch.
-
-        Returns:
-            ``epoch``, ``batch``, ``step`` and ``rank``; None if the epoch does not use the sample, or its end drops it.
-
-        Raises:
-            KeyError: the plan keeps no row with this identity.
-            StreamError: as for `batch`.
-
-        Examples:
-            >>> stream.locate(stream.ledger(2)[0])
-            {'epoch': 0, 'batch': 2, 'step': 2, 'rank': 0}
-        """
-        run = self._run
-        bound, numbering = run.bound(), run.numbering()
-        at = self.epoch if epoch is None else epoch_number(epoch, "locate")
-        drawn, (stream, rows) = run.place.drawn(at), found_rows(run.stages(), identity, "locate")
-        numbers = numbering.find(drawn, stream, int(rows[0]))
-        found = first_delivery(numbering, at, drawn, numbers, run.place.cursor, bound)
-        return found and {**found, "batch": numbering.skips.number(drawn, found["batch"])}
 
     # ---- state
 

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import re
 import runpy
 import subprocess
@@ -247,11 +248,16 @@ def classes() -> dict[str, ast.ClassDef]:
 
 
 def methods(name: str, known: dict[str, ast.ClassDef]) -> Iterator[ast.FunctionDef]:
-    """Public methods of a class and of its bases."""
+    """Public methods of a class and of its bases, with those that it forwards to an object that it holds."""
     for base in known[name].bases:
         if isinstance(base, ast.Name) and base.id in known:
             yield from methods(base.id, known)
-    yield from (each for each in known[name].body if isinstance(each, ast.FunctionDef) and each.name[0] != "_")
+    for each in known[name].body:
+        if isinstance(each, ast.FunctionDef) and each.name[0] != "_":
+            yield each
+        elif isinstance(each, ast.Assign) and ast.unparse(each.value).startswith("forwarded("):
+            holder, method = ast.unparse(each.value.args[1]).split(".")  # type: ignore[attr-defined]  # of a call
+            yield next(found for found in methods(holder, known) if found.name == method)
 
 
 def words(annotation: ast.expr | None) -> set[str]:
@@ -277,6 +283,12 @@ def test_what_methods_return_and_interfaces_take_has_a_public_name(name: str) ->
 
     assert name in public
     assert hidden == []
+
+
+def test_methods_are_also_those_that_a_class_forwards() -> None:
+    for kind in (spiral_stream.PreparedStream,):
+        names = {method.name for method in methods(kind.__name__, classes())}
+        assert {each.__name__ for name, each in inspect.getmembers(kind, inspect.isfunction) if name[0] != "_"} <= names
 
 
 def test_what_the_library_alone_calls_of_a_stream_has_an_underscore() -> None:

@@ -1,36 +1,34 @@
-"""`Looking`: what a stream knows and shows of itself. `PreparedStream` adds what moves it.
+"""`Inspection`: what a stream shows of itself: facts, single batches and samples, contact sheets. `PreparedStream` holds one.
 
 It needs a `StreamRun` and nothing else. Nothing here moves the place, so all of it may be asked while a loop reads the stream.
 `take` looks at what a loop would get.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, final
 
 import pyarrow as pa
 
 from spiral_stream.arguments import as_integer, door
-from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import PlanError, SpiralError, StreamError, shown
 from spiral_stream.explain import Explanation, explain_stream
 from spiral_stream.explain.outline import outline
 from spiral_stream.fields.field import FieldSpec
-from spiral_stream.habits import OF_STREAMS, answer
 from spiral_stream.looking.contact_sheet import Sheet
 from spiral_stream.looking.notebook import batch_formatter, remembered
 from spiral_stream.looking.sampled import need_count, taken, taken_of
 from spiral_stream.looking.stream_view import StreamView
-from spiral_stream.plan.nodes import Deliver
+from spiral_stream.planner.binding.bindings import epoch_number
 from spiral_stream.planner.prepared_data.build import CacheStatus, caches, status
 from spiral_stream.planner.prepared_data.verify import relations_of
-from spiral_stream.planner.stages import Stages
+from spiral_stream.runtime.columns.error_sample import identities
 from spiral_stream.runtime.columns.values import value_statuses
 from spiral_stream.runtime.delivery import HOST
-from spiral_stream.runtime.numbering.numbering import Numbering, batch_number, need_not_skipped
-from spiral_stream.runtime.numbering.random_access import OrderedRows
-from spiral_stream.runtime.numbering.steps import length_of, need_delivered, steps_of
+from spiral_stream.runtime.numbering.numbering import batch_number, need_not_skipped
+from spiral_stream.runtime.numbering.random_access import OneSample, OrderedRows, alone, found_rows, position_in
+from spiral_stream.runtime.numbering.steps import first_delivery, length_of, need_delivered
 from spiral_stream.runtime.run.loop import Pass
 from spiral_stream.runtime.run.stream_run import StreamRun
 
@@ -38,70 +36,17 @@ LOOKED_AT_ROWS: Final = 1 << 20  # a stream over more rows is not opened in orde
 _SHOWN: Final = 4  # samples
 
 
-class Looking:
-    """What a run of a plan knows and shows of itself.
+@final
+class Inspection:
+    """What a run of a plan shows of itself.
 
     Args:
         run: the run. Others may move it.
+        name: of the stream's class, as it is shown.
     """
 
-    def __init__(self, run: StreamRun) -> None:
-        self._run = run
-
-    if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
-
-        def __getattr__(self, name: str) -> NoReturn:
-            answer(self, name, "stream", OF_STREAMS)
-
-    @property
-    def plan(self) -> Deliver:
-        """The plan whose batches these are.
-
-        Examples:
-            >>> stream.plan.framework
-            'numpy'
-        """
-        return self._run.plan
-
-    @property
-    def catalog(self) -> Registry:
-        """The catalog that names the plan's relations.
-
-        Examples:
-            >>> "photos" in stream.catalog.tables()
-            True
-        """
-        return self._run.catalog
-
-    @property
-    def fingerprint(self) -> str:
-        """The plan's fingerprint: 32 hex digits.
-
-        Examples:
-            >>> stream.fingerprint == plan.to_numpy().fingerprint
-            True
-        """
-        return self._run.stages().fingerprint
-
-    @property
-    def rows(self) -> int:
-        """Rows that pass the plan's filters and joins; in a mixture, the sum over its streams.
-
-        Examples:
-            >>> stream.rows
-            48
-        """
-        return sum(stream.selected.total for stream in self._run.stages().streams)
-
-    @property
-    def data_versions(self) -> dict[str, str]:
-        """The data version of every relation that the plan reads, by the relation's name.
-
-        Examples:
-            >>> sorted(stream.data_versions)
-            ['photos']
-        """
-        return dict(self._run.stages().data_versions)
+    def __init__(self, run: StreamRun, name: str) -> None:
+        self._run, self._name = run, name
 
     def spec(self) -> dict[str, FieldSpec]:
         """Return dtype and shape of each field of a batch; reads nothing.
@@ -123,54 +68,6 @@ class Looking:
             {'width': None}
         """
         return self._run.devices()
-
-    @property
-    def stages(self) -> Stages:
-        """The lowered plan. It is made at the first use, and again in a forked process.
-
-        Examples:
-            >>> stages = stream.stages
-        """
-        return self._run.stages()
-
-    @property
-    def numbering(self) -> Numbering:
-        """Which samples form which batch.
-
-        Examples:
-            >>> numbering = stream.numbering
-        """
-        return self._run.numbering()
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the loop's batches; after an epoch's last batch, the next epoch.
-
-        Examples:
-            >>> stream.epoch
-            0
-        """
-        return self._run.place.epoch
-
-    def __len__(self) -> int:
-        """Return the steps of the whole present epoch for this rank.
-
-        Raises:
-            TypeError: many batches would have to be formed first; says how long that takes, and which call does it.
-        """
-        run = self._run
-        return length_of(run.numbering(), run.place.drawn(), run.bound())
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """What `len` returns; a `StreamError` says how long counting takes where that is not quick.
-
-        Examples:
-            >>> stream.steps_per_epoch
-            6
-        """
-        run = self._run
-        return steps_of(run.numbering(), run.place.drawn(), run.bound())
 
     def metrics(self) -> dict[str, Any]:
         """Return totals since the stream was made: rows, bytes, seconds by stage, queue depth, and what bounds it.
@@ -202,7 +99,7 @@ class Looking:
         run = self._run
         bound, threads = replace(run.bound(), epoch=run.place.drawn()), run.threads.working()
         facts = bound, self.devices(), threads, self.metrics() if analyze else None
-        begin = Cursor(self.epoch).enter(bound.world_size, bound.merge)
+        begin = Cursor(run.place.epoch).enter(bound.world_size, bound.merge)
         size = run.open().state_bytes(begin, bound.run_seed, bound.epoch)
         more = run.numbering(), run.catalog, size
         return explain_stream(run.stages(), *facts, *more, network, run.threads.read_batch_size)
@@ -284,7 +181,101 @@ class Looking:
         finally:
             passes.close()
 
-    # ---- looking at samples
+    # ---- random access
+
+    def batch(self, number: int, epoch: int | None = None) -> Any:
+        """Build one global batch by itself, whichever rank it belongs to.
+
+        Args:
+            number: global batch number, from 0. With one rank and no merge it equals the step, unless batches are skipped.
+            epoch: None takes the present epoch.
+
+        Raises:
+            IndexError: the epoch has no such batch, or the run skips it.
+            StreamError: the batches before it are not counted, and that takes long; says how long, and what counts them.
+
+        Examples:
+            >>> stream.batch(2)["id"][:2]
+            ['p38', 'p16']
+        """
+        run = self._run
+        drawn, delivered = self._delivery_of(number, epoch, "batch")
+        built = run.passes.build(run.now, run.delivery, drawn, need_not_skipped(delivered, drawn, number))
+        if (formatter := batch_formatter()) is not None:
+            formatter.remember(built, self._batch_html())
+        return built
+
+    def sample(self, position: int, epoch: int | None = None) -> dict[str, Any]:
+        """Build one sample by itself: its fields, as in a batch, without the dimension of the batch.
+
+        Args:
+            position: its place in the epoch's order, from 0; -1 is the last. `order` says which sample stands where.
+            epoch: None takes the present epoch.
+
+        Raises:
+            IndexError: the epoch has no such position.
+            StreamError: samples are packed, or a filter, flat_map or assemble decides which there are; or it is unreadable.
+
+        Examples:
+            >>> stream.sample(0)["id"]
+            'p19'
+        """
+        run = self._run
+        drawn = run.place.drawn(epoch)
+        one = OneSample(run.stages(), position_in(run.stages(), drawn, position))
+        return alone(run.passes.build(run.now, run.delivery, drawn, 0, one))
+
+    def ledger(self, number: int, epoch: int | None = None) -> list[Any]:
+        """Return which samples a global batch holds; reads payload only where the answer depends on it.
+
+        Args:
+            number: global batch number, from 0.
+            epoch: None takes the present epoch.
+
+        Returns:
+            One identity per sample, in batch order, including unreadable samples (see `quarantine`); none of a skipped
+            batch. An identity is a value, or a tuple: stream name (mixtures only), identity columns, part number (after
+            ``flat_map``).
+
+        Raises:
+            IndexError: the epoch has no such batch.
+            StreamError: as for `batch`.
+
+        Examples:
+            >>> stream.ledger(2)[:2]
+            ['p38', 'p16']
+        """
+        drawn, _ = self._delivery_of(number, epoch, "ledger")
+        found = self._run.open().samples(self._run.bound(), drawn, batch_number(number))
+        return [] if found is None else identities(*found)
+
+    def locate(self, identity: Any, epoch: int | None = None) -> dict[str, int] | None:
+        """Return where a sample is delivered first, under the present bindings.
+
+        Args:
+            identity: as in `ledger`; the stream's name may be left out if one stream has it.
+            epoch: None takes the present epoch.
+
+        Returns:
+            ``epoch``, ``batch``, ``step`` and ``rank``; None if the epoch does not use the sample, or its end drops it.
+
+        Raises:
+            KeyError: the plan keeps no row with this identity.
+            StreamError: as for `batch`.
+
+        Examples:
+            >>> stream.locate(stream.ledger(2)[0])
+            {'epoch': 0, 'batch': 2, 'step': 2, 'rank': 0}
+        """
+        run = self._run
+        bound, numbering = run.bound(), run.numbering()
+        at = run.place.epoch if epoch is None else epoch_number(epoch, "locate")
+        drawn, (stream, rows) = run.place.drawn(at), found_rows(run.stages(), identity, "locate")
+        numbers = numbering.find(drawn, stream, int(rows[0]))
+        found = first_delivery(numbering, at, drawn, numbers, run.place.cursor, bound)
+        return found and {**found, "batch": numbering.skips.number(drawn, found["batch"])}
+
+    # ---- samples as people look at them
 
     def show(
         self,
@@ -330,7 +321,7 @@ class Looking:
         bound = run.bound()
         at, begin = run.place.drawn(epoch), 0
         if batch is not None:
-            begin = need_not_skipped(self._place_of(batch, epoch, "show")[1], at, batch)
+            begin = need_not_skipped(self._delivery_of(batch, epoch, "show")[1], at, batch)
         else:
             known = run.place.known()
             begin = known.batch + bound.turn * bound.merge if epoch in (None, known.epoch) else 0
@@ -341,7 +332,7 @@ class Looking:
 
         return taken(build, run.stages(), run.numbering(), run.catalog, at, begin, need_count(count), tokenizer)
 
-    def _place_of(self, number: int, epoch: int | None, asked: str) -> tuple[int, int | None]:
+    def _delivery_of(self, number: int, epoch: int | None, asked: str) -> tuple[int, int | None]:
         """The epoch whose order is drawn for a batch, and how many batches are delivered before it; None if it is skipped.
 
         Raises:
@@ -357,7 +348,7 @@ class Looking:
 
     def _need_delivered(self, delivered: int, epoch: int | None) -> None:
         run = self._run
-        drawn, at = run.place.drawn(epoch), self.epoch if epoch is None else epoch
+        drawn, at = run.place.drawn(epoch), run.place.epoch if epoch is None else epoch
         need_delivered(run.numbering(), at, drawn, delivered, run.place.cursor, run.bound())
 
     def _built(self, epoch: int, number: int) -> dict[str, Any]:
@@ -370,35 +361,28 @@ class Looking:
             passes.close()
         return fields
 
-    def __repr__(self) -> str:
-        """What the stream is, and where it stands. Opens and reads nothing."""
+    def text(self) -> str:
+        """Return what the stream is, and where it stands. Opens and reads nothing."""
         run = self._run
         if run.closed:
-            return f"<{type(self).__name__}: closed>"
-        lines = [f"<{type(self).__name__} to {run.plan.framework}"]
+            return f"<{self._name}: closed>"
+        lines = [f"<{self._name} to {run.plan.framework}"]
         lines += [f"  {line}" for line in outline(run.plan)]
         lines += [f"  {name}: {_field_text(each, device)}" for name, each, device in self._fields()]
         lines.append(f"  length: {self._length_text()}")
-        lines.append(f"  stands in {self._place_text()}>")
+        lines.append(f"  stands in {self._cursor_text()}>")
         return "\n".join(lines)
 
-    def _place_text(self) -> str:
+    def _cursor_text(self) -> str:
         run = self._run
         place = run.place.known()
         number = run.opening.skips.number(run.place.drawn(place.epoch), place.batch)
         return f"epoch {place.epoch:,} before step {place.step:,} (global batch {number:,})"
 
-    def _repr_html_(self) -> str:
-        """The stream in a notebook: its plan, fields and place, and the next samples if showing them is cheap."""
-        return self._view().html()
-
-    def __rich_console__(self, console: Any, options: Any) -> Iterable[Any]:
-        del console, options
-        yield self._view()
-
-    def _view(self) -> StreamView:
+    def view(self) -> StreamView:
+        """Return the plan, the fields and the place, and the next samples if showing them is cheap."""
         run = self._run
-        title = f"{type(self).__name__} to {run.plan.framework}"
+        title = f"{self._name} to {run.plan.framework}"
         if run.closed:
             return StreamView(title, (), (), [("place", "closed")], None)
         sheet, note = None, ""
@@ -410,7 +394,7 @@ class Looking:
         except (SpiralError, IndexError, TypeError) as error:
             note = str(error)
         fields = [{"field": name, "holds": _field_text(each, device)} for name, each, device in self._fields()]
-        facts = [("length", self._length_text()), ("place", self._place_text())]
+        facts = [("length", self._length_text()), ("place", self._cursor_text())]
         return StreamView(title, outline(run.plan), fields, facts, sheet, note)
 
     def _may_look(self) -> bool:
@@ -420,14 +404,14 @@ class Looking:
             return True
         return sum(run.catalog.entry(name).manifest().total for name in relations_of(run.plan)) <= LOOKED_AT_ROWS
 
-    def _known_to_notebooks(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def known_to_notebooks(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Let a notebook know the batches of a pass, so that each shows itself."""
         formatter = batch_formatter()
         return batches if formatter is None else Pass(remembered(formatter, batches, self._batch_html))
 
     def _batch_html(self) -> Callable[[Mapping[str, Any]], str | None]:
         """Return what shows a batch, for as long as the batch lives: it needs no open stream."""
-        stages, catalog, name = self._run.stages(), self._run.catalog, type(self).__name__
+        stages, catalog, name = self._run.stages(), self._run.catalog, self._name
 
         def html(batch: Mapping[str, Any]) -> str | None:
             try:
@@ -453,7 +437,8 @@ class Looking:
         if not run.was_opened:
             return "len(stream) says; the stream is not open yet"
         try:
-            return f"{len(self):,} steps per epoch on rank {run.bound().rank} of {run.bound().world_size}"
+            steps = length_of(run.numbering(), run.place.drawn(), run.bound())
+            return f"{steps:,} steps per epoch on rank {run.bound().rank} of {run.bound().world_size}"
         except (TypeError, SpiralError) as error:
             return f"not counted ({str(error).split('. ')[0][:80]})"
 
