@@ -16,7 +16,7 @@ BENCH ?= images text video
 MOSAIC_VENV := .mosaic-venv
 MOSAIC_READY := $(MOSAIC_VENV)/.installed
 EACH_PUSH := not slow and not gpu and not lint
-LINTS := tests/test_house.py tests/test_documents.py tests/test_references.py tests/test_examples.py
+LINTS := tests/test_house.py tests/test_door.py tests/test_documents.py tests/test_references.py tests/test_examples.py
 
 demo ui: export SPIRAL_DATA_ROOT ?= $(CURDIR)/demo
 demo ui: export SPIRAL_CATALOG ?= $(SPIRAL_DATA_ROOT)/catalog
@@ -39,10 +39,10 @@ demo: $(READY)  ## images, text, video: run the Dagster job, train, kill, resume
 	$(BIN)/python -m spiral_assets.demo $(if $(ONLY),--only $(ONLY)) $(if $(IMAGES),--images "$(IMAGES)")
 
 test: $(READY)  ## run the tests that CI runs, as many at a time as there are cores
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "$(EACH_PUSH)"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "$(EACH_PUSH)"
 
 test-nightly: $(READY)  ## run everything: slow tests, the demo, each document, a thousand examples of each law
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n auto --dist loadfile --timeout 7200 -m "not gpu"
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n auto --dist worksteal --timeout 7200 -m "not gpu"
 
 test-anywhere: $(READY)  ## run tests under conditions of other machines (CONDITION=umask-077; WHOLE=1 runs the whole suite under each)
 	VENV=$(VENV) $(BIN)/python .ci/anywhere $(CONDITION) $(if $(WHOLE),--whole)
@@ -51,7 +51,7 @@ test-gpu: $(READY)  ## run the tests of the path to a GPU, on a machine that has
 	$(BIN)/python -m pytest -n 0 -m gpu tests/gpu
 
 coverage: $(READY)  ## run the tests that CI runs and list the lines and branches that none of them reaches
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "$(EACH_PUSH)" --cov --cov-report=term:skip-covered --cov-report=html:build/coverage
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "$(EACH_PUSH)" --cov --cov-report=term:skip-covered --cov-report=html:build/coverage
 
 check: $(READY)  ## formatting, lint, types, import contract, and what documents say
 	$(BIN)/ruff format --check

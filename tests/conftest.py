@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 # Derandomized: a run on CI and a run on a laptop see the same examples. Nothing is held against a clock: both cores may
 # be busy, and on a machine with other work an example is drawn for seconds.
@@ -48,6 +49,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(gc.unfreeze)
     config.option.loadscopereorder = False  # xdist's own order begins with the files of most tests
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+    if settings.get_current_profile_name() == "default":
+        # Hypothesis parses all modules of ours that are imported for constants to draw (5 CPU s in each worker), so that
+        # examples depended on which files the worker had collected, and on the order of its tests.
+        providers._get_local_constants = lambda: providers._local_constants
     for name in [name for name in os.environ if name.startswith(("SPIRAL_", "DAGSTER_"))]:
         del os.environ[name]
     # Compiled files are kept, for tests and for the processes that they start: to compile all of them anew took 13 CPU s
@@ -76,6 +81,12 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.enable()
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are cores: a fifth of the suite's time is spent waiting for processes and stores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

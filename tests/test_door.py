@@ -269,6 +269,7 @@ def words(annotation: ast.expr | None) -> set[str]:
     }
 
 
+@pytest.mark.lint
 @pytest.mark.parametrize("name", [*CALLED, *DERIVED_FROM])
 def test_what_methods_return_and_interfaces_take_has_a_public_name(name: str) -> None:
     known = classes()

@@ -124,7 +124,7 @@ print(engine.split(":")[0], "tiktoken was not installed" in engine, state, read)
 """
 
 
-@pytest.mark.parametrize("registered_with_it", [False, True])
+@pytest.mark.parametrize("registered_with_it", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_tokens_need_the_tokenizers_library_alone_and_are_the_same_without_the_fast_one(
     registered_with_it: bool, tmp_path: Path
 ) -> None:

@@ -74,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "after_s", [0.1, pytest.param(0.6, marks=pytest.mark.slow), pytest.param(3.0, marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("kind", ["spawn", "fork", "functions", "build"])
+@pytest.mark.parametrize("kind", [pytest.param("spawn", marks=pytest.mark.slow), "fork", "functions", "build"])
 def test_ctrl_c_while_helpers_start_is_quiet_and_keeps_the_place(folder: Path, kind: str, after_s: float) -> None:
     command = [sys.executable, "program.py", kind, str(folder)]
     pipe = subprocess.PIPE

@@ -65,7 +65,7 @@ def test_tensors_are_the_numpy_stream_without_a_copy(catalog: sp.Catalog) -> Non
     [
         (0, "none"),
         (2, "fork"),
-        (1, "spawn"),
+        pytest.param(1, "spawn", marks=pytest.mark.slow),  # by day: test_own
         pytest.param(1, "fork", marks=pytest.mark.slow),
         pytest.param(4, "fork", marks=pytest.mark.slow),
         pytest.param(2, "spawn", marks=pytest.mark.slow),
