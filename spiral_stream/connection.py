@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from spiral_stream.arguments import as_integer, door
-from spiral_stream.catalog import registry
 from spiral_stream.catalog.names import suggestions
+from spiral_stream.catalog.registry import AnyCatalog, Registry, default_folder
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.state_records import StateRecords
 from spiral_stream.display.markup import PAGE_BYTES
@@ -52,7 +52,7 @@ _LEAST_PAGE: Final = 256 << 10  # bytes
 Trusted = Iterable[ModuleType | str] | ModuleType | str
 
 
-class Catalog(registry.Registry):
+class Catalog(AnyCatalog):
     """An embedded catalog: relations by name, tokenizers, saved streams, and their caches. Made by `connect`.
 
     Examples:
@@ -61,6 +61,19 @@ class Catalog(registry.Registry):
         >>> catalog.table("more").count()
         40
     """
+
+    @door(CatalogError)
+    def __init__(self, uri: str | os.PathLike[str]) -> None:
+        self._registry = Registry(uri)
+
+    @property
+    def registry(self) -> Registry:
+        """The names of the catalog, as the library's own rooms use them.
+
+        Examples:
+            >>> registry = catalog.registry
+        """
+        return self._registry
 
     def __repr__(self) -> str:
         return f"<Catalog in {self.uri}: {len(self.tables()):,} relations, {len(self.streams()):,} saved streams>"
@@ -400,7 +413,7 @@ class Catalog(registry.Registry):
             raise PlanError(msg)
         node = plan.node if isinstance(plan, Relation) else plan.plan
         need(node, nodes.Deliver)
-        self.saved.save(name, to_json(node))
+        self._registry.saved.save(name, to_json(node))
 
     @door(CatalogError)
     def open_stream(self, name: str, *, trust: Trusted = (), **bindings: Any) -> "PreparedStream":
@@ -501,16 +514,16 @@ class Catalog(registry.Registry):
 
         allowed = _trust(trust)
 
-        def plans(folder: Path) -> tuple[Catalog, Callable[[str], nodes.Node]]:
+        def plans(folder: Path) -> tuple[Registry, Callable[[str], nodes.Node]]:
             catalog = self if folder == self.root else Catalog(folder)
-            return catalog, lambda name: catalog._plan(name, allowed)  # noqa: SLF001  a catalog of our own
+            return catalog.registry, lambda name: catalog._plan(name, allowed)  # noqa: SLF001  a catalog of our own
 
-        return looked_over(self, plans, remove_dead=remove_dead, older_than=older_than)
+        return looked_over(self._registry, plans, remove_dead=remove_dead, older_than=older_than)
 
     def _plan(self, name: str, trust: "Trust") -> nodes.Node:
         from spiral_stream.plan.saving.saved import from_json
 
-        return from_json(self.saved.plan(name), self._scan, self._sql, trust)
+        return from_json(self._registry.saved.plan(name), self._scan, self._sql, trust)
 
     def _scan(self, name: str) -> nodes.Scan:
         entry = self.entry(name)
@@ -520,7 +533,7 @@ class Catalog(registry.Registry):
         from spiral_stream.catalog.statistics.measure import may_hold_nan
         from spiral_stream.relational.sql import describe_sql
 
-        known = self.relations.schemas()
+        known = self._registry.relations.schemas()
         try:
             found = describe_sql(text, known)
         except PlanError:
@@ -548,7 +561,7 @@ def connect(uri: str | None = None) -> Catalog:
         >>> "photos" in catalog.tables()
         True
     """
-    return Catalog(registry.default_folder() if uri is None else uri)
+    return Catalog(default_folder() if uri is None else uri)
 
 
 @door(PlanError)

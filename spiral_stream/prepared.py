@@ -19,7 +19,7 @@ import pyarrow as pa
 from spiral_stream.arguments import door, forwarded
 from spiral_stream.batching.tail import KeepPartial
 from spiral_stream.cache.materialize import Progress
-from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.cursor import Cursor
 from spiral_stream.derived.work.executors import Executor
 from spiral_stream.errors import BindError, PlanError, SpiralError, StreamError, shown
@@ -73,7 +73,7 @@ class PreparedStream:
     def __init__(
         self,
         plan: Deliver,
-        catalog: Registry,
+        catalog: AnyCatalog,
         threads: int | None = None,
         budget_bytes: int = DEFAULT_BUDGET_BYTES,
         delivery: Delivery | None = None,
@@ -81,10 +81,12 @@ class PreparedStream:
     ) -> None:
         need_sizes(threads, read_batch_size)
         share = ThreadShare(threads, read_batch_size=read_batch_size)
-        self._hold(StreamRun(plan, catalog, HOST if delivery is None else delivery, share, budget_bytes))
+        chosen = HOST if delivery is None else delivery
+        self._hold(StreamRun(plan, catalog.registry, chosen, share, budget_bytes), catalog)
 
-    def _hold(self, run: StreamRun) -> None:
-        self._run, self._inspection = run, Inspection(run, type(self).__name__)
+    def _hold(self, run: StreamRun, catalog: AnyCatalog) -> None:
+        self._run, self._catalog = run, catalog
+        self._inspection = Inspection(run, type(self).__name__)
 
     if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
 
@@ -104,14 +106,14 @@ class PreparedStream:
         return self._run.plan
 
     @property
-    def catalog(self) -> Registry:
+    def catalog(self) -> AnyCatalog:
         """The catalog that names the plan's relations.
 
         Examples:
             >>> "photos" in stream.catalog.tables()
             True
         """
-        return self._run.catalog
+        return self._catalog
 
     @property
     def fingerprint(self) -> str:
@@ -315,7 +317,7 @@ class PreparedStream:
     def _on_host(self) -> "PreparedStream":
         """Return the same stream without its framework: another interpreter would spend half its start on importing torch."""
         out = PreparedStream.__new__(PreparedStream)
-        out._hold(self._run.on_host(HOST))  # noqa: SLF001  a stream of our own
+        out._hold(self._run.on_host(HOST), self._catalog)  # noqa: SLF001  a stream of our own
         return out
 
     def _worker_batches(self, worker: int, workers: int) -> Iterator[tuple[dict[str, Any], Reached]]:
@@ -661,7 +663,7 @@ class PreparedStream:
         plan = evaluation(run.plan, run.place.drawn(), KeepPartial())
         out = type(self).__new__(type(self))
         sizes = run.threads.stated, run.budget_bytes, run.delivery, run.threads.read_batch_size
-        PreparedStream.__init__(out, plan, run.catalog, *sizes)
+        PreparedStream.__init__(out, plan, self._catalog, *sizes)
         out._run.bindings = run.bindings  # noqa: SLF001  a stream of our own
         return out
 

@@ -157,7 +157,7 @@ class Relation(RowVerbs):
         if isinstance(what, Named):
             given = {"name": name, "columns": columns, "returns": returns, "batched": batched, "random": random}
             need_no_function(what, {**given, "version": version, "workers": workers, "with_index": with_index})
-            return self._with(tokenized(self.node, what, self.catalog))
+            return self._with(tokenized(self.node, what, self.catalog.registry))
         what, name = named_function(what, name)
         if isinstance(returns, Mapping | pa.Schema):
             kind = struct_of(returns, name)
@@ -637,7 +637,7 @@ class Relation(RowVerbs):
         self._need_rows("describe")
         from spiral_stream.explain.described import described
 
-        return described(self.node, self.catalog)
+        return described(self.node, self.catalog.registry)
 
     def _need_rows(self, verb: str) -> None:
         if not isinstance(self.node, nodes.Relational):
@@ -675,7 +675,7 @@ class Relation(RowVerbs):
         """
         from spiral_stream.explain import explain_plan
 
-        return explain_plan(self.node, self.catalog)
+        return explain_plan(self.node, self.catalog.registry)
 
     def _repr_html_(self) -> str:
         """The relation or plan in a notebook: columns with histograms, a few rows, pictures. It reads little, see `report`."""

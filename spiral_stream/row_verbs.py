@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, 
 import pyarrow as pa
 
 from spiral_stream.arguments import door
-from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.errors import PlanError, cut, shown, warn
 from spiral_stream.expr import Alias, Col, Expr, col, lit
@@ -40,7 +40,7 @@ class RowVerbs:
     """A plan so far, and the catalog in which its names are looked up."""
 
     node: nodes.Node
-    catalog: Registry
+    catalog: AnyCatalog
 
     if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
 

@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.errors import DataError
 from spiral_stream.extras import need
 from spiral_stream.fields.field import FieldSpec
@@ -74,7 +74,7 @@ class JaxStream(PreparedStream):
     def __init__(
         self,
         plan: Deliver,
-        catalog: Registry,
+        catalog: AnyCatalog,
         threads: int | None = None,
         budget_bytes: int = DEFAULT_BUDGET_BYTES,
         read_batch_size: int | None = None,

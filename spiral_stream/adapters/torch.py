@@ -12,7 +12,7 @@ from typing import Any, Final, final
 
 from spiral_stream.adapters.device_copies import CopiesAhead
 from spiral_stream.batching.tail import fills_with_value
-from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import BindError
 from spiral_stream.extras import need
@@ -94,7 +94,7 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
     def __init__(
         self,
         plan: Deliver,
-        catalog: Registry,
+        catalog: AnyCatalog,
         threads: int | None = None,
         budget_bytes: int = DEFAULT_BUDGET_BYTES,
         read_batch_size: int | None = None,

@@ -8,10 +8,12 @@ processes can use one catalog. Reading needs no right to write.
 """
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, final
 
-from spiral_stream.arguments import door
+from spiral_stream.arguments import door, forwarded
 from spiral_stream.catalog.database import Database
 from spiral_stream.catalog.records import need_name
 from spiral_stream.catalog.registering.declaration import AUTO, Declaration, need_source
@@ -53,8 +55,9 @@ def connect(uri: str | os.PathLike[str] | None = None) -> "Registry":
     return Registry(default_folder() if uri is None else uri)
 
 
+@final
 class Registry:
-    """The names of one catalog; `spiral_stream.connection` adds the verbs that make plans and streams.
+    """The names of one catalog. `spiral_stream.connection.Catalog` holds one, and has the verbs that make plans and streams.
 
     Attributes:
         root: its folder; of a catalog on an object store the mirror on this machine.
@@ -310,3 +313,44 @@ class Registry:
         from spiral_stream.catalog.tokenizers import Tokenizers
 
         return Tokenizers(self.root)
+
+
+class AnyCatalog(ABC):
+    """A catalog as rooms know it that lie below its verbs: it has a registry, and the methods of the registry."""
+
+    @property
+    @abstractmethod
+    def registry(self) -> Registry:
+        """The names of the catalog, as the library's own rooms use them."""
+
+    @property
+    def root(self) -> Path:
+        """Its folder; of a catalog on an object store the mirror on this machine.
+
+        Examples:
+            >>> catalog.root.name
+            'catalog'
+        """
+        return self.registry.root
+
+    @property
+    def uri(self) -> str:
+        """Where it lies: the folder, or the place on the store.
+
+        Examples:
+            >>> catalog.uri == str(catalog.root)
+            True
+        """
+        return self.registry.uri
+
+    register = forwarded("registry", Registry.register)
+    refresh = forwarded("registry", Registry.refresh)
+    entry = forwarded("registry", Registry.entry)
+    tables = forwarded("registry", Registry.tables)
+    drop = forwarded("registry", Registry.drop)
+    streams = forwarded("registry", Registry.streams)
+    drop_stream = forwarded("registry", Registry.drop_stream)
+    register_tokenizer = forwarded("registry", Registry.register_tokenizer)
+    tokenizer = forwarded("registry", Registry.tokenizer)
+    tokenizers = forwarded("registry", Registry.tokenizers)
+    drop_tokenizer = forwarded("registry", Registry.drop_tokenizer)

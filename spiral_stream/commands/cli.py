@@ -92,7 +92,7 @@ def tables(where: Where = None) -> None:
     """List relations, tokenizers and saved streams."""
     catalog = connect(where)
     listing = Table("relation", "source", "rows", "shards", "identity", "data version")
-    for name, entry in catalog.relations.entries().items():
+    for name, entry in catalog.registry.relations.entries().items():
         manifest = entry.manifest()
         rows, shards = f"{manifest.total:,}", f"{len(manifest.shard_names):,}"
         listing.add_row(
@@ -478,8 +478,8 @@ def verify(
                 found = opened.verify()
     else:
         sound = _verify_sources(catalog, name)
-        found = verify_relation(name, catalog)
-        for store in relation_caches(name, catalog) if mend and found.damaged else ():
+        found = verify_relation(name, catalog.registry)
+        for store in relation_caches(name, catalog.registry) if mend and found.damaged else ():
             store.mend()
             store.commit()
             store.sweep()

@@ -9,7 +9,7 @@ from typing import Final, final
 
 from spiral_stream.arguments import door
 from spiral_stream.catalog.names import suggestions
-from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.catalog.relation.entry import STORAGE_SHARD, Entry
 from spiral_stream.catalog.relation.manifest import UNKNOWN_BYTES
 from spiral_stream.catalog.relation.reader import OpenRelation
@@ -170,7 +170,7 @@ def write_page(what: str, file: Path, text: str) -> Path:
 
 @door(PlanError)
 def report_relation(
-    catalog: Registry,
+    catalog: AnyCatalog,
     name: str,
     *,
     labels: Sequence[str] | None = None,

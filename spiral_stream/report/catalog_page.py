@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, final
 
-from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.catalog.relation.source_facts import source_facts
 from spiral_stream.display import markup
 from spiral_stream.display.markup import Html, element
@@ -79,12 +79,12 @@ class CatalogPage:
         tell: is called before each part.
     """
 
-    def __init__(self, catalog: Registry, opener: Streams, request: PageRequest, tell: Tell) -> None:
+    def __init__(self, catalog: AnyCatalog, opener: Streams, request: PageRequest, tell: Tell) -> None:
         self._catalog, self._opener, self._request, self._tell = catalog, opener, request, tell
         self._room = request.most - markup.PAPER_BYTES
         most = max(1, self._room // 2 // _LEAST_BYTES)
         self._relations, self._streams = list(request.relations)[:most], list(request.streams)[:most]
-        self.location = one_line(str(getattr(catalog, "uri", catalog.root)), _NAME)
+        self.location = one_line(catalog.uri, _NAME)
 
     def html(self) -> str:
         """Return the page."""

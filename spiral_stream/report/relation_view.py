@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 import pyarrow as pa
 
-from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import UNKNOWN_BYTES
 from spiral_stream.catalog.relation.reader import OpenRelation
@@ -140,7 +140,7 @@ def _terminal_table(rows: Sequence[Mapping[str, str]]) -> "Table":
     return grid
 
 
-def relation_view(node: nodes.Node, catalog: Registry) -> RelationView:
+def relation_view(node: nodes.Node, catalog: AnyCatalog) -> RelationView:
     """Return what a relation or a plan shows of itself. What cannot be read is a note."""
     try:
         if isinstance(node, nodes.Scan):
@@ -159,7 +159,7 @@ def _collated(node: nodes.Node) -> bool:
     return any(isinstance(each, nodes.Collate) for each in spine(node))
 
 
-def _registered(node: nodes.Scan, catalog: Registry) -> RelationView:
+def _registered(node: nodes.Scan, catalog: AnyCatalog) -> RelationView:
     made = report_relation(catalog, node.relation, labels=(), origins=(), along="", samples=_ROWS, pictures=_PICTURES)
     facts = [
         (name, text) for name, text in made.facts() if name in {"rows", "storage shards", "size", "lies in", "kind"}
@@ -168,7 +168,7 @@ def _registered(node: nodes.Scan, catalog: Registry) -> RelationView:
     return RelationView(node.relation, facts, (), made.columns, made.samples, note, made.sheet)
 
 
-def _rows(node: nodes.Node, catalog: Registry) -> tuple[list[dict[str, str]], str, Sheet | None]:
+def _rows(node: nodes.Node, catalog: AnyCatalog) -> tuple[list[dict[str, str]], str, Sheet | None]:
     """The first rows of a plan, which rows they are, and what their references name."""
     scans = [catalog.entry(name) for name in relations_of(node)]
     total = sum(entry.manifest().total for entry in scans)

@@ -460,8 +460,8 @@ def test_a_relation_that_was_registered_before_there_were_pins_is_read_as_before
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.drop(["pins"]).schema) as writer:
         writer.write_table(table.drop(["pins"]))
     older = path.rename(path.with_name(f"{content_key(path.read_bytes())}.arrow"))
-    row = dict(own.database.rows(RELATIONS)["r"])
-    own.database.put(RELATIONS, {**row, "manifest_name": older.name})
+    row = dict(own.registry.database.rows(RELATIONS)["r"])
+    own.registry.database.put(RELATIONS, {**row, "manifest_name": older.name})
     (folder / "0.jpg").write_bytes((folder / "1.jpg").read_bytes())
     assert len(batches(own, "r")) == 1
     own.refresh("r")

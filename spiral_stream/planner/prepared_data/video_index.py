@@ -14,7 +14,7 @@ from spiral_stream.cache.materialize import Progress, build
 from spiral_stream.cache.row_workers import ShardWork
 from spiral_stream.cache.store.reader import CachedShard
 from spiral_stream.cache.store.store import CacheStore
-from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.display.progress import working
 from spiral_stream.errors import CacheError, PlanError, shown
@@ -27,7 +27,7 @@ from spiral_stream.threads import thread_share
 
 @door(CacheError)
 def index_videos(
-    catalog: Registry,
+    catalog: AnyCatalog,
     relation: str,
     column: str,
     shards: Sequence[str] | None = None,
@@ -83,7 +83,7 @@ def index_videos(
         check_times(relation, base.schema)
         works = _works(base, shards)
         kind = IndexKind(relation, column, set(TIMES) <= set(base.schema.names))
-        store = CacheStore(cache_root(catalog) / "caches" / kind.fingerprint, kind.facts())
+        store = CacheStore(cache_root(catalog.registry) / "caches" / kind.fingerprint, kind.facts())
         if afresh and store.shared.share is not None:
             shown = store.shared.share.shown
             msg = (

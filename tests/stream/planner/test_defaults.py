@@ -12,7 +12,10 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
 
 def test_a_tokenize_knows_the_content_of_its_tokenizer(catalog: sp.Catalog) -> None:
     node = catalog.table("a").sample(order=sp.Sequential()).node
-    made = [tokenized(node, sp.Tokenize("text", tokenizer=TOKENIZER, max_length=n) >> "t", catalog) for n in (None, 8)]
+    made = [
+        tokenized(node, sp.Tokenize("text", tokenizer=TOKENIZER, max_length=n) >> "t", catalog.registry)
+        for n in (None, 8)
+    ]
 
     assert made[0].digest != made[1].digest
     assert made[0].item_bytes == 2

@@ -31,7 +31,7 @@ def test_the_seed_program_becomes_stages_without_a_payload_byte(
     seen = reads.watch(monkeypatch)
     program = image_program(catalog, batch_size=8)
 
-    stages = lower(program.to_numpy().plan, catalog)
+    stages = lower(program.to_numpy().plan, catalog.registry)
 
     assert seen.payload_bytes == 0
     assert stages.fingerprint == program.fingerprint
@@ -51,7 +51,7 @@ def test_the_seed_program_becomes_stages_without_a_payload_byte(
 def test_declared_profiles_reach_the_decoding_stage_and_its_cache(catalog: Catalog) -> None:
     def stages_of(profile: Raw) -> Stages:
         plan = image_program(catalog, keep=lambda r: as_written(r).cache(image_ref=profile))
-        return lower(plan.to_numpy().plan, catalog)
+        return lower(plan.to_numpy().plan, catalog.registry)
 
     stages = [stages_of(Raw(shorter_side=32)), stages_of(Raw(shorter_side=33))]
 
@@ -78,10 +78,10 @@ def test_the_plan_is_kept_under_its_fingerprint_for_later_comparison(catalog: Ca
     with program.to_numpy() as stream:
         name = stream.fingerprint
 
-    assert saved_plan(catalog, name) == json.loads(json.dumps(canonical(program.node)))
-    assert saved_plan(catalog, "0" * 32) is None
-    assert saved_plan(catalog, "../" + name) is None
-    assert saved_plan(catalog, "a" * 5_000) is None
+    assert saved_plan(catalog.registry, name) == json.loads(json.dumps(canonical(program.node)))
+    assert saved_plan(catalog.registry, "0" * 32) is None
+    assert saved_plan(catalog.registry, "../" + name) is None
+    assert saved_plan(catalog.registry, "a" * 5_000) is None
 
 
 def test_a_kept_plan_that_is_not_of_its_fingerprint_is_not_compared_with(catalog: Catalog) -> None:
@@ -94,13 +94,13 @@ def test_a_kept_plan_that_is_not_of_its_fingerprint_is_not_compared_with(catalog
         damaged = mutated_bytes(sound, seed) if seed % 2 else json.dumps(mutated_json(json.loads(sound), seed)).encode()
         file.write_bytes(damaged)
 
-        assert saved_plan(catalog, name) in (None, json.loads(sound))
+        assert saved_plan(catalog.registry, name) in (None, json.loads(sound))
 
 
 def test_prepared_things_lie_beside_the_catalog_or_where_the_variable_says(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cache_root(catalog) == catalog.root / "prepared"
+    assert cache_root(catalog.registry) == catalog.root / "prepared"
     monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "elsewhere"))
     with image_program(catalog).to_numpy() as stream:
         assert len(stream) == 0

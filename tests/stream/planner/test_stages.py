@@ -27,7 +27,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
     catalog = texts.make_catalog(tmp_path_factory.mktemp("physical"), {"a": 20, "b": 10})
     relation = texts.mixed(catalog, {"a": 0.5, "b": 0.5}, 20)
     plan = texts.tokenized(relation, sp.GlobalShuffle(seed=1)).collate(batch_size=4, fields=TEXT_FIELDS)
-    stages = lower(plan.to_numpy().plan, catalog)
+    stages = lower(plan.to_numpy().plan, catalog.registry)
     yield stages
     stages.close()
 
@@ -78,7 +78,7 @@ def test_bytes_of_a_batch_are_those_of_its_arrays(dtype: str, catalog: sp.Catalo
 
 
 def test_closing_the_stages_closes_the_relations(own: sp.Catalog) -> None:
-    stages = lower(streams.plan(own.table("lance"), epoch=0).to_numpy().plan, own)
+    stages = lower(streams.plan(own.table("lance"), epoch=0).to_numpy().plan, own.registry)
     base = stages.streams[0].base
     assert base.fetch(np.zeros(1, np.uint64), ["label_id"]).num_rows == 1
     stages.close()

@@ -182,11 +182,11 @@ def test_a_saved_plan_reads_its_relations_and_nothing_else(catalog: sp.Catalog, 
     plan = catalog.table("plain").project("sample_id").join(labels, on="sample_id")
     plan = plan.sample(identity="sample_id", order=sp.Sequential(), epoch=0)
     catalog.save_stream("s", plan.collate(batch_size=2, fields={"id": sp.List("sample_id")}).to_numpy())
-    stored = catalog.saved.plan("s")
+    stored = catalog.registry.saved.plan("s")
     written = str(stored).count("FROM plain")
     import json
 
-    catalog.saved.save("s", json.loads(json.dumps(stored).replace("SELECT sample_id, v FROM plain", text)))
+    catalog.registry.saved.save("s", json.loads(json.dumps(stored).replace("SELECT sample_id, v FROM plain", text)))
 
     assert written == 1
     with pytest.raises(PlanError, match=r"read_text reads no relation. Register what it reads"):

@@ -123,7 +123,7 @@ def test_earlier_shard_tables_are_found_by_another_machine(in_memory: Team) -> N
     old = first.register("rows", sp.Arrow(ROWS))
     first.register("rows", sp.Arrow(ROWS.slice(3)), replace=True)
     second = in_memory.on("b")
-    former = second.relations.former(second.entry("rows"), old.data_version)
+    former = second.registry.relations.former(second.entry("rows"), old.data_version)
     assert former.manifest().total == 64
 
 

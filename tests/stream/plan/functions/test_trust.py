@@ -194,7 +194,7 @@ def test_functions_of_classes_are_found(catalog: sp.Catalog, load: Load, qualnam
 
 def test_a_function_that_changed_is_refused_with_both_fingerprints(catalog: sp.Catalog, load: Load) -> None:
     plan = to_json(stream(catalog, load().scaled).plan)
-    catalog.saved.save("scaled", plan)
+    catalog.registry.saved.save("scaled", plan)
     saved = plan["source"]["@node"]["source"]["@node"]["function"]["@code"]
     load("FACTOR = 2", "FACTOR = 3  # a helper's value counts")
 
@@ -237,7 +237,7 @@ def test_a_plan_of_before_there_were_fingerprints_opens_with_a_warning(catalog: 
     made = stream(catalog, load().scaled)
     plan = json.loads(json.dumps(to_json(made.plan)))
     del plan["source"]["@node"]["source"]["@node"]["function"]["@code"]
-    catalog.saved.save("old", plan)
+    catalog.registry.saved.save("old", plan)
 
     with pytest.warns(
         sp.SpiralWarning, match=r"an earlier version saved bakery.maps:scaled without a fingerprint of the code"

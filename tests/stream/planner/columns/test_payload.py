@@ -39,7 +39,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
     rows = catalog.table("own").filter(sp.col("n") % 3 != 0).join(small, on="at").join(computed, on="at")
     rows = rows.with_columns(twice=sp.col("n") * 2, renamed=sp.col("text"))
     sampled = rows.sample(identity="id", order=sp.Sequential(), epoch=0)
-    found = lower(sampled.collate(batch_size=2, fields={"id": sp.List("id")}).to_numpy().plan, catalog)
+    found = lower(sampled.collate(batch_size=2, fields={"id": sp.List("id")}).to_numpy().plan, catalog.registry)
     yield found
     found.close()
 

@@ -53,11 +53,11 @@ def verified(catalog: sp.Catalog, others: list[tuple[Path, str, object]] | None 
     opened = []
 
     def lowered() -> object:
-        opened.append(lower(node, catalog))
+        opened.append(lower(node, catalog.registry))
         return opened[-1]
 
     try:
-        return verify_stream(node, catalog, lowered, lambda: others or [])  # type: ignore[arg-type,return-value]
+        return verify_stream(node, catalog.registry, lowered, lambda: others or [])  # type: ignore[arg-type,return-value]
     finally:
         for stages in opened:
             stages.close()
@@ -108,18 +108,18 @@ def test_files_that_the_runtime_keeps_are_checked_as_it_says(catalog: sp.Catalog
 
 
 def test_caches_of_a_relation_are_verified_without_a_plan(catalog: sp.Catalog) -> None:
-    (store,) = relation_caches("lance", catalog)
+    (store,) = relation_caches("lance", catalog.registry)
     told: list[tuple[int, int]] = []
-    found = verify_relation("lance", catalog, lambda *at: told.append(at))
+    found = verify_relation("lance", catalog.registry, lambda *at: told.append(at))
 
-    assert store.folder.parent == cache_root(catalog) / "caches"
+    assert store.folder.parent == cache_root(catalog.registry) / "caches"
     assert {each.state for each in found.files} == {SOUND}
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert told[0][0] == 0
     assert told[-1] == (total := sum(each.bytes for each in found.files), total)
-    assert verify_relation("parquet", catalog).files == ()
+    assert verify_relation("parquet", catalog.registry).files == ()
     (store.folder / "cache.json").write_text("{")
-    assert relation_caches("lance", catalog) == []  # nobody knows whose it is
+    assert relation_caches("lance", catalog.registry) == []  # nobody knows whose it is
 
 
 def test_relations_of_a_plan_are_named_once_each(catalog: sp.Catalog) -> None:

@@ -18,7 +18,7 @@ def plan(catalog: sp.Catalog, relation: sp.Relation, **collate: object) -> sp.Re
 
 def test_another_run_seed_is_another_reader(catalog: sp.Catalog) -> None:
     deliver = plan(catalog, catalog.table("a")).to_numpy().plan
-    opening = Opening(deliver, catalog, Metrics())
+    opening = Opening(deliver, catalog.registry, Metrics())
     first = opening.read(1)
     assert opening.read(1) is first
     assert opening.read(2)[0].run_seed == 2

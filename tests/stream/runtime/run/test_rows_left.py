@@ -235,7 +235,7 @@ def test_plans_without_a_common_place_are_refused(grown: Grown) -> None:
 def test_rows_that_would_have_to_be_read_again_are_named(grown: Grown) -> None:
     entry = grown.catalog.entry("grown")
     grown.change({"a": grown.shards["a"][:5]})
-    former = grown.catalog.relations.former(grown.catalog.entry("grown"), entry.data_version)
+    former = grown.catalog.registry.relations.former(grown.catalog.entry("grown"), entry.data_version)
     with former.source.open() as reader:
         assert [unit.content_key for unit in reader.units()] == entry.manifest().unit_keys.to_pylist()
         with pytest.raises(SourceError, match=r"grown: digit of data version .* the data changed since"):
