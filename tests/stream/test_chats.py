@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.testing import check_elastic, check_replay, check_resume
 from tests.fixtures import chats
 from tests.fixtures.chats import LAST_DIFFERS, MARKED, PLAIN, catalog_of, of_transformers, table, turn
 from tests.stream.planner.binding.test_mesh import Mesh
@@ -116,22 +115,6 @@ def test_packed_and_padded_labels_agree(tmp_path: Path) -> None:
                     seen += 1
             assert (batch["labels"][batch["segments"] == 0] == -100).all()
     assert seen == 40
-
-
-@pytest.mark.parametrize("formation", [None, sp.batching.Packed(max_tokens=256)])
-def test_laws_of_resume_of_ranks_and_of_replay(tmp_path: Path, formation: Any) -> None:
-    catalog = catalog_of(tmp_path, table(chats.conversations(24)))
-    plan = sampled(catalog).map(CHAT >> ("tokens", "loss_mask"))
-    plan = plan.collate(formation=formation, batch_size=2, last=sp.DropPartial(), fields=fields())
-    with plan.to_numpy() as stream:
-        stream.materialize()
-
-    def make() -> Any:
-        return plan.to_numpy()
-
-    check_replay(make)
-    check_resume(make, steps=(1, 3))
-    check_elastic(make)
 
 
 def test_ranks_of_a_sequence_that_slice_shifted_labels_lose_none(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """A user's function that raises for a row: `on_error` covers it as it covers bytes that cannot be read."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,124 +11,19 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.testing import check_replay, check_resume, frozen, same
+from spiral_stream.testing import frozen, same
 from tests.fixtures import raising as own
 from tests.fixtures.examples import few
+from tests.fixtures.raising_plans import ROWS, Case, PackedCase, assembled, cases, make_catalog
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(300)]
 
-ROWS = 90
 FEW = few(6, 150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-KINDS = ("map", "single", "random", "records", "filter", "flat_map", "tokens")
-FORMATIONS = {"fixed": {}, "window": {"formation": sp.WindowedBucket(window_size=32, keys=[sp.BucketKey("n")])}}
 
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
     return make_catalog(tmp_path_factory.mktemp("raising"))
-
-
-def make_catalog(folder: Path) -> sp.Catalog:
-    made = sp.connect(str(folder / "catalog"))
-    shards = [f"s{row // 30}" for row in range(ROWS)]
-    table = pa.table({"id": [f"r{row}" for row in range(ROWS)], "n": range(ROWS), "shard": shards})
-    made.register("d", sp.Arrow(table), identity="id", shard="shard")
-    return made
-
-
-@dataclass(frozen=True)
-class Case:
-    """One plan with a function that raises for some rows, in words that a failing example prints."""
-
-    kind: str
-    bad: tuple[int, ...]
-    policy: str
-    formation: str
-    size: int
-    lanes: int
-    kept: bool
-    after: bool  # whether another function reads what this one gives
-
-    def plan(self, catalog: sp.Catalog, *, twin: bool) -> sp.Relation:  # noqa: C901  one case a kind
-        ranks = sp.DataParallel(sp.RuntimeParam("rank"), sp.RuntimeParam("world_size"), lanes=self.lanes)
-        plan = catalog.table("d").sample(order=sp.GlobalShuffle(seed=7), assignment=ranks)
-        one: dict[str, Any] = {"columns": ["n"], "name": "m", "returns": pa.int64()}
-        match self.kind:
-            case "map":
-                plan = plan.map(own.Doubled(self.bad, twin), **one)
-            case "single":
-                plan = plan.map(own.Single(self.bad, twin), batched=False, **one)
-            case "random":
-                plan = plan.map(own.Drawn(self.bad, twin), random=True, **one)
-            case "records":
-                plan = plan.map(
-                    own.Records(self.bad, twin), columns=["n"], returns={"m": pa.int64(), "t": pa.list_(pa.int64())}
-                )
-            case "filter":
-                plan = plan.filter(own.Odd(self.bad, twin), columns=["n"])
-            case "flat_map":
-                plan = plan.flat_map(own.Parts(self.bad, twin), batched=False, fan_out=4, **one)
-            case "tokens":
-                plan = plan.map(own.Tokens(self.bad, twin), batched=False, **(one | {"returns": pa.list_(pa.int64())}))
-        if self.kept and self.kind == "flat_map":  # what reads one part of a row is not kept
-            plan = plan.cache()
-        if self.after and "m" in self.fields() and self.kind != "tokens":
-            plan = plan.map(own.Doubled(()), columns=["m"], name="k", returns=pa.int64())
-        if self.kept and self.kind not in ("flat_map", "random"):
-            plan = plan.cache()
-        options: dict[str, Any] = {} if twin else {"on_error": self.policy, "error_budget": 1.0}
-        fields: dict[str, Any] = {name: sp.List(name) for name in self.fields()}
-        if self.kind == "tokens":
-            fields["m"] = sp.Pad("m", pad_to_multiple_of=8)
-        if self.after and "m" in fields and self.kind != "tokens":
-            fields["k"] = sp.Stack("k")
-        return plan.collate(
-            batch_size=self.size, fields=fields, last=sp.KeepPartial, **options, **FORMATIONS[self.formation]
-        )
-
-    def fields(self) -> list[str]:
-        return {"filter": ["id", "n"], "records": ["id", "n", "m", "t"]}.get(self.kind, ["id", "n", "m"])
-
-    def stream(self, catalog: sp.Catalog, *, twin: bool = False, **binding: Any) -> sp.PreparedStream:
-        return self.plan(catalog, twin=twin).to_numpy().bind(**binding)
-
-    def expected(self, catalog: sp.Catalog) -> list[dict[str, Any]]:
-        """What the policy makes of the twin's batches, said in the plainest way."""
-        with self.stream(catalog, twin=True) as stream:
-            whole = [frozen(batch) for batch in stream]
-        made = [self._left(batch) for batch in whole]
-        near = [[*[*range(at + 1, len(made))][:8], *range(at - 1, -1, -1)] for at in range(len(made))]
-        out = []
-        for at, batch in enumerate(made):
-            found = [batch, *(made[other] for other in near[at][:8])]
-            out.append(next((each for each in found if each is not None), None))
-        return out[: out.index(None)] if None in out else out  # type: ignore[return-value]  # none is None
-
-    def _left(self, batch: dict[str, Any]) -> dict[str, Any] | None:
-        count = len(batch["n"])
-        good = [row for row in range(count) if batch["n"][row] not in self.bad]
-        rows = good
-        if self.policy == "substitute" and good:
-            rows = [next(at % count for at in range(row, row + count) if at % count in good) for row in range(count)]
-        if not rows:
-            return None
-        return {name: [v[r] for r in rows] if isinstance(v, list) else v[rows] for name, v in batch.items()}
-
-
-@st.composite
-def cases(draw: Any) -> Case:
-    crowded = draw(st.booleans())
-    bad = draw(st.sets(st.integers(0, ROWS - 1), min_size=1, max_size=60 if crowded else 8))
-    return Case(
-        draw(st.sampled_from(KINDS)),
-        tuple(sorted(bad)),
-        draw(st.sampled_from(["skip", "substitute"])),
-        draw(st.sampled_from(sorted(FORMATIONS))),
-        draw(st.integers(1, 12)),
-        draw(st.integers(1, 2)),
-        draw(st.booleans()),
-        draw(st.booleans()),
-    )
 
 
 def run(stream: Any) -> list[dict[str, Any]]:
@@ -170,15 +64,11 @@ def test_batches_are_those_of_a_twin_that_does_not_raise(
 
 @FEW
 @given(case=cases(), data=st.data())
-def test_batches_replay_resume_and_can_be_built_alone(catalog: sp.Catalog, case: Case, data: st.DataObject) -> None:
+def test_batches_can_be_built_alone(catalog: sp.Catalog, case: Case, data: st.DataObject) -> None:
     whole = run(case.stream(catalog))
     with case.stream(catalog) as stream:
         for number in data.draw(st.permutations(range(len(whole))))[:6]:
             assert same(stream.batch(number), whole[number])
-        complete = len(whole) == stream.count()
-    if complete:
-        check_replay(lambda: case.stream(catalog))
-        check_resume(lambda: case.stream(catalog), [1, len(whole) // 2])
 
 
 @FEW
@@ -225,33 +115,6 @@ def test_every_refused_row_is_counted_and_in_the_quarantine_once(
 # ---- Packed
 
 
-@dataclass(frozen=True)
-class PackedCase:
-    bad: tuple[int, ...]
-    options: dict[str, Any]
-    size: int
-    kept: bool
-
-    def stream(self, catalog: sp.Catalog, **binding: Any) -> sp.PreparedStream:
-        plan = catalog.table("d").sample(order=sp.GlobalShuffle(seed=3))
-        tokens = {"columns": ["n"], "name": "m", "returns": pa.list_(pa.int64()), "batched": False}
-        plan = plan.map(own.Tokens(self.bad), **tokens)
-        plan = plan.cache() if self.kept else plan
-        fields = {"ids": sp.Pad("m", pad_value=-1), "segments": sp.fields.Segments("m"), "id": sp.List("id")}
-        return (
-            plan.collate(
-                batch_size=self.size,
-                fields=fields,
-                formation=sp.batching.Packed(max_tokens=16, **self.options),
-                on_error="skip",
-                error_budget=1.0,
-                last=sp.KeepPartial,
-            )
-            .to_numpy()
-            .bind(**binding)
-        )
-
-
 @FEW
 @given(
     bad=st.sets(st.integers(0, ROWS - 1), min_size=1, max_size=40).map(lambda rows: tuple(sorted(rows))),
@@ -278,8 +141,6 @@ def test_packed_rows_hold_the_tokens_of_all_other_samples_once(
         list(stream)
         assert sorted(stream.quarantine()["id"].to_pylist()) == sorted(f"r{row}" for row in bad)
         assert stream.metrics()["refused"] == len(bad)
-    check_replay(lambda: case.stream(catalog))
-    check_resume(lambda: case.stream(catalog), [1, len(batches) // 2])
 
 
 def test_a_token_that_does_not_fit_leaves_its_place_in_packed_rows(tmp_path: Path) -> None:
@@ -301,22 +162,6 @@ def test_a_token_that_does_not_fit_leaves_its_place_in_packed_rows(tmp_path: Pat
 # ---- assemble
 
 
-def assembled(catalog: sp.Catalog, lanes: int = 1, **options: Any) -> Any:
-    ranks = sp.DataParallel(sp.RuntimeParam("rank"), sp.RuntimeParam("world_size"), lanes=lanes)
-    plan = catalog.table("d").sample(order=sp.GlobalShuffle(seed=5), assignment=ranks)
-    returns = pa.schema([("id", pa.utf8()), ("n", pa.int64()), ("other", pa.int64())])
-    plan = plan.with_columns(number=sp.col("n"))
-    made = plan.assemble(PairsById, columns=["id", "n"], returns=returns, batched=False)
-    fields = {name: sp.List(name) for name in ("n", "other")}
-    options = {"on_error": "skip", "error_budget": 1.0, "last": sp.KeepPartial, **options}
-    return made.collate(batch_size=4, fields=fields, **options).to_numpy()
-
-
-class PairsById(own.Pairs):
-    def push(self, row: dict[str, Any]) -> list[dict[str, Any]]:
-        return [{**made, "id": f"r{made['n']}"} for made in super().push(row)]
-
-
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_a_row_that_an_assembler_fails_on_is_left_out_and_told(tmp_path: Path, lanes: int) -> None:
     catalog = make_catalog(tmp_path)
@@ -335,8 +180,6 @@ def test_a_row_that_an_assembler_fails_on_is_left_out_and_told(tmp_path: Path, l
     assert all("push failed: ValueError: bad: " in each for each in table["reason"].to_pylist())
     assert table["shard"].null_count == 0
     assert state
-    check_replay(lambda: assembled(catalog, lanes))
-    check_resume(lambda: assembled(catalog, lanes), [1, 4])
     with assembled(catalog, lanes) as stream:
         list(stream)
         assert stream.quarantine().equals(table)  # what came again is there once

@@ -27,10 +27,10 @@ class Subject:
     by_day: int = 2  # examples of each law
     by_night: int = 100
 
-    @property
-    def examples(self) -> Any:
-        """Settings of a law over it."""
-        return few(self.by_day, self.by_night, suppress_health_check=[HealthCheck.too_slow])
+    def examples(self, fewer: int = 0) -> Any:
+        """Settings of a law over it; one that costs more has fewer examples by day."""
+        by_day = max(1, self.by_day - fewer)
+        return few(by_day, self.by_night, suppress_health_check=[HealthCheck.too_slow])
 
     def places(self, drawn: Any) -> st.SearchStrategy[tuple[int, int]]:
         """A rank and the number of ranks, of which each resumes for itself."""

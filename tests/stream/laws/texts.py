@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.testing import MakeStream
-from tests.fixtures import compositions, drawn_streams, legs, packed_columns, schedules
+from tests.fixtures import chats, compositions, drawn_streams, legs, packed_columns, schedules
 from tests.fixtures.texts import make_catalog
 from tests.stream.laws.subject import Subject
 
@@ -89,4 +89,31 @@ PACKED: Final = Subject(
     "packed columns", packed_columns.make_catalog, packed_columns.policies(), _packed, by_day=3, by_night=60
 )
 
-SUBJECTS: Final = (PLANS, *SCHEDULED, IN_TURN, *COMPOSED, PACKED)
+# ---- conversations
+
+
+def _chats(folder: Path) -> sp.Relation:
+    catalog = chats.catalog_of(folder, chats.table(chats.conversations(24)))
+    sampled = catalog.table("chats").sample(identity="sample_id", order=sp.GlobalShuffle(seed=1))
+    mapped = sampled.map(sp.transforms.ChatTemplate("messages", tokenizer="chat") >> ("tokens", "loss_mask"))
+    with _collated(mapped, None) as stream:
+        stream.materialize()
+    return mapped
+
+
+def _collated(mapped: sp.Relation, formation: Any) -> sp.PreparedStream:
+    fields = {
+        "input_ids": sp.Pad("tokens", pad_value=-1),
+        "loss_mask": sp.Pad("loss_mask"),
+        "labels": sp.fields.Labels("tokens", mask="loss_mask"),
+        "sample_id": sp.List("sample_id"),
+    }
+    return mapped.collate(formation=formation, batch_size=2, last=sp.DropPartial(), fields=fields).to_numpy()
+
+
+CHATS: Final = [
+    Subject(name, _chats, st.just(formation), lambda mapped, formed: lambda: _collated(mapped, formed), by_night=10)
+    for name, formation in (("chats", None), ("packed chats", sp.batching.Packed(max_tokens=256)))
+]
+
+SUBJECTS: Final = (PLANS, *SCHEDULED, IN_TURN, *COMPOSED, PACKED, *CHATS)
