@@ -511,6 +511,22 @@ def test_an_import_past_the_doors_is_found(text: str, rooms_past: set[str]) -> N
     assert doors.inner_rooms(ast.parse(text)) == rooms_past
 
 
+LAWS_OF_STREAMS = {"check_replay", "check_resume", "check_loops", "check_elastic"}
+# The suite; and a loop of another library. `tests/stream/testing` breaks the laws, under another name.
+OF_LAWS = {"tests/stream/laws/test_laws.py", "tests/stream/adapters/test_lightning.py"}
+
+
+def test_the_laws_of_streams_are_drawn_in_one_suite() -> None:
+    calling = {
+        path.relative_to(ROOT).as_posix()
+        for path in doors.files_of_tests()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ImportFrom) and LAWS_OF_STREAMS & {name.name for name in node.names}
+    }
+
+    assert calling == OF_LAWS, "register a subject in tests/stream/laws instead"
+
+
 def test_private_names_that_tests_touch_are_few_and_each_has_a_reason() -> None:
     """Lines are ``<test file> <name> <times>: <reason>``."""
     lines = doors.PRIVATE.read_text().splitlines()

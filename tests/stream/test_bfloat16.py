@@ -14,39 +14,15 @@ from torch.utils.data import DataLoader
 
 import spiral_stream as sp
 from spiral_stream.host_dtypes import BFLOAT16, as_array, rounded, widened
-from spiral_stream.testing import check_elastic, check_replay, check_resume, same
+from spiral_stream.testing import same
 from spiral_stream.transforms.image.image import compile_image
-from tests.fixtures.scenes import encoded, smooth
-
-STEPS = [sp.RandomResizedCrop(16), sp.transforms.ColorJitter(0.3), sp.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))]
+from tests.fixtures.bfloat16_fields import STEPS, make_catalog, plan
+from tests.fixtures.scenes import smooth
 
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
-    draw = np.random.default_rng(0)
-    table = pa.table(
-        {
-            "id": range(12),
-            "number": draw.standard_normal(12) * 1e3,
-            "grid": pa.array(draw.standard_normal((12, 6)).tolist(), pa.list_(pa.float64(), 6)),
-            "rows": pa.array([draw.standard_normal(n % 5).tolist() for n in range(12)], pa.list_(pa.float32())),
-            "count": np.arange(12) * 1001,
-            "image": [encoded(smooth(40, 50, seed), "JPEG") for seed in range(12)],
-        }
-    )
-    made = sp.connect(str(tmp_path_factory.mktemp("bfloat16")))
-    made.register("rows", sp.Arrow(table), identity="id", semantic={"image": "image/jpeg-ref"})
-    return made
-
-
-def plan(catalog: sp.Catalog, dtype: str = "bfloat16") -> sp.Relation:
-    fields = {
-        **{name: sp.Stack(name, dtype=dtype) for name in ("number", "grid", "count")},
-        "rows": sp.Pad("rows", dtype=dtype, pad_value=-1.5),
-        "plain": sp.Stack("image", decode="jpeg", transforms=STEPS[:1], dtype=dtype),
-        "colour": sp.Stack("image", decode="jpeg", transforms=STEPS, dtype=dtype, layout="nhwc", view="b"),
-    }
-    return catalog.table("rows").sample(order=sp.GlobalShuffle(seed=1)).collate(batch_size=4, fields=fields)
+    return make_catalog(tmp_path_factory.mktemp("bfloat16"))
 
 
 @given(st.lists(st.floats(width=32) | st.floats(), min_size=1))
@@ -85,11 +61,6 @@ def test_a_device_finishes_to_the_same_bits() -> None:
     done = torch.from_numpy(pixels).float() * float(np.float32(1 / 255))
     done = (done - torch.from_numpy(mean)) / torch.from_numpy(std)
     assert as_array(done.to(torch.bfloat16).permute(0, 3, 1, 2).contiguous()).tobytes() == whole.tobytes()
-
-
-def test_batches_replay_resume_and_do_not_depend_on_ranks(catalog: sp.Catalog) -> None:
-    for check in (check_replay, check_resume, check_elastic):
-        check(lambda: plan(catalog).to_torch())
 
 
 @pytest.mark.slow

@@ -3,52 +3,16 @@
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.testing import check_elastic, check_replay, check_resume, same
-
-ROWS = 40
-BOXES = [[[float(row), 1.0, 2.0, float(at)] for at in range(row % 4)] for row in range(ROWS)]
-SOUND = [[row / 8] * (1 + row * 7 % 13) for row in range(ROWS)]
-TOKENS = [list(range(row % 5 + 1)) for row in range(ROWS)]
-IMAGE = np.arange(ROWS * 6, dtype=np.float32).reshape(ROWS, 2, 3)
+from spiral_stream.testing import same
+from tests.fixtures.padded_fields import BOXES, FIELDS, IMAGE, SOUND, TOKENS, make_catalog, plan
 
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
-    folder = tmp_path_factory.mktemp("rows")
-    table = pa.table(
-        {
-            "id": pa.array(range(ROWS)),
-            "boxes": pa.array(BOXES, pa.list_(pa.list_(pa.float32(), 4))),
-            "sound": pa.array(SOUND, pa.list_(pa.float32())),
-            "tokens": pa.array(TOKENS, pa.list_(pa.int32())),
-            "grid": pa.array(IMAGE.tolist(), pa.list_(pa.list_(pa.float32(), 3), 2)),
-        }
-    )
-    for part in range(4):
-        pq.write_table(table.slice(part * 10, 10), folder / f"{part}.parquet")
-    made = sp.connect(folder / "catalog")
-    made.register("rows", sp.Parquet(folder), identity="id")
-    return made
-
-
-def plan(catalog: sp.Catalog, fields: dict[str, Any], **options: Any) -> Any:
-    sampled = catalog.table("rows").sample(order=sp.GlobalShuffle(seed=3))
-    return sampled.collate(**{"batch_size": 8, **options}, fields={"id": sp.List("id"), **fields})
-
-
-FIELDS = {
-    "boxes": sp.Pad("boxes", dtype="float32", pad_value=-1),
-    "boxes_mask": sp.PadMask("boxes", dtype="bool"),
-    "sound": sp.Pad("sound", pad_to_multiple_of=4, dtype="float16"),
-    "tokens": sp.Pad("tokens", length=5),
-    "mask": sp.PadMask("tokens"),
-    "grid": sp.Stack("grid"),
-}
+    return make_catalog(tmp_path_factory.mktemp("rows"))
 
 
 def test_rows_are_padded_to_the_longest_of_the_batch_or_to_their_length(catalog: sp.Catalog) -> None:
@@ -73,15 +37,6 @@ def test_rows_are_padded_to_the_longest_of_the_batch_or_to_their_length(catalog:
                 TOKENS[row] for row in rows
             ]
             assert same(batch["grid"], IMAGE[rows])
-
-
-def test_the_laws_hold(catalog: sp.Catalog) -> None:
-    def make() -> sp.PreparedStream:
-        return plan(catalog, FIELDS).to_numpy()
-
-    check_replay(make)
-    check_resume(make)
-    check_elastic(make)
 
 
 def test_the_same_rows_reach_torch(catalog: sp.Catalog) -> None:

@@ -1,4 +1,4 @@
-"""Streams of sound through the public door: segments, random parts, mixtures, bad files, and the laws."""
+"""Streams of sound through the public door: segments, random parts, mixtures and bad files."""
 
 import struct
 from pathlib import Path
@@ -12,33 +12,14 @@ import torch
 import spiral_stream as sp
 from spiral_stream.decoders.sound.sound import decode_sound
 from spiral_stream.decoders.sound.sound_selection import SoundSelection
-from spiral_stream.testing import check_elastic, check_replay, check_resume, same
-from tests.fixtures.sounds import CODECS, recording
-
-RATE = 8_000
+from spiral_stream.testing import same
+from tests.fixtures.sound_streams import RATE, make_catalog, random_parts
+from tests.fixtures.sounds import recording
 
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
-    folder = tmp_path_factory.mktemp("sounds")
-    names = [*CODECS] * 4
-    files = [f"{number:02}.{name}" for number, name in enumerate(names)]
-    for number, name in enumerate(names):
-        data, _, _ = recording(name, 0.5 + number / 20, pitch=200 + 10 * number)
-        (folder / files[number]).write_bytes(data)
-    made = sp.connect(folder / "catalog")
-    table = pa.table({"id": range(len(files)), "sound": files})
-    for name in ("files", "again"):
-        made.register(name, sp.Arrow(table, base=folder), identity="id", semantic={"sound": "audio/ref"})
-    inline = table.set_column(1, "sound", pa.array([(folder / name).read_bytes() for name in files]))
-    parts = inline.append_column("start_time_ms", pa.array([100] * 20)).append_column(
-        "duration_ms", pa.array([300] * 20)
-    )
-    made.register("parts", sp.Arrow(parts), identity="id", semantic={"sound": "audio/ref"})
-    (folder / "03.opus").with_name("bad.wav").write_bytes(b"RIFF no sound")
-    bad = pa.table({"id": [0, 1, 2, 3], "sound": [files[0], "bad.wav", files[1], files[2]]})
-    made.register("bad", sp.Arrow(bad, base=folder), identity="id", semantic={"sound": "audio/ref"})
-    return made
+    return make_catalog(tmp_path_factory.mktemp("sounds"))
 
 
 def plan(catalog: sp.Catalog, name: str, batch_size: int = 5, **options: Any) -> Any:
@@ -66,28 +47,10 @@ def test_bfloat16_is_what_float32_rounds_to(catalog: sp.Catalog) -> None:
         assert torch.equal(next(iter(half))["x"], next(iter(whole))["x"].to(torch.bfloat16))
 
 
-def test_the_laws_hold_for_random_parts_of_a_mixture(catalog: sp.Catalog) -> None:
-    field = sp.Stack("sound", decode="audio", sample_rate=RATE, sequence_length=1_000, random_start=True)
-
-    def make() -> sp.PreparedStream:
-        mixed = sp.mix(
-            [sp.Stream(n, catalog.table(n).select("id", "sound"), proportion=0.5) for n in ("files", "again")],
-            epoch_size=40,
-        )
-        return (
-            mixed.sample(order=sp.GlobalShuffle(seed=5))
-            .collate(batch_size=4, fields={"id": sp.List("id"), "x": field})
-            .to_numpy()
-        )
-
-    check_replay(make)
-    check_resume(make, steps=[0, 3, 9])
-    check_elastic(make, worlds=(1, 2))
-    with make() as stream:
+def test_random_parts_are_others_in_each_epoch(catalog: sp.Catalog) -> None:
+    with random_parts(catalog) as stream:
         first, second = (np.concatenate([b["x"] for b in stream]) for _ in range(2))
-    assert not np.array_equal(
-        np.sort(first.sum(axis=(1, 2))), np.sort(second.sum(axis=(1, 2)))
-    )  # another part per epoch
+    assert not np.array_equal(np.sort(first.sum(axis=(1, 2))), np.sort(second.sum(axis=(1, 2))))
 
 
 @pytest.mark.parametrize("form", ["inline", "file"])

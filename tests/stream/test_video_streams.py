@@ -1,7 +1,7 @@
-"""Video streams as a whole, over drawn plans: every law holds for every selection, crop, order, tail and cache."""
+"""Video streams as a whole, over drawn plans: what holds for every selection, crop, order, tail and cache."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,85 +12,14 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.testing import check_elastic, check_replay, check_resume, frozen, same
-from tests.fixtures.clips import LABELS, SEGMENTS, Clips, register, video_catalog
+from spiral_stream.testing import frozen, same
+from tests.fixtures.clips import SEGMENTS, Clips, register, video_catalog
+from tests.fixtures.drawn_clips import CACHES, ORDERS, Drawn, plans
 from tests.fixtures.examples import few
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
 FEW = few(3, 125, suppress_health_check=[HealthCheck.too_slow])
-CACHES: Final = ("none", "index", "half", "full")
-PROFILES: Final = (None, sp.Frames(shorter_side=40), sp.Frames(shorter_side=40, quality=85))
-ORDERS: Final = (
-    sp.HashBucketed(seed=3, bucket_count=16, bucket_order=sp.ShuffleBuckets(seed=3)),
-    sp.ShardAwareShuffle(seed=5, shuffle_block_size=8),
-)
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A plan over the two relations."""
-
-    field: sp.Stack
-    order: Any
-    last: Any
-    profile: sp.Frames | None
-    window: int
-    budget: sp.BatchBudget
-
-    def make(self, catalog: sp.Catalog, **bindings: int) -> Any:
-        stream = self.plan(catalog).to_numpy()
-        stream.bind(**{"epoch": 0, "data_parallel_rank": 0, "data_parallel_world_size": 1, **bindings})
-        return stream
-
-    def plan(self, catalog: sp.Catalog) -> sp.Relation:
-        segments = catalog.table(SEGMENTS)
-        if self.profile is not None:
-            segments = segments.cache(clip_ref=self.profile)
-        joined = segments.join(catalog.table(LABELS), on="sample_id").filter(sp.col("confidence") >= 0.7)
-        sampled = joined.sample(
-            identity="sample_id",
-            order=self.order,
-            epoch=sp.RuntimeParam("epoch"),
-            assignment=sp.DataParallel(
-                rank=sp.RuntimeParam("data_parallel_rank"), world_size=sp.RuntimeParam("data_parallel_world_size")
-            ),
-        )
-        formed = sp.WindowedBucket(
-            window_size=self.window,
-            keys=[sp.BucketKey("frame_count"), sp.BucketKey("width * height")],
-            budget=self.budget,
-        )
-        fields = {"frames": self.field, "caption": sp.List("caption"), "sample_id": sp.List("sample_id")}
-        return sampled.collate(batch_size=4, formation=formed, last=self.last, fields=fields)
-
-
-@st.composite
-def plans(draw: st.DrawFn) -> Drawn:
-    frames = draw(st.sampled_from([1, 3, 4]))
-    stride = draw(st.sampled_from([None, 1, 5]))
-    field = sp.Stack(
-        "clip_ref",
-        decode="h264",
-        sequence_length=frames,
-        stride=stride,
-        random_start=stride is not None and draw(st.booleans()),
-        short=draw(st.sampled_from(["pad", "loop"])),
-        resize_shorter=draw(st.sampled_from([32, 40])),
-        crop=draw(st.sampled_from([24, (32, 16)])),
-        random_crop=draw(st.booleans()),
-        transforms=draw(st.sampled_from([(), (sp.RandomHorizontalFlip(),)])),
-        dtype=draw(st.sampled_from(["uint8", "float16"])),
-        layout=draw(st.sampled_from([None, "ntchw", "nthwc"])),
-    )
-    return Drawn(
-        field,
-        draw(st.sampled_from(ORDERS)),
-        draw(st.sampled_from([sp.DropPartial, sp.KeepPartial, sp.batching.PadPartial])),
-        draw(st.sampled_from(PROFILES)),
-        draw(st.sampled_from([6, 16])),
-        sp.BatchBudget(max_frames=draw(st.sampled_from([frames * 3, frames * 10]))),
-    )
 
 
 @pytest.fixture(scope="module")
@@ -116,25 +45,12 @@ def run(stream: Any) -> list[dict[str, Any]]:
 
 @FEW
 @given(drawn=plans())
-def test_a_plan_replays_and_any_batch_can_be_built_alone(shelf: Mapping[str, Clips], drawn: Drawn) -> None:
+def test_any_batch_can_be_built_alone(shelf: Mapping[str, Clips], drawn: Drawn) -> None:
     catalog = shelf["none"].catalog
-    check_replay(lambda: drawn.make(catalog, epoch=1))
     whole = run(drawn.make(catalog, epoch=1))
     with drawn.make(catalog) as stream:
         for number in reversed(range(len(whole))):
             assert same(stream.batch(number, epoch=1), whole[number])
-
-
-@FEW
-@given(drawn=plans(), stop=st.integers(0, 3))
-def test_a_stopped_plan_goes_on_where_it_was(shelf: Mapping[str, Clips], drawn: Drawn, stop: int) -> None:
-    check_resume(lambda: drawn.make(shelf["none"].catalog), [min(stop, len(run(drawn.make(shelf["none"].catalog))))])
-
-
-@FEW
-@given(drawn=plans())
-def test_any_world_size_delivers_one_sequence(shelf: Mapping[str, Clips], drawn: Drawn) -> None:
-    check_elastic(lambda: drawn.make(shelf["index"].catalog), (1, 2, 3, 4))
 
 
 @FEW

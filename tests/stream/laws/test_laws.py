@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.testing import LOOPS, check_elastic, check_loops, check_replay, check_resume
-from tests.stream.laws import edits, functions, numbers, texts
+from tests.stream.laws import edits, functions, images, numbers, recordings, texts
 from tests.stream.laws.subject import Subject
 
 pytestmark = [
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-ROOMS = (numbers, texts, functions, edits)
+ROOMS = (numbers, texts, functions, images, recordings, edits)
 SUBJECTS = tuple(subject for room in ROOMS for subject in room.SUBJECTS)
 Shelves = Callable[[Subject], Any]
 

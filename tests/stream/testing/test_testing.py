@@ -1,4 +1,4 @@
-"""The laws of `spiral_stream.testing` hold for every plan, and notice streams that break them."""
+"""The laws of `spiral_stream.testing` notice what breaks them; `tests/stream/laws` holds every kind of stream to them."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -16,62 +16,9 @@ from spiral_stream.batching import Formation, Former, Membership, OversizeTally,
 from spiral_stream.batching.packing import STRATEGIES
 from spiral_stream.orders import Arrangement, Order, Population
 from spiral_stream.sampling.order import UInt64
-from tests.fixtures.examples import few
-from tests.fixtures.streams import FIXED, ORDERS, RANDOM, TAILS, maker
+from tests.fixtures.streams import maker
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
-
-WORLDS = (1, 2, 3, 4, 6)
-EVERY = list(itertools.product(ORDERS, TAILS, (1, 3)))
-PAIRS = {(order, tail): (1, 3)[number % 2] for number, (order, tail) in enumerate(itertools.product(ORDERS, TAILS))}
-# Each order meets each tail, and either meets both numbers of lanes.
-FIRST = [each if PAIRS[each[:2]] == each[2] else pytest.param(*each, marks=pytest.mark.slow) for each in EVERY]
-
-
-@pytest.mark.parametrize(("order", "tail", "lanes"), FIRST)
-def test_every_order_tail_and_lane_count_keeps_the_laws(catalog: sp.Catalog, order: str, tail: str, lanes: int) -> None:
-    transforms = RANDOM if lanes == 1 else FIXED
-    make = maker(catalog, order=ORDERS[order], last=TAILS[tail], lanes=lanes, transforms=transforms, batch_size=55)
-
-    testing.check_replay(make)
-    testing.check_resume(make)
-    testing.check_elastic(make, (2, 3, 6) if lanes == 1 else (2, 6))  # held against world size 1
-
-
-@few(3, 6)
-@given(
-    order=st.sampled_from(sorted(ORDERS)),
-    tail=st.sampled_from(sorted(TAILS)),
-    lanes=st.integers(1, 5),
-    batch_size=st.integers(20, 120),
-    limit=st.integers(20, 240),
-    transforms=st.sampled_from([RANDOM, FIXED]),
-    world=st.sampled_from(WORLDS),
-    prefetch=st.integers(1, 4),
-)
-def test_drawn_plans_keep_the_laws(
-    catalog: sp.Catalog,
-    order: str,
-    tail: str,
-    lanes: int,
-    batch_size: int,
-    limit: int,
-    transforms: Any,
-    world: int,
-    prefetch: int,
-) -> None:
-    relation = catalog.table("lance").limit(limit)
-
-    def make() -> sp.PreparedStream:
-        from tests.fixtures.streams import plan
-
-        options = {"order": ORDERS[order], "last": TAILS[tail], "lanes": lanes, "batch_size": batch_size}
-        return plan(relation, transforms=transforms, **options).to_numpy(prefetch=prefetch)
-
-    testing.check_replay(make)
-    testing.check_resume(make)
-    testing.check_elastic(make, (world,))
-    testing.check_loops(lambda: make().bind(rank=world - 1, world_size=world))
 
 
 class Biased(Order):

@@ -14,56 +14,9 @@ from torchvision.transforms import v2
 
 import spiral_stream as sp
 from spiral_stream.decoders.image.image import decode_jpeg, encode_jpeg, shrink
-from spiral_stream.testing import check_elastic, check_replay, check_resume, frozen, same
+from spiral_stream.testing import frozen, same
+from tests.fixtures.scene_fields import FIELDS, FOREIGN, MOVES, PLANS, SIZE, VIEWS, grain, image, lighter, mask
 from tests.fixtures.scenes import VALUES, catalog, encoded, stream, table
-
-SIZE = 48
-MOVES = (
-    sp.RandomResizedCrop(SIZE, scale=(0.5, 1.0)),
-    sp.transforms.RandomRotation(15, mask_fill=0),
-    sp.RandomHorizontalFlip(),
-)
-AUGMENT = (
-    *MOVES[:2],
-    sp.transforms.ColorJitter(0.3, 0.3, 0.3, 0.05),
-    MOVES[2],
-    sp.transforms.GaussianBlur(5, p=0.3),
-    sp.transforms.RandomErasing(0.3),
-)
-
-
-def lighter(pixels):
-    return np.maximum(pixels, 9)
-
-
-def grain(pixels, generator):
-    return np.minimum(pixels, 200) + generator.integers(0, 20, pixels.shape, dtype=np.uint8)
-
-
-def image(transforms: Any = AUGMENT, **options: Any) -> sp.Stack:
-    return sp.Stack("image", decode="image", transforms=transforms, **options)
-
-
-def mask(transforms: Any = AUGMENT, **options: Any) -> sp.Stack:
-    return sp.Stack("mask", decode="image", mode="L", interpolation="nearest", transforms=transforms, **options)
-
-
-FIELDS = {
-    "image": image(),
-    "mask": mask(),
-    "boxes": sp.fields.Boxes("boxes", of="image"),
-    "labels": sp.fields.BoxLabels("labels", of="boxes"),
-    "points": sp.fields.KeyPoints("points", of="image"),
-    "id": sp.List("sample_id"),
-}
-VIEWS = {"a": image(view="a"), "b": image(view="b"), "id": sp.List("sample_id")}
-FOREIGN = {
-    "image": image(
-        [v2.RandomResizedCrop(SIZE), lighter, v2.ColorJitter(0.4, 0.4, 0.4, 0.1), grain, sp.RandomHorizontalFlip()]
-    ),
-    "id": sp.List("sample_id"),
-}
-PLANS = {"detection": FIELDS, "views": VIEWS, "foreign": FOREIGN}
 
 
 @pytest.fixture(scope="module")
@@ -74,16 +27,6 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
 def collected(made: sp.Catalog, fields: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
     with stream(made, fields, **options) as read:
         return [{k: v.copy() if isinstance(v, np.ndarray) else v for k, v in batch.items()} for batch in read]
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_batches_replay_resume_and_do_not_depend_on_ranks(scenes: sp.Catalog, name: str) -> None:
-    def make() -> sp.PreparedStream:
-        return stream(scenes, PLANS[name])
-
-    check_replay(make)
-    check_resume(make, steps=(1, 2))
-    check_elastic(make, worlds=(2, 3))
 
 
 @pytest.mark.slow
