@@ -1,4 +1,4 @@
-"""A location of its own for each test: an empty catalog, a few drawn images, some text, an instance that is forgotten."""
+"""The code location over a folder: one of its own for a test that changes it, and one that is prepared for all that only look."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,19 +8,34 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import lance
 import pytest
 
+from spiral_assets.corpora import images
+from spiral_assets.corpora.drawing import Painter
+from spiral_assets.corpora.images import DrawnImages, write_image_relation
 from spiral_assets.definitions import defs
 from spiral_stream.report import ColumnSkew
 
 IMAGES = 60
 SHARDS = 3
+WHOLE = 220  # images of the prepared location: three batches an epoch
+TRAIN = "catalog/vision/imagenet_train"
+LABELS = "catalog/vision/imagenet_labels"
+CACHE = "caches/imagenet_decoded"
+STATS = "stats/vision/imagenet_train/shard_stats"
+STREAMS = "streams/images"
 CHARACTERS = 120_000  # of text a relation
 VIDEOS = 9  # five segments each; the fourth and the eighth are held out
 VIDEO_SHARDS = 3
 
 
+PICTURES = ColumnSkew.pictures
 loaded = cache(defs)  # a load of the code location takes half a CPU second
+
+
+painter = cache(Painter)
+one_instance = cache(dg.DagsterInstance.ephemeral)  # to make one takes 60 CPU ms, to empty one 2
 
 
 def copied(to: Path, name: str, record: str, write: Callable[[Path], object]) -> None:
@@ -40,13 +55,36 @@ def copied(to: Path, name: str, record: str, write: Callable[[Path], object]) ->
         (to / record).write_text((to / record).read_text().replace(str(kept), str(to)))
 
 
-class Place:
-    """The code location over a folder of its own."""
+def drawn(place: "Place", count: int = IMAGES) -> lance.LanceDataset:
+    """The drawn relation, before it is registered."""
 
-    def __init__(self, root: Path, data: Path) -> None:
-        self.root, self.data = root, data
-        self.instance = dg.DagsterInstance.ephemeral()
+    def write(root: Path) -> DrawnImages:
+        return write_image_relation(root, count, shards=SHARDS, workers=0, progress=False)
+
+    root = place.root / "data" / "images"
+    copied(root, f"images-{count}", "drawn.json", write)
+    return lance.dataset(write(root).train_uri)
+
+
+class Place:
+    """The code location over a folder of its own; the demo's data may lie elsewhere."""
+
+    def __init__(self, root: Path, instance: dg.DagsterInstance, data: Path | None = None) -> None:
+        self.root, self.data, self.instance = root, data or root / "data", instance
         self.definitions = loaded()
+
+    @contextmanager
+    def named(self, *, pictures: bool = False) -> Iterator["Place"]:
+        """Name it in the environment, as long.
+
+        The pictures of a column's skew take most of the time of its statistics, and few tests look at them.
+        """
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("SPIRAL_CATALOG", str(self.root / "catalog"))
+            patched.setenv("SPIRAL_CACHE", str(self.root / "caches"))
+            patched.setenv("SPIRAL_DATA_ROOT", str(self.data))
+            patched.setattr(ColumnSkew, "pictures", PICTURES if pictures else lambda *_: [])
+            yield self
 
     def run(
         self,
@@ -101,24 +139,52 @@ def steps(result: dg.ExecuteInProcessResult, kind: str) -> set[str]:
     return {str(event.step_key) for event in result.all_events if event.event_type_value == kind}
 
 
-@contextmanager
-def placed(root: Path, data: Path | None = None, *, pictures: bool = False) -> Iterator[Place]:
-    """The code location over a folder, which its environment names as long; the demo's data may lie elsewhere.
+def built_on(place: Place, key: dg.AssetKey) -> set[str]:
+    """The assets that are built on one, as their steps are called."""
+    found = dg.AssetSelection.assets(key).downstream().resolve(place.definitions.resolve_asset_graph())
+    return {each.to_python_identifier() for each in found - {key}}
 
-    The pictures of a column's skew take most of the time of its statistics, and few tests look at them.
-    """
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("SPIRAL_CATALOG", str(root / "catalog"))
-        patched.setenv("SPIRAL_CACHE", str(root / "caches"))
-        patched.setenv("SPIRAL_DATA_ROOT", str(data or root / "data"))
-        if not pictures:
-            patched.setattr(ColumnSkew, "pictures", lambda *_: [])
-        made = Place(root, data or root / "data")
-        yield made
-        made.instance.dispose()
+
+def emptied() -> dg.DagsterInstance:
+    """The instance of this process, in which nothing happened yet."""
+    one_instance().wipe()
+    return one_instance()
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with placed(tmp_path) as made:
+def instance() -> dg.DagsterInstance:
+    return emptied()
+
+
+@pytest.fixture
+def place(tmp_path: Path, instance: dg.DagsterInstance) -> Iterator[Place]:
+    with Place(tmp_path, instance).named() as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def whole_images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, dg.ExecuteInProcessResult]]:
+    """Images of which everything but the training is there, and the run that made it; once for all tests of this process."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        place = Place(tmp_path_factory.mktemp("whole"), instance)
+        with place.named(pictures=True):
+            drawn(place, WHOLE)
+            result = place.run(job="prepare_images")
+        yield place, result
+
+
+@pytest.fixture
+def prepared_images(
+    whole_images: tuple[Place, dg.ExecuteInProcessResult],
+) -> Iterator[tuple[Place, dg.ExecuteInProcessResult]]:
+    """Prepared images, for tests that only look, or do again what is done."""
+    with whole_images[0].named():
+        yield whole_images
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_painter() -> Iterator[None]:
+    """Images of one seed are drawn by one painter: its noise takes 0.2 CPU s, and it draws the same whatever it drew before."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(images, "Painter", painter)
+        yield

@@ -1,14 +1,13 @@
 """What is requested on a tick: new plans and new data, and never a mere rematerialization."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
 import pytest
 
 from spiral_assets import automation
-from spiral_assets.definitions import defs
 from spiral_assets.relations.partitions import shard_groups
+from tests.assets.conftest import loaded
 
 UP, DOWN = dg.AssetKey("relation"), dg.AssetKey("cache")
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
@@ -59,14 +58,13 @@ class Location:
 
 
 @pytest.fixture
-def location() -> Iterator[Location]:
+def location(instance: dg.DagsterInstance) -> Location:
     """A location in which everything is built, and the sensor has looked."""
-    with dg.DagsterInstance.ephemeral() as instance:
-        made = Location(instance)
-        made.run(UP, DOWN)
-        made.tick()
-        assert not made.tick()
-        yield made
+    made = Location(instance)
+    made.run(UP, DOWN)
+    made.tick()
+    assert not made.tick()
+    return made
 
 
 def test_a_mere_rematerialization_requests_nothing(location: Location) -> None:
@@ -154,7 +152,7 @@ def test_data_that_fails_a_blocking_check_waits_until_it_is_mended(location: Loc
     assert location.tick()
 
 
-def test_new_data_requests_every_group_of_an_index_once() -> None:
+def test_new_data_requests_every_group_of_an_index_once(instance: dg.DagsterInstance) -> None:
     """And the relation of the index, which has no partitions, after it."""
     versions = ["data-1"]
 
@@ -173,25 +171,24 @@ def test_new_data_requests_every_group_of_an_index_once() -> None:
         return dg.MaterializeResult(data_version=dg.DataVersion(f"index of {versions[-1]}"))
 
     location = dg.Definitions(assets=[relation, index], executor=dg.in_process_executor)
-    with dg.DagsterInstance.ephemeral() as instance:
-        dg.materialize([relation], instance=instance)
-        for key in shard_groups(4).get_partition_keys():
-            dg.materialize([relation, index], instance=instance, partition_key=key, selection=[index])
-        cursor = None
-        asked = []
-        for data in ("data-1", "data-1", "data-2", "data-2"):
-            if data != versions[-1]:
-                versions.append(data)
-                dg.materialize([relation], instance=instance)
-            found: Any = dg.evaluate_automation_conditions(location, instance, cursor=cursor)
-            cursor = found.cursor
-            asked.append(found.get_num_requested(DOWN))
+    dg.materialize([relation], instance=instance)
+    for key in shard_groups(4).get_partition_keys():
+        dg.materialize([relation, index], instance=instance, partition_key=key, selection=[index])
+    cursor = None
+    asked = []
+    for data in ("data-1", "data-1", "data-2", "data-2"):
+        if data != versions[-1]:
+            versions.append(data)
+            dg.materialize([relation], instance=instance)
+        found: Any = dg.evaluate_automation_conditions(location, instance, cursor=cursor)
+        cursor = found.cursor
+        asked.append(found.get_num_requested(DOWN))
 
     assert asked == [0, 0, 4, 0]
 
 
 def test_every_cache_index_statistic_and_stream_has_the_condition_and_the_sensor_is_on() -> None:
-    location = defs()
+    location = loaded()
     graph = location.resolve_asset_graph()
     with_condition = {
         key.to_user_string() for key in graph.materializable_asset_keys if graph.get(key).automation_condition

@@ -3,14 +3,28 @@
 import json
 from pathlib import Path
 
+import dagster as dg
 import lance
 import pyarrow as pa
 import pytest
 
 import spiral_stream as spiral
 from spiral_assets.plans import images as plans
-from tests.assets.conftest import IMAGES, SHARDS, Place, data_version, evaluations, metadata
-from tests.assets.test_relations import CACHE, LABELS, TRAIN, drawn
+from tests.assets.conftest import (
+    CACHE,
+    IMAGES,
+    LABELS,
+    SHARDS,
+    STATS,
+    STREAMS,
+    TRAIN,
+    WHOLE,
+    Place,
+    data_version,
+    drawn,
+    evaluations,
+    metadata,
+)
 
 
 def change_one_shard(images: lance.LanceDataset) -> None:
@@ -22,14 +36,15 @@ def change_one_shard(images: lance.LanceDataset) -> None:
     images.insert(rows.take(order))
 
 
-def test_the_cache_is_built_whole_and_a_second_build_finds_nothing_to_do(place: Place) -> None:
-    drawn(place)
-    first = place.run(TRAIN, LABELS, CACHE)
+def test_the_cache_is_built_whole_and_a_second_build_finds_nothing_to_do(
+    prepared_images: tuple[Place, dg.ExecuteInProcessResult],
+) -> None:
+    place, first = prepared_images
     version = data_version(place, CACHE)
     second = place.run(CACHE)
 
     built = metadata(first, CACHE)
-    assert (built["rows_built"], built["shards_built"], built["rows_refused"]) == (IMAGES, SHARDS, 0)
+    assert (built["rows_built"], built["shards_built"], built["rows_refused"]) == (WHOLE, SHARDS, 0)
     again = metadata(second, CACHE)
     assert (again["rows_built"], again["shards_built"]) == (0, 0)
     assert data_version(place, CACHE) == version
@@ -42,7 +57,7 @@ def test_a_changed_shard_is_rebuilt_alone(place: Place) -> None:
     images = drawn(place)
     place.run(TRAIN, LABELS, CACHE)
     version = data_version(place, CACHE)
-    place.run("streams/images", "stats/vision/imagenet_train/shard_stats")  # a saved stream keeps the cache
+    place.run(STREAMS, STATS)  # a saved stream keeps the cache
     before = metadata(place.run(CACHE), CACHE)
     change_one_shard(images)
 

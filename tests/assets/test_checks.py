@@ -83,7 +83,7 @@ def test_rows_that_an_import_refused_are_counted(tmp_path: Path, monkeypatch: py
     assert refused(catalog, "t", 0.1).passed
 
 
-def test_rows_and_columns_are_compared_with_the_last_time(tmp_path: Path) -> None:
+def test_rows_and_columns_are_compared_with_the_last_time(instance: dg.DagsterInstance) -> None:
     now: dict[str, Any] = {"rows": 100, "columns": ["a", "b"]}
 
     @dg.asset
@@ -98,12 +98,11 @@ def test_rows_and_columns_are_compared_with_the_last_time(tmp_path: Path) -> Non
         assert result.success
         return {each.check_name: each for each in result.get_asset_check_evaluations()}
 
-    with dg.DagsterInstance.ephemeral() as instance:
-        assert all(each.passed for each in run().values())
-        now["rows"] = 110
-        assert all(each.passed for each in run().values())
-        now.update(rows=10, columns=["a", "c"])
-        found = run()
+    assert all(each.passed for each in run().values())
+    now["rows"] = 110
+    assert all(each.passed for each in run().values())
+    now.update(rows=10, columns=["a", "c"])
+    found = run()
 
     assert not found["row_count_is_near_the_last"].passed
     assert found["row_count_is_near_the_last"].description == "10 rows, 110 before"
@@ -113,7 +112,9 @@ def test_rows_and_columns_are_compared_with_the_last_time(tmp_path: Path) -> Non
 
 @pytest.mark.filterwarnings("ignore::spiral_stream.SpiralWarning")  # the same, of the plan
 @pytest.mark.parametrize(("batch_size", "passes"), [(4, True), (10_000, False)])
-def test_a_stream_that_explains_with_a_warning_says_it(tmp_path: Path, batch_size: int, *, passes: bool) -> None:
+def test_a_stream_that_explains_with_a_warning_says_it(
+    tmp_path: Path, instance: dg.DagsterInstance, batch_size: int, *, passes: bool
+) -> None:
     catalog = rows(tmp_path)
     sampled = catalog.table("t").sample(order=spiral.GlobalShuffle(seed=0))
     plan = sampled.collate(batch_size=batch_size, fields={"label": spiral.Stack("label")})
@@ -123,10 +124,9 @@ def test_a_stream_that_explains_with_a_warning_says_it(tmp_path: Path, batch_siz
     def saved() -> None: ...
 
     check = checks.explain_check(saved, {"train": SavedPlan("train")})
-    with dg.DagsterInstance.ephemeral() as instance:
-        resources = {"catalog": CatalogResource(uri=str(catalog.root))}
-        result = dg.materialize([saved, check], instance=instance, resources=resources)
-        (found,) = result.get_asset_check_evaluations()
+    resources = {"catalog": CatalogResource(uri=str(catalog.root))}
+    result = dg.materialize([saved, check], instance=instance, resources=resources)
+    (found,) = result.get_asset_check_evaluations()
 
     assert found.passed == passes
     assert found.severity == dg.AssetCheckSeverity.WARN

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from spiral_assets.definitions import defs
+from tests.assets.conftest import loaded
 
 ROOT = Path(__file__).parents[2]
 ASSETS = {
@@ -92,7 +92,7 @@ print(sorted(heavy & set(sys.modules)), sorted(Path(".").iterdir()))
 
 
 def test_the_location_offers_these_names() -> None:
-    location = defs()
+    location = loaded()
     dg.Definitions.validate_loadable(location)
     graph = location.resolve_asset_graph()
 
@@ -113,7 +113,7 @@ def test_the_location_offers_these_names() -> None:
 
 
 def test_every_asset_says_what_it_is_whose_and_of_what_kind() -> None:
-    graph = defs().resolve_asset_graph()
+    graph = loaded().resolve_asset_graph()
 
     for key in graph.materializable_asset_keys:
         node = graph.get(key)
@@ -124,7 +124,7 @@ def test_every_asset_says_what_it_is_whose_and_of_what_kind() -> None:
 
 
 def test_failures_that_nothing_may_be_built_on_block_and_others_only_warn() -> None:
-    graph = defs().resolve_asset_graph()
+    graph = loaded().resolve_asset_graph()
     blocking = {
         f"{key.asset_key.to_user_string()}: {key.name}"
         for key in graph.asset_check_keys
@@ -135,7 +135,7 @@ def test_failures_that_nothing_may_be_built_on_block_and_others_only_warn() -> N
 
 
 def test_a_job_runs_one_task_and_prepares_without_training() -> None:
-    location = defs()
+    location = loaded()
     for domain in ("images", "text", "video"):
         every = {key.to_user_string() for key in location.resolve_job_def(domain).asset_layer.executable_asset_keys}
         prepared = {
@@ -147,7 +147,7 @@ def test_a_job_runs_one_task_and_prepares_without_training() -> None:
 
 
 def test_no_group_of_the_lineage_leads_back_to_itself() -> None:
-    graph = defs().resolve_asset_graph()
+    graph = loaded().resolve_asset_graph()
     groups: dict[str, set[str]] = {}
     for key in graph.materializable_asset_keys:
         node = graph.get(key)
@@ -160,14 +160,14 @@ def test_no_group_of_the_lineage_leads_back_to_itself() -> None:
 
 
 def test_a_cache_has_a_pool_of_its_own_whoever_starts_it() -> None:
-    graph = defs().resolve_asset_graph()
+    graph = loaded().resolve_asset_graph()
     caches = [key for key in graph.materializable_asset_keys if key.path[0] == "caches"]
 
     assert {graph.get(key).pools == {f"build_{key.path[1]}"} for key in caches} == {True}
 
 
 def test_nothing_that_decides_a_relation_is_run_config() -> None:
-    location = defs()
+    location = loaded()
     for name in JOBS:
         job = location.resolve_job_def(name)
         told = {node.name for node in job.nodes if hasattr(node.definition.config_field.config_type, "fields")}

@@ -121,10 +121,11 @@ def test_all_shards_count_though_few_are_named(shown: tuple[dict[str, Any], dg.D
     assert "one folder per class" in found["label_skew"].value
 
 
-def test_where_no_folder_of_logs_is_served_small_pictures_are_part_of_the_metadata(catalog: spiral.Catalog) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        context = dg.build_asset_context(instance=instance)
-        text = pages.shown(context, "t", [("small", "png", b"x"), ("large", "svg", b"x" * 100_000)]).value
+def test_where_no_folder_of_logs_is_served_small_pictures_are_part_of_the_metadata(
+    instance: dg.DagsterInstance,
+) -> None:
+    context = dg.build_asset_context(instance=instance)
+    text = pages.shown(context, "t", [("small", "png", b"x"), ("large", "svg", b"x" * 100_000)]).value
 
     assert "data:image/png;base64,eA==" in text
     assert "large: see the report" in text
@@ -149,11 +150,10 @@ def test_a_definition_says_where_a_relation_lies(source: dict[str, Any], told: t
     assert pages.definition_metadata("my.rows", {}) == {"dagster/table_name": "my.rows"}
 
 
-def test_pictures_among_metadata_are_shown_and_the_rest_stays() -> None:
+def test_pictures_among_metadata_are_shown_and_the_rest_stays(instance: dg.DagsterInstance) -> None:
     bars = spiral.report.draw_bars("files", "Files", [("a", 1), ("b", 2)], across="name", up="files", form="png")
-    with dg.DagsterInstance.ephemeral() as instance:
-        context = dg.build_asset_context(instance=instance)
-        found = pages.with_pictures(context, "stats/x", {"files": bars, "count": 2})
+    context = dg.build_asset_context(instance=instance)
+    found = pages.with_pictures(context, "stats/x", {"files": bars, "count": 2})
 
     assert found["count"] == 2
     assert found["files"].value.startswith("![files](data:image/png;base64,")

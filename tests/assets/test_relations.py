@@ -1,7 +1,6 @@
 """Registration, and the checks that stop everything downstream."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import dagster as dg
 import lance
@@ -9,34 +8,33 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as spiral
-from spiral_assets.corpora.images import DrawnImages, write_image_relation
 from spiral_assets.plans import images as plans
-from tests.assets.conftest import IMAGES, SHARDS, Place, copied, data_version, evaluations, metadata, steps
-
-TRAIN = "catalog/vision/imagenet_train"
-LABELS = "catalog/vision/imagenet_labels"
-CACHE = "caches/imagenet_decoded"
-
-
-def drawn(place: Place, count: int = IMAGES, shards: int = SHARDS) -> lance.LanceDataset:
-    """The drawn relation, before it is registered."""
-
-    def write(root: Path) -> DrawnImages:
-        return write_image_relation(root, count, shards=shards, workers=0, progress=False)
-
-    root = place.root / "data" / "images"
-    copied(root, f"images-{count}-{shards}", "drawn.json", write)
-    found = write(root)
-    return lance.dataset(found.train_uri)
+from tests.assets.conftest import (
+    LABELS,
+    SHARDS,
+    TRAIN,
+    WHOLE,
+    Place,
+    built_on,
+    data_version,
+    drawn,
+    evaluations,
+    metadata,
+    steps,
+)
 
 
-def test_the_relations_are_registered_with_the_seeds_schema(place: Place) -> None:
-    drawn(place)
-    result = place.run(TRAIN, LABELS)
+def test_one_job_registers_the_relations_with_the_seeds_schema_and_all_checks_pass(
+    prepared_images: tuple[Place, dg.ExecuteInProcessResult],
+) -> None:
+    place, result = prepared_images
 
     assert result.success
+    found = evaluations(result)
+    assert {"identity_is_unique", "references_resolve", "schema_is_as_declared"} <= set(found)
+    assert {name for name, each in found.items() if not each.passed} == set()
     facts = metadata(result, TRAIN)
-    assert facts["dagster/row_count"] == IMAGES
+    assert facts["dagster/row_count"] == WHOLE
     assert facts["storage_shards"] == SHARDS
     columns = {column.name: column for column in facts["dagster/column_schema"].columns}
     assert columns["image_ref"].type == "image/jpeg-ref"
@@ -46,23 +44,15 @@ def test_the_relations_are_registered_with_the_seeds_schema(place: Place) -> Non
     assert data_version(place, TRAIN) == catalog.entry(plans.RELATION).data_version
 
 
-def test_registering_the_same_data_again_changes_no_data_version(place: Place) -> None:
-    drawn(place)
-    place.run(TRAIN)
+def test_registering_the_same_data_again_changes_no_data_version(
+    prepared_images: tuple[Place, dg.ExecuteInProcessResult],
+) -> None:
+    place, _ = prepared_images
     first = data_version(place, TRAIN)
 
-    place.run(TRAIN)
+    assert place.run(TRAIN, LABELS).success
 
     assert data_version(place, TRAIN) == first
-
-
-def test_the_checks_pass_on_sound_data(place: Place) -> None:
-    drawn(place)
-    place.run(TRAIN)
-    names = ["identity_is_unique", "references_resolve", "schema_is_as_declared"]
-    found = evaluations(place.run(checks=[(TRAIN, name) for name in names]))
-
-    assert {name: each.passed for name, each in found.items()} == dict.fromkeys(names, True)
 
 
 def repeat_an_identity(images: lance.LanceDataset) -> None:
@@ -99,17 +89,26 @@ def drop_the_split(images: lance.LanceDataset) -> None:
         (drop_the_split, "schema_is_as_declared", "split is missing, declared string"),
     ],
 )
-def test_unsound_data_fails_one_check_and_stops_what_is_built_on_it(
+def test_unsound_data_fails_one_check_that_blocks_what_is_built_on_it(
     place: Place, spoil: Callable[[lance.LanceDataset], None], failing: str, said: str
 ) -> None:
     spoil(drawn(place))
 
+    result = place.run(TRAIN)
+
+    found = evaluations(result)
+    assert {name for name, each in found.items() if not each.passed} == {failing}
+    assert found[failing].blocking
+    assert found[failing].severity == dg.AssetCheckSeverity.ERROR
+    assert said in (found[failing].description or "")
+    assert {"caches__imagenet_decoded", "streams__images"} <= built_on(place, found[failing].asset_key)
+
+
+def test_a_failed_check_stops_the_job(place: Place) -> None:
+    repeat_an_identity(drawn(place))
+
     result = place.run(job="prepare_images")
 
     assert not result.success
-    found = evaluations(result)
-    assert {name for name, each in found.items() if not each.passed and each.blocking} == {failing}
-    assert found[failing].severity == dg.AssetCheckSeverity.ERROR
-    assert said in (found[failing].description or "")
     assert "caches__imagenet_decoded" not in steps(result, "STEP_SUCCESS")
     assert not list((place.root / "caches").glob("caches/*/data.lance"))

@@ -1,30 +1,30 @@
-from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
-import pytest
 
 import spiral_stream as spiral
 from spiral_assets.plans import images as plans
-from spiral_stream.report import ColumnSkew
-from tests.assets.conftest import IMAGES, SHARDS, Place, data_version, evaluations, metadata, placed
-from tests.assets.test_relations import TRAIN, drawn
+from tests.assets.conftest import (
+    IMAGES,
+    SHARDS,
+    STATS,
+    TRAIN,
+    WHOLE,
+    Place,
+    data_version,
+    drawn,
+    evaluations,
+    metadata,
+)
 
-STATS = "stats/vision/imagenet_train/shard_stats"
 
-
-@pytest.fixture(scope="module")
-def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, dg.ExecuteInProcessResult]]:
-    with placed(tmp_path_factory.mktemp("statistics"), pictures=True) as made:
-        drawn(made)
-        yield made, made.run(TRAIN, STATS)
-
-
-def test_statistics_are_counted_shown_and_kept_for_explain(counted: tuple[Place, dg.ExecuteInProcessResult]) -> None:
-    place, result = counted
+def test_statistics_are_counted_shown_and_kept_for_explain(
+    prepared_images: tuple[Place, dg.ExecuteInProcessResult],
+) -> None:
+    place, result = prepared_images
     facts = metadata(result, STATS)
 
-    assert facts["dagster/row_count"] == IMAGES
+    assert facts["dagster/row_count"] == WHOLE
     assert facts["storage_shards"] == SHARDS
     for name, value in facts.items():
         if hasattr(value, "records"):
@@ -57,11 +57,11 @@ def test_skewed_shards_are_a_warning_that_stops_nothing(place: Place) -> None:
 
 
 def test_the_same_data_has_the_same_statistics_version(
-    counted: tuple[Place, dg.ExecuteInProcessResult], monkeypatch: pytest.MonkeyPatch
+    prepared_images: tuple[Place, dg.ExecuteInProcessResult],
 ) -> None:
-    place, _ = counted
+    place, _ = prepared_images
     first = data_version(place, STATS)
-    monkeypatch.setattr(ColumnSkew, "pictures", lambda *_: [])  # the version is of the numbers
-    assert place.run(STATS).success
+
+    assert place.run(STATS).success  # without pictures: the version is of the numbers
 
     assert data_version(place, STATS) == first

@@ -1,17 +1,16 @@
+import dagster as dg
 import pytest
 
 import spiral_stream as spiral
 from spiral_assets.plans import images as plans
-from tests.assets.conftest import Place, data_version, metadata
-from tests.assets.test_relations import CACHE, LABELS, TRAIN, drawn
-
-STREAMS = "streams/images"
-STATS = "stats/vision/imagenet_train/shard_stats"
+from tests.assets.conftest import LABELS, STREAMS, TRAIN, Place, data_version, drawn, metadata
 
 
-def test_the_streams_are_saved_explained_and_read_from_the_cache(place: Place) -> None:
-    drawn(place, 120, 2)
-    facts = metadata(place.run(TRAIN, LABELS, STATS, CACHE, STREAMS), STREAMS)
+def test_the_streams_are_saved_explained_and_read_from_the_cache(
+    prepared_images: tuple[Place, dg.ExecuteInProcessResult],
+) -> None:
+    place, result = prepared_images
+    facts = metadata(result, STREAMS)
 
     catalog = spiral.connect(str(place.root / "catalog"))
     assert catalog.streams() == [plans.TRAIN, plans.VALIDATION]
@@ -20,16 +19,16 @@ def test_the_streams_are_saved_explained_and_read_from_the_cache(place: Place) -
         batch = next(iter(stream))
         assert tuple(batch["image"].shape) == (plans.BATCH, 3, plans.SIDE, plans.SIDE)
         assert stream.metrics()["cache_hit_rate"] == 1.0
-    assert "100% (108/108)" in facts["explain"]
+    assert "100% (198/198)" in facts["explain"]
     assert "label_id" in facts["explain"].partition("SKEW")[2].partition("BATCH")[0]
     with catalog.open_stream(plans.VALIDATION, device="cpu", epoch=0) as held_out:
-        assert sum(len(batch["label"]) for batch in held_out) == 12
+        assert sum(len(batch["label"]) for batch in held_out) == 22
 
 
 @pytest.mark.filterwarnings("ignore:collate. batch_size is 64:spiral_stream.SpiralWarning")  # more than is left
 def test_a_stream_is_as_old_as_its_plan_and_its_data(place: Place) -> None:
     images = drawn(place)
-    place.run(TRAIN, LABELS, STATS, CACHE, STREAMS)
+    place.run(TRAIN, LABELS, STREAMS)
     first = data_version(place, STREAMS)
 
     place.run(STREAMS)

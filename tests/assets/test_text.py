@@ -18,7 +18,7 @@ from spiral_assets.demo.killer import Killer
 from spiral_assets.demo.proof import prove
 from spiral_assets.plans import text as plans
 from spiral_stream.transforms.text import splitting
-from tests.assets.conftest import CHARACTERS, Place, copied, data_version, evaluations, metadata, placed
+from tests.assets.conftest import CHARACTERS, Place, built_on, copied, data_version, evaluations, metadata
 
 RELATIONS = [f"catalog/text/{name}_documents" for name in plans.RELATIONS]
 TOKENIZER = "tokenizers/llama_tokenizer"
@@ -49,7 +49,10 @@ def prepared(
     short_proofs: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Place, dg.ExecuteInProcessResult]]:
     """Everything but the training, once; for tests that change no data."""
-    with placed(tmp_path_factory.mktemp("prepared")) as place:
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        Place(tmp_path_factory.mktemp("prepared"), instance).named() as place,
+    ):
         collected(place)
         yield place, place.run(*PREPARED)
 
@@ -136,15 +139,15 @@ def test_changed_text_is_tokenized_again_and_a_changed_tokenizer_changes_every_c
     assert not any(data_version(place, cache) == versions[cache] for cache in CACHES)
 
 
-def test_unsound_text_fails_its_check_and_stops_what_is_built_on_it(place: Place) -> None:
+def test_unsound_text_fails_its_check_that_blocks_what_is_built_on_it(place: Place) -> None:
     found = collected(place)["wikipedia"]
     found.insert(found.take([4]))
 
-    result = place.run(job="prepare_text")
+    (failed,) = [each for each in evaluations(place.run(RELATIONS[1])).values() if not each.passed]
 
-    assert not result.success
-    assert {name for name, each in evaluations(result).items() if not each.passed} == {"identity_is_unique"}
-    assert not list((place.root / "caches").glob("caches/*/data.lance"))
+    assert failed.check_name == "identity_is_unique"
+    assert failed.blocking
+    assert {"caches__wikipedia_tokens", "tokenizers__llama_tokenizer"} <= built_on(place, failed.asset_key)
 
 
 def test_a_column_of_another_type_is_named(place: Place) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
@@ -12,12 +11,11 @@ import spiral_stream as spiral
 from spiral_assets.demo.killer import Killer
 from spiral_assets.demo.proof import prove
 from spiral_assets.plans import images as plans
-from tests.assets.conftest import Place, evaluations, metadata, placed
-from tests.assets.test_relations import TRAIN, drawn
+from tests.assets.conftest import Place, evaluations, metadata
+from tests.fixtures import warm
 
 MODEL = "models/images_cnn"
 EPOCHS = 5  # so that several steps are left in which a busy machine sees the moment of the kill
-STREAMS = ("catalog/vision/imagenet_labels", "caches/imagenet_decoded", "stats/vision/imagenet_train/shard_stats")
 
 # Dagster's own Pipes client uses a preview feature and a deprecated name of Dagster's; nothing here can avoid it.
 pytestmark = [
@@ -26,13 +24,16 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+@pytest.fixture
+def place(prepared_images: tuple[Place, dg.ExecuteInProcessResult]) -> Place:
     """Streams of enough images for three batches an epoch; each test trains in a folder of its own."""
-    with placed(tmp_path_factory.mktemp("training")) as made:
-        drawn(made, 220, 3)
-        assert made.run(TRAIN, *STREAMS, "streams/images").success
-        yield made
+    return prepared_images[0]
+
+
+@pytest.fixture(autouse=True)
+def warm_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training processes are forked from one that has imported torch: two cold ones take 8 CPU s to import it."""
+    monkeypatch.setattr("dagster._core.pipes.subprocess.Popen", warm.Popen)
 
 
 def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: Place) -> None:

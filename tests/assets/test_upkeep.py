@@ -1,6 +1,5 @@
 """Caches that nobody uses are removed by a scheduled job, and failed runs are told."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,6 @@ from spiral_assets.resources import CatalogResource
 from spiral_assets.upkeep import failure_sensor, retention_job, upkeep
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as made:
-        yield made
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from spiral_assets.demo.killer import Killer
 from spiral_assets.demo.proof import prove
 from spiral_assets.plans import video as plans
 from spiral_assets.relations.partitions import group_of
-from tests.assets.conftest import VIDEO_SHARDS, VIDEOS, Place, data_version, evaluations, metadata, placed, steps
+from tests.assets.conftest import VIDEO_SHARDS, VIDEOS, Place, built_on, data_version, evaluations, metadata
 from tests.fixtures.videos import write_sound
 
 SEGMENTS = "catalog/video/training_segments"
@@ -60,14 +60,17 @@ def prepared(
     footage: DrawnVideos, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Place, dg.ExecuteInProcessResult]]:
     """Everything but the training, once; for tests that only look."""
-    with placed(tmp_path_factory.mktemp("prepared"), Path(footage.root).parent) as place:
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        Place(tmp_path_factory.mktemp("prepared"), instance, Path(footage.root).parent).named() as place,
+    ):
         yield place, place.run(job="prepare_video")
 
 
 @pytest.fixture
-def shown(footage: DrawnVideos, tmp_path: Path) -> Iterator[Place]:
+def shown(footage: DrawnVideos, tmp_path: Path, instance: dg.DagsterInstance) -> Iterator[Place]:
     """A place that reads the videos that no test writes to."""
-    with placed(tmp_path, Path(footage.root).parent) as place:
+    with Place(tmp_path, instance, Path(footage.root).parent).named() as place:
         yield place
 
 
@@ -288,41 +291,40 @@ def change(own: Path, column: str, to: Callable[[Any], Any]) -> None:
     pq.write_table(pa.Table.from_pylist(rows, table.schema), path)
 
 
+FILES = (SEGMENTS, SHARDS_INDEX, INDEX)
+
+
 @pytest.mark.parametrize(
-    ("spoil", "failing", "said", "stopped"),
+    ("spoil", "keys", "failing", "said", "stopped"),
     [
-        (two_labels, "identity_is_unique", "1 identities repeat: vid-", "streams__video"),
+        (two_labels, (SEGMENTS, LABELS), "identity_is_unique", "1 identities repeat: vid-", "streams__video"),
+        (narrow, (SEGMENTS,), "schema_is_as_declared", "frame_count is int64, declared int32", "caches__video_index"),
+        (cut_short, FILES, "files_are_usable", UNUSABLE, "caches__video_clips"),
         pytest.param(
-            *(narrow, "schema_is_as_declared", "frame_count is int64, declared int32", "caches__video_index"),
-            marks=pytest.mark.slow,
+            hold_sound_alone, FILES, "files_are_usable", UNUSABLE, "caches__video_clips", marks=pytest.mark.slow
         ),
-        (
-            cut_short,
-            "files_are_usable",
-            UNUSABLE,
-            "caches__video_clips",
-        ),
-        pytest.param(hold_sound_alone, "files_are_usable", UNUSABLE, "caches__video_clips", marks=pytest.mark.slow),
         (
             begin_too_late,
+            FILES,
             "segments_lie_in_their_files",
             "1 segments lie outside their file: vid-",
             "caches__video_clips",
         ),
     ],
 )
-def test_unsound_video_fails_one_check_and_stops_what_is_built_on_it(
-    place: Place, own: Path, spoil: Callable[[Path], None], failing: str, said: str, stopped: str
+def test_unsound_video_fails_one_check_that_blocks_what_is_built_on_it(
+    place: Place, own: Path, spoil: Callable[[Path], None], keys: tuple[str, ...], failing: str, said: str, stopped: str
 ) -> None:
     spoil(own)
 
-    result = place.run(job="prepare_video")
+    result = place.run(*keys)
 
-    assert not result.success
-    (found,) = [each for each in result.get_asset_check_evaluations() if not each.passed and each.blocking]
+    (found,) = [each for each in result.get_asset_check_evaluations() if not each.passed]
     assert found.check_name == failing
+    assert found.blocking
+    assert found.severity == dg.AssetCheckSeverity.ERROR
     assert said in (found.description or "")
-    assert stopped not in steps(result, "STEP_SUCCESS")
+    assert stopped in built_on(place, found.asset_key)
 
 
 def test_segments_without_a_label_are_a_warning(place: Place, own: Path) -> None:

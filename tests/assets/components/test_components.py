@@ -4,8 +4,7 @@ import json
 import os
 import subprocess
 import sys
-import textwrap
-from collections.abc import Iterator
+import tomllib
 from pathlib import Path
 
 import dagster as dg
@@ -13,11 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from dagster.components.core.package_entry import discover_entry_point_package_objects
 from dagster.components.scaffold.scaffold import get_scaffolder
 
 import spiral_stream as spiral
 from spiral_assets import components
 from spiral_assets.resources import standard_resources
+from spiral_stream.report import ColumnSkew
 
 # Dagster resolves YAML by a deprecated function of pydantic, and warns of betas of its own.
 pytestmark = [
@@ -47,6 +48,12 @@ def loaded(text: str) -> dg.Definitions:
     return dg.Definitions.merge(*made, dg.Definitions(resources=standard_resources(), executor=dg.in_process_executor))
 
 
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """test_statistics has them; they take most of the time of statistics."""
+    monkeypatch.setattr(ColumnSkew, "pictures", lambda *_: [])
+
+
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of Parquet files; the environment names it."""
@@ -61,10 +68,11 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as made:
-        yield made
+def registered(shop: Path) -> spiral.Catalog:
+    """The catalog, with what `EIGHT_LINES` registers."""
+    catalog = spiral.connect(str(shop / "catalog"))
+    catalog.register("shop.photos", spiral.Parquet(str(shop / "photos")), identity="sample_id")
+    return catalog
 
 
 def run(definitions: dg.Definitions, instance: dg.DagsterInstance, *keys: str) -> dg.ExecuteInProcessResult:
@@ -149,8 +157,7 @@ def test_a_cache_is_built_where_its_yaml_says(
         return dg.MaterializeResult()
 
     monkeypatch.setattr(cache, "build", build)
-    assert run(loaded(EIGHT_LINES), instance).success
-    catalog = spiral.connect(str(shop / "catalog"))
+    catalog = registered(shop)
     plan = catalog.table("shop.photos").sample(order=spiral.Sequential())
     catalog.save_stream("saved", plan.collate(batch_size=10, fields={"label": spiral.Stack("label")}).to_numpy())
     text = f"type: x.PlanCache\nattributes: {{name: p, plan: {{stream: saved}}, executor: {executor}, workers: 3}}"
@@ -222,8 +229,7 @@ def test_a_wrong_source_says_which_kinds_and_fields_there_are() -> None:
 
 
 def test_a_saved_stream_is_a_plan(shop: Path, instance: dg.DagsterInstance) -> None:
-    assert run(loaded(EIGHT_LINES), instance).success
-    catalog = spiral.connect(str(shop / "catalog"))
+    catalog = registered(shop)
     plan = catalog.table("shop.photos").sample(order=spiral.Sequential())
     stream = plan.collate(batch_size=10, fields={"label": spiral.Stack("label")}).to_numpy()
     catalog.save_stream("saved", stream)
@@ -347,6 +353,7 @@ print(sorted(heavy & set(sys.modules)))
 """
 
 
+@pytest.mark.slow  # test_definitions shows by day that loading imports nothing heavy
 def test_hundreds_of_relations_load_light(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", COUNTED],
@@ -364,36 +371,20 @@ def test_hundreds_of_relations_load_light(tmp_path: Path) -> None:
     assert heavy == "[]"
 
 
-def test_dg_lists_them(tmp_path: Path) -> None:
+def test_dg_lists_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In an environment whose metadata says what pyproject.toml does."""
     metadata = tmp_path / "spiral_stream-9.9.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: spiral-stream\nVersion: 9.9\n")
-    import tomllib
-
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     group = "dagster_dg_cli.registry_modules"
     entries = "\n".join(f"{name} = {module}" for name, module in project["entry-points"][group].items())
     (metadata / "entry_points.txt").write_text(f"[{group}]\n{entries}\n")
-    told = textwrap.dedent(
-        """
-        from dagster_shared.serdes.objects.package_entry import EnvRegistryKey
-        from dagster.components.core.package_entry import discover_entry_point_package_objects
-        print("\\n".join(sorted(key.to_typename() for key in discover_entry_point_package_objects())))
-        """
-    )
-    paths = os.pathsep.join([str(tmp_path), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", told],
-        env={**os.environ, "PYTHONPATH": paths},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    monkeypatch.syspath_prepend(tmp_path)
 
-    assert done.returncode == 0, done.stderr
-    found = {line for line in done.stdout.split() if line.startswith("spiral_assets.")}
+    listed = [key.to_typename() for key in discover_entry_point_package_objects()]
+
+    found = {name for name in listed if name.startswith("spiral_assets.")}
     assert found == {f"spiral_assets.components.{name}" for name in components.__all__}
 
 

@@ -64,11 +64,10 @@ def failing(*, by_check: bool) -> dg.Definitions:
     ],
 )
 def test_a_failed_job_says_why_and_not_what_did_not_run(
-    told: list[str], capsys: pytest.CaptureFixture[str], *, by_check: bool
+    told: list[str], capsys: pytest.CaptureFixture[str], instance: dg.DagsterInstance, *, by_check: bool
 ) -> None:
-    with dg.instance_for_test() as instance:
-        job = failing(by_check=by_check).resolve_job_def("all")
-        found = job.execute_in_process(instance=instance, run_config={"loggers": {"brief": {}}}, raise_on_error=False)
+    job = failing(by_check=by_check).resolve_job_def("all")
+    found = job.execute_in_process(instance=instance, run_config={"loggers": {"brief": {}}}, raise_on_error=False)
     logging.getLogger("spiral-demo").handlers = []
 
     assert failures(found) == told

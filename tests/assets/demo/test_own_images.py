@@ -9,10 +9,10 @@ from PIL import Image
 import spiral_stream as spiral
 from spiral_assets.corpora.images import write_image_relation
 from spiral_assets.definitions import defs
+from spiral_assets.defs.resources import resources
 from spiral_assets.demo import own_images
 from spiral_assets.plans import images as plans
-from tests.assets.conftest import Place, evaluations, metadata
-from tests.assets.test_relations import LABELS, TRAIN, drawn
+from tests.assets.conftest import LABELS, TRAIN, Place, drawn, evaluations, metadata
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated"),
@@ -28,13 +28,14 @@ def folder(place: Place) -> Path:
     found = Path(write_image_relation(place.root / "own", 60, form="folder", workers=0, progress=False).train_uri)
     place.data.mkdir(exist_ok=True)
     own_images.write_definitions(place.data, found)
-    place.definitions = defs()
+    place.definitions = resources()  # the part of the location that has them
     return found
 
 
 def test_materializing_anything_keeps_your_folder(place: Place, folder: Path) -> None:
     """Once the folder was the run config of one run; every later run registered drawn images in its place."""
     drawn(place)
+    place.definitions = defs()
     assert place.run(OWN, TRAIN, LABELS).success
     catalog = spiral.connect(str(place.root / "catalog"))
     version = catalog.entry(own_images.RELATION).data_version
@@ -76,7 +77,7 @@ def test_images_of_other_formats_are_read_without_being_told(place: Place, folde
     for form, path in zip(("PNG", "BMP", "WEBP"), sorted(folder.glob("*/*.jpg")), strict=False):
         Image.open(path).save(path.with_suffix(f".{form.lower()}"), form)
         path.unlink()
-    result = place.run(OWN, "stats/vision/own_images/shard_stats", *PREPARED)
+    result = place.run(OWN, *PREPARED)
 
     assert result.success
     assert evaluations(result)["references_resolve"].passed
