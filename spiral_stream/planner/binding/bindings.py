@@ -201,8 +201,8 @@ def need_known_seed(order: Order, bound: Bound) -> None:
     Raises:
         BindError: says how they get one seed.
     """
-    seed = drawn_seed(order)
-    if seed is not None and not seed.recorded and bound.world_size > 1:
+    seed = drawn_seed(order) if bound.world_size > 1 else None
+    if seed is not None and not seed.recorded:
         msg = (
             f"bind: the order has seed=None, so each of {bound.world_size} ranks draws another order. Give a seed, load a state "
             "that one rank saved, or open the stream that one process saved: catalog.save_stream(name, plan)"

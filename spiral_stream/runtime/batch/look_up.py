@@ -214,9 +214,10 @@ class LookingUp:
             samples = Samples.concat([each.drawn.samples for each in found])
             if len(samples):  # the run may skip all samples of a batch
                 self._gather(found, samples)
-        if self._light:
+        read = [each for each in found if each.drawn.samples.columns] if self._light else ()  # as windows were formed
+        if read:
             with self._metrics.timed("fetch_s"):
-                for each in found:
+                for each in read:
                     _bring_near(each.drawn.samples, FEW_BYTES // len(found))
         for each in found:
             each.looked_up = True

@@ -115,6 +115,7 @@ class OpenedFields:
         self.calls = calls_of(stages, lineage, self.keys)
         self.stored = [key for key in self.keys if isinstance(key, Stored)]
         self._bytes: dict[int, int] = {}  # by merge
+        self._programs: dict[frozenset[str], dict[str, Program]] = {}  # by the fields that end on a device
         self.light = all(isinstance(step, SampleTokens) for step in stages.maps)
 
     def batch_bytes(self, merge: int) -> int:
@@ -125,9 +126,11 @@ class OpenedFields:
 
     def programs(self, split: frozenset[str]) -> dict[str, Program]:
         """Return what is done to the pixels of each field, without what a device does to the fields of ``split``."""
-        return {
-            stage.name: stage.program.on_device()[0]  # type: ignore[union-attr]  # those of masks end on the host
-            if stage.name in split and stage.ends_on_device
-            else stage.program
-            for stage in self.pixels
-        }
+        if split not in self._programs:
+            self._programs[split] = {
+                stage.name: stage.program.on_device()[0]  # type: ignore[union-attr]  # those of masks end on the host
+                if stage.name in split and stage.ends_on_device
+                else stage.program
+                for stage in self.pixels
+            }
+        return self._programs[split]

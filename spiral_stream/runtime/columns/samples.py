@@ -24,7 +24,7 @@ from spiral_stream.batching.packing import Packed
 from spiral_stream.cache.kinds.chats import mask_behind
 from spiral_stream.dialects.numpy import to_column
 from spiral_stream.errors import DataError
-from spiral_stream.expr import Expr, bind, parse
+from spiral_stream.expr import Expr, parse
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.blocks import moment, need_sound
 from spiral_stream.plan.functions.cached_functions import function_of
@@ -427,9 +427,7 @@ class SampleReader:
         columns = {n: samples.columns[self.lineage.length_key(n, upto)] for n in sorted(expr.columns())}
         plain: dict[str, Any] = {n: v for n, v in columns.items() if n not in lists}
         plain |= {length_column(n): pa.array(lengths_of(columns[n])) for n in lists}
-        swapped = with_lengths(expr, lists)
-        fields = [pa.field(n, v.type) for n, v in plain.items()]
-        return to_column(bind(swapped, pa.schema(fields)), plain, len(samples))
+        return to_column(with_lengths(expr, lists), plain, len(samples))
 
     def _stored_lengths(self, samples: Samples, name: str) -> pa.Array:
         out = np.empty(len(samples), dtype=np.int64)

@@ -28,7 +28,7 @@ from spiral_stream.runtime.neighbours import Around
 from spiral_stream.runtime.numbering.numbering import Numbering
 from spiral_stream.runtime.numbering.steps import warn_of_nothing
 from spiral_stream.runtime.run.next_epoch import NextEpoch
-from spiral_stream.runtime.run.opened_plan import Opening
+from spiral_stream.runtime.run.opened_plan import Lowered, Opening
 from spiral_stream.runtime.run.pipeline import Pipeline
 from spiral_stream.runtime.run.position import Place
 from spiral_stream.runtime.run.queue import CLOSED
@@ -131,14 +131,14 @@ class Passes:
             self._place.adopt()
             self._threads.processes = workers
             opening, bound, devices = now()
-            reader, numbering = opening.read(bound.run_seed)
+            lowered, (reader, numbering) = opening.lowered(), opening.read(bound.run_seed)
             if bound.rank == worker == 0:  # one process looks for all
-                opening.check_cached(bound.run_seed)
+                lowered.check_cached(bound.run_seed)
             numbering = promised(numbering, bound)
             numbering.need_known(bound, workers, self._place.drawn())
             steps = self._place.begin(numbering, bound)
-            start, stages = steps.start, opening.stages
-            builder = self._builder(opening, reader, numbering, bound.merge, delivery, devices)
+            start, stages = steps.start, lowered.stages
+            builder = self._builder(lowered, reader, numbering, bound.merge, delivery, devices)
             which = worker, workers
             then = partial(self._next.begin, steps, self._place, opening, bound, which)
             limits = stages.plan.prefetch, self._budget_bytes, reader.threads
@@ -191,32 +191,33 @@ class Passes:
 
     def _build(self, now: Now, delivery: Delivery, epoch: int, numbers: range, numbering: Numbering | None) -> Any:
         opening, bound, devices = now()
-        opening.check_cached(bound.run_seed)
+        lowered = opening.lowered()
+        lowered.check_cached(bound.run_seed)
         reader, own = opening.read(bound.run_seed)
         wanted = promised(numbering or own, bound)
-        builder = self._builder(opening, reader, wanted, len(numbers), delivery, devices)
+        builder = self._builder(lowered, reader, wanted, len(numbers), delivery, devices)
         with Workers(reader.threads, "spiral-batch") as pool:
             done = builder.begin(epoch, numbers, pool).result()
-        (batch,) = delivery.delivered(OneBatch(done), devices, opening.stages)
+        (batch,) = delivery.delivered(OneBatch(done), devices, lowered.stages)
         self._metrics.add(batches=1, samples=done.samples)
         return batch
 
     def _builder(
         self,
-        opening: Opening,
+        lowered: Lowered,
         reader: SampleReader,
         numbering: Numbering,
         merge: int,
         delivery: Delivery,
         devices: Devices,
     ) -> BatchBuilder:
-        fields, allocate = opening.fields, delivery.allocate(devices)
+        fields, allocate = lowered.fields, delivery.allocate(devices)
         if self._memory is None or self._memory.allocate is not allocate:  # bound to another device since
             self._memory = Slots(allocate)
         values = fills_with_value(fields.stages.batches.last)  # of pixels as they are delivered
         split = frozenset[str]() if values else delivery.split(devices)
         return BatchBuilder(
-            *(fields, numbering, reader, self._metrics, self._memory, opening.refusals, merge, split),
+            *(fields, numbering, reader, self._metrics, self._memory, lowered.refusals, merge, split),
             self._threads.read_batch_size,
         )
 

@@ -69,8 +69,8 @@ class Admitted:
 
 
 @final
-class _Lowered:
-    """A plan as one process has opened it, and what is made of it once, at its first use.
+class Lowered:
+    """A plan as one process has opened it, and what is made of it once, at its first use, for every pass.
 
     Args:
         stages: the lowered plan.
@@ -83,6 +83,17 @@ class _Lowered:
     def __init__(self, stages: Stages, refusals: Callable[[Stages], Refusals]) -> None:
         self.pid, self.stages, self._refusals = os.getpid(), stages, refusals
         self.held: list[Reading] = []
+        self._compared = False
+
+    def check_cached(self, run_seed: int) -> None:
+        """Compare a few kept values with what their functions give now, once.
+
+        Raises:
+            CacheError: they differ.
+        """
+        if not self._compared:
+            check_cached(self.stages, run_seed)
+            self._compared = True
 
     @cached_property
     def refusals(self) -> Refusals:
@@ -122,13 +133,12 @@ class Opening:
         self.rebase, self.skips, self._former = rebase, skips, former
         self._plan, self._catalog, self._metrics = plan, catalog, metrics
         self._threads = threads or ThreadShare()
-        self._lowered: _Lowered | None = None
+        self._lowered: Lowered | None = None
         self._read: tuple[SampleReader, Numbering] | None = None
         self._known: tuple[Path, Known] | None = None  # what a numbering that was let go knew, by its folder
         self._refusals = partial(_refusals, catalog, rebase, metrics, RefusalTally())
         self.records = StateRecords(catalog.root)
         self._named: tuple[tuple[str, str], ...] | None = None
-        self._checked: Stages | None = None  # whose kept values were compared
 
     @cached_property
     def specs(self) -> Mapping[str, FieldSpec]:
@@ -139,14 +149,14 @@ class Opening:
     @property
     def stages(self) -> Stages:
         """The lowered plan."""
-        return self._open().stages
+        return self.lowered().stages
 
-    def _open(self) -> _Lowered:
+    def lowered(self) -> Lowered:
         """Return what is open in this process; opens the plan at the first use."""
         if self._lowered is None or self._lowered.pid != os.getpid():
             with working("opening the plan"), sharing(self._threads):
                 stages = lower(self._plan, self._catalog, self.rebase, self._former)
-            self._lowered, self._read = _Lowered(stages, self._refusals), None
+            self._lowered, self._read = Lowered(stages, self._refusals), None
             self._lowered.held += self._shared(stages)
         return self._lowered
 
@@ -154,7 +164,8 @@ class Opening:
         """Shares in what is kept of the plan: its quarantine and its caches, open or not."""
         names = {stages.fingerprint, *(work.kind.fingerprint for work in caches(stages))}
         names |= {each.fingerprint for kept in stages.values for each in kept.values}
-        return [reading(cache_root(self._catalog), name) for name in names]
+        root = cache_root(self._catalog)
+        return [reading(root, name) for name in names]
 
     def read(self, run_seed: int) -> tuple[SampleReader, Numbering]:
         """Return what reads the columns of samples, and what numbers the batches.
@@ -173,16 +184,6 @@ class Opening:
             self._read = (reader, SkippingBatches(every, self.skips, stages) if self.skips else every)
         return self._read
 
-    def check_cached(self, run_seed: int) -> None:
-        """Compare a few kept values with what their functions give now, once for what is open.
-
-        Raises:
-            CacheError: they differ.
-        """
-        if self._checked is not self.stages:
-            check_cached(self.stages, run_seed)
-            self._checked = self.stages
-
     @property
     def edits(self) -> str:
         """A digest of the run's rebase and of what it skips; empty without any."""
@@ -190,20 +191,15 @@ class Opening:
         return digest([rebase, self.skips.to_json()]) if rebase or self.skips else ""
 
     @property
-    def fields(self) -> OpenedFields:
-        """What batches are made of."""
-        return self._open().fields
-
-    @property
     def refusals(self) -> Refusals:
         """What happens to samples that cannot be read. Their counts live as long as this object."""
-        return self._open().refusals
+        return self.lowered().refusals
 
     def _numbering(self, stages: Stages, reader: SampleReader) -> Numbering:
         if stages.formation is None:
             return CountedBatches(stages)
         folder = self._formations(stages, reader.run_seed)
-        self._open().held.append(reading(folder.parent.parent, folder.name))
+        self.lowered().held.append(reading(folder.parent.parent, folder.name))
         name_plan(folder, stages.fingerprint)
         known = self._known[1] if self._known is not None and self._known[0] == folder else None
         return FormedBatches(Forming(stages, reader, stages.formation), folder, known)
@@ -319,8 +315,9 @@ class Opening:
         Raises:
             ResumeError: the state is of another plan, data version or run seed, or its place cannot be.
         """
-        check_plan(saved, self.stages, self._catalog)
-        check_data(saved, self.stages, self._catalog)
+        stages = self.stages
+        check_plan(saved, stages, self._catalog)
+        check_data(saved, stages, self._catalog)
         bindings = resumed(bindings, saved.run_seed, resumed_seed)
         if (saved.rebase, saved.skips) == (self.rebase, self.skips):
             return Admitted(self, bindings, *self.admit(saved, epoch))
@@ -434,7 +431,7 @@ class Opening:
         if self._lowered is not None and self._lowered.pid == os.getpid():
             left = [] if self._read is None else self._read[0].close(timeout_s)
             self._lowered.stages.close()
-        self._lowered = self._read = self._known = self._checked = None
+        self._lowered = self._read = self._known = None
         warn_left_alone("close", left, timeout_s)
 
 

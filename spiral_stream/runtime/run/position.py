@@ -69,6 +69,10 @@ class Place:
             return self._pinned
         return self.epoch if epoch is None else epoch_number(epoch, "epoch")
 
+    def _drawn_at(self, cursor: Cursor) -> int:
+        """The epoch whose order is drawn at a cursor."""
+        return cursor.epoch if self._pinned is None else self._pinned
+
     @property
     def _by_workers(self) -> bool:
         """Whether workers of a DataLoader read the last pass, so that this process does not know how far the loop came."""
@@ -157,8 +161,8 @@ class Place:
             ResumeError: the epoch does not have this place.
         """
         cursor = self._next()
-        start = entered(numbering, self.drawn(cursor.epoch), cursor, bound)
-        return Steps(numbering, self.drawn(start.epoch), start, bound.turn)
+        start = entered(numbering, self._drawn_at(cursor), cursor, bound)
+        return Steps(numbering, self._drawn_at(start), start, bound.turn)
 
     def over(self) -> bool:
         """Return whether the pass under way has had this rank's last batch."""
@@ -220,8 +224,8 @@ class Place:
             ResumeError: ``delivered`` is no whole number from 0 up, or more than the epoch has.
         """
         begun = self._next() if self._by_workers else self._pass_from or self._next()
-        begun = entered(numbering, self.drawn(begun.epoch), begun, bound)
-        cursor, epoch = begun.advanced(delivered), self.drawn(begun.epoch)
+        begun = entered(numbering, self._drawn_at(begun), begun, bound)
+        cursor, epoch = begun.advanced(delivered), self._drawn_at(begun)
         if cursor.batch == 0 or (self._by_workers and numbering.unknown(epoch)):
             return cursor
         need_inside(numbering, epoch, cursor)

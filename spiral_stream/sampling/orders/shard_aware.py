@@ -95,12 +95,13 @@ class ShardAwareShuffle(Order):
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         pass_key = self._key(population, pass_number)
         spread: _Units | _SingleRows | _Groups
-        if self.grouped_by:
-            spread = _Groups(self._runs(population), population.total, self.laid_out(population, pass_number))
-        elif self.sampling_granularity == "row":
+        if self.sampling_granularity == "row":
             spread = _SingleRows(population.total, pass_key)
         else:
-            spread = _Units(self.units(population)[0], self.laid_out(population, pass_number))
+            unit_rows, _ = self.units(population)
+            layout = _layout(unit_rows, pass_key)
+            grouped = self.grouped_by
+            spread = _Groups(self._runs(population), population.total, layout) if grouped else _Units(unit_rows, layout)
         return _Blocks(spread, population.total, pass_key, self.shuffle_block_size, self.clump_size)
 
     def units(self, population: Population) -> tuple[UInt64, UInt64]:
@@ -119,7 +120,7 @@ class ShardAwareShuffle(Order):
 
     def laid_out(self, population: Population, pass_number: int) -> Layout:
         """Return the units in the order of one pass."""
-        return Layout(self.units(population)[0], stage_key("units", self._key(population, pass_number)))
+        return _layout(self.units(population)[0], self._key(population, pass_number))
 
     def _runs(self, population: Population) -> Runs:
         assert population.runs is not None  # whoever builds a population asks for `Order.grouped_by`
@@ -127,6 +128,10 @@ class ShardAwareShuffle(Order):
 
     def _key(self, population: Population, pass_number: int) -> int:
         return shuffle_key("ShardAwareShuffle", self.VERSION, self.run_seed, population, pass_number)
+
+
+def _layout(unit_rows: UInt64, pass_key: int) -> Layout:
+    return Layout(unit_rows, stage_key("units", pass_key))
 
 
 @final
