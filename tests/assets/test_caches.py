@@ -15,7 +15,6 @@ from tests.assets.conftest import (
     IMAGES,
     LABELS,
     SHARDS,
-    STATS,
     STREAMS,
     TRAIN,
     WHOLE,
@@ -57,7 +56,7 @@ def test_a_changed_shard_is_rebuilt_alone(place: Place) -> None:
     images = drawn(place)
     place.run(TRAIN, LABELS, CACHE)
     version = data_version(place, CACHE)
-    place.run(STREAMS, STATS)  # a saved stream keeps the cache
+    place.run(STREAMS)  # a saved stream keeps the cache
     before = metadata(place.run(CACHE), CACHE)
     change_one_shard(images)
 

@@ -79,7 +79,7 @@ def lengths(place: Place, stream: str) -> list[int]:
 
 
 def test_caches_hold_the_tokens_of_every_document_and_a_second_build_finds_nothing_to_do(
-    prepared: tuple[Place, dg.ExecuteInProcessResult],
+    prepared: tuple[Place, dg.ExecuteInProcessResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, result = prepared
 
@@ -111,6 +111,7 @@ def test_caches_hold_the_tokens_of_every_document_and_a_second_build_finds_nothi
             assert len(value.schema.columns) <= 6, name
 
     versions = [data_version(place, key) for key in (*RELATIONS, TOKENIZER, *CACHES, LENGTHS)]
+    monkeypatch.setattr(spiral.report, "draw_bars", lambda *_, **__: "drawn the first time")
     again = place.run(*RELATIONS, TOKENIZER, *CACHES, LENGTHS)
     assert [metadata(again, cache)["rows_built"] for cache in CACHES] == [0, 0, 0]
     assert [data_version(place, key) for key in (*RELATIONS, TOKENIZER, *CACHES, LENGTHS)] == versions

@@ -187,7 +187,7 @@ def test_the_page_keeps_to_its_bytes(made: tuple[sp.Catalog, Path], tmp_path: Pa
     catalog, file = made
     rng = np.random.default_rng(0)
     assert file.stat().st_size <= 16 << 20
-    wide = {f"c{k}": rng.normal(size=4) for k in range(400)}
+    wide = {f"c{k}": rng.normal(size=4) for k in range(200)}
     many = sp.connect(str(tmp_path / "many"))
     for k in range(12):
         many.register(f"r{k:02}", sp.Arrow(pa.table({"id": range(4), **wide})), identity="id")

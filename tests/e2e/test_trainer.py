@@ -139,6 +139,7 @@ def test_a_resumed_run_sees_the_rest_and_ends_with_the_same_weights(texts: Path,
     assert (rest.state.global_step, rest.state.epoch) == (whole.state.global_step, whole.state.epoch)
 
 
+@pytest.mark.slow  # a process that imports transformers; what a run resumes from lies in files, also in one process
 def test_a_fresh_process_resumes(texts: Path, tmp_path: Path) -> None:
     whole = trained(tmp_path, stream_of(texts, documents.BUCKETS))
     program = "from tests.e2e.test_trainer import resume_alone; resume_alone()"
