@@ -1,11 +1,13 @@
 """How far a reader of the code walks: the rooms that an operation enters, and the calls of ours that it makes.
 
-    .venv/bin/python -m benchmarks.walks [--only first] [--rooms]
+    .venv/bin/python -m benchmarks.walks [--only first] [--rooms] [--seconds]
 
 A small run in a temporary folder, with a hook of Python's profiler in every thread. `rooms` are files of `spiral_stream`;
 `calls` are the calls and resumptions of functions of theirs; `returns` are stays in a room beyond the first; `climbs` are
 distinct calls from a lower floor to a higher one, by the floors in `pyproject.toml`. A pipeline builds ahead, so what other
 threads do when ``next()`` returns is counted or not: of several turns the one with the fewest calls is taken.
+
+``--seconds`` counts nothing, and prints the CPU time of the process for a first batch of a pass and for one in its middle.
 """
 
 import argparse
@@ -16,12 +18,14 @@ import sys
 import tarfile
 import tempfile
 import threading
+import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import median
 from types import FrameType
 from typing import Any, Final, final
 
@@ -32,6 +36,7 @@ import simplejpeg
 import spiral_stream as spiral
 
 TURNS: Final = 5
+PASSES: Final = 200  # that are timed
 ROWS: Final = 2_000
 PACKAGE: Final = str(Path(spiral.__file__).parent) + os.sep
 CONTRACTS: Final = Path(spiral.__file__).parents[1] / "pyproject.toml"
@@ -291,6 +296,28 @@ class Walks:
         return lambda: stream.materialize(lambda _: None), stream.close
 
 
+def seconds(scene: Scene) -> None:
+    """Print CPU time: minimum and median of many passes."""
+    print(f"{'CPU us':12}{'first, min':>12}{'median':>10}{'steady, min':>14}{'median':>10}")
+    for kind in ("fixed", "filtered", "windowed", "packed"):
+        stream, firsts, steady = scene.stream(kind), list[float](), list[float]()
+        for epoch in range(PASSES):
+            stream.set_epoch(epoch)
+            begun = time.process_time_ns()
+            batches = iter(stream)
+            next(batches)
+            firsts.append((time.process_time_ns() - begun) / 1_000)
+            for _ in range(4):
+                next(batches)
+            begun = time.process_time_ns()
+            for _ in range(16):
+                next(batches)
+            steady.append((time.process_time_ns() - begun) / 16_000)
+            batches.close()
+        stream.close()
+        print(f"{kind:12}{min(firsts):12,.0f}{median(firsts):10,.0f}{min(steady):14,.0f}{median(steady):10,.0f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="only walks whose title holds this")
@@ -298,7 +325,13 @@ def main() -> None:
     parser.add_argument("--rooms", action="store_true", help="list the calls by room")
     parser.add_argument("--functions", action="store_true", help="list the calls by function")
     parser.add_argument("--climbs", action="store_true", help="list the climbs")
+    parser.add_argument("--seconds", action="store_true", help="time instead of counting")
     asked = parser.parse_args()
+    if asked.seconds:
+        with tempfile.TemporaryDirectory(prefix="spiral-walks-") as folder:
+            os.environ["SPIRAL_CACHE"] = str(Path(folder) / "prepared")
+            seconds(Scene(Path(folder), asked.images))
+        return
     floor = floors()
     print(f"{'walk':36}{'rooms':>8}{'calls':>8}{'returns':>9}{'climbs':>8}")
     with tempfile.TemporaryDirectory(prefix="spiral-walks-") as folder:
