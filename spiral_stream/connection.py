@@ -47,7 +47,6 @@ EXPLAIN_DATA: Final = re.compile(
     r"(\s+network\s+'(?P<network>.*?)')?\s*"
 )
 ANALYZED: Final = 16  # batches
-_LEAST_PAGE: Final = 256 << 10  # bytes
 
 Trusted = Iterable[ModuleType | str] | ModuleType | str
 
@@ -250,30 +249,9 @@ class Catalog(AnyCatalog):
             True
         """
         from spiral_stream.report.build import write_page
-        from spiral_stream.report.catalog_page import CatalogPage, PageRequest
+        from spiral_stream.report.catalog_page import CatalogPage, requested
 
-        for what, given, least in (
-            ("samples", samples, 0),
-            ("pictures", pictures, 0),
-            ("batches", batches, 0),
-            ("max_bytes", max_bytes, _LEAST_PAGE),
-        ):
-            if (number := as_integer(given)) is None or number < least:
-                msg = f"page: {what}={shown(given)}. Give a whole number from {least:,} up"
-                raise CatalogError(msg)
-        relations, streams = self.tables(), self.streams()
-        for name in names:
-            if name not in relations and name not in streams:
-                near = suggestions(name, [*relations, *streams])
-                msg = (
-                    f"page: {shown(name)} is no relation and no saved stream; {near} Name one of them, or none for all"
-                )
-                raise CatalogError(msg)
-        asked = PageRequest(
-            [name for name in relations if not names or name in names],
-            [name for name in streams if not names or name in names],
-            *(samples, pictures, batches, max_bytes, trust),
-        )
+        request = requested(self, names, samples, pictures, batches, max_bytes, trust)
         with working("page", "parts", hidden=report is not None) as told:
 
             def tell(part: str, done: int, total: int) -> None:
@@ -282,7 +260,7 @@ class Catalog(AnyCatalog):
                 if report is not None:
                     report(part, done, total)
 
-            made = CatalogPage(self, self, asked, tell)
+            made = CatalogPage(self, self, request, tell)
             return write_page(
                 f"page of {made.location}", self.root / "page.html" if path is None else Path(path), made.html()
             )

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, final
 
+from spiral_stream.arguments import as_integer
+from spiral_stream.catalog.names import suggestions
 from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.catalog.relation.source_facts import source_facts
 from spiral_stream.display import markup
 from spiral_stream.display.markup import Html, element
 from spiral_stream.display.wording import moment, one_line, size
-from spiral_stream.errors import SpiralError
+from spiral_stream.errors import CatalogError, SpiralError, shown
 from spiral_stream.extras import __version__
 from spiral_stream.looking.contact_sheet import Sheet
 from spiral_stream.planner.prepared_data.build import CacheStatus
@@ -31,6 +33,7 @@ _NAME: Final = 100
 _SAID: Final = 500  # characters of a message
 _MORE: Final = "A larger --max-bytes shows it, or a page of fewer names."
 _NAMED: Final = 3
+_LEAST_PAGE: Final = 256 << 10  # bytes
 _VISIBLE: Final = 96  # of a bar's width, of which one pixel is seen
 
 Tell = Callable[[str, int, int], None]  # what comes next, how many parts are done, and of how many
@@ -66,6 +69,46 @@ class PageRequest:
     batches: int
     most: int
     trust: Any = ()
+
+
+def requested(
+    catalog: AnyCatalog, names: Sequence[str], samples: Any, pictures: Any, batches: Any, most: Any, trust: Any
+) -> PageRequest:
+    """Return what a page shows of a catalog.
+
+    Args:
+        catalog: whose page it is.
+        names: relations and saved streams that have a section; none: all.
+        samples: as for `PageRequest`, and so are the others.
+        pictures: as ``samples``.
+        batches: as ``samples``.
+        most: as ``samples``; `Catalog.page` calls it ``max_bytes``.
+        trust: as ``samples``.
+
+    Raises:
+        CatalogError: a number is out of range, or a name is unknown; lists similar ones.
+    """
+    numbers = (
+        ("samples", samples, 0),
+        ("pictures", pictures, 0),
+        ("batches", batches, 0),
+        ("max_bytes", most, _LEAST_PAGE),
+    )
+    for what, given, least in numbers:
+        if (number := as_integer(given)) is None or number < least:
+            msg = f"page: {what}={shown(given)}. Give a whole number from {least:,} up"
+            raise CatalogError(msg)
+    relations, streams = catalog.tables(), catalog.streams()
+    for name in names:
+        if name not in relations and name not in streams:
+            near = suggestions(name, [*relations, *streams])
+            msg = f"page: {shown(name)} is no relation and no saved stream; {near} Name one of them, or none for all"
+            raise CatalogError(msg)
+    return PageRequest(
+        [name for name in relations if not names or name in names],
+        [name for name in streams if not names or name in names],
+        *(samples, pictures, batches, most, trust),
+    )
 
 
 @final
