@@ -14,6 +14,7 @@ import spiral_stream as spiral
 from spiral_assets.assets import Named, SavedStream, cache_asset, stream_asset, training, training_asset
 from spiral_assets.checks import cache_check, identity_check, schema_check
 from spiral_assets.resources import CatalogResource, RunsResource
+from tests.assets.conftest import emptied
 
 ROWS = 6
 PHOTOS = "shop.photos"
@@ -113,9 +114,8 @@ def run(
         },
     )
     config = {"loggers": {"console": {"config": {"log_level": log_level}}}, "ops": ops or {}}
-    with dg.DagsterInstance.ephemeral() as instance:
-        job = location.resolve_job_def("part")
-        return job.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
+    job = location.resolve_job_def("part")
+    return job.execute_in_process(instance=emptied(), run_config=config, raise_on_error=False)
 
 
 def only(asset: dg.AssetsDefinition) -> dg.AssetSelection:

@@ -1,5 +1,6 @@
 """Your own images: defined once, kept by everything that runs later, and never replaced by the demo's."""
 
+import shutil
 from pathlib import Path
 
 import dagster as dg
@@ -22,10 +23,17 @@ OWN = "catalog/vision/own_images"
 PREPARED = ("catalog/vision/own_labels", "catalog/vision/own_splits", "caches/own_images_decoded", "streams/own_images")
 
 
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Class folders that no test writes to."""
+    root = tmp_path_factory.mktemp("pictures")
+    return Path(write_image_relation(root, 60, form="folder", workers=0, progress=False).train_uri)
+
+
 @pytest.fixture
-def folder(place: Place) -> Path:
-    """Class folders, which are defined for the place."""
-    found = Path(write_image_relation(place.root / "own", 60, form="folder", workers=0, progress=False).train_uri)
+def folder(place: Place, pictures: Path) -> Path:
+    """Class folders of its own, which are defined for the place."""
+    found = Path(shutil.copytree(pictures, place.root / "own"))
     place.data.mkdir(exist_ok=True)
     own_images.write_definitions(place.data, found)
     place.definitions = resources()  # the part of the location that has them
