@@ -1,6 +1,7 @@
 """Subjects of numbers: every order and part of an epoch, every source, derived relations, lanes that are bound to nodes."""
 
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,8 +29,8 @@ def _ordered(catalog: sp.Catalog, drawn: Any) -> MakeStream:
     order, verbs, last, lanes, formed = drawn
     ranks = sp.DataParallel(sp.RuntimeParam("rank"), sp.RuntimeParam("world_size"), lanes)
     rows = catalog.table("rows").sample(order=order, assignment=ranks)
-    formation = sp.WindowedBucket(window_size=8, keys=(sp.BucketKey("weight"),)) if formed else None
-    return epoch_parts.made(epoch_parts.written(rows, verbs), last=last, formation=formation, batch_size=8)
+    formation = sp.WindowedBucket(window_size=16, keys=(sp.BucketKey("weight"),), cost_group=1) if formed else None
+    return epoch_parts.made(epoch_parts.written(rows, verbs), last=last, formation=formation, batch_size=4)
 
 
 def _sorted(catalog: sp.Catalog, window: int) -> MakeStream:
@@ -39,14 +40,15 @@ def _sorted(catalog: sp.Catalog, window: int) -> MakeStream:
 
 
 PARTS: Final = st.lists(epoch_parts.VERBS, max_size=3).filter(_enough)
+ORDERS: Final = (*epoch_parts.ORDERS, sp.orders.Weighted("weight / 2", replacement=False, seed=8))
 ORDERED: Final = [
     Subject(
         f"{order}",
         epoch_parts.make_catalog,
-        st.tuples(st.just(order), PARTS, TAILS, st.integers(1, 2), st.booleans()),
+        st.tuples(st.just(order), PARTS, TAILS, st.integers(1, 2), st.sampled_from(formed)),
         _ordered,
     )
-    for order in (*epoch_parts.ORDERS, sp.orders.Weighted("weight / 2", replacement=False, seed=8))
+    for order, formed in zip(ORDERS, cycle([(False, True), (True, False)]), strict=False)  # the first is drawn first
 ]
 SORTED: Final = Subject("a sort in a window shuffle", epoch_parts.make_catalog, st.sampled_from([5, 20]), _sorted)
 
@@ -79,7 +81,7 @@ def _of_source(catalog: sp.Catalog, order: Any) -> MakeStream:
     return plan.collate(batch_size=3, fields={"id": sp.List("__row_id__")}, last=sp.KeepPartial).to_numpy
 
 
-ORDERS: Final = st.sampled_from(
+OVER_SHARDS: Final = st.sampled_from(
     [
         sp.GlobalShuffle(seed=3),
         sp.ShardAwareShuffle(seed=3, shuffle_block_size=4),
@@ -88,7 +90,7 @@ ORDERS: Final = st.sampled_from(
     ]
 )
 SOURCES: Final = [
-    Subject(f"source {kind}", partial(_stored, kind), ORDERS, _of_source, by_day=4 if kind == "parquet" else 1)
+    Subject(f"source {kind}", partial(_stored, kind), OVER_SHARDS, _of_source, by_day=4 if kind == "parquet" else 1)
     for kind in sorted(MADE)
 ]
 
