@@ -347,7 +347,7 @@ from spiral_stream import SpiralError
 class Held(spiral_stream.Catalog):
     def __init__(self, uri):
         super().__init__(uri)
-        self.saved = types.SimpleNamespace(plan=json.loads)
+        self.registry.saved = types.SimpleNamespace(plan=json.loads)
 
 
 catalog = Held(sys.argv[1])
