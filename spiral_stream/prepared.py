@@ -32,10 +32,8 @@ from spiral_stream.plan.functions.evaluation import evaluation
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.binding.bindings import epoch_number, resumed, settle
 from spiral_stream.planner.prepared_data.verify import Report, Verification
-from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.saved_state import SavedState
 from spiral_stream.runtime.delivery import BITS, HOST, Delivery, tell_of_host
-from spiral_stream.runtime.numbering.numbering import Numbering
 from spiral_stream.runtime.numbering.skipped import SkipRequest, need_epochs
 from spiral_stream.runtime.numbering.steps import length_of, steps_of
 from spiral_stream.runtime.run.count import as_rows, count_epoch
@@ -144,24 +142,6 @@ class PreparedStream:
             ['photos']
         """
         return dict(self._run.stages().data_versions)
-
-    @property
-    def stages(self) -> Stages:
-        """The lowered plan. It is made at the first use, and again in a forked process.
-
-        Examples:
-            >>> stages = stream.stages
-        """
-        return self._run.stages()
-
-    @property
-    def numbering(self) -> Numbering:
-        """Which samples form which batch.
-
-        Examples:
-            >>> numbering = stream.numbering
-        """
-        return self._run.numbering()
 
     @property
     def epoch(self) -> int:

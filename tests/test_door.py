@@ -297,6 +297,6 @@ def test_methods_are_also_those_that_a_class_forwards() -> None:
 def test_what_the_library_alone_calls_of_a_stream_has_an_underscore() -> None:
     from spiral_stream.adapters import JaxStream, TorchStream
 
-    inner = {"follow", "forked", "reached", "state_following", "worker_batches"}
+    inner = {"numbering", "stages", "follow", "forked", "reached", "state_following", "worker_batches"}
     for kind in (spiral_stream.PreparedStream, TorchStream, JaxStream):
         assert inner & set(dir(kind)) == set()

@@ -322,7 +322,7 @@ def _check_arguments(args: Any, stream: Any, collator: Any) -> None:
 
 def _check_countable(args: Any, stream: TorchStream) -> None:
     """Refuse streams whose epochs or ranks differ in their number of batches, because Trainer counts them once for all."""
-    formed = stream.stages.formed
+    formed = stream._run.stages().formed  # noqa: SLF001  ours
     if formed or (args.world_size > 1 and isinstance(need(stream.plan, Collate).last, KeepPartial)):
         why = "epochs of formed batches differ in their number" if formed else "with KeepPartial ranks differ"
         msg = (

@@ -405,7 +405,8 @@ def materialize(
         opened.set_epoch(epoch)
         done = opened.materialize(workers=workers, executor=executor.value, lengths=lengths)
         batches = opened.count() if lengths else None
-        used = [store.usage() for store in {work.store.folder: work.store for work in caches(opened.stages)}.values()]
+        built_caches = caches(opened._run.stages())  # noqa: SLF001  ours
+        used = [store.usage() for store in {work.store.folder: work.store for work in built_caches}.values()]
     built = f"{done.rows:,} rows in {done.shards:,} shards built, {done.payload_bytes:,} bytes, {done.refused:,} rows refused"
     _console().print(built if done.shards else "all is built")
     if batches is not None:

@@ -279,7 +279,7 @@ def _guessed(
 
 def _blocks_of(stream: PreparedStream, entry: Entry, notes: list[str]) -> Blocks | None:
     """The blocks of a stream's order of this relation."""
-    stages = stream.stages
+    stages = stream._run.stages()  # noqa: SLF001  ours
     order = stages.order
     entry_stream = next((each for each in stages.streams if each.base.entry.name == entry.name), None)
     if entry_stream is None:

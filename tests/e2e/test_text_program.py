@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import spiral_stream as spiral
 from tests.fixtures import relations
+from tests.fixtures.inner import stages_of
 
 PROGRAM = Path(__file__).parent / "programs" / "text.py"
 SHARES = {"fineweb": 0.7, "wikipedia": 0.1, "code": 0.2}
@@ -108,12 +109,12 @@ def test_the_text_program_runs(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_ten_billion_samples_are_prepared_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with program(monkeypatch, root) as first:
-        assert first.stages.epochs.total == 10**10  # selections are kept
+        assert stages_of(first).epochs.total == 10**10  # selections are kept
     tracemalloc.start()
     begun = time.process_time()
     with program(monkeypatch, root) as train:
-        assert train.stages.epochs.mixture.quotas(0).tolist() == [7 * 10**9, 10**9, 2 * 10**9]
-        places = train.stages.epochs.stream_rows(3, np.arange(10**10 - 8192, 10**10, dtype=np.uint64))
+        assert stages_of(train).epochs.mixture.quotas(0).tolist() == [7 * 10**9, 10**9, 2 * 10**9]
+        places = stages_of(train).epochs.stream_rows(3, np.arange(10**10 - 8192, 10**10, dtype=np.uint64))
         used = time.process_time() - begun
         peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as sp
+from tests.fixtures.inner import stages_of
 from tests.fixtures.texts import TOKENIZER, WORDS, documents, fields, ids_of, make_catalog, mixed, tokenized, tokenizer
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -243,7 +244,7 @@ def test_proportions_that_do_not_sum_to_one_warn_and_are_relative(catalog: sp.Ca
     with pytest.warns(UserWarning, match="proportions sum to 1.2, not 1; they are taken in relation to that"):
         docs = mixed(catalog, {"a": 0.9, "b": 0.3}, 100)
     with collated(docs).to_numpy() as stream:
-        assert stream.stages.epochs.mixture.quotas(0).tolist() == [75, 25]
+        assert stages_of(stream).epochs.mixture.quotas(0).tolist() == [75, 25]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         mixed(catalog, {"a": 0.1 + 0.2, "b": 0.7}, 100)

@@ -24,6 +24,7 @@ from spiral_stream.plan.verbs.row_makers import rows_of
 from tests.fixtures import streams, warm
 from tests.fixtures.derived_plans import COLUMNS, ORDERS, ROWS, Build, make_catalog, plans, rows, stream
 from tests.fixtures.examples import few
+from tests.fixtures.inner import stages_of
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
@@ -235,13 +236,13 @@ def test_an_appended_shard_makes_a_new_relation_of_which_only_that_shard_is_new(
     union = own.table("a").union(own.table("c").filter(sp.col("x") > 3)).distinct("id")
     with stream(union) as made:
         before = dict(made.data_versions)
-        keys = set(made.stages.streams[0].base.manifest.content_keys.to_pylist())
+        keys = set(stages_of(made).streams[0].base.manifest.content_keys.to_pylist())
     more = pa.concat_tables([rows("c", 30), rows("c", 12, first=500).set_column(3, "storage_shard", [["part-9"] * 12])])
     own.register("c", sp.Arrow(more), identity="id", replace=True)
     union = own.table("a").union(own.table("c").filter(sp.col("x") > 3)).distinct("id")
     with stream(union) as made:
         after = dict(made.data_versions)
-        now = set(made.stages.streams[0].base.manifest.content_keys.to_pylist())
+        now = set(stages_of(made).streams[0].base.manifest.content_keys.to_pylist())
 
     assert sorted(delivered(stream(union))) == sorted(collected(union))
     assert {name for name in before if before[name] != after[name]} == {"c", next(n for n in before if "union" in n)}

@@ -15,6 +15,7 @@ import spiral_stream as sp
 from spiral_stream.extras import EXTRA_OF
 from spiral_stream.semantic import H264_REF
 from tests.fixtures import texts
+from tests.fixtures.inner import stages_of
 
 ROOT = Path(__file__).parents[2]
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -192,7 +193,7 @@ NEEDED: dict[str, tuple[str, Callable[[sp.Catalog], Any], str, str]] = {
     "a stream of torch": ("torch", lambda c: images(c).to_torch(), "to_torch", "; or use to_numpy()"),
     "a stream of jax, bound": ("jax", lambda c: images(c).to_jax().bind(epoch=0), "to_jax", "; or use to_numpy()"),
     "a stream of jax, read": ("jax", lambda c: next(iter(images(c).to_jax())), "to_jax", "; or use to_numpy()"),
-    "clips, lowered": ("av", lambda c: clips(c).to_numpy().stages, "collate: field 'clip' (decode='h264')", ""),
+    "clips, lowered": ("av", lambda c: stages_of(clips(c).to_numpy()), "collate: field 'clip' (decode='h264')", ""),
     "an index of videos": ("av", lambda c: sp.index_videos(c, "clips", "clip"), "index_videos", ""),
     "tokens": ("tokenizers", lambda c: texts.tokenized(c.table("a"), sp.Sequential()), "Tokenize", ""),
     "a tokenizer's file": (

@@ -32,6 +32,7 @@ from tests.fixtures.chains import (
     words_plan,
 )
 from tests.fixtures.examples import few
+from tests.fixtures.inner import numbering_of
 from tests.fixtures.saved_plans import read_back
 from tests.fixtures.texts import TOKENIZER, tokenizer
 
@@ -115,7 +116,7 @@ def test_saved_and_opened_it_delivers_the_same(catalog: sp.Catalog, chain: Chain
         with catalog.open_stream("chain") as opened:
             assert opened.fingerprint == made.fingerprint
             for number in range(3):
-                if made.numbering.exists(0, number):
+                if numbering_of(made).exists(0, number):
                     assert same(opened.batch(number), made.batch(number))
 
 

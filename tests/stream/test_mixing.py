@@ -11,6 +11,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.plan.saving.canonical import to_json
 from spiral_stream.sampling.mixing.sequential_mix import EpochInTurn
+from tests.fixtures.inner import stages_of
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +36,8 @@ def stream(relation: sp.Relation, batch_size: int = 25, **fields: Any) -> sp.Pre
 
 def quotas(relation: sp.Relation) -> list[int]:
     with stream(relation) as made:
-        assert made.stages.epochs.mixture is not None
-        return [int(each) for each in made.stages.epochs.mixture.quotas(0)]
+        assert stages_of(made).epochs.mixture is not None
+        return [int(each) for each in stages_of(made).epochs.mixture.quotas(0)]
 
 
 # ---- temperature

@@ -16,6 +16,7 @@ import spiral_stream as sp
 from spiral_stream.errors import ResumeError, StreamError
 from spiral_stream.testing import frozen, same
 from tests.fixtures.examples import few
+from tests.fixtures.inner import stages_of
 from tests.fixtures.legs import ORDER, SIZES, Leg, legs
 from tests.fixtures.texts import SMALL_PLANS, ids_of, make_catalog
 
@@ -87,9 +88,9 @@ class Run:
     def reference(self, name: str, count: int) -> list[str]:
         """The first samples of a stream, pass by pass, as its order alone says."""
         with Leg({name: 1.0}, 1, "fixed", 0).plan(self.catalog) as alone:
-            stream, out = alone.stages.streams[0], []
+            stream, out = stages_of(alone).streams[0], []
             while len(out) < count:
-                arranged = alone.stages.order.arrange(stream.population, len(out) // stream.selected.total)
+                arranged = stages_of(alone).order.arrange(stream.population, len(out) // stream.selected.total)
                 rows = arranged.rows(np.arange(stream.selected.total, dtype=np.uint64))
                 out += stream.selected.columns.fetch(rows, ["sample_id"])["sample_id"].to_pylist()
         return out[:count]

@@ -17,6 +17,7 @@ from spiral_stream.errors import ResumeError
 from spiral_stream.planner.state.rebase import Rebase
 from tests.fixtures.examples import few
 from tests.fixtures.grown_mixtures import ORDERS, Shards, Two
+from tests.fixtures.inner import stages_of
 
 pytestmark = [
     pytest.mark.usefixtures("no_threads_left"),
@@ -39,7 +40,7 @@ def delivered(stream: sp.PreparedStream, steps: int) -> dict[str, Counter[int]]:
 
 def left(stream: sp.PreparedStream, k: int) -> tuple[Counter[int], int]:
     """What the record says is left of a stream's passes, and how many passes are over then."""
-    stage, rebase = stream.stages.streams[k], Rebase.from_json(stream.state_dict()["rebase"])
+    stage, rebase = stages_of(stream).streams[k], Rebase.from_json(stream.state_dict()["rebase"])
     assert rebase is not None
     owed, rows = rebase.left_over(stage.name), stage.selected.total
     assert owed is not None
@@ -49,7 +50,7 @@ def left(stream: sp.PreparedStream, k: int) -> tuple[Counter[int], int]:
     out: Counter[int] = Counter()
     for number in np.unique(uses // rows).tolist():
         at = (uses[uses // rows == number] % rows).astype(np.uint64)
-        ordinals = stream.stages.order.arrange(stage.population, number).rows(at)
+        ordinals = stages_of(stream).order.arrange(stage.population, number).rows(at)
         out.update(stage.selected.columns.fetch(ordinals, ["id"])["id"].to_pylist())
     return out, passes
 

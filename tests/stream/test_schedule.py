@@ -13,6 +13,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.errors import PlanError
 from spiral_stream.plan.saving.fingerprint import canonical
+from tests.fixtures.inner import stages_of
 from tests.fixtures.schedules import ORDER, SIZES, prepared, scheduled, streams
 from tests.fixtures.texts import SMALL_PLANS, documents, make_catalog
 
@@ -36,7 +37,7 @@ def test_counts_follow_the_integral_of_the_schedule_at_slice_borders(catalog: sp
     size, points = 20_000, np.array([0, 10_000, 25_000])
     shares = np.array([[0.8, 0.2, 0.0], [0.4, 0.2, 0.4], [0.1, 0.9, 0.0]])
     with prepared(scheduled(catalog)) as stream:
-        mixture = stream.stages.epochs.mixture
+        mixture = stages_of(stream).epochs.mixture
         assert mixture is not None
         for epoch in range(3):
             at = np.arange(size) + epoch * size
@@ -233,7 +234,7 @@ def test_use_evens_out_over_epochs(catalog: sp.Catalog) -> None:
 )
 def test_an_epoch_size_may_be_written_for_people(catalog: sp.Catalog, text: Any, size: int) -> None:
     with prepared(sp.mix(streams(catalog, "a", "b", proportion=(0.5, 0.5)), epoch_size=text)) as stream:
-        assert stream.stages.epochs.total == size
+        assert stages_of(stream).epochs.total == size
         assert len(stream.batch(size // 50 // 2 if size > 100 else 0)["stream_id"]) == min(50, size)
 
 
@@ -256,7 +257,7 @@ def test_a_thousand_streams_are_prepared_and_read_in_seconds(catalog: sp.Catalog
     start = time.process_time()
     mixed = sp.mix(many, epoch_size="10b")
     with prepared(mixed, 1_024) as stream:
-        assert stream.stages.streams[-1].name == "s999"
+        assert stages_of(stream).streams[-1].name == "s999"
         tracemalloc.start()
         run = iter(stream)
         first = next(run)

@@ -15,6 +15,7 @@ from spiral_stream.errors import PlanError
 from spiral_stream.plan.saving.fingerprint import canonical
 from spiral_stream.testing import check_order, frozen, same
 from tests.fixtures.examples import few
+from tests.fixtures.inner import stages_of
 from tests.fixtures.shard_keys import COLUMNS, KEYS, grouped, make_catalog, order_of
 from tests.stream.explain.words import in_words
 
@@ -81,8 +82,8 @@ def test_batches_of_an_order_with_a_shard_key_are_found_again(
     catalog: sp.Catalog, key: list[str], block: int, mixed: bool, lanes: int
 ) -> None:
     with grouped(catalog, key, block, mixed=mixed, lanes=lanes) as stream:
-        for each in stream.stages.streams:
-            check_order(stream.stages.order, each.population)
+        for each in stages_of(stream).streams:
+            check_order(stages_of(stream).order, each.population)
         batches = [frozen(batch) for batch in stream]
         assert same(stream.batch(5, epoch=0), batches[5])
         name, place = stream.ledger(4, epoch=0)[0], stream.locate(stream.ledger(4, epoch=0)[0], epoch=0)
@@ -152,7 +153,7 @@ def test_explain_says_what_it_groups_by(catalog: sp.Catalog) -> None:
 )
 def test_a_key_that_cannot_be_kept_is_refused(catalog: sp.Catalog, key: list[str], options: Any, says: str) -> None:
     with pytest.raises(PlanError, match=says), stream_of(catalog.table("a"), order_of(key, **options)) as stream:
-        assert stream.stages
+        assert stages_of(stream)
 
 
 def test_a_key_of_payload_is_refused(catalog: sp.Catalog, tmp_path: Path) -> None:

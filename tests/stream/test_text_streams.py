@@ -17,6 +17,7 @@ from spiral_stream.planner.binding.bindings import Bound
 from spiral_stream.testing import frozen, same
 from tests.fixtures.drawn_streams import CACHES, ORDERS, TOKENS, Drawn, catalogs, plans
 from tests.fixtures.examples import few
+from tests.fixtures.inner import numbering_of, stages_of
 from tests.fixtures.texts import SMALL_PLANS, fields, ids_of, make_catalog, tokenized
 
 pytestmark = [SMALL_PLANS, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
@@ -132,7 +133,7 @@ def test_every_sample_comes_as_often_as_it_should(shelf: Catalogs, drawn: Drawn)
     """Exact counts of each stream an epoch; over epochs no row comes more than once more than another of its stream."""
     epochs, counts = 3, Counter[tuple[str, str]]()
     with drawn.make(shelf) as stream:
-        stages = stream.stages
+        stages = stages_of(stream)
         names = [each.name for each in stages.streams]
         for epoch in range(epochs):
             own = _delivered(stream, drawn, epoch)
@@ -153,7 +154,7 @@ def _delivered(stream: Any, drawn: Drawn, epoch: int) -> Counter[tuple[str, str]
     out = Counter[tuple[str, str]]()
     for number in range(stream.count(epoch)):
         pairs = [each if drawn.mixed else ("", each) for each in stream.ledger(number, epoch)]
-        packing = stream.numbering.draw(epoch, number).membership.packing
+        packing = numbering_of(stream).draw(epoch, number).membership.packing
         out.update(pair for at, pair in enumerate(pairs) if packing is None or packing.offsets[at] == 0)
     return out
 
@@ -353,7 +354,7 @@ def test_workers_need_lengths_that_are_known(shelf: Catalogs) -> None:
     pytest.importorskip("torch")
     stream = replace(PLAN, source="none", formation=replace(PLAN.formation, keys=())).plan(shelf).to_torch()
     with stream, pytest.raises(sp.errors.BindError, match=r"decided by len\(tokens\).*2 workers"):
-        stream.numbering.need_known(Bound(0, 0, 1, 0, 1), 2, 0)
+        numbering_of(stream).need_known(Bound(0, 0, 1, 0, 1), 2, 0)
 
 
 def test_a_state_of_batches_that_were_cut_otherwise_is_refused_by_name(

@@ -29,6 +29,7 @@ from spiral_stream.runtime.run import loop as passes
 from spiral_stream.runtime.run import pipeline
 from spiral_stream.testing import same
 from tests.fixtures.examples import few
+from tests.fixtures.inner import stages_of
 from tests.fixtures.streams import maker, our_threads, plan
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(120)]
@@ -166,7 +167,7 @@ def test_a_loop_in_another_thread_ends_when_the_stream_is_closed_during_a_read(
         except sp.errors.StreamError as error:
             heard.append(str(error))
 
-    assert stream.stages  # reads narrow columns, once
+    assert stages_of(stream)  # reads narrow columns, once
     gate.shut()
     consumer = threading.Thread(target=loop)
     consumer.start()
@@ -253,7 +254,7 @@ def test_a_loop_that_waits_long_is_told_for_what(
     if what == "a read":
         reads_through(gate, monkeypatch)
     with make(catalog, gate) as stream:
-        assert stream.stages  # reads narrow columns, once
+        assert stages_of(stream)  # reads narrow columns, once
         gate.shut()
         opener = threading.Thread(target=lambda: gate.stuck.wait(WAIT_S) and not time.sleep(0.3) and gate.open())
         opener.start()

@@ -19,6 +19,7 @@ from spiral_stream.runtime.forming import inputs as forming
 from spiral_stream.sampling.mixing import slices
 from spiral_stream.testing import frozen, same
 from tests.fixtures.examples import few
+from tests.fixtures.inner import stages_of
 from tests.fixtures.streams import counted_together
 from tests.fixtures.texts import SMALL_PLANS
 
@@ -270,8 +271,8 @@ def test_every_sample_is_delivered_once(catalog: sp.Catalog, case: Case) -> None
     batches = read(case.make(catalog, sp.KeepPartial))
     wanted: Counter[Any] = Counter()
     with case.make(catalog, sp.KeepPartial) as stream:
-        places = stream.stages.epochs.stream_rows(0, np.arange(stream.stages.epochs.total, dtype=np.uint64))
-        for k, each in enumerate(stream.stages.streams):
+        places = stages_of(stream).epochs.stream_rows(0, np.arange(stages_of(stream).epochs.total, dtype=np.uint64))
+        for k, each in enumerate(stages_of(stream).streams):
             name = each.name or "a"
             table = catalog.table(name).to_arrow().to_pylist()
             for row in places.rows[places.streams == k].tolist():

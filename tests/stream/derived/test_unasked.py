@@ -14,6 +14,7 @@ import spiral_stream as sp
 from spiral_stream.derived import unasked
 from spiral_stream.derived.unasked import Cost, in_bytes
 from spiral_stream.planner.selection import narrow_columns as kept_columns
+from tests.fixtures.inner import stages_of
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -92,7 +93,7 @@ def test_above_the_bound_the_smallest_columns_are_made_and_explain_names_the_oth
 
     with stream(other) as one:
         assert list(one) == expected
-        kept = one.stages.streams[0].selected.narrow
+        kept = stages_of(one).streams[0].selected.narrow
         assert {name for name in TABLE.column_names if name in kept} == {"small"}
         lines = words(one)
         for name in ("id", "x", "text", "tokens"):
@@ -102,7 +103,7 @@ def test_above_the_bound_the_smallest_columns_are_made_and_explain_names_the_oth
 
         one.materialize(report=lambda _: None)
         assert "than is done unasked" not in words(one)
-        assert all(name in one.stages.streams[0].selected.narrow for name in TABLE.column_names)
+        assert all(name in stages_of(one).streams[0].selected.narrow for name in TABLE.column_names)
         assert list(one) != expected  # the next epoch
     with stream(other) as one:
         assert list(one) == expected

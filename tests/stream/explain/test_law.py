@@ -27,6 +27,7 @@ import spiral_stream as sp
 from spiral_stream.explain import formed
 from tests.fixtures.drawn_streams import SIZES, Drawn, catalogs, plans
 from tests.fixtures.examples import few
+from tests.fixtures.inner import stages_of
 from tests.fixtures.texts import SMALL_PLANS, documents
 from tests.stream.explain.words import figures
 
@@ -69,7 +70,7 @@ class Ran:
     @cached_property
     def names(self) -> dict[str, str]:
         """Stream -> relation."""
-        return {each.name: each.base.entry.name for each in self.stream.stages.streams}
+        return {each.name: each.base.entry.name for each in stages_of(self.stream).streams}
 
     @cached_property
     def ids(self) -> list[list[str]]:
@@ -119,14 +120,14 @@ class Ran:
     @property
     def meeting(self) -> int:
         """Samples that may share a batch."""
-        formation = self.stream.stages.formation
+        formation = stages_of(self.stream).formation
         return int(formation.window_size if formation is not None else self.drawn.batch_size or 0)
 
     def meets(self, stream: str) -> float:
         """Samples of one stream that may."""
         if not self.drawn.mixed:
             most = self.length // self.drawn.lanes
-            return max(1, min(self.meeting, most)) if self.stream.stages.formed else self.meeting
+            return max(1, min(self.meeting, most)) if stages_of(self.stream).formed else self.meeting
         own = self.groups(stream)
         return sum(map(len, own)) / max(1, len(own))
 
@@ -156,7 +157,7 @@ class Ran:
 
     def groups(self, stream: str) -> list[list[int]]:
         """The shards of those samples of a stream that may share a batch: those of batches, or of windows."""
-        if not self.stream.stages.formed:
+        if not stages_of(self.stream).formed:
             parts = [zip(streams, ids, strict=True) for streams, ids in zip(self.streams, self.ids, strict=True)]
             own = [[self.shard(s, i) for s, i in part if s == stream] for part in parts]
         else:

@@ -12,6 +12,7 @@ from spiral_stream.batching import Packed
 from spiral_stream.explain import SECTIONS
 from spiral_stream.transforms.text.encoder import TextEncoder
 from tests.fixtures import clips, reads
+from tests.fixtures.inner import stages_of
 from tests.fixtures.programs import image_program
 from tests.fixtures.texts import SMALL_PLANS
 from tests.stream.explain import footages, mixtures, pictures
@@ -99,7 +100,7 @@ def test_a_mixture_of_texts_is_explained_in_order_without_reading_text(
     own = texts if built else mixtures.make_catalog(tmp_path)
     composition = None if isinstance(formation, Packed) else mixtures.STRATIFIED
     with mixtures.program(own, formation=formation, composition=composition, batch_size=4) as stream:
-        assert stream.stages.formed  # selections read the columns of conditions and identity
+        assert stages_of(stream).formed  # selections read the columns of conditions and identity
         seen = reads.watch(monkeypatch)
         monkeypatch.setattr(TextEncoder, "encode", lambda *_: pytest.fail("explain tokenized a text"))
         found = stream.explain()

@@ -15,6 +15,7 @@ from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.statistics.measure import measure, save_statistics
 from spiral_stream.explain import skew
 from tests.fixtures import clips, reads
+from tests.fixtures.inner import stages_of
 from tests.stream.explain import footages
 from tests.stream.explain.batch.test_batch import operands
 from tests.stream.explain.words import in_words
@@ -116,7 +117,7 @@ def test_some_rows_stand_for_many(catalog: sp.Catalog, monkeypatch: pytest.Monke
     with footages.program(catalog) as stream:
         whole = rows_of(skew_of(stream), "values")["creator_id"]
         monkeypatch.setattr("spiral_stream.explain.skew.look_at", lambda *a: look(*a, 96))
-        assert stream.stages.formed
+        assert stages_of(stream).formed
         seen = reads.watch(monkeypatch)
         found = skew_of(stream)
     row = rows_of(found, "values")["creator_id"]
@@ -151,7 +152,7 @@ def test_a_joined_label_is_compared_by_shard_of_the_rows_that_are_kept(catalog: 
 
 def test_nothing_is_said_without_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with footages.program(footages.made_up(tmp_path, 60)) as stream:
-        assert stream.stages.formed
+        assert stages_of(stream).formed
         seen = reads.watch(monkeypatch)
         assert in_words(stream.explain())["skew"] == (
             'unknown: call catalog.measure("video.training_segments"), or materialize asset shard_stats of '

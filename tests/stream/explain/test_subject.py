@@ -8,6 +8,7 @@ import spiral_stream as sp
 from spiral_stream.explain import sections
 from spiral_stream.explain.formed import FirstBatches
 from spiral_stream.explain.subject import STOPS, Subject, Warnings, payload_columns
+from tests.fixtures.inner import stages_of
 from tests.fixtures.texts import SMALL_PLANS
 from tests.stream.explain import mixtures, pictures
 
@@ -63,4 +64,4 @@ def test_text_that_is_tokenized_and_bytes_are_payload(subject: Subject, tmp_path
         .collate(batch_size=4, fields={"id": sp.List("sample_id")})
         .to_numpy() as one
     ):
-        assert payload_columns(one.stages.streams[0]) == {"image_ref"}
+        assert payload_columns(stages_of(one).streams[0]) == {"image_ref"}

@@ -13,6 +13,7 @@ from spiral_stream.planner.lower import lower
 from spiral_stream.planner.prepared_data.folder import cache_root, saved_plan
 from spiral_stream.planner.stages import Stages
 from tests.fixtures import reads
+from tests.fixtures.inner import stages_of
 from tests.fixtures.mutations import mutated_bytes, mutated_json
 from tests.fixtures.programs import as_written, image_catalog, image_fields, image_program, image_transforms
 from tests.fixtures.texts import SMALL_PLANS
@@ -64,13 +65,13 @@ def test_declared_profiles_reach_the_decoding_stage_and_its_cache(catalog: Catal
 def test_an_index_is_made_where_the_order_needs_one(catalog: Catalog) -> None:
     order = HashBucketed(3, 4, ShuffleBuckets(3))
     with image_program(catalog, order=order, fields={"id": List("sample_id")}).to_numpy() as stream:
-        population = stream.stages.streams[0].population
+        population = stages_of(stream).streams[0].population
         assert population.index is not None
         ranks = population.index.ranks(np.arange(36, dtype=np.uint64))
 
     assert sorted(ranks.tolist()) == list(range(36))
     with image_program(catalog).to_numpy() as plain:
-        assert plain.stages.streams[0].population.index is None
+        assert stages_of(plain).streams[0].population.index is None
 
 
 def test_the_plan_is_kept_under_its_fingerprint_for_later_comparison(catalog: Catalog) -> None:

@@ -13,6 +13,7 @@ import spiral_stream as sp
 from spiral_stream.planner.lower import lower
 from spiral_stream.planner.stages import Stages
 from tests.fixtures import streams, texts
+from tests.fixtures.inner import stages_of
 
 TEXT_FIELDS: dict[str, Any] = {
     "sample_id": sp.List("sample_id"),
@@ -68,7 +69,7 @@ def test_bytes_of_a_batch_are_those_of_its_arrays(dtype: str, catalog: sp.Catalo
     sampled = catalog.table("lance").sample(identity="sample_id", order=sp.Sequential(), epoch=0)
     with sampled.collate(batch_size=3, fields=fields).to_numpy() as stream:
         batch = next(iter(stream))
-        stages = stream.stages
+        stages = stages_of(stream)
         (image,), (label,) = stages.images, stages.plains
 
         assert stages.batch_bytes(3) == sum(batch[name].nbytes for name in fields)

@@ -14,6 +14,7 @@ from spiral_stream.runtime.bad_samples import BatchRefusals, Refusals, RefusalTa
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.quarantine import Quarantine
 from tests.fixtures.damaged import catalog, image_plan
+from tests.fixtures.inner import numbering_of, stages_of
 
 # B rows of a batch
 
@@ -30,9 +31,9 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     def make(name: str, bounds: list[int], allowed: int | None = None) -> BatchRefusals:
         stream = streams[name]
-        made = Refusals(stream.stages, Metrics(), Quarantine(folder, stream.stages, None), RefusalTally())
+        made = Refusals(stages_of(stream), Metrics(), Quarantine(folder, stages_of(stream), None), RefusalTally())
         made.allowed = made.allowed if allowed is None else allowed
-        samples = stream.numbering.draw(0, 0).samples.take(np.arange(bounds[-1]))
+        samples = numbering_of(stream).draw(0, 0).samples.take(np.arange(bounds[-1]))
         return made.of(0, range(len(bounds) - 1), samples, np.diff(bounds).tolist())
 
     yield make

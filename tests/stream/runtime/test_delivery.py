@@ -11,6 +11,7 @@ from spiral_stream.adapters import JaxStream
 from spiral_stream.errors import BindError
 from spiral_stream.fields import FieldSpec
 from spiral_stream.runtime.delivery import Delivery, Devices, HostDelivery
+from tests.fixtures.inner import stages_of
 from tests.fixtures.streams import maker, plan
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -66,7 +67,7 @@ def test_a_copied_stream_stands_where_the_first_did_and_opens_its_own(catalog: s
             assert stream.state_dict()["batch"] == 3
         with copy.deepcopy(stream) as third:
             assert third.metrics()["batches"] == 0
-            assert third.stages is not stream.stages
+            assert stages_of(third) is not stages_of(stream)
 
 
 def test_a_device_is_that_of_the_run_else_of_the_field_else_of_the_plan() -> None:

@@ -15,6 +15,7 @@ from spiral_stream.runtime import quarantine
 from spiral_stream.runtime.quarantine import Quarantine
 from tests.fixtures.damaged import catalog, image_plan
 from tests.fixtures.examples import few
+from tests.fixtures.inner import stages_of
 from tests.fixtures.mutations import COUNTS, mutated_bytes
 from tests.fixtures.texts import documents, make_catalog, tokenized
 
@@ -23,7 +24,7 @@ from tests.fixtures.texts import documents, make_catalog, tokenized
 def stages(tmp_path_factory: pytest.TempPathFactory) -> Any:
     rows = catalog(tmp_path_factory.mktemp("images"), "images", whole=True).table("rows")
     with image_plan(rows).to_numpy() as stream:
-        yield stream.stages
+        yield stages_of(stream)
 
 
 def rows(kept: Quarantine, places: list[tuple[int, int, int]]) -> pa.Table:
@@ -84,7 +85,7 @@ def test_plans_and_data_have_a_quarantine_each(tmp_path: Path) -> None:
             batch_size=3, fields=fields, on_error=policy
         )
         with plan.to_numpy() as stream:
-            return Quarantine(tmp_path, stream.stages, None).folder
+            return Quarantine(tmp_path, stages_of(stream), None).folder
 
     before = {folder("skip"), folder("substitute")}
     texts.drop("a")

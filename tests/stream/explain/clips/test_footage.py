@@ -6,6 +6,7 @@ from spiral_stream.explain import sections
 from spiral_stream.explain.clips import footage as room
 from spiral_stream.explain.clips.footage import Footage, first_reasons, footage
 from spiral_stream.explain.subject import Subject
+from tests.fixtures.inner import stages_of
 from tests.stream.explain import footages
 
 
@@ -48,7 +49,7 @@ def test_without_cache_and_index_only_the_relations_own_column_speaks(
     monkeypatch.setattr(room, "MOST_ROWS", 20)
     with footages.program(footages.made_up(tmp_path, rows=120)) as stream:
         stream.explain()
-        (clip,) = stream.stages.clips
+        (clip,) = stages_of(stream).clips
         found = footage(seen[0], clip)
 
     assert found.total > 20 >= found.rows == found.counted > 0

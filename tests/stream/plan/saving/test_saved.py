@@ -15,6 +15,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.plan.saving.canonical import VALUES, to_json
 from tests.fixtures import saved_plans
+from tests.fixtures.inner import stages_of
 from tests.fixtures.mutations import COUNTS, _places, mutated_json, shown, survives
 from tests.fixtures.saved_plans import read_back
 from tests.fixtures.texts import SMALL_PLANS
@@ -39,7 +40,7 @@ def used(catalog: saved_plans.Held, plan: Any) -> str:
     """Open a plan by the public door, and use it as far as no payload is read."""
     with catalog.open_stream(json.dumps(plan)) as stream:
         stream.spec()
-        if stream.stages.epochs.total < FEW:
+        if stages_of(stream).epochs.total < FEW:
             stream.explain()
         return stream.fingerprint
 

@@ -22,6 +22,7 @@ from spiral_stream.planner.columns.lineage import (
     made_by,
     with_lengths,
 )
+from tests.fixtures.inner import stages_of
 from tests.fixtures.texts import make_catalog, tokenized
 
 NAMES = ["body", "size", "tokens", "twice", "drawn", "again", "parity", PART]
@@ -48,7 +49,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .flat_map(pieces, columns=["twice"], name="parity", returns=pa.list_(pa.int64()), fan_out=2, batched=False)  # 6
     )
     with plan.collate(batch_size=4, fields={"d": sp.List("drawn"), "p": sp.List("parity")}).to_numpy() as stream:
-        yield stream.stages
+        yield stages_of(stream)
 
 
 @pytest.fixture(scope="module")

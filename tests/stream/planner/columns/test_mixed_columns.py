@@ -18,6 +18,7 @@ from spiral_stream.planner.columns.mixed_columns import MixedColumns
 from spiral_stream.planner.columns.streams import read
 from spiral_stream.sampling.epoch import StreamRows
 from tests.fixtures.examples import few
+from tests.fixtures.inner import stages_of
 from tests.fixtures.named_shards import flip
 
 ROWS = 40
@@ -83,7 +84,7 @@ def plain(column: Any) -> list[Any]:
 def test_one_gather_gives_what_each_stream_reads(
     stream: sp.PreparedStream, data: st.DataObject, samples: int, ragged: set[str]
 ) -> None:
-    streams = stream.stages.streams
+    streams = stages_of(stream).streams
     of = data.draw(st.lists(st.integers(0, len(streams) - 1), min_size=samples, max_size=samples))
     rows = [data.draw(st.integers(0, streams[k].selected.total - 1)) for k in of]
     places = StreamRows(np.array(of, np.int64), np.array(rows, np.uint64), np.zeros(samples, np.uint64))

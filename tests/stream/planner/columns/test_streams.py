@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.planner.columns.streams import StreamStage, fetch, ordinals, split
 from spiral_stream.sampling.epoch import StreamRows
+from tests.fixtures.inner import stages_of
 from tests.fixtures.texts import documents, make_catalog, mixed
 
 SIZES = {"a": 20, "b": 7, "one": 1}
@@ -19,7 +20,7 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StreamSt
     docs = mixed(catalog, {"a": 0.5, "b": 0.4, "one": 0.1}, 50).filter(sp.col("size") > 0)
     plan = docs.sample(order=sp.GlobalShuffle(seed=0)).collate(batch_size=2, fields={"id": sp.List("sample_id")})
     with plan.to_numpy() as stream:
-        yield stream.stages.streams
+        yield stages_of(stream).streams
 
 
 @given(picks=st.lists(st.tuples(st.integers(0, 2), st.floats(0, 0.999)), max_size=30))

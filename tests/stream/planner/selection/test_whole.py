@@ -12,6 +12,7 @@ from spiral_stream import Arrow, Catalog, KeepPartial, List, Relation, Sequentia
 from spiral_stream.errors import PlanError
 from tests.fixtures import reads, verbs
 from tests.fixtures.examples import few
+from tests.fixtures.inner import stages_of
 from tests.fixtures.texts import SMALL_PLANS
 
 pytestmark = SMALL_PLANS
@@ -65,7 +66,7 @@ def prepared(relation: Relation) -> tuple[list[tuple[str, int]], str | None]:
     """What a sampled plan says of its selection: (step, rows left) and the pushed condition."""
     plan = relation.sample(identity="id", order=Sequential()).collate(batch_size=4, fields={"id": List("id")})
     with plan.to_numpy() as stream:
-        return list(stream.stages.streams[0].selected.counts), stream.stages.streams[0].selected.pushed
+        return list(stages_of(stream).streams[0].selected.counts), stages_of(stream).streams[0].selected.pushed
 
 
 def test_conditions_after_a_join_run_in_the_scan(catalog: Catalog) -> None:
@@ -146,7 +147,7 @@ def test_payload_is_read_for_delivered_rows_only(catalog: Catalog, start: str, m
     seen = reads.watch(monkeypatch)
 
     with relation.to_numpy() as stream:
-        rows = stream.stages.streams[0].selected.total
+        rows = stages_of(stream).streams[0].selected.total
         assert seen.payload_bytes == 0
         assert {column for name, column in {*seen.scans, *seen.fetches} if name == start} <= {"k", "x", "g", "id"}
         batches = list(stream)

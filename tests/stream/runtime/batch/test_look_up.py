@@ -23,6 +23,7 @@ from spiral_stream.runtime.numbering.steps import Steps
 from spiral_stream.sampling.epoch import EpochOrder, StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.testing import same
+from tests.fixtures.inner import numbering_of
 from tests.fixtures.texts import fields, make_catalog, tokenized
 
 ROWS = 600
@@ -279,7 +280,7 @@ def test_bringing_tokens_near_counts_as_reading(tokenized_texts: sp.Relation, mo
 
 def test_of_a_run_of_steps_only_the_first_forms_a_window(rows: sp.Relation) -> None:
     with collated(rows, "formed").to_numpy() as stream:
-        numbering = stream.numbering
+        numbering = numbering_of(stream)
         runs = Steps(numbering, 0, Cursor().enter(1, 1), 0).due(0, 1)
         begun = 0
         for taken, run in zip(range(1, 4), runs, strict=False):

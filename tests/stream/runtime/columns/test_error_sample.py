@@ -11,6 +11,7 @@ import spiral_stream as sp
 from spiral_stream.errors import DataError, PlanError, SourceError
 from spiral_stream.runtime.columns.error_sample import blaming, identities, read_identity
 from spiral_stream.runtime.columns.samples import Samples
+from tests.fixtures.inner import numbering_of, stages_of
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 
 
@@ -29,13 +30,13 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
 
 
 def samples_of(stream: Any) -> Samples:
-    samples: Samples = stream.numbering.draw(0, 0).samples
+    samples: Samples = numbering_of(stream).draw(0, 0).samples
     return Samples(samples.stream_rows, samples.parts, samples.origins)
 
 
 @pytest.mark.parametrize("name", ["one", "mixed"])
 def test_the_sample_is_named_with_the_ways_out(streams: dict[str, Any], name: str) -> None:
-    stages, samples = streams[name].stages, samples_of(streams[name])
+    stages, samples = stages_of(streams[name]), samples_of(streams[name])
     read_identity(stages, samples)
     who = identities(stages, samples)[2]
     sample_id = who[-1] if isinstance(who, tuple) else who
@@ -51,7 +52,7 @@ def test_the_sample_is_named_with_the_ways_out(streams: dict[str, Any], name: st
 
 
 def test_an_error_with_a_sample_of_its_own_is_about_that_sample(streams: dict[str, Any]) -> None:
-    stages, samples = streams["one"].stages, samples_of(streams["one"])
+    stages, samples = stages_of(streams["one"]), samples_of(streams["one"])
     own = samples_of(streams["one"]).take(np.array([3]))
     read_identity(stages, samples)
     with pytest.raises(SourceError, match=str(identities(stages, samples)[3])), blaming(stages, samples):
@@ -59,7 +60,7 @@ def test_an_error_with_a_sample_of_its_own_is_about_that_sample(streams: dict[st
 
 
 def test_errors_that_say_no_row_pass_unchanged(streams: dict[str, Any]) -> None:
-    stages, samples = streams["one"].stages, samples_of(streams["one"])
+    stages, samples = stages_of(streams["one"]), samples_of(streams["one"])
     for error, given in ((SourceError("x"), samples), (SourceError("x", row=1), None), (PlanError("x"), samples)):
         with pytest.raises(type(error)) as caught, blaming(stages, given):
             raise error

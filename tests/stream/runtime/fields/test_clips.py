@@ -15,6 +15,7 @@ from spiral_stream.runtime.fields.clips import TASK_CACHED_CLIPS, TASK_CLIPS, Cl
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sources.references.ranged import Located
 from tests.fixtures.clips import SEGMENTS, Clips, video_catalog
+from tests.fixtures.inner import numbering_of, stages_of
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -40,8 +41,8 @@ def stream(shelf: Clips, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def rendered(stream: Any, field: ClipField) -> Any:
     """The pixels of the first batch, piece by piece."""
-    (stage,) = stream.stages.clips
-    samples = stream.numbering.draw(0, 0).samples
+    (stage,) = stages_of(stream).clips
+    samples = numbering_of(stream).draw(0, 0).samples
     out = np.zeros((BATCH, stage.frames, *stage.program.output_shape), stage.program.dtype)
     for (feed, found, part, rows), _ in field.find(samples.stream_rows, np.zeros(len(samples.stream_rows), np.uint64)):
         own = np.empty((len(part), *out.shape[1:]), out.dtype)
@@ -51,8 +52,8 @@ def rendered(stream: Any, field: ClipField) -> Any:
 
 
 def test_every_clip_of_a_batch_is_in_one_piece(stream: Any) -> None:
-    (stage,) = stream.stages.clips
-    places = stream.numbering.draw(0, 0).samples.stream_rows
+    (stage,) = stages_of(stream).clips
+    places = numbering_of(stream).draw(0, 0).samples.stream_rows
     pieces = [task for task, _ in ClipField(stage, Metrics()).find(places, np.zeros(len(places), np.uint64))]
     most = TASK_CLIPS if stage.sources[0].frames is None else TASK_CACHED_CLIPS
 
@@ -61,13 +62,13 @@ def test_every_clip_of_a_batch_is_in_one_piece(stream: Any) -> None:
 
 
 def test_pieces_together_are_the_batch(stream: Any) -> None:
-    (stage,) = stream.stages.clips
+    (stage,) = stages_of(stream).clips
 
     assert (rendered(stream, ClipField(stage, Metrics())) == stream.batch(0)["frames"]).all()
 
 
 def test_indexes_come_from_whom_the_field_was_given(stream: Any) -> None:
-    (stage,) = stream.stages.clips
+    (stage,) = stages_of(stream).clips
     asked: list[str] = []
 
     def counted(located: Located) -> VideoIndex:
@@ -80,14 +81,14 @@ def test_indexes_come_from_whom_the_field_was_given(stream: Any) -> None:
 
 @pytest.mark.parametrize("stream", [None], indirect=True)
 def test_an_original_that_cannot_be_read_carries_its_place(stream: Any) -> None:
-    (stage,) = stream.stages.clips
+    (stage,) = stages_of(stream).clips
 
     def failing(located: Located) -> VideoIndex:
         message = f"broken: {located.name}"
         raise DataError(message)
 
     field = ClipField(stage, Metrics(), failing)
-    places = stream.numbering.draw(0, 0).samples.stream_rows
+    places = numbering_of(stream).draw(0, 0).samples.stream_rows
     for (feed, found, part, _), _fetch in field.find(places, np.zeros(len(places), np.uint64)):
         out = np.empty((len(part), stage.frames, *stage.program.output_shape), stage.program.dtype)
         with pytest.raises(DataError, match="broken") as caught:

@@ -22,6 +22,7 @@ from spiral_stream.runtime.forming.chapter import Chapter
 from spiral_stream.runtime.forming.counting import claim_of
 from tests.fixtures import warm
 from tests.fixtures.examples import few
+from tests.fixtures.inner import numbering_of
 from tests.fixtures.streams import counted_together
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 
@@ -59,7 +60,7 @@ def together(one: Any, builders: Any = lambda: Threads(2), epoch: int = 0, repor
 
 
 def index_of(one: Any, epoch: int = 0) -> Path:
-    return Path(one.numbering.folder) / f"epoch-{epoch}.index"
+    return Path(numbering_of(one).folder) / f"epoch-{epoch}.index"
 
 
 # ---- laws
@@ -91,10 +92,10 @@ def test_counted_together_is_counted_alone_is_what_iteration_delivers(
         with stream(catalog, kind, lanes=lanes, mix=mix).bind(epoch=epoch) as other:
             other.ledger(min(before, len(delivered) - 1))  # some chapters are known before
             assert together(other, epoch=epoch) == alone == len(delivered)
-            chapters = sum(other.numbering.chapters.known_of(epoch).in_lane(lane) for lane in range(lanes))
+            chapters = sum(numbering_of(other).chapters.known_of(epoch).in_lane(lane) for lane in range(lanes))
             chapters += kind != "bucket"  # the one at the epoch's end
             assert index_of(other, epoch).stat().st_size == RECORD * chapters
-            assert other.numbering.unknown(epoch) == 0
+            assert numbering_of(other).unknown(epoch) == 0
             assert len(other) == other.steps_per_epoch == alone
 
 
@@ -126,13 +127,13 @@ def test_a_run_that_stops_inside_a_counted_epoch_goes_on_with_the_same_batches_o
 def test_processes_count_as_threads_do(catalog: sp.Catalog, caches: Path) -> None:
     with stream(catalog, mix=True) as one:
         found = together(one, lambda: Processes(2))
-        assert one.numbering.unknown(0) == 0
-        counts = one.numbering.chapters.known_of(0)
+        assert numbering_of(one).unknown(0) == 0
+        counts = numbering_of(one).chapters.known_of(0)
         by_processes = [counts.batches(0, chapter) for chapter in range(counts.in_lane(0))]
         index_of(one).unlink()
     with stream(catalog, mix=True) as other:
         assert together(other) == found
-        counts = other.numbering.chapters.known_of(0)
+        counts = numbering_of(other).chapters.known_of(0)
         assert [counts.batches(0, chapter) for chapter in range(counts.in_lane(0))] == by_processes
 
 
@@ -148,8 +149,8 @@ def test_two_streams_that_count_at_once_share_the_chapters(
         return finish(chapter, *args)
 
     with stream(catalog) as one, stream(catalog) as two:
-        chapters = one.numbering.chapters.known_of(0).uncounted
-        assert two.numbering.chapters.known_of(0).uncounted == chapters  # opened before anything is counted
+        chapters = numbering_of(one).chapters.known_of(0).uncounted
+        assert numbering_of(two).chapters.known_of(0).uncounted == chapters  # opened before anything is counted
         monkeypatch.setattr(Chapter, "finish", counted)
         found: list[int] = []
         threads = [
@@ -171,14 +172,14 @@ def test_a_chapter_that_another_process_has_is_awaited_and_counted_here_once_tha
     catalog: sp.Catalog, caches: Path
 ) -> None:
     with stream(catalog) as one:
-        folder = Path(one.numbering.folder)
+        folder = Path(numbering_of(one).folder)
         other = Claims(folder)
         assert other.take(claim_of(0, (0, 1)))
         found: list[int] = []
         thread = threading.Thread(target=lambda: found.append(together(one)))
         thread.start()
         until = time.monotonic() + 60
-        while one.numbering.chapters.known_of(0).uncounted != 1:
+        while numbering_of(one).chapters.known_of(0).uncounted != 1:
             assert time.monotonic() < until
             time.sleep(0.01)
         assert not found
@@ -192,7 +193,7 @@ def test_what_another_process_holds_for_too_long_is_counted_here_too(
 ) -> None:
     monkeypatch.setattr(counting, "WAIT_S", 0.0)
     with stream(catalog) as one:
-        other = Claims(Path(one.numbering.folder))
+        other = Claims(Path(numbering_of(one).folder))
         assert other.take(claim_of(0, (0, 1)))
         assert together(one) == one.count()
         other.close()
@@ -210,12 +211,12 @@ def test_a_failing_chapter_keeps_what_was_counted_before_it(
         return finish(chapter, *args)
 
     with stream(catalog) as one:
-        chapters = one.numbering.unknown(0)
+        chapters = numbering_of(one).unknown(0)
         with monkeypatch.context() as patch:
             patch.setattr(Chapter, "finish", failing)
             with pytest.raises(sp.errors.SourceError, match="the disk is gone"):
                 together(one, lambda: Threads(1))
-        left = one.numbering.unknown(0)
+        left = numbering_of(one).unknown(0)
         assert 1 <= left < chapters
         assert index_of(one).stat().st_size == RECORD * (chapters - left)
         assert together(one) == one.count()
@@ -232,7 +233,7 @@ def test_the_progress_ends_with_all_samples(catalog: sp.Catalog, caches: Path) -
 
 def test_a_folder_that_cannot_be_written_is_refused(catalog: sp.Catalog, caches: Path) -> None:
     with stream(catalog) as one:
-        (Path(one.numbering.folder) / "claims").mkdir(parents=True)
+        (Path(numbering_of(one).folder) / "claims").mkdir(parents=True)
         with pytest.raises(
             sp.errors.CacheError, match=r"formation index: cannot write .* Make the folder writable, or set"
         ):
@@ -273,8 +274,8 @@ def test_two_processes_share_the_chapters(catalog: sp.Catalog, folder: Path, cac
     both = [started(folder, 0.05) for _ in range(2)]
     said = [each.communicate(timeout=300)[0].split("\n") for each in both]
     with stream(catalog, mix=True) as one:
-        assert one.numbering.unknown(0) == 0
-        chapters = one.numbering.chapters.known_of(0).of_positions(0)
+        assert numbering_of(one).unknown(0) == 0
+        chapters = numbering_of(one).chapters.known_of(0).of_positions(0)
         assert all(f"counted {one.count()}" in lines for lines in said)
     formed = [int(line) for lines in said for line in lines if line.isdigit()]
     assert sorted(formed) == list(range(chapters))  # each once, by one of the two
@@ -296,5 +297,5 @@ def test_a_process_that_is_killed_while_it_counts_leaves_the_rest_to_the_other(
     one.communicate()
 
     with stream(catalog, mix=True) as again:
-        assert again.numbering.unknown(0) == 0
+        assert numbering_of(again).unknown(0) == 0
         assert f"counted {again.count()}" in said

@@ -10,6 +10,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.runtime.forming import limits as long_counts
 from spiral_stream.runtime.forming.chapter import Chapter
+from tests.fixtures.inner import numbering_of, stages_of
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 
 ROWS = 3_000
@@ -91,7 +92,7 @@ def test_once_counted_everything_costs_one_chapter(
         total = one.count()
         assert len(one) == one.steps_per_epoch == total
     with stream(catalog, lanes=lanes) as one:
-        span = one.numbering.forming.span
+        span = numbering_of(one).forming.span
         for ask in (lambda: one.ledger(total - 1), lambda: one.batch(total // 2), lambda: one.ledger(total // 3)):
             chapters.clear()
             ask()
@@ -110,7 +111,7 @@ def test_a_row_behind_uncounted_chapters_is_refused_and_one_before_them_is_found
     catalog: sp.Catalog, caches: Path
 ) -> None:
     with stream(catalog) as one:
-        order, forming = one.stages.epochs, one.numbering.forming
+        order, forming = stages_of(one).epochs, numbering_of(one).forming
         chapter = [min(forming.chapter_of(0, int(at))[1] for at in order.positions(0, 0, row)) for row in range(40)]
         early, late = chapter.index(0), next(row for row, number in enumerate(chapter) if number > 1)
         found = one.locate(f"a-{early}")
@@ -129,7 +130,7 @@ def test_counted_as_far_as_the_place_is_far_enough(catalog: sp.Catalog, caches: 
             next(loop)
         loop.close()
         reached = [one.ledger(number) for number in range(40)]
-        assert one.numbering.unknown(0) > 1
+        assert numbering_of(one).unknown(0) > 1
         assert one.ledger(3) == reached[3]
         with pytest.raises(sp.errors.StreamError, match=WAY_OUT):
             one.ledger(10**6)
@@ -178,7 +179,7 @@ def test_a_short_epoch_whose_lengths_are_computed_is_counted_at_once(catalog: sp
     made = sampled.collate(batch_size=2, formation=packed, fields={"ids": sp.Pad("tokens")}, last=sp.KeepPartial)
     with made.to_numpy() as one:
         steps = one.steps_per_epoch
-        assert one.numbering.unknown(0) == 0
+        assert numbering_of(one).unknown(0) == 0
         assert len(one) == steps == one.count()
 
 

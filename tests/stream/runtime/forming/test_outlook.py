@@ -21,6 +21,7 @@ from spiral_stream.runtime.forming import cost as outlook
 from spiral_stream.runtime.forming.chapter import Chapter
 from spiral_stream.runtime.forming.cost import duration
 from tests.fixtures.examples import few
+from tests.fixtures.inner import numbering_of
 from tests.fixtures.texts import fields, make_catalog, tokenized
 
 ROWS = 380  # 3 chapters, of 64 windows of 2 samples
@@ -191,11 +192,11 @@ def test_an_interrupt_anywhere_loses_no_chapter_and_spoils_none(
                     assert one.ledger(number) == ledgers[number]
                 except KeyboardInterrupt:
                     assert (
-                        where == "read" or one.numbering.unknown(0) <= 3 - at // 64
+                        where == "read" or numbering_of(one).unknown(0) <= 3 - at // 64
                     )  # no chapter that was formed is lost
             assert one.ledger(number) == ledgers[number]
             with stream(catalog) as other:  # what it kept is there for others
-                assert other.numbering.unknown(0) == one.numbering.unknown(0)
+                assert numbering_of(other).unknown(0) == numbering_of(one).unknown(0)
             assert next(iter(one))["sample_id"] is not None
 
 

@@ -8,6 +8,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.errors import SpiralWarning
 from spiral_stream.runtime.numbering.numbering import CountedBatches, batch_number
+from tests.fixtures.inner import numbering_of
 
 ROWS = 23
 
@@ -23,7 +24,7 @@ def stream(tmp_path: Path, last: Any, **options: Any) -> Any:
 @pytest.mark.parametrize(("last", "count"), [(sp.DropPartial, 4), (sp.KeepPartial, 5), (sp.batching.PadPartial, 5)])
 def test_counted_batches_are_known_without_forming_anything(tmp_path: Path, last: Any, count: int) -> None:
     with stream(tmp_path, last) as one:
-        numbering = one.numbering
+        numbering = numbering_of(one)
         assert isinstance(numbering, CountedBatches)
         assert numbering.unknown(7) == 0
         assert numbering.total(7) == count
@@ -32,16 +33,18 @@ def test_counted_batches_are_known_without_forming_anything(tmp_path: Path, last
 
 def test_a_row_is_found_in_the_batch_that_draws_it(tmp_path: Path) -> None:
     with stream(tmp_path, sp.DropPartial) as one:
-        drawn = [one.numbering.draw(0, number).samples.stream_rows.rows.tolist() for number in range(4)]
+        drawn = [numbering_of(one).draw(0, number).samples.stream_rows.rows.tolist() for number in range(4)]
         for row in range(ROWS):
-            assert list(one.numbering.find(0, 0, row)) == [number for number, rows in enumerate(drawn) if row in rows]
+            assert list(numbering_of(one).find(0, 0, row)) == [
+                number for number, rows in enumerate(drawn) if row in rows
+            ]
 
 
 def test_what_is_undelivered_begins_with_the_batch(tmp_path: Path) -> None:
     with stream(tmp_path, sp.KeepPartial) as one:
-        owed, after = one.numbering.undelivered(0, 3)
+        owed, after = numbering_of(one).undelivered(0, 3)
         assert (owed.tolist(), after) == ([], 15)
-        assert one.numbering.undelivered(0, 9)[1] == ROWS
+        assert numbering_of(one).undelivered(0, 9)[1] == ROWS
 
 
 @pytest.mark.parametrize("wrong", [1.5, "1", True, None])

@@ -2,6 +2,7 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.runtime.numbering.random_access import found_rows
+from tests.fixtures.inner import stages_of
 from tests.fixtures.texts import fields, make_catalog, tokenized
 
 
@@ -20,11 +21,11 @@ def test_a_row_is_found_by_its_identity_and_stream(catalog: sp.Catalog) -> None:
         [sp.Stream("x", catalog.table("a")), sp.Stream("y", catalog.table("a")), sp.Stream("b", catalog.table("b"))]
     )
     with plan(catalog, docs).to_numpy() as stream, plan(catalog, catalog.table("a")).to_numpy() as single:
-        assert found_rows(stream.stages, ("y", "a-4"), "locate") == (1, 4)
-        assert found_rows(stream.stages, "b-3", "locate") == (2, 3)
-        assert found_rows(single.stages, "a-9", "locate") == (0, 9)
+        assert found_rows(stages_of(stream), ("y", "a-4"), "locate") == (1, 4)
+        assert found_rows(stages_of(stream), "b-3", "locate") == (2, 3)
+        assert found_rows(stages_of(single), "a-9", "locate") == (0, 9)
         with pytest.raises(KeyError, match=r"'a-4' is in streams 'x', 'y'. Give \(stream, identity\)"):
-            found_rows(stream.stages, "a-4", "locate")
+            found_rows(stages_of(stream), "a-4", "locate")
         for nobody in ("a-99", ("z", "a-4"), ("b", "a-4")):
             with pytest.raises(KeyError, match="no row that the plan keeps has sample_id"):
-                found_rows(stream.stages, nobody, "locate")
+                found_rows(stages_of(stream), nobody, "locate")

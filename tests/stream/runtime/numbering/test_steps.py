@@ -10,6 +10,7 @@ import spiral_stream as sp
 from spiral_stream.cursor import Cursor, Segment
 from spiral_stream.planner.binding.bindings import Bound
 from spiral_stream.runtime.numbering.steps import Steps, delivered_at, first_delivery, steps_of
+from tests.fixtures.inner import numbering_of
 
 WORLD, MERGE = 2, 2
 
@@ -22,7 +23,7 @@ def numbering(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
     sampled = catalog.table("rows").sample(order=sp.Sequential())
     fields = {"id": sp.List("sample_id")}
     with sampled.collate(batch_size=5, fields=fields, last=request.param).to_numpy() as stream:
-        yield stream.numbering
+        yield numbering_of(stream)
 
 
 def bound(rank: int) -> Bound:
