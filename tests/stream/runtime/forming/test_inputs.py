@@ -9,7 +9,7 @@ import spiral_stream as sp
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.runtime.columns.samples import Samples
 from spiral_stream.runtime.forming.inputs import Forming
-from tests.fixtures.inner import numbering_of, stages_of
+from tests.fixtures.inner import numbering_of
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 
 LENGTH = sp.BucketKey("len(tokens)")
@@ -35,7 +35,7 @@ def forming(catalog: sp.Catalog) -> Iterator[Forming]:
 
 def samples(forming: Forming, count: int) -> Samples:
     """The first samples of the epoch, with the columns that the formation looks at."""
-    some = Samples.at(stages_of(forming).epochs.stream_rows(0, np.arange(count, dtype=np.uint64)))
+    some = Samples.at(forming.stages.epochs.stream_rows(0, np.arange(count, dtype=np.uint64)))
     forming.reader.need(0, some, forming.wanted)
     return some
 
