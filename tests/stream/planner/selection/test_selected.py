@@ -13,6 +13,7 @@ from spiral_stream.derived import build
 from spiral_stream.integrity import seal
 from spiral_stream.planner.selection import find as surviving
 from tests.fixtures import verbs
+from tests.fixtures.inner import stages_of
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ def test_kept_rights_hold_only_the_columns_in_use(catalog: Catalog) -> None:
 
 def test_units_and_shards_count_the_surviving_rows(catalog: Catalog) -> None:
     with stream(catalog.table("lance").filter(col("k") > 2)) as opened:
-        found, base = opened.stages.streams[0].selected, opened.stages.streams[0].base
+        found, base = stages_of(opened).streams[0].selected, stages_of(opened).streams[0].base
         unit_rows, unit_shards = found.units()
         offsets = [found.offsets_of_shard(shard) for shard in range(len(base.manifest.shard_names))]
 
