@@ -1,13 +1,16 @@
 """Training through Dagster Pipes: what is reported, and a kill that costs no batch."""
 
 import json
+import subprocess
 import threading
+import types
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
 import spiral_stream as spiral
+from spiral_assets.assets import training_process
 from spiral_assets.demo.killer import Killer
 from spiral_assets.demo.proof import prove
 from spiral_assets.plans import images as plans
@@ -33,7 +36,8 @@ def place(prepared_images: tuple[Place, dg.ExecuteInProcessResult]) -> Place:
 @pytest.fixture(autouse=True)
 def warm_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training processes are forked from one that has imported torch: two cold ones take 8 CPU s to import it."""
-    monkeypatch.setattr("dagster._core.pipes.subprocess.Popen", warm.Popen)
+    programs = types.SimpleNamespace(**{**vars(subprocess), "Popen": warm.Popen})
+    monkeypatch.setattr(training_process, "subprocess", programs)
 
 
 def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: Place) -> None:
