@@ -58,7 +58,7 @@ DOORS = {
         "catalog/tokenizers.py",
         *(f"transforms/text/{room}.py" for room in ("byte_pairs", "encoder", "splitting", "tokenizer_equivalence")),
     ),
-    "tiktoken": ("transforms/text/tokenizer_equivalence.py", "transforms/text/splitting.py"),
+    "tiktoken": ("transforms/text/encoding_engine.py", "transforms/text/splitting.py"),
     "transformers": ("adapters/trainer.py", "catalog/tokenizers.py", "transforms/text/jinja.py"),
 }
 

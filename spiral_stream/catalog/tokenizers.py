@@ -29,7 +29,7 @@ from spiral_stream.extras import need
 from spiral_stream.sources.source import content_key
 from spiral_stream.transforms.text.chat_format import chat_facts, chat_facts_next_to
 from spiral_stream.transforms.text.encoder import largest_id, open_tokenizer, read_tokenizer
-from spiral_stream.transforms.text.tokenizer_equivalence import PROOF, STEPS, proof_next_to, prove, save
+from spiral_stream.transforms.text.encoding_engine import PROOF, STEPS, proof_next_to, prove, save
 from spiral_stream.transforms.text.tokenizer_identity import content_digest
 
 FILE: Final = "tokenizer.json"

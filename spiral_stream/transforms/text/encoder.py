@@ -1,7 +1,7 @@
 """Turn text columns into token ids, many documents per call.
 
 Documents are encoded by tiktoken if it is proven to give the tokenizer's ids
-(`spiral_stream.transforms.text.tokenizer_equivalence`). They are joined by a separator, encoded in one call without the
+(`spiral_stream.transforms.text.encoding_engine`). They are joined by a separator, encoded in one call without the
 interpreter's lock, and split again by array code. The tokenizers library encodes the rest: documents that hold the text
 of an added token or a code point that the proof excludes, and all documents of a tokenizer without a proof. Both give
 the same ids. They differ only in speed: 14 to 18 MB per CPU second against 3.5, for English and Python source.
@@ -26,7 +26,7 @@ from spiral_stream.integrity.regular_files import regular_bytes
 from spiral_stream.transforms.text.byte_pairs import twin_of
 from spiral_stream.transforms.text.splitting import SEPARATOR, pattern_of
 from spiral_stream.transforms.text.tokenize import Tokenize
-from spiral_stream.transforms.text.tokenizer_equivalence import Core, Proof, apart_pattern, proof_next_to, prove
+from spiral_stream.transforms.text.encoding_engine import Core, Proof, apart_pattern, proof_next_to, prove
 from spiral_stream.transforms.text.tokenizer_identity import content_digest, encoder_digest
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from spiral_stream.errors import CatalogError
 from spiral_stream.results import Entry
 from spiral_stream.semantic import JPEG_REF
 from spiral_stream.sources import content_key
-from spiral_stream.transforms.text import tokenizer_equivalence as proof_room
+from spiral_stream.transforms.text import encoding_engine as proof_room
 from tests.fixtures.mutations import COUNTS, mutated_bytes, mutated_json, shown, survives
 
 ROWS = pa.table(

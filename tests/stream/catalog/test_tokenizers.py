@@ -11,9 +11,9 @@ from spiral_stream import Tokenize
 from spiral_stream.catalog import tokenizers as room
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.errors import CatalogError, SourceError
-from spiral_stream.transforms.text import tokenizer_equivalence as proof_room
+from spiral_stream.transforms.text import encoding_engine as proof_room
 from spiral_stream.transforms.text.encoder import TextEncoder
-from spiral_stream.transforms.text.tokenizer_equivalence import PROOF, Proof
+from spiral_stream.transforms.text.encoding_engine import PROOF, Proof
 from tests.fixtures.vocabularies import END, PAD, byte_level, data, framed, others
 
 
