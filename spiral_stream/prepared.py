@@ -36,9 +36,9 @@ from spiral_stream.planner.state.saved_state import SavedState
 from spiral_stream.runtime.delivery import BITS, HOST, Delivery, tell_of_host
 from spiral_stream.runtime.numbering.skipped import SkipRequest, need_epochs
 from spiral_stream.runtime.numbering.steps import length_of, steps_of
+from spiral_stream.runtime.read_ahead import BUDGET_BYTES
 from spiral_stream.runtime.run.count import as_rows, count_epoch
 from spiral_stream.runtime.run.position import Reached
-from spiral_stream.runtime.run.queue import DEFAULT_BUDGET_BYTES
 from spiral_stream.runtime.run.rebase import need_stream
 from spiral_stream.runtime.run.seek import sought
 from spiral_stream.runtime.run.stream_run import StreamRun
@@ -73,7 +73,7 @@ class PreparedStream:
         plan: Deliver,
         catalog: AnyCatalog,
         threads: int | None = None,
-        budget_bytes: int = DEFAULT_BUDGET_BYTES,
+        budget_bytes: int = BUDGET_BYTES,
         delivery: Delivery | None = None,
         read_batch_size: int | None = None,
     ) -> None:

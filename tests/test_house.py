@@ -56,7 +56,7 @@ DOORS = {
     "torchvision": (),
     "tokenizers": (
         "catalog/tokenizers.py",
-        *(f"transforms/text/{room}.py" for room in ("byte_pairs", "encoder", "splitting", "tokenizer_equivalence")),
+        *(f"transforms/text/{room}.py" for room in ("byte_pairs", "encoder", "splitting", "encoding_engine")),
     ),
     "tiktoken": ("transforms/text/encoding_engine.py", "transforms/text/splitting.py"),
     "transformers": ("adapters/trainer.py", "catalog/tokenizers.py", "transforms/text/jinja.py"),

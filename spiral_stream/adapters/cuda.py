@@ -17,7 +17,6 @@ from spiral_stream.adapters.device_copies import Copy
 from spiral_stream.extras import need
 from spiral_stream.host_dtypes import is_bfloat16
 from spiral_stream.runtime.batch.pending_batch import Batch
-from spiral_stream.runtime.slots import Allocate
 
 need("torch", "spiral_stream.adapters.cuda")
 import torch  # noqa: E402
@@ -45,21 +44,6 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
     PyTorch keeps freed memory by stream: a new stream for each pass would leave the memory of the last one unused.
     """
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-
-
-@cache
-def pinned_for(device: torch.device) -> Allocate:
-    """Return what allocates page-locked memory, which the device reads without the CPU.
-
-    PyTorch rounds its size up to a power of two.
-    """
-
-    def allocate(nbytes: int) -> NDArray[np.uint8]:
-        with torch.cuda.device(device):  # else a thread of ours opens the first device, for half a gigabyte of it
-            memory: NDArray[np.uint8] = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
-        return memory
-
-    return allocate
 
 
 @final

@@ -18,7 +18,7 @@ from spiral_stream.fields.field import FieldSpec
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.runtime.delivery import HOST, Delivery, Devices
-from spiral_stream.runtime.run.queue import DEFAULT_BUDGET_BYTES
+from spiral_stream.runtime.read_ahead import BUDGET_BYTES
 
 
 @final
@@ -76,7 +76,7 @@ class JaxStream(PreparedStream):
         plan: Deliver,
         catalog: AnyCatalog,
         threads: int | None = None,
-        budget_bytes: int = DEFAULT_BUDGET_BYTES,
+        budget_bytes: int = BUDGET_BYTES,
         read_batch_size: int | None = None,
     ) -> None:
         super().__init__(plan, catalog, threads, budget_bytes, JaxDelivery(), read_batch_size)

@@ -21,16 +21,17 @@ from spiral_stream.planner.stages import ClipStage, ImageStage, Stages
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.runtime.batch.pending_batch import Batch
 from spiral_stream.runtime.delivery import Delivery, Devices, Feed
+from spiral_stream.runtime.read_ahead import BUDGET_BYTES
 from spiral_stream.runtime.run.position import Reached
-from spiral_stream.runtime.run.queue import DEFAULT_BUDGET_BYTES
-from spiral_stream.runtime.slots import Allocate, pageable
+from spiral_stream.runtime.slots import Allocate
 from spiral_stream.threads import starting_processes
 
 need("torch", "spiral_stream.adapters.torch")
 import torch  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info  # noqa: E402
 
-from spiral_stream.adapters.cuda import CudaLink, Finisher, Tensors, numbered, pinned_for, tensor  # noqa: E402
+from spiral_stream.adapters.cuda import CudaLink, Finisher, Tensors, numbered, tensor  # noqa: E402
+from spiral_stream.adapters.pinned_memory import memory_for  # noqa: E402
 
 _AHEAD_OF_WORKERS: Final = 2  # batches on the device before the loop has them, where a DataLoader's workers read
 
@@ -56,7 +57,7 @@ class TorchDelivery(Delivery):
 
     def allocate(self, devices: Devices) -> Allocate:
         device = _cuda(devices)
-        return pageable if device is None else pinned_for(numbered(device))
+        return memory_for(None if device is None else numbered(device))
 
     def split(self, devices: Devices) -> frozenset[str]:
         return frozenset() if _cuda(devices) is None else _moved(devices)
@@ -96,7 +97,7 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
         plan: Deliver,
         catalog: AnyCatalog,
         threads: int | None = None,
-        budget_bytes: int = DEFAULT_BUDGET_BYTES,
+        budget_bytes: int = BUDGET_BYTES,
         read_batch_size: int | None = None,
     ) -> None:
         super().__init__(plan, catalog, threads, budget_bytes, TorchDelivery(), read_batch_size)

@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from spiral_stream.errors import SourceError, anew
 from spiral_stream.runtime.neighbours import Around
+from spiral_stream.runtime.read_ahead import FETCHERS
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.sources.references.resolve import resolve
 from spiral_stream.storage.counters import Traffic, counted
 from spiral_stream.threads import Stopped, StreamThread, Workers, doing, settle, stop_requested
 
-FETCHERS: Final = 8  # threads, each with up to 32 requests under way
 LOOK_S: Final = 0.02  # how often whoever waits for its turn looks
 T = TypeVar("T")
 Fetched = memoryview | SourceError  # what a reference names, or why it cannot be read

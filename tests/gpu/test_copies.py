@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from spiral_stream.adapters.cuda import CudaLink, pinned_for, side_stream
+from spiral_stream.adapters.cuda import CudaLink, side_stream
 from spiral_stream.adapters.device_copies import CopiesAhead
+from spiral_stream.adapters.pinned_memory import pinned_for
 from spiral_stream.adapters.torch import TorchDelivery
 from spiral_stream.errors import BindError
 from spiral_stream.runtime.batch.pending_batch import Batch

@@ -17,8 +17,9 @@ import pytest
 import torch
 
 import spiral_stream as sp
-from spiral_stream.adapters.cuda import CudaLink, Finisher, numbered, pinned_for, tensor
+from spiral_stream.adapters.cuda import CudaLink, Finisher, numbered, tensor
 from spiral_stream.adapters.device_copies import CopiesAhead
+from spiral_stream.adapters.pinned_memory import pinned_for
 from spiral_stream.runtime.batch.pending_batch import Batch
 from spiral_stream.runtime.delivery import OneBatch
 from spiral_stream.runtime.slots import Slots
@@ -164,7 +165,7 @@ def test_page_locked_memory_is_what_explain_says(tmp_path: Path, monkeypatch: py
         taken.append(1 << (nbytes - 1).bit_length())
         return pinned_for(numbered(torch.device("cuda")))(nbytes)
 
-    monkeypatch.setattr(adapter, "pinned_for", lambda _: counted)
+    monkeypatch.setattr(adapter, "memory_for", lambda _: counted)
     node, catalog = FAMILIES["image"](tmp_path)
     with adapter.TorchStream(node, catalog).bind(device="cuda") as stream:
         assert len(list(stream)) > 3

@@ -18,7 +18,7 @@ from spiral_stream.explain.network.remote_columns import Remote, remote
 from spiral_stream.explain.network.requests import Counted, counted
 from spiral_stream.explain.subject import Subject
 from spiral_stream.planner.binding.node_batches import Dealing, nodes_of
-from spiral_stream.runtime.fetch import FETCHERS
+from spiral_stream.runtime.read_ahead import FETCHERS
 from spiral_stream.sampling.nodes import Nodes
 from spiral_stream.storage.node_cache.cache import node_cache
 from spiral_stream.storage.objects import IN_FLIGHT

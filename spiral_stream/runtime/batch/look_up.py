@@ -28,10 +28,11 @@ import numpy as np
 from spiral_stream.fields.ragged import FEW_BYTES, Ragged
 from spiral_stream.integrity.blocks import moment, sound
 from spiral_stream.planner.columns.lineage import Stored
+from spiral_stream.runtime import read_ahead
 from spiral_stream.runtime.batch.opened_fields import OpenedFields
 from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import Int64, Lost, SampleReader, Samples
-from spiral_stream.runtime.fields.rows_ahead import AHEAD_BYTES, Expecting, least
+from spiral_stream.runtime.fields.rows_ahead import Expecting, least
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.drawn import Drawn, joined, part_of
 from spiral_stream.runtime.numbering.numbering import Numbering
@@ -153,7 +154,7 @@ class LookingUp:
         parts = read.cut([len(each.drawn.samples) for each in together])
         for each, part in zip(together, parts, strict=True):
             each.drawn.samples.columns.update(part.columns)
-        self._room = AHEAD_BYTES // max(
+        self._room = read_ahead.ROWS_BYTES // max(
             1, sum(column.nbytes for column in read.columns.values()) // max(1, len(samples_read))
         )
 

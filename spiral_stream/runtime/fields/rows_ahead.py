@@ -6,7 +6,7 @@ many), and whoever reads the first of them reads all. Nothing is read for rows t
 threads that need rows of the same call wait for it as they would for their own.
 
 What was read is let go of when the last row was taken. A pass that ends early, or takes rows twice, leaves at most `_GROUPS`
-calls of `AHEAD_BYTES` each. An error belongs to its batch: where reading together fails, each batch reads its own rows.
+calls of `read_ahead.ROWS_BYTES` each. An error belongs to its batch: where reading together fails, each batch reads its own rows.
 """
 
 import threading
@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.runtime import read_ahead
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 
-AHEAD_BYTES: Final = 4 << 20  # that are read together; of larger rows, fewer are
 _GROUPS: Final = 8  # expected at a time, for `prefetch` batches and the first calls, which are for few rows
 
 
@@ -97,7 +97,7 @@ class RowsAhead:
                 group.begun = True
                 with suppress(Exception):  # it comes again, at its batch
                     group.table = self._relation.fetch(group.ordinals, columns).combine_chunks()
-                    self.room = int(AHEAD_BYTES // max(1, group.table.nbytes // len(group.ordinals)))
+                    self.room = int(read_ahead.ROWS_BYTES // max(1, group.table.nbytes // len(group.ordinals)))
             return group.table
 
     def _took(self, group: RowsRead, rows: int) -> None:

@@ -28,8 +28,8 @@ from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.planner.binding.bindings import Bound
 from spiral_stream.planner.state.saved_state import Anchor
 from spiral_stream.runtime.forming.chapter import Chapter
-from spiral_stream.runtime.forming.inputs import Forming
 from spiral_stream.runtime.forming.counting_limits import FormedLimits
+from spiral_stream.runtime.forming.inputs import Forming
 from spiral_stream.runtime.forming.open_chapters import OpenChapters
 from spiral_stream.runtime.numbering.drawn import Drawn
 from spiral_stream.runtime.numbering.known_chapters import Known

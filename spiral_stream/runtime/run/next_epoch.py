@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
@@ -32,9 +32,10 @@ from spiral_stream.planner.columns.lineage import Stored, identity_keys
 from spiral_stream.planner.columns.payload import Payload
 from spiral_stream.planner.columns.streams import read, split
 from spiral_stream.planner.stages import ClipStage, PlainStage, SoundStage, Stages
+from spiral_stream.runtime import read_ahead
 from spiral_stream.runtime.batch.builder import TASK_ROWS
 from spiral_stream.runtime.columns.samples import SampleReader, Samples
-from spiral_stream.runtime.fetch import FETCHERS, chunks
+from spiral_stream.runtime.fetch import chunks
 from spiral_stream.runtime.fields import image_lists as list_filling
 from spiral_stream.runtime.fields.bytes import stored_bytes
 from spiral_stream.runtime.fields.clips import ClipField
@@ -182,10 +183,6 @@ def _fetch_lists(field: ImageListField, places: StreamRows) -> None:
     field.find(places).fetch()
 
 
-AHEAD_BYTES: Final = 256 << 20
-_OF_CACHE: Final = 8  # at most this part of the node cache's limit
-
-
 @final
 class NextEpoch:
     """Fetches ahead for one stream.
@@ -225,9 +222,9 @@ class NextEpoch:
         due = islice(
             chain.from_iterable(then.due(*which)), min(stages.plan.prefetch, bound.steps or stages.plan.prefetch)
         )
-        self._left = min(AHEAD_BYTES, cache.limit_bytes // _OF_CACHE)
+        self._left = min(read_ahead.NEXT_EPOCH_BYTES, cache.limit_bytes // read_ahead.NEXT_EPOCH_OF_CACHE)
         if self._pool is None:
-            self._pool = Workers(FETCHERS, "spiral-next")
+            self._pool = Workers(read_ahead.FETCHERS, "spiral-next")
         self._pool.submit(self._counted, partial(self._fetch_batches, self._pool, stages, reader, then, due))
 
     def _fetch_batches(

@@ -1,6 +1,6 @@
 """How many batches are built ahead: the queue between the feeder and the consumer, bounded in batches and bytes.
 
-The number is the plan's ``prefetch`` (`plan.nodes.Deliver`), within ``budget_bytes`` (`DEFAULT_BUDGET_BYTES`). On CUDA,
+The number is the plan's ``prefetch`` (`plan.nodes.Deliver`), within ``budget_bytes`` (`runtime.read_ahead`). On CUDA,
 `adapters.torch` keeps as many again on their way to the device.
 
 Space is reserved before a batch is begun, so a slow consumer never makes memory grow. The size of a batch is known once it
@@ -18,7 +18,6 @@ from spiral_stream.errors import StreamError, without_values
 
 T = TypeVar("T")
 
-DEFAULT_BUDGET_BYTES: Final = 4 << 30  # of batches that wait
 CLOSED: Final = "the stream was closed while it was read. Make a new one from its plan and load the last state_dict()"
 
 

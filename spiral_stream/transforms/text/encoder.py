@@ -24,9 +24,9 @@ from spiral_stream.errors import DataError, PlanError, SourceError
 from spiral_stream.extras import need
 from spiral_stream.integrity.regular_files import regular_bytes
 from spiral_stream.transforms.text.byte_pairs import twin_of
+from spiral_stream.transforms.text.encoding_engine import Core, Proof, apart_pattern, proof_next_to, prove
 from spiral_stream.transforms.text.splitting import SEPARATOR, pattern_of
 from spiral_stream.transforms.text.tokenize import Tokenize
-from spiral_stream.transforms.text.encoding_engine import Core, Proof, apart_pattern, proof_next_to, prove
 from spiral_stream.transforms.text.tokenizer_identity import content_digest, encoder_digest
 
 if TYPE_CHECKING:

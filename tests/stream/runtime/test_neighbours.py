@@ -12,7 +12,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream import use_storage
 from spiral_stream.catalog.relation.reader import OpenRelation
-from spiral_stream.runtime.run import next_epoch
+from spiral_stream.runtime import read_ahead
 from spiral_stream.storage.node_cache.file import BLOCK, PART
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import options_of
@@ -49,7 +49,7 @@ def catalog(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPIRAL_NODE_CACHE", str(tmp_path / "node"))
-    monkeypatch.setattr(next_epoch, "AHEAD_BYTES", 0)  # only what this epoch reads is counted
+    monkeypatch.setattr(read_ahead, "NEXT_EPOCH_BYTES", 0)  # only what this epoch reads is counted
 
 
 def plan(relation: sp.Relation, order: Any = ORDER, last: Any = sp.DropPartial) -> sp.Relation:

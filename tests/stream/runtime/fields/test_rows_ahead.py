@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.runtime import read_ahead
 from spiral_stream.runtime.batch.look_up import BATCHES
 from spiral_stream.runtime.fields import rows_ahead
 from tests.fixtures import scenes, sounds, texts
@@ -137,7 +138,7 @@ def test_rows_that_are_read_ahead_change_no_batch_and_no_state(
     catalog: sp.Catalog, kind: str, size: int, rows: int | None, prefetch: int, stop: int, room: int, *, mixed: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows_ahead, "AHEAD_BYTES", room)
+        patch.setattr(read_ahead, "ROWS_BYTES", room)
         with stream(catalog, kind, size, rows, prefetch, mixed=mixed, few=True) as made:
             wanted = [made.batch(number) for number in range(len(made))]  # each by itself
             found, states = list[Any](), list[Any]()
@@ -191,7 +192,7 @@ def test_what_is_read_ahead_is_bounded_by_bytes(tmp_path: Path, read: list[int],
     made.register("rows", sp.Arrow(table), identity="n", semantic={"image": "image/jpeg-ref"})
     with stream(made, "image", 1) as small:
         assert sum(1 for _ in small) == 100
-    most = rows_ahead.AHEAD_BYTES // (size + len(data[0]))
+    most = read_ahead.ROWS_BYTES // (size + len(data[0]))
     assert max(read) <= max(2, min(64, most))
     assert max(read) >= min(BATCHES, most)
 

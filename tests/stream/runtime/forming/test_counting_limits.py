@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.runtime.forming import limits as long_counts
+from spiral_stream.runtime.forming import counting_limits as long_counts
 from spiral_stream.runtime.forming.chapter import Chapter
 from tests.fixtures.inner import numbering_of, stages_of
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized

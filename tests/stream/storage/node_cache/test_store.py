@@ -13,7 +13,7 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream import use_storage
-from spiral_stream.runtime.run import next_epoch
+from spiral_stream.runtime import read_ahead
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import options_of
 from tests.fixtures import stores, streams
@@ -230,7 +230,7 @@ def test_a_stream_that_waits_for_the_next_epoch_closes_at_once(
     images: dict[str, Any], proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch, images["far"].to_numpy(prefetch=2).bind(rank=0, world_size=2) as stream:
-        patch.setattr(next_epoch, "AHEAD_BYTES", 0)
+        patch.setattr(read_ahead, "NEXT_EPOCH_BYTES", 0)
         assert len(list(stream)) == ROWS // 16  # from now on this epoch lies on the node
     proxy.set(silent=True)
     with images["far"].to_numpy(prefetch=2).bind(rank=0, world_size=2) as stream:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from spiral_stream.transforms.text.byte_pairs import Uncovered, bare, byte_of_letter, twin_of
-from spiral_stream.transforms.text.splitting import GPT2
 from spiral_stream.transforms.text.encoding_engine import Core
+from spiral_stream.transforms.text.splitting import GPT2
 from tests.fixtures.vocabularies import TEXTS, by_hand, byte_level
 
 TEMPLATE = by_hand([])

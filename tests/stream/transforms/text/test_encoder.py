@@ -15,12 +15,12 @@ from tokenizers import AddedToken, Tokenizer, normalizers
 from spiral_stream import Tokenize
 from spiral_stream.errors import DataError, PlanError, SourceError
 from spiral_stream.transforms.text import encoder as encoder_room
-from spiral_stream.transforms.text import splitting
 from spiral_stream.transforms.text import encoding_engine as proof_room
+from spiral_stream.transforms.text import splitting
 from spiral_stream.transforms.text.byte_pairs import twin_of
 from spiral_stream.transforms.text.encoder import TextEncoder
-from spiral_stream.transforms.text.splitting import SEPARATOR, pattern_of
 from spiral_stream.transforms.text.encoding_engine import PROOF, Core, Proof
+from spiral_stream.transforms.text.splitting import SEPARATOR, pattern_of
 from tests.fixtures.vocabularies import END, LLAMA, PAD, TEXTS, by_hand, byte_level, data, framed, others
 
 PLAIN = Tokenize("text", tokenizer="t", special_tokens=False)

@@ -16,10 +16,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spiral_stream.transforms.text import tokenizer_equivalence as room
+from spiral_stream.transforms.text import encoding_engine as room
 from spiral_stream.transforms.text.byte_pairs import twin_of
-from spiral_stream.transforms.text.splitting import SEPARATOR, pattern_of
-from spiral_stream.transforms.text.tokenizer_equivalence import (
+from spiral_stream.transforms.text.encoding_engine import (
     PROOF,
     STEPS,
     Core,
@@ -29,6 +28,7 @@ from spiral_stream.transforms.text.tokenizer_equivalence import (
     prove,
     save,
 )
+from spiral_stream.transforms.text.splitting import SEPARATOR, pattern_of
 from tests.fixtures.vocabularies import byte_level, data, others
 
 POINTS = st.integers(0, 0x2FF).filter(lambda point: not 0xD800 <= point < 0xE000)
