@@ -1,7 +1,7 @@
 """`PreparedStream`: a plan that can be read, explained, stopped and resumed.
 
 This room is the face of a stream: one method for each verb that moves it, and half of the lines document the verbs.
-A stream holds two objects. A `StreamRun` has the parts that do the work: bindings, a `Place`, what is open (`Opening`), the
+A stream holds two objects. A `StreamRun` has the parts that do the work: bindings, a `RunPosition`, what is open (`Opening`), the
 `Passes` over it, and a `Delivery` for its framework. An `Inspection` of that run answers what moves nothing. Streams of other
 frameworks hold another delivery and override nothing.
 
@@ -151,7 +151,7 @@ class PreparedStream:
             >>> stream.epoch
             0
         """
-        return self._run.place.epoch
+        return self._run.position.epoch
 
     def __len__(self) -> int:
         """Return the steps of the whole present epoch for this rank.
@@ -160,7 +160,7 @@ class PreparedStream:
             TypeError: many batches would have to be formed first; says how long that takes, and which call does it.
         """
         run = self._run
-        return length_of(run.numbering(), run.place.drawn(), run.bound())
+        return length_of(run.numbering(), run.position.drawn(), run.bound())
 
     @property
     def steps_per_epoch(self) -> int:
@@ -171,7 +171,7 @@ class PreparedStream:
             6
         """
         run = self._run
-        return steps_of(run.numbering(), run.place.drawn(), run.bound())
+        return steps_of(run.numbering(), run.position.drawn(), run.bound())
 
     # ---- bindings and place
 
@@ -215,7 +215,7 @@ class PreparedStream:
             run.bindings = before
             raise
         if updated.epoch is not None and bindings.get("epoch") is not None:
-            run.place.move(Cursor(updated.epoch))
+            run.position.move(Cursor(updated.epoch))
         return self
 
     @door(BindError)
@@ -235,8 +235,8 @@ class PreparedStream:
         epoch = epoch_number(epoch)
         if epoch != self.epoch:
             run.passes.need_idle("set_epoch")
-            run.place.move(Cursor(epoch))
-        run.place.asked()
+            run.position.move(Cursor(epoch))
+        run.position.asked()
 
     @door(BindError)
     def count(self, epoch: int | None = None) -> int:
@@ -252,7 +252,7 @@ class PreparedStream:
             6
         """
         run = self._run
-        return count_epoch(run.open(), run.bound().run_seed, run.place.drawn(epoch))
+        return count_epoch(run.open(), run.bound().run_seed, run.position.drawn(epoch))
 
     # ---- iterating
 
@@ -268,18 +268,18 @@ class PreparedStream:
         run = self._run
         worker = run.delivery.worker()
         if worker is not None:
-            return self._as_worker(*run.worker.begin(run.place, worker, run.delivery.worker_seed()), worker[1])
+            return self._as_worker(*run.worker.begin(run.position, worker, run.delivery.worker_seed()), worker[1])
         run.delivery.need(self.devices())
         return self._inspection.known_to_notebooks(run.passes.run(run.now, run.delivery, 0, 1))
 
     def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Any]:
         """Yield the batches of a DataLoader's worker, or the rest of them."""
         run = self._run
-        run.worker.need_wanted(run.place)
+        run.worker.need_wanted(run.position)
         if not run.threads.in_worker and first % workers == 0:
             tell_of_host(self.devices())
         run.threads.in_worker = True
-        run.place.cursor = began  # a pass left early may have ended since, and put its own beginning there
+        run.position.cursor = began  # a pass left early may have ended since, and put its own beginning there
         here = partial(run.passes.run, run.now, run.delivery)
         for batch in (self._elsewhere if run.forked else here)(first, workers):
             run.worker.had += 1
@@ -307,9 +307,9 @@ class PreparedStream:
             The fields as NumPy arrays and lists, and where the batch stands in its epoch.
         """
         run = self._run
-        run.place.in_worker = run.threads.in_worker = True
+        run.position.in_worker = run.threads.in_worker = True
         for fields in run.passes.run(run.now, BITS, worker, workers):
-            yield fields, run.place.reached()
+            yield fields, run.position.reached()
 
     # ---- other ways to iterate
 
@@ -360,7 +360,7 @@ class PreparedStream:
             total: int | None = len(self)
         except (TypeError, StreamError):  # not counted
             total = None
-        begun = self._run.place.known()
+        begun = self._run.position.known()
         at, step = self.epoch, begun.step if begun.epoch == self.epoch else 0
         yield from with_bar(iter(self), title or f"epoch {at:,}", total, lambda: step, console)
 
@@ -431,11 +431,11 @@ class PreparedStream:
         run = self._run
         worker = run.delivery.worker()
         if worker is not None:  # torchdata's StatefulDataLoader asks each worker
-            return run.worker.state(run.place, worker, None if run.forked else self.fingerprint, run.opening.edits)
+            return run.worker.state(run.position, worker, None if run.forked else self.fingerprint, run.opening.edits)
         bound = run.bound()
         with run.numbering().held("state_dict"):
-            cursor = run.place.here() if delivered is None else run.place.after(delivered, run.numbering(), bound)
-            return run.open().saved(cursor, bound.run_seed, run.place.drawn(cursor.epoch)).to_json()
+            cursor = run.position.here() if delivered is None else run.position.after(delivered, run.numbering(), bound)
+            return run.open().saved(cursor, bound.run_seed, run.position.drawn(cursor.epoch)).to_json()
 
     @door(BindError)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -459,19 +459,19 @@ class PreparedStream:
         worker = run.delivery.worker()
         if worker is not None or (isinstance(state, Mapping) and "worker" in state):
             plan = None if run.forked else self.fingerprint
-            run.worker.load(state, run.place, worker, plan, run.opening.edits)
+            run.worker.load(state, run.position, worker, plan, run.opening.edits)
             return
         run.passes.need_idle("load_state_dict")
         saved = SavedState.from_json(state, run.opening.records)
         run.take_seed(saved)
-        epoch = run.place.drawn(saved.cursor.epoch)
+        epoch = run.position.drawn(saved.cursor.epoch)
         admitted = run.open().admitted(saved, epoch, run.bindings, run.resumed_seed)
         # from here on nothing is refused
         if admitted.bindings is not run.bindings:
             run.bindings, run.resumed_seed = admitted.bindings, saved.run_seed
         edited = run.go_on_with(admitted.opening)
         run.numbering().anchor(epoch, admitted.anchors)
-        run.place.move(admitted.cursor, edited=edited)
+        run.position.move(admitted.cursor, edited=edited)
 
     @door(BindError)
     def seek(self, *, epoch: int | None = None, batch: int | None = None, step: int | None = None) -> None:
@@ -503,7 +503,7 @@ class PreparedStream:
             msg = "seek: this is a worker of a DataLoader. Call it in the main process, which workers follow"
             raise StreamError(msg)
         run.passes.need_idle("seek")
-        run.place.move(sought(run.place, run.numbering(), run.bound(), run.opening.rebase, epoch, batch, step))
+        run.position.move(sought(run.position, run.numbering(), run.bound(), run.opening.rebase, epoch, batch, step))
 
     @door(BindError)
     def rebase(self, earlier: "PreparedStream | Mapping[str, Any]") -> None:
@@ -528,17 +528,17 @@ class PreparedStream:
         run = self._run
         run.passes.need_idle("rebase")
         if isinstance(earlier, Mapping):
-            saved, place, before = SavedState.from_json(earlier, run.opening.records), run.place, None
+            saved, position, before = SavedState.from_json(earlier, run.opening.records), run.position, None
             bindings, seed = resumed(run.bindings, saved.run_seed, run.resumed_seed), saved.run_seed
         else:
             need_stream(earlier, PreparedStream)
-            before, place = earlier._run.open(), earlier._run.place  # noqa: SLF001
+            before, position = earlier._run.open(), earlier._run.position  # noqa: SLF001
             saved = SavedState.from_json(earlier.state_dict(), before.records)
             bindings, seed = run.bindings, run.resumed_seed  # type: ignore[assignment]  # None too
-        epoch, rebase, skips = run.open().taken_over(saved, place.drawn(saved.cursor.epoch), before)
+        epoch, rebase, skips = run.open().taken_over(saved, position.drawn(saved.cursor.epoch), before)
         run.bindings, run.resumed_seed = bindings, seed
         run.go_on_with(run.open().edited(rebase, skips))
-        run.place.move(Cursor(epoch), edited=True)
+        run.position.move(Cursor(epoch), edited=True)
 
     @door(StreamError)
     def skip(
@@ -573,14 +573,14 @@ class PreparedStream:
         run = self._run
         run.passes.need_idle("skip")
         need_epochs(run.plan)
-        bound, at = run.bound(), run.place.here("skip")
+        bound, at = run.bound(), run.position.here("skip")
         at = at.enter(bound.world_size, bound.merge)
         asked = SkipRequest(steps, batches, identities)
         opening, of = run.open(), at.epoch if epoch is None else epoch_number(epoch, "skip")
         skips = asked.added(opening.skips, opening.stages, run.numbering(), at, of)
         if skips != opening.skips:
             run.go_on_with(opening.edited(opening.rebase, skips))
-            run.place.move(run.place.here("skip"), edited=True)
+            run.position.move(run.position.here("skip"), edited=True)
 
     # ---- caches, other streams, the end
 
@@ -617,7 +617,7 @@ class PreparedStream:
         done = run.open().materialize(chosen, report, keep=run.passes.running, lengths=lengths)
         if lengths:
             builders = None if executor == "threads" else chosen.start
-            count_epoch(run.open(), run.bound().run_seed, run.place.drawn(), builders, as_rows(report))
+            count_epoch(run.open(), run.bound().run_seed, run.position.drawn(), builders, as_rows(report))
         return done
 
     def verify(self, report: Report | None = None) -> Verification:
@@ -640,7 +640,7 @@ class PreparedStream:
             6
         """
         run = self._run
-        plan = evaluation(run.plan, run.place.drawn(), KeepPartial())
+        plan = evaluation(run.plan, run.position.drawn(), KeepPartial())
         out = type(self).__new__(type(self))
         sizes = run.threads.stated, run.budget_bytes, run.delivery, run.threads.read_batch_size
         PreparedStream.__init__(out, plan, self._catalog, *sizes)

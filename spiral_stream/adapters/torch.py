@@ -105,7 +105,7 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
     @property
     def place(self) -> tuple[int, int]:
         """Epoch, and how many of its global batches were delivered, as far as this process knows."""
-        known = self._run.place.known()
+        known = self._run.position.known()
         return known.epoch, known.batch
 
     @property
@@ -116,7 +116,7 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
 
     def _reached_place(self) -> Reached:
         """In a worker: return which batch its last one was."""
-        return self._run.worker.reached or self._run.place.reached()
+        return self._run.worker.reached or self._run.position.reached()
 
     def _follow(self, delivered: int, reached: Reached | None) -> None:
         """In the main process: go to the place after the last batch of a pass that workers read.
@@ -126,7 +126,7 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
             reached: which batch the last of them was; None if it had none.
         """
         ended = reached is not None and reached.over and not reached.over_for_all
-        self._run.place.move(self._after(delivered, reached), ended=ended)
+        self._run.position.move(self._after(delivered, reached), ended=ended)
 
     def _state_following(self, delivered: int, reached: Reached | None) -> dict[str, Any]:
         """In the main process: return the state after a batch of a pass that workers read.
@@ -136,13 +136,13 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
             reached: which batch the last of them was; None before the first, where the pass began.
         """
         bound, cursor = self._run.bound(), self._after(delivered, reached)
-        return self._run.open().saved(cursor, bound.run_seed, self._run.place.drawn(cursor.epoch)).to_json()
+        return self._run.open().saved(cursor, bound.run_seed, self._run.position.drawn(cursor.epoch)).to_json()
 
     def _after(self, delivered: int, reached: Reached | None) -> Cursor:
         return (
-            self._run.place.known()
+            self._run.position.known()
             if reached is None
-            else self._run.place.followed(delivered, reached, self._run.bound())
+            else self._run.position.followed(delivered, reached, self._run.bound())
         )
 
 

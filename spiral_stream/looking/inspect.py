@@ -97,9 +97,9 @@ class Inspection:
             EXPLAIN DATA
         """
         run = self._run
-        bound, threads = replace(run.bound(), epoch=run.place.drawn()), run.threads.working()
+        bound, threads = replace(run.bound(), epoch=run.position.drawn()), run.threads.working()
         facts = bound, self.devices(), threads, self.metrics() if analyze else None
-        begin = Cursor(run.place.epoch).enter(bound.world_size, bound.merge)
+        begin = Cursor(run.position.epoch).enter(bound.world_size, bound.merge)
         size = run.open().state_bytes(begin, bound.run_seed, bound.epoch)
         more = run.numbering(), run.catalog, size
         return explain_stream(run.stages(), *facts, *more, network, run.threads.read_batch_size)
@@ -111,7 +111,7 @@ class Inspection:
             >>> stream.order().rows([0])["photo_id"].to_pylist()
             ['p19']
         """
-        return OrderedRows(self._run.stages(), self._run.place.drawn(epoch))
+        return OrderedRows(self._run.stages(), self._run.position.drawn(epoch))
 
     def quarantine(self) -> pa.Table:
         """Return the samples that could not be read, one row per occurrence in a batch, of all ranks and processes.
@@ -170,8 +170,8 @@ class Inspection:
         if wanted is None or wanted < 0:
             msg = f"take: count={shown(count)}. Give how many batches, a whole number from 0 up"
             raise StreamError(msg)
-        run.place.here("take")
-        steps = run.place.coming(run.numbering(), run.bound())
+        run.position.here("take")
+        steps = run.position.coming(run.numbering(), run.bound())
         passes = run.other_passes()  # metrics count none of it
         try:
             out = list[Any]()
@@ -221,7 +221,7 @@ class Inspection:
             'p19'
         """
         run = self._run
-        drawn = run.place.drawn(epoch)
+        drawn = run.position.drawn(epoch)
         one = OneSample(run.stages(), position_in(run.stages(), drawn, position))
         return alone(run.passes.build(run.now, run.delivery, drawn, 0, one))
 
@@ -269,10 +269,10 @@ class Inspection:
         """
         run = self._run
         bound, numbering = run.bound(), run.numbering()
-        at = run.place.epoch if epoch is None else epoch_number(epoch, "locate")
-        drawn, (stream, rows) = run.place.drawn(at), found_rows(run.stages(), identity, "locate")
+        at = run.position.epoch if epoch is None else epoch_number(epoch, "locate")
+        drawn, (stream, rows) = run.position.drawn(at), found_rows(run.stages(), identity, "locate")
         numbers = numbering.find(drawn, stream, int(rows[0]))
-        found = first_delivery(numbering, at, drawn, numbers, run.place.cursor, bound)
+        found = first_delivery(numbering, at, drawn, numbers, run.position.cursor, bound)
         return found and {**found, "batch": numbering.skips.number(drawn, found["batch"])}
 
     # ---- samples as people look at them
@@ -319,11 +319,11 @@ class Inspection:
         """The sheet of the samples from a batch on."""
         run = self._run
         bound = run.bound()
-        at, begin = run.place.drawn(epoch), 0
+        at, begin = run.position.drawn(epoch), 0
         if batch is not None:
             begin = need_not_skipped(self._delivery_of(batch, epoch, "show")[1], at, batch)
         else:
-            known = run.place.known()
+            known = run.position.known()
             begin = known.batch + bound.turn * bound.merge if epoch in (None, known.epoch) else 0
 
         def build(drawn: int, delivered: int) -> dict[str, Any]:
@@ -339,7 +339,7 @@ class Inspection:
             IndexError: the epoch has no such batch.
             StreamError: the chapters before it are not counted, and counting them takes long.
         """
-        drawn, numbering = self._run.place.drawn(epoch), self._run.numbering()
+        drawn, numbering = self._run.position.drawn(epoch), self._run.numbering()
         delivered = numbering.skips.delivered(drawn, batch_number(number))
         if delivered is not None:
             numbering.every.limits.need_near(drawn, batch_number(number), asked)
@@ -348,8 +348,8 @@ class Inspection:
 
     def _need_delivered(self, delivered: int, epoch: int | None) -> None:
         run = self._run
-        drawn, at = run.place.drawn(epoch), run.place.epoch if epoch is None else epoch
-        need_delivered(run.numbering(), at, drawn, delivered, run.place.cursor, run.bound())
+        drawn, at = run.position.drawn(epoch), run.position.epoch if epoch is None else epoch
+        need_delivered(run.numbering(), at, drawn, delivered, run.position.cursor, run.bound())
 
     def _built(self, epoch: int, number: int) -> dict[str, Any]:
         """Build a batch for looking, as NumPy arrays on the host; counts nothing."""
@@ -375,9 +375,9 @@ class Inspection:
 
     def _cursor_text(self) -> str:
         run = self._run
-        place = run.place.known()
-        number = run.opening.skips.number(run.place.drawn(place.epoch), place.batch)
-        return f"epoch {place.epoch:,} before step {place.step:,} (global batch {number:,})"
+        position = run.position.known()
+        number = run.opening.skips.number(run.position.drawn(position.epoch), position.batch)
+        return f"epoch {position.epoch:,} before step {position.step:,} (global batch {number:,})"
 
     def view(self) -> StreamView:
         """Return the plan, the fields and the place, and the next samples if showing them is cheap."""
@@ -437,7 +437,7 @@ class Inspection:
         if not run.was_opened:
             return "len(stream) says; the stream is not open yet"
         try:
-            steps = length_of(run.numbering(), run.place.drawn(), run.bound())
+            steps = length_of(run.numbering(), run.position.drawn(), run.bound())
             return f"{steps:,} steps per epoch on rank {run.bound().rank} of {run.bound().world_size}"
         except (TypeError, SpiralError) as error:
             return f"not counted ({str(error).split('. ')[0][:80]})"

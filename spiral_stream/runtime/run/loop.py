@@ -30,7 +30,7 @@ from spiral_stream.runtime.numbering.steps import warn_of_nothing
 from spiral_stream.runtime.run.next_epoch import NextEpoch
 from spiral_stream.runtime.run.opened_plan import Lowered, Opening
 from spiral_stream.runtime.run.pipeline import Pipeline
-from spiral_stream.runtime.run.position import Place
+from spiral_stream.runtime.run.position import RunPosition
 from spiral_stream.runtime.run.queue import CLOSED
 from spiral_stream.runtime.slots import Slots
 from spiral_stream.threads import CLOSE_TIMEOUT_S, ThreadShare, Workers, end_daemon_at_exit
@@ -100,14 +100,14 @@ class Passes:
     """The passes of one stream, one after the other.
 
     Args:
-        place: where the stream stands; each batch that the loop gets moves it.
+        position: where the stream stands; each batch that the loop gets moves it.
         metrics: where batches are counted.
         threads: how many threads a pass may have.
         budget_bytes: most bytes of batches that are built ahead.
     """
 
-    def __init__(self, place: Place, metrics: Metrics, threads: ThreadShare, budget_bytes: int) -> None:
-        self._place, self._metrics, self._threads, self._budget_bytes = place, metrics, threads, budget_bytes
+    def __init__(self, position: RunPosition, metrics: Metrics, threads: ThreadShare, budget_bytes: int) -> None:
+        self._position, self._metrics, self._threads, self._budget_bytes = position, metrics, threads, budget_bytes
         self._pipeline: Pipeline | None = None
         self._opening: Opening | None = None  # what the pipeline reads
         self._numbering: Numbering | None = None  # whose batches it builds
@@ -126,21 +126,21 @@ class Passes:
 
     def _run(self, now: Now, delivery: Delivery, worker: int, workers: int) -> Generator[Any, None, None]:
         end_daemon_at_exit()
-        with self._place.beginning() as alone:
+        with self._position.beginning() as alone:
             self._need(alone and self.idle(), "iter", "One loop at a time moves the cursor. Leave it, or call close()")
-            self._place.adopt()
+            self._position.adopt()
             self._threads.processes = workers
             opening, bound, devices = now()
             lowered, (reader, numbering) = opening.lowered(), opening.read(bound.run_seed)
             if bound.rank == worker == 0:  # one process looks for all
                 lowered.check_cached(bound.run_seed)
             numbering = promised(numbering, bound)
-            numbering.need_known(bound, workers, self._place.drawn())
-            steps = self._place.begin(numbering, bound)
+            numbering.need_known(bound, workers, self._position.drawn())
+            steps = self._position.begin(numbering, bound)
             start, stages = steps.start, lowered.stages
             builder = self._builder(lowered, reader, numbering, bound.merge, delivery, devices)
             which = worker, workers
-            then = partial(self._next.begin, steps, self._place, opening, bound, which)
+            then = partial(self._next.begin, steps, self._position, opening, bound, which)
             limits = stages.plan.prefetch, self._budget_bytes, reader.threads
             turns = start.segments[-1].first_batch
             network = self._metrics.network
@@ -154,16 +154,16 @@ class Passes:
         try:
             with closing(delivery.delivered(pipeline, devices, stages)) as batches:
                 for had, batch in zip(count(worker, workers), batches, strict=False):
-                    self._place.cursor = start.advanced(had + 1)
+                    self._position.cursor = start.advanced(had + 1)
                     pipeline.handed_over()
                     yield batch
                     if self._closed:  # by another thread; batches that lie on a device already are not delivered either
                         raise StreamError(CLOSED)
                     if self._pipeline is not pipeline:  # the loop had all, and the stream has gone on
                         return
-            if self._place.cursor == start and start.batch == worker == 0:
+            if self._position.cursor == start and start.batch == worker == 0:
                 warn_of_nothing(numbering, steps.epoch, bound)
-            self._place.cursor = start.next_epoch()
+            self._position.cursor = start.next_epoch()
         finally:
             self._leave(pipeline)
 
@@ -246,7 +246,7 @@ class Passes:
         if pipeline is not None:
             assert self._numbering is not None
             with self._numbering.held("asking for the place"):
-                over = self._place.over()
+                over = self._position.over()
             if over:
                 self._leave(pipeline)
         return self._pipeline is None
@@ -256,7 +256,7 @@ class Passes:
         if self._pipeline is pipeline and not pipeline.over:  # at the interpreter's exit it is, and the rest half gone
             self._pipeline, opening, self._opening = None, self._opening, None
             assert opening is not None
-            self._place.leave(lambda: opening.let_go() if pipeline.close() else None)
+            self._position.leave(lambda: opening.let_go() if pipeline.close() else None)
 
     @property
     def running(self) -> bool:

@@ -45,7 +45,7 @@ from spiral_stream.runtime.fields.sounds import SoundField
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.steps import Steps
 from spiral_stream.runtime.run.opened_plan import Opening
-from spiral_stream.runtime.run.position import Place
+from spiral_stream.runtime.run.position import RunPosition
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import view_keys
@@ -197,12 +197,14 @@ class NextEpoch:
         self._left = 0  # bytes that may still be fetched
         self._lock = threading.Lock()
 
-    def begin(self, steps: Steps, place: Place, opening: Opening, bound: Bound, which: tuple[int, int]) -> None:
+    def begin(
+        self, steps: Steps, position: RunPosition, opening: Opening, bound: Bound, which: tuple[int, int]
+    ) -> None:
         """Begin with the epoch after a pass, in threads of its own.
 
         Args:
             steps: of the pass.
-            place: where the stream stands.
+            position: where the stream stands.
             opening: what the stream reads.
             bound: what the run has bound.
             which: worker and workers.
@@ -218,7 +220,7 @@ class NextEpoch:
         if batches is None:
             return
         start = start.enter(bound.world_size, bound.merge)
-        then = Steps(batches, place.drawn(start.epoch), start, bound.turn)
+        then = Steps(batches, position.drawn(start.epoch), start, bound.turn)
         due = islice(
             chain.from_iterable(then.due(*which)), min(stages.plan.prefetch, bound.steps or stages.plan.prefetch)
         )

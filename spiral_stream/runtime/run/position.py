@@ -35,7 +35,7 @@ class Reached:
 
 
 @final
-class Place:
+class RunPosition:
     """The place of one stream.
 
     Args:
@@ -262,7 +262,7 @@ _PASS_NUMBERS: Final = 2**62  # one shared word holds a pass's number
 
 
 @final
-class WorkerPlace:
+class WorkerPosition:
     """The passes of one worker: where they begin, and how many batches it has given in the present one."""
 
     def __init__(self) -> None:
@@ -273,27 +273,27 @@ class WorkerPlace:
         self._passes = 0  # that it began
         self._repeats = False  # whether the pass is one that was read before, which nobody asked for
 
-    def begin(self, place: Place, worker: Worker, seed: int) -> tuple[Cursor, int]:
+    def begin(self, position: RunPosition, worker: Worker, seed: int) -> tuple[Cursor, int]:
         """Begin a pass. `need_wanted` says whether it may go on.
 
         Args:
-            place: the stream's place in this process.
+            position: the stream's place in this process.
             worker: which worker this is.
             seed: what the DataLoader drew for its workers when it started them.
 
         Returns:
             Where it begins, and the first step that this worker reads, counted from there.
         """
-        place.in_worker, seen = True, place.seen
-        place.adopt()
-        if self.began is None or place.seen != seen:  # else a pass that was left early has moved the cursor
-            self.began = place.cursor
+        position.in_worker, seen = True, position.seen
+        position.adopt()
+        if self.began is None or position.seen != seen:  # else a pass that was left early has moved the cursor
+            self.began = position.cursor
         self.had, self._loaded = self._loaded, 0
         self._passes += 1
-        self._repeats = not place.outdated and place.repeats((seed + self._passes) % _PASS_NUMBERS + 1)
+        self._repeats = not position.outdated and position.repeats((seed + self._passes) % _PASS_NUMBERS + 1)
         return self.began, worker[0] + self.had * worker[1]
 
-    def need_wanted(self, place: Place) -> None:
+    def need_wanted(self, position: RunPosition) -> None:
         """Refuse a pass of a run that was edited since this worker began; warn of one that nobody asked to read once more.
 
         Called when the first batch is asked for, and not by `begin`: a DataLoader passes an error of ``next`` to the loop,
@@ -301,12 +301,12 @@ class WorkerPlace:
         where the filters say so.
 
         Args:
-            place: the stream's place in this process.
+            position: the stream's place in this process.
 
         Raises:
             StreamError: the run was edited; says the way out.
         """
-        if place.outdated:
+        if position.outdated:
             msg = (
                 "worker: the stream was edited (skip, rebase or load_state_dict) after this worker began, so it would deliver "
                 "other samples. Make a new DataLoader, or leave out persistent_workers=True"
@@ -320,23 +320,25 @@ class WorkerPlace:
                 "spiral_stream.adapters.torch.StreamLoader(stream, num_workers=...), which moves on by itself"
             )
 
-    def state(self, place: Place, worker: Worker, plan: str | None, edits: str) -> dict[str, Any]:
+    def state(self, position: RunPosition, worker: Worker, plan: str | None, edits: str) -> dict[str, Any]:
         """Return the state of this worker's pass.
 
         Args:
-            place: the stream's place in this process.
+            position: the stream's place in this process.
             worker: which worker this is.
             plan: the plan's fingerprint; None where it is not known.
             edits: a digest of what the run skips and of its rebase.
         """
-        return WorkerState(plan, self.began or place.cursor, worker, self.had, edits).to_json()
+        return WorkerState(plan, self.began or position.cursor, worker, self.had, edits).to_json()
 
-    def load(self, state: Mapping[str, Any], place: Place, worker: Worker | None, plan: str | None, edits: str) -> None:
+    def load(
+        self, state: Mapping[str, Any], position: RunPosition, worker: Worker | None, plan: str | None, edits: str
+    ) -> None:
         """Go to a saved place of this worker's pass.
 
         Args:
             state: from `state`.
-            place: the stream's place in this process.
+            position: the stream's place in this process.
             worker: which worker this is; None in the main process.
             plan: the plan's fingerprint; None where it is not known.
             edits: a digest of what the run skips and of its rebase.
@@ -365,4 +367,4 @@ class WorkerPlace:
                 "same skips before the DataLoader begins, or use stream.state_dict(delivered=n), which records them"
             )
             raise ResumeError(msg)
-        place.cursor, self.began, self._loaded = saved.cursor, None, saved.had
+        position.cursor, self.began, self._loaded = saved.cursor, None, saved.had

@@ -15,19 +15,19 @@ from spiral_stream.planner.binding.bindings import Bound, epoch_number
 from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.runtime.numbering.numbering import Numbering
 from spiral_stream.runtime.numbering.steps import Steps, delivered_at
-from spiral_stream.runtime.run.position import Place
+from spiral_stream.runtime.run.position import RunPosition
 from spiral_stream.sampling.order import LARGEST
 
 _WALKED: Final = 1 << 16  # epochs whose steps are added up
 
 
 def sought(
-    place: Place, numbering: Numbering, bound: Bound, rebase: Rebase | None, epoch: Any, batch: Any, step: Any
+    position: RunPosition, numbering: Numbering, bound: Bound, rebase: Rebase | None, epoch: Any, batch: Any, step: Any
 ) -> Cursor:
     """Return the place that `seek` names, as every rank knows it; an epoch's end is the start of the next one.
 
     Args:
-        place: where the stream stands.
+        position: where the stream stands.
         numbering: which batches there are.
         bound: the run's world size and merge.
         rebase: the run's, if it has one.
@@ -47,16 +47,16 @@ def sought(
     count = _number("batch", batch) if step is None else _number("step", step)
     try:
         if epoch is not None or step is None:
-            at = place.epoch if epoch is None else epoch_number(epoch, "seek")
+            at = position.epoch if epoch is None else epoch_number(epoch, "seek")
         else:
-            at, count = _epoch_of(place, numbering, bound, rebase, count)
+            at, count = _epoch_of(position, numbering, bound, rebase, count)
         if rebase is not None and at < rebase.epoch:
             msg = (
                 f"seek: epoch {at:,} lies before epoch {rebase.epoch:,}, in which the run was rebased. Seek in a stream of "
                 "the plan and data that it had before"
             )
             raise ResumeError(msg)
-        drawn = place.drawn(at)
+        drawn = position.drawn(at)
         if step is None:
             return _after_batches(numbering, at, drawn, bound, count)
         return _after_steps(numbering, at, drawn, bound, count)
@@ -78,14 +78,16 @@ def _number(name: str, value: Any) -> int:
     return found
 
 
-def _epoch_of(place: Place, numbering: Numbering, bound: Bound, rebase: Rebase | None, step: int) -> tuple[int, int]:
+def _epoch_of(
+    position: RunPosition, numbering: Numbering, bound: Bound, rebase: Rebase | None, step: int
+) -> tuple[int, int]:
     """Return the epoch of a step that is counted from epoch 0 on, and the steps before it in that epoch."""
     if rebase is not None:
         msg = "seek: the run was rebased, so its first epochs had other steps. Give the epoch too: seek(epoch=..., step=...)"
         raise ResumeError(msg)
     epoch = 0
     while True:
-        steps = _steps(numbering, place.drawn(epoch), bound)
+        steps = _steps(numbering, position.drawn(epoch), bound)
         if not steps:
             msg = (
                 f"seek: epoch {epoch:,} has no step of {bound.world_size:,} ranks with merge={bound.merge:,}. Bind fewer, or "
@@ -94,7 +96,7 @@ def _epoch_of(place: Place, numbering: Numbering, bound: Bound, rebase: Rebase |
             raise ResumeError(msg)
         if step < steps:
             return epoch, step
-        if epoch == 0 and numbering.alike(place.drawn):
+        if epoch == 0 and numbering.alike(position.drawn):
             return epoch_number(step // steps, "seek"), step % steps
         if epoch == _WALKED:
             msg = (
@@ -122,29 +124,29 @@ def _after_batches(numbering: Numbering, epoch: int, drawn: int, bound: Bound, n
         numbering.every.limits.need_near(drawn, numbering.skips.number(drawn, before - 1), "seek")
         if not numbering.exists(drawn, before - 1):
             raise _beyond(numbering, epoch, drawn, f"batch {number:,}")
-    place = Cursor(epoch).enter(bound.world_size, bound.merge).advanced(steps)
+    position = Cursor(epoch).enter(bound.world_size, bound.merge).advanced(steps)
     if rest:  # batches that make no step of these ranks count as one, as after a change of ranks
-        return place.enter(rest, 1).advanced(1)
-    return _or_next(numbering, drawn, bound, place)
+        return position.enter(rest, 1).advanced(1)
+    return _or_next(numbering, drawn, bound, position)
 
 
 def _after_steps(numbering: Numbering, epoch: int, drawn: int, bound: Bound, step: int) -> Cursor:
     """Return the place after some steps of an epoch."""
-    place = Cursor(epoch).enter(bound.world_size, bound.merge)
-    last = place.segments[-1].first(step) - 1  # the last batch, unless the last step is short
+    position = Cursor(epoch).enter(bound.world_size, bound.merge)
+    last = position.segments[-1].first(step) - 1  # the last batch, unless the last step is short
     if last > LARGEST:
         raise _beyond(numbering, epoch, drawn, f"step {step:,}")
     if step:
         numbering.every.limits.need_near(drawn, numbering.skips.number(drawn, last), "seek")
-        if delivered_at(numbering, drawn, place.segments[-1], step - 1, 0) is None:
+        if delivered_at(numbering, drawn, position.segments[-1], step - 1, 0) is None:
             raise _beyond(numbering, epoch, drawn, f"step {step:,}")
-    return _or_next(numbering, drawn, bound, place.advanced(step))
+    return _or_next(numbering, drawn, bound, position.advanced(step))
 
 
-def _or_next(numbering: Numbering, drawn: int, bound: Bound, place: Cursor) -> Cursor:
+def _or_next(numbering: Numbering, drawn: int, bound: Bound, position: Cursor) -> Cursor:
     """Return the place, or the start of the next epoch if no rank has a step from it on."""
-    inside = not place.batch or Steps(numbering, drawn, place, bound.turn).there(place.step)
-    return place if inside else place.next_epoch()
+    inside = not position.batch or Steps(numbering, drawn, position, bound.turn).there(position.step)
+    return position if inside else position.next_epoch()
 
 
 def _beyond(numbering: Numbering, epoch: int, drawn: int, what: str) -> ResumeError:

@@ -25,7 +25,7 @@ from spiral_stream.runtime.numbering.numbering import Numbering
 from spiral_stream.runtime.run.forked_worker import SubprocessReader
 from spiral_stream.runtime.run.loop import Passes
 from spiral_stream.runtime.run.opened_plan import Opening
-from spiral_stream.runtime.run.position import Place, WorkerPlace
+from spiral_stream.runtime.run.position import RunPosition, WorkerPosition
 from spiral_stream.threads import ThreadShare
 
 
@@ -43,7 +43,7 @@ class StreamRun:
     Attributes:
         bindings: what is bound.
         resumed_seed: the run seed that a state has bound; None if none has.
-        place: where the loop stands.
+        position: where the loop stands.
         worker: where the passes of a DataLoader's worker stand, if this process is one.
         opening: what is open, or opens at its first use; `open` returns it for use.
         passes: over the opening.
@@ -60,8 +60,8 @@ class StreamRun:
         self.collate, self.sample = need(plan, Collate), need(plan, Sample)
         self.bindings = Bindings()
         self.resumed_seed: int | None = None
-        self.place = Place(self.sample.epoch if isinstance(self.sample.epoch, int) else None)
-        self.worker = WorkerPlace()
+        self.position = RunPosition(self.sample.epoch if isinstance(self.sample.epoch, int) else None)
+        self.worker = WorkerPosition()
         self.closed = self.was_opened = False
         self._open_anew(None, NOTHING)
 
@@ -70,7 +70,7 @@ class StreamRun:
         self._pid = os.getpid()
         self.metrics = Metrics()
         self.opening = Opening(self.plan, self.catalog, self.metrics, rebase, skips, self.threads)
-        self.passes = Passes(self.place, self.metrics, self.threads, self.budget_bytes)
+        self.passes = Passes(self.position, self.metrics, self.threads, self.budget_bytes)
         self.subprocess = SubprocessReader()
 
     @property
@@ -113,7 +113,7 @@ class StreamRun:
 
     def devices_here(self) -> Devices:
         """Return the devices that this process delivers to; a worker's batches stay on the host."""
-        return {} if self.place.in_worker else self.devices()
+        return {} if self.position.in_worker else self.devices()
 
     def now(self) -> tuple[Opening, Bound, Devices]:
         """Return what a pass reads, from the moment that it begins.
@@ -128,7 +128,7 @@ class StreamRun:
 
     def other_passes(self) -> Passes:
         """Return passes beside those of the loop, which the run's metrics do not count. Close them."""
-        return Passes(self.place, Metrics(), self.threads, self.budget_bytes)
+        return Passes(self.position, Metrics(), self.threads, self.budget_bytes)
 
     def take_seed(self, saved: SavedState) -> None:
         """Go on with the order's seed of a state, where this process and the one that saved it drew one each."""

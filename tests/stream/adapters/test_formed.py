@@ -166,7 +166,7 @@ class Workers:
 
     def move(self, worker: int, cursor: Cursor) -> None:
         """Move a worker as the main process does, by the memory they share."""
-        place = self.at(worker)._run.place
+        place = self.at(worker)._run.position
         place.move(cursor)
         place.seen -= 1
 
