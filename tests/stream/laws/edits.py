@@ -55,7 +55,7 @@ REMIXED: Final = Subject(
     documents,
     st.tuples(legs.legs(), legs.legs()),
     _another_mixture,
-    by_day=3,
+    by_day=2,
     by_night=125,
 )
 
@@ -122,8 +122,8 @@ def _grown_mixture(shelf: Any, number: int) -> MakeStream:
 
 
 CHANGED: Final = [
-    Subject("a rebase over changed files", _one_relation, st.integers(0, 15), _grown, by_day=3),
-    Subject("a rebase of a mixture that grew", _two_relations, st.integers(0, 11), _grown_mixture, by_day=3),
+    Subject("a rebase over changed files", _one_relation, st.integers(0, 15), _grown, by_day=2),
+    Subject("a rebase of a mixture that grew", _two_relations, st.integers(0, 11), _grown_mixture, by_day=2),
 ]
 
 SUBJECTS: Final = (*SKIPPING, REMIXED, *CHANGED)

@@ -26,7 +26,7 @@ CHAINS: Final = [
         chains.chains(),
         lambda catalog, chain: lambda: chains.stream(catalog, chain),
         shared=_on_ranks,
-        by_day=3,
+        by_day=2,
         by_night=125,
     ),
     Subject(
@@ -157,7 +157,7 @@ UNREAD: Final = [
         raising_plans.cases(),
         lambda catalog, case: _of_whole_epochs(lambda: case.stream(catalog)),
         shared=lambda case: case.kind not in ("filter", "flat_map"),
-        by_day=3,
+        by_day=2,
         by_night=150,
     ),
     Subject(
@@ -166,7 +166,7 @@ UNREAD: Final = [
         st.builds(raising_plans.PackedCase, st.sampled_from(BAD), PACKINGS, st.integers(1, 4), st.booleans()),
         lambda catalog, case: _of_whole_epochs(lambda: case.stream(catalog)),
         shared=lambda case: case.kept,
-        by_day=3,
+        by_day=2,
         by_night=50,
     ),
     *(

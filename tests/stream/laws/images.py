@@ -38,7 +38,7 @@ IMAGES: Final = [
         ),
         _images,
         worlds=(2, 3, 4, 6),
-        by_day=3,
+        by_day=2,
     )
     for name, order in streams.ORDERS.items()
 ]
@@ -118,7 +118,7 @@ ROWS: Final = [
         padded_fields.make_catalog,
         st.none(),
         lambda catalog, _: padded_fields.plan(catalog, padded_fields.FIELDS).to_numpy,
-        by_day=3,
+        by_day=2,
         by_night=10,
     ),
     Subject(
@@ -126,7 +126,7 @@ ROWS: Final = [
         bfloat16_fields.make_catalog,
         st.none(),
         lambda catalog, _: bfloat16_fields.plan(catalog).to_torch,
-        by_day=3,
+        by_day=2,
         by_night=10,
     ),
 ]

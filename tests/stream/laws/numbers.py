@@ -90,7 +90,7 @@ OVER_SHARDS: Final = st.sampled_from(
     ]
 )
 SOURCES: Final = [
-    Subject(f"source {kind}", partial(_stored, kind), OVER_SHARDS, _of_source, by_day=4 if kind == "parquet" else 1)
+    Subject(f"source {kind}", partial(_stored, kind), OVER_SHARDS, _of_source, by_day=2 if kind == "parquet" else 1)
     for kind in sorted(MADE)
 ]
 
@@ -107,7 +107,7 @@ def _of_lines(catalog: sp.Catalog, name: str) -> MakeStream:
     return plan.collate(batch_size=2, fields={"number": sp.Stack("number")}, last=sp.KeepPartial).to_numpy
 
 
-IMPORTED: Final = Subject("imported rows", _imported, st.sampled_from(["many", "gaps", "one"]), _of_lines, by_day=3)
+IMPORTED: Final = Subject("imported rows", _imported, st.sampled_from(["many", "gaps", "one"]), _of_lines, by_day=2)
 
 
 # ---- derived relations
@@ -144,7 +144,7 @@ DERIVED: Final = [
         derived_plans.make_catalog,
         st.tuples(derived_plans.plans, st.sampled_from(derived_plans.ORDERS)),
         _derived,
-        by_day=3,
+        by_day=2,
         by_night=166,
     ),
     *(
@@ -167,7 +167,7 @@ ON_NODES: Final = Subject(
     lambda rows, _: lambda: node_lanes.stream(rows),
     worlds=(2, 4, 8),
     ranks_per_node=2,
-    by_day=3,
+    by_day=2,
     by_night=12,
 )
 

@@ -31,7 +31,7 @@ CLIPS: Final = Subject(
     _clips,
     st.tuples(drawn_clips.plans(), st.sampled_from(["index", "none"]), st.integers(0, 1)),
     _drawn,
-    by_day=3,
+    by_day=2,
     by_night=125,
 )
 

@@ -5,7 +5,7 @@ tests. `tests/stream/testing` shows that each law notices what breaks it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
@@ -24,6 +24,7 @@ pytestmark = [
 ROOMS = (numbers, texts, functions, images, recordings, edits)
 SUBJECTS = tuple(subject for room in ROOMS for subject in room.SUBJECTS)
 Shelves = Callable[[Subject], Any]
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,20 @@ def shelves(tmp_path_factory: pytest.TempPathFactory) -> Shelves:
         return made[subject.shelf]
 
     return of
+
+
+def rotated(choices: Sequence[T], subject: Subject) -> st.SearchStrategy[T]:
+    """One of these; what is drawn first is another for the next subject, so that few examples by day try all."""
+    at = SUBJECTS.index(subject) % len(choices)
+    return st.sampled_from([*choices[at:], *choices[:at]])
+
+
+def ranks(subject: Subject, drawn: Any) -> st.SearchStrategy[tuple[int, int]]:
+    """A rank and the number of ranks, of which each resumes for itself."""
+    if subject.alone or not subject.shared(drawn):
+        return st.just((0, 1))
+    worlds = rotated((1, *subject.worlds), subject)
+    return worlds.flatmap(lambda world: st.tuples(rotated(range(world), subject), st.just(world)))
 
 
 def each(subjects: Sequence[Subject]) -> pytest.MarkDecorator:
@@ -68,12 +83,12 @@ def test_a_state_leads_to_the_batches_that_were_left(subject: Subject, shelves: 
     @subject.examples()
     @given(drawn=subject.drawn, data=st.data())
     def resume(drawn: Any, data: st.DataObject) -> None:
-        place = data.draw(subject.places(drawn), label="rank, ranks")
-        make = subject.at(subject.make(shelf, drawn), place)
+        rank, world = data.draw(ranks(subject, drawn), label="rank, ranks")
+        make = subject.at(subject.make(shelf, drawn), rank, world)
         with make() as stream:
             steps = sum(1 for _ in stream)
-        last = steps if place == (0, 1) else max(0, steps - 1)  # of several ranks some have no batch in the last step
-        stops = st.sampled_from([steps // 2, last, 0]) | st.integers(0, last)
+        last = steps if world == 1 else max(0, steps - 1)  # of several ranks some have no batch in the last step
+        stops = rotated([steps // 2, last, 0, min(1, last)], subject) | st.integers(0, last)
         check_resume(make, [data.draw(stops, label="stop")])
 
     resume()
@@ -81,14 +96,13 @@ def test_a_state_leads_to_the_batches_that_were_left(subject: Subject, shelves: 
 
 @each(SUBJECTS)
 def test_the_loop_after_an_epoch_reads_the_next_epoch(subject: Subject, shelves: Shelves) -> None:
-    shelf, at = shelves(subject), SUBJECTS.index(subject) % len(LOOPS)
-    ways = [*LOOPS][at:] + [*LOOPS][:at]  # the first is drawn first, and is another for the next subject
+    shelf = shelves(subject)
 
-    @subject.examples(fewer=1)
-    @given(drawn=subject.drawn, way=st.sampled_from(ways), data=st.data())
+    @subject.examples(at_most=1)
+    @given(drawn=subject.drawn, way=rotated([*LOOPS], subject), data=st.data())
     def loops(drawn: Any, way: str, data: st.DataObject) -> None:
-        make = subject.at(subject.make(shelf, drawn), data.draw(subject.places(drawn), label="rank, ranks"))
-        check_loops(make, {way: LOOPS[way]})
+        rank, world = data.draw(ranks(subject, drawn), label="rank, ranks")
+        check_loops(subject.at(subject.make(shelf, drawn), rank, world), {way: LOOPS[way]})
 
     loops()
 
@@ -98,7 +112,7 @@ def test_ranks_together_deliver_the_batches_of_one(subject: Subject, shelves: Sh
     shelf = shelves(subject)
 
     @subject.examples()
-    @given(drawn=subject.drawn.filter(subject.shared), world=st.sampled_from(subject.worlds))
+    @given(drawn=subject.drawn.filter(subject.shared), world=rotated(subject.worlds, subject))
     def elastic(drawn: Any, world: int) -> None:
         check_elastic(subject.make(shelf, drawn), (world,), subject.ranks_per_node)
 

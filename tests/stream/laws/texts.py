@@ -23,7 +23,7 @@ PLANS: Final = Subject(
     st.tuples(drawn_streams.plans(), st.integers(0, 1)),
     lambda shelf, drawn: lambda: drawn[0].make(shelf, epoch=drawn[1]),
     shared=lambda drawn: drawn[0].counted,
-    by_day=3,
+    by_day=2,
     by_night=125,
 )
 
@@ -86,7 +86,7 @@ def _packed(catalog: sp.Catalog, drawn: Any) -> MakeStream:
 
 
 PACKED: Final = Subject(
-    "packed columns", packed_columns.make_catalog, packed_columns.policies(), _packed, by_day=3, by_night=60
+    "packed columns", packed_columns.make_catalog, packed_columns.policies(), _packed, by_day=2, by_night=60
 )
 
 # ---- conversations
