@@ -582,6 +582,26 @@ def test_imports_go_down_only() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_import_contract_names_the_folders_of_each_folder() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    named = {
+        of: {name.strip() for layer in contract["layers"] for name in layer.split("|")}
+        for contract in contracts
+        if contract["type"] == "layers"
+        for of in contract["containers"]
+    }
+    folders = {each.parent for each in (ROOT / "spiral_stream").rglob("__init__.py")}
+    missing = {
+        f"{path}.{name}"
+        for folder in folders
+        if len(names := {each.name for each in folders if each.parent == folder}) > 1
+        for path in [".".join(folder.relative_to(ROOT).parts)]
+        for name in names - named.get(path, set())
+    }
+
+    assert missing == set(), "give the folder a layer in pyproject.toml"
+
+
 @pytest.mark.parametrize("package", ["spiral_stream", "spiral_assets", "benchmarks"])
 def test_no_import_of_a_room_leads_back_to_it(package: str) -> None:
     assert circle(room_imports(package)) == []
