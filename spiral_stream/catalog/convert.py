@@ -31,12 +31,13 @@ from spiral_stream.errors import SourceError, cut, warn
 from spiral_stream.integrity.locks import enter, leave
 from spiral_stream.integrity.publish import take_out
 from spiral_stream.sources.arrow.table import Arrow
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.paths import is_remote
 from spiral_stream.sources.import_source import is_imported
 from spiral_stream.sources.references.inline import inline_schema, inlined
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.sources.serialize import source_to_json
-from spiral_stream.sources.source import ROW, Source, Unit, content_key
+from spiral_stream.sources.source import ROW, Source, Unit
 from spiral_stream.sources.writing.destinations import WriteTarget, target_of
 from spiral_stream.sources.writing.part_files import (
     DRAFTS,

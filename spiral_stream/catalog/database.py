@@ -29,8 +29,8 @@ import pyarrow as pa
 
 from spiral_stream.catalog.lock import locked
 from spiral_stream.errors import CatalogError, SpiralError, cut, shown
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.schema import unreadable
-from spiral_stream.sources.source import content_key
 
 T = TypeVar("T")
 

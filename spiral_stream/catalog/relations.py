@@ -39,12 +39,13 @@ from spiral_stream.catalog.shared.tables import SharedRows
 from spiral_stream.display.progress import shown_report, working
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, shown, warn
 from spiral_stream.sources.arrow.table import Arrow
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.import_source import is_imported
 from spiral_stream.sources.internal.former import FormerRows
 from spiral_stream.sources.internal.imported import ImportedRows
 from spiral_stream.sources.lance.source import Lance
 from spiral_stream.sources.serialize import classes_of
-from spiral_stream.sources.source import Source, Unit, content_key
+from spiral_stream.sources.source import Source, Unit
 
 
 @final

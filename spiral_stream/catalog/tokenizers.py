@@ -26,7 +26,7 @@ from spiral_stream.catalog.shared.tokenizers import TOKENIZERS, bring_content, b
 from spiral_stream.display.progress import working
 from spiral_stream.errors import CatalogError, SourceError, cut, shown
 from spiral_stream.extras import need
-from spiral_stream.sources.source import content_key
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.transforms.text.chat_format import chat_facts, chat_facts_next_to
 from spiral_stream.transforms.text.encoder import largest_id, open_tokenizer, read_tokenizer
 from spiral_stream.transforms.text.encoding_engine import PROOF, STEPS, proof_next_to, prove, save

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.expr import Expr
-from spiral_stream.sources.source import content_key
+from spiral_stream.sources.change_detection import content_key
 
 UInt64 = NDArray[np.uint64]
 

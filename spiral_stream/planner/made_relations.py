@@ -44,9 +44,10 @@ from spiral_stream.planner.selection.whole import Base, collect
 from spiral_stream.planner.union import Side, UnionRows
 from spiral_stream.relational import engine
 from spiral_stream.sources.arrow.table import without_dictionaries
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.internal.computed import Computed, write_rows
 from spiral_stream.sources.internal.former import FormerRows
-from spiral_stream.sources.source import Source, Unit, content_key
+from spiral_stream.sources.source import Source, Unit
 
 
 def aggregated(maker: Aggregate, node: nodes.Node, workplace: Workplace) -> pa.Table:

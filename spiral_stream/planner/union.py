@@ -33,10 +33,11 @@ from spiral_stream.planner.selection.narrow_columns import NarrowSource
 from spiral_stream.planner.selection.selected import select
 from spiral_stream.planner.selection.sorted import sorted_rows
 from spiral_stream.sources.arrow.table import no_rows
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.pins import FileFacts, Pinned
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.sources.row_filter import needed, passing
-from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key, without_columns
+from spiral_stream.sources.source import ROW, Reader, Source, Unit, without_columns
 from spiral_stream.storage.store import ObjectStat
 
 _VERSION: Final = 1  # of what enters content keys

@@ -13,6 +13,7 @@ from spiral_stream.habits import door
 
 if TYPE_CHECKING:
     from spiral_stream.sources.arrow.table import Arrow, MemoryReader
+    from spiral_stream.sources.change_detection import content_key
     from spiral_stream.sources.columnar.huggingface import HuggingFace
     from spiral_stream.sources.columnar.parquet import Parquet
     from spiral_stream.sources.columnar.vortex import Vortex
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from spiral_stream.sources.pins import Pin
     from spiral_stream.sources.row_filter import needed, passing
     from spiral_stream.sources.serialize import declared_source
-    from spiral_stream.sources.source import ROW, Known, Reader, RowRuns, Source, Spans, Unit, content_key
+    from spiral_stream.sources.source import ROW, Known, Reader, RowRuns, Source, Spans, Unit
     from spiral_stream.sources.tar.webdataset import WebDataset
     from spiral_stream.sources.text.csv import Csv
     from spiral_stream.sources.text.jsonl import Jsonl
@@ -95,7 +96,7 @@ _LATE: Final = {
     "WebDataset": "spiral_stream.sources.tar.webdataset",
     "WriteResult": "spiral_stream.sources.writing.writer",
     "Writer": "spiral_stream.sources.writing.writer",
-    "content_key": "spiral_stream.sources.source",
+    "content_key": "spiral_stream.sources.change_detection",
     "declared_source": "spiral_stream.sources.serialize",
     "needed": "spiral_stream.sources.row_filter",
     "passing": "spiral_stream.sources.row_filter",

@@ -25,12 +25,13 @@ from spiral_stream.expr import Expr
 from spiral_stream.integrity.regular_files import need_file
 from spiral_stream.semantic import H264_REF, JPEG_REF, with_semantic
 from spiral_stream.sources.arrow.table import MemoryReader
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import grouped, listed_below, pin_of_object, shown_files
 from spiral_stream.sources.files.partition_columns import need_origin
 from spiral_stream.sources.files.paths import absolute, not_found
 from spiral_stream.sources.import_source import FILE, INDEX
 from spiral_stream.sources.pins import Pin
-from spiral_stream.sources.source import Reader, Source, Unit, content_key
+from spiral_stream.sources.source import Reader, Source, Unit
 from spiral_stream.storage.uri import is_object
 
 # torchvision.datasets.folder.IMG_EXTENSIONS; what a decoder cannot read it refuses by name.

@@ -13,7 +13,6 @@ from typing import ClassVar, Final, Self, cast, final
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, warn
@@ -22,24 +21,6 @@ from spiral_stream.sources.pins import Pin, Pinned
 
 SCAN_ROWS: Final = 65_536  # of a scanned batch, at most
 ROW: Final = "__row"  # uint64 physical ordinal, the last column of every scanned batch
-
-
-def content_key(*parts: str | int | bytes) -> str:
-    """32 hex digits that name some content; each part enters with its length.
-
-    XXH3-128, unseeded: enough to tell contents apart, not meant against forgery.
-
-    Examples:
-        >>> from spiral_stream.sources import content_key
-        >>> content_key("a.parquet", 1_024, 17) == content_key("a.parquet", 1_024, 18)
-        False
-    """
-    state = xxhash.xxh3_128()
-    for part in parts:
-        data = part if isinstance(part, bytes) else str(part).encode()
-        state.update(len(data).to_bytes(8, "little"))
-        state.update(data)
-    return state.hexdigest()
 
 
 def without_columns(rows: int) -> pa.Table:

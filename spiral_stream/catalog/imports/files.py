@@ -21,9 +21,9 @@ from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.integrity.publish import publish_file
 from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.integrity.seal import table
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.import_source import ImportedSource, ImportUnit
 from spiral_stream.sources.internal.imported import BYTES, ImportedRows, Snapshot
-from spiral_stream.sources.source import content_key
 from spiral_stream.threads import Workers, thread_share
 
 THREADS: Final = 8

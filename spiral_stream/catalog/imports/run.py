@@ -36,6 +36,7 @@ from spiral_stream.errors import SourceError, SpiralError, cut, warn
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.publish import drafts, new_draft, sweep_draft, take_out, write_file
 from spiral_stream.integrity.seal import read_json, sealed_json
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.import_source import FILE, INDEX, LINE_COLUMNS, ImportedSource, ImportUnit
 from spiral_stream.sources.internal.imported import (
     ROWS,
@@ -46,7 +47,7 @@ from spiral_stream.sources.internal.imported import (
 )
 from spiral_stream.sources.lance.fragments import DATA, files_in
 from spiral_stream.sources.serialize import source_to_json
-from spiral_stream.sources.source import ROW, content_key
+from spiral_stream.sources.source import ROW
 
 IMPORTS: Final = "imports"
 _DRAFTS: Final = "drafts"

@@ -11,10 +11,10 @@ from spiral_stream.catalog.imports.unit import ImportedUnit
 from spiral_stream.catalog.lock import locked
 from spiral_stream.errors import SourceError
 from spiral_stream.integrity.publish import publish_file
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.import_source import ImportUnit
 from spiral_stream.sources.internal.imported import ROWS, SNAPSHOT, UNITS, Snapshot, snapshot_path
 from spiral_stream.sources.lance.fragments import commit_fragments
-from spiral_stream.sources.source import content_key
 
 
 def committed(folder: Path, schema: pa.Schema, units: Sequence[ImportUnit], imported: Sequence[ImportedUnit]) -> str:

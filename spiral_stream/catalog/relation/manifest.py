@@ -25,7 +25,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import CatalogError, SourceError, cut
-from spiral_stream.sources.source import ROW, Reader, RowRuns, Unit, content_key
+from spiral_stream.sources.change_detection import content_key
+from spiral_stream.sources.source import ROW, Reader, RowRuns, Unit
 
 UInt64 = NDArray[np.uint64]
 Runs = tuple[UInt64, pa.StringArray]  # first rows, ascending, and values

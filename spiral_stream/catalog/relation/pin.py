@@ -32,11 +32,12 @@ from spiral_stream.catalog.shared.mirror import unmirrored
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, anew
 from spiral_stream.semantic import file_names, is_list, is_media, semantic_of
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import pin_of_object
 from spiral_stream.sources.pins import NOT_THERE, SUFFIX, Collected, Pin, pin_of
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.sources.references.resolve import flattened
-from spiral_stream.sources.source import ROW, Reader, content_key
+from spiral_stream.sources.source import ROW, Reader
 from spiral_stream.storage.faults import AwayError
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.store import Get, Got, Store

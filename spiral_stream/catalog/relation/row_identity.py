@@ -23,7 +23,7 @@ from spiral_stream.catalog.relation.manifest import Manifest
 from spiral_stream.errors import CatalogError, shown
 from spiral_stream.seeding import combine, uncombine
 from spiral_stream.sources.arrow.table import Arrow
-from spiral_stream.sources.source import content_key
+from spiral_stream.sources.change_detection import content_key
 
 UInt64 = NDArray[np.uint64]
 

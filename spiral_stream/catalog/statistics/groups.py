@@ -26,7 +26,7 @@ from spiral_stream.derived.index import Keys
 from spiral_stream.derived.kinds.column_facts import REGISTERS, ColumnFacts, is_word, restored
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.errors import CatalogError, cut
-from spiral_stream.sources.source import content_key
+from spiral_stream.sources.change_detection import content_key
 
 HISTOGRAMS: Final = pa.schema(
     [("shard", pa.utf8()), ("column", pa.utf8()), ("value", pa.utf8()), ("count", pa.int64())]

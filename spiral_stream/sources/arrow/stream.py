@@ -23,9 +23,10 @@ from spiral_stream.integrity.blocks import Mapped, moment, need_sound
 from spiral_stream.integrity.regular_files import need_file
 from spiral_stream.sources.arrow.files import FilesReader
 from spiral_stream.sources.arrow.table import plain, plain_column, same_items
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.lru import HeldFiles
 from spiral_stream.sources.row_filter import needed, passing
-from spiral_stream.sources.source import ROW, Known, Unit, content_key
+from spiral_stream.sources.source import ROW, Known, Unit
 from spiral_stream.storage.file_object import open_object
 from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import printable

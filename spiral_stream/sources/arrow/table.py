@@ -21,9 +21,10 @@ from spiral_stream.arguments import class_door
 from spiral_stream.dialects.offsets import unsliced_table
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import Expr
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.paths import absolute, outside_allowed
 from spiral_stream.sources.row_filter import needed, passing
-from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key, without_columns
+from spiral_stream.sources.source import ROW, Reader, Source, Unit, without_columns
 
 
 @final

@@ -18,13 +18,14 @@ from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.semantic import BYTES
 from spiral_stream.sources.arrow.stream import ArrowStreamReader, has_values, object_batches
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.columnar.features import FeaturedColumns, FeaturedReader, Features, media_columns
 from spiral_stream.sources.columnar.parquet import ParquetReader
 from spiral_stream.sources.files.listing import ListedObject, confirmed, listed, listed_below
 from spiral_stream.sources.files.partition_columns import need_free, need_origin, with_added
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.import_source import FILE, INDEX, LINE_COLUMNS, ImportedSource, ImportUnit, Refused
-from spiral_stream.sources.source import Known, Reader, content_key
+from spiral_stream.sources.source import Known, Reader
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.uri import is_object

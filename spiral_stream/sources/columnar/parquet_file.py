@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.arrow.table import plain
-from spiral_stream.sources.source import SCAN_ROWS, Unit, content_key
+from spiral_stream.sources.change_detection import content_key
+from spiral_stream.sources.source import SCAN_ROWS, Unit
 from spiral_stream.storage.file_object import Part, RemoteFile, look, read_parts
 from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import is_object

@@ -24,10 +24,11 @@ from spiral_stream.extras import need
 from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.arrow.files import FilesReader
 from spiral_stream.sources.arrow.table import plain, plain_column
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import Paths, common_folder, listed, set_given_paths
 from spiral_stream.sources.files.partition_columns import need_origin, with_added
 from spiral_stream.sources.row_filter import needed, passing, split_without
-from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key
+from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit
 from spiral_stream.storage.file_object import RemoteBytes, look, read_parts
 from spiral_stream.storage.objects import IN_FLIGHT
 

@@ -21,10 +21,10 @@ from typing import Any, Final, NamedTuple
 
 from spiral_stream.errors import SourceError, anew, cut, shown
 from spiral_stream.integrity.regular_files import need_file
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.import_source import ImportUnit
 from spiral_stream.sources.pins import ObjectFacts, Pin, pin_of
-from spiral_stream.sources.source import content_key
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.file_object import look, look_all
 from spiral_stream.storage.open import store_of

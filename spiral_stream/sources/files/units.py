@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.import_source import ImportUnit
-from spiral_stream.sources.source import content_key
 
 RANGE_BYTES: Final = 256 << 20  # of a part of a file, at most
 SMALL_BYTES: Final = 1 << 20  # a file below this is small

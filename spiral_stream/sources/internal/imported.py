@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from spiral_stream.errors import SourceError, SpiralError
 from spiral_stream.expr import Expr
 from spiral_stream.integrity.seal import table
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.import_source import INDEX, LINE_COLUMNS, ImportedSource
 from spiral_stream.sources.lance.source import Lance
 from spiral_stream.sources.row_filter import needed, passing, split_without
-from spiral_stream.sources.source import ROW, Known, Reader, RowRuns, Source, Unit, content_key
+from spiral_stream.sources.source import ROW, Known, Reader, RowRuns, Source, Unit
 
 ROWS: Final = "rows.lance"
 SNAPSHOTS: Final = "snapshots"

@@ -23,6 +23,7 @@ from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.expr import Expr
 from spiral_stream.sources.arrow.table import no_rows, plain, plain_column
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.partition_columns import need_origin, with_added
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.files.watch import FileStamp, Watch, facts_of
@@ -30,7 +31,7 @@ from spiral_stream.sources.lance.calls import counting, lance_options, storage
 from spiral_stream.sources.lance.lancedb import dataset_of, is_table
 from spiral_stream.sources.row_filter import needed, passing, split_without
 from spiral_stream.sources.schema import unreadable
-from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, ordinals_of, without_columns
+from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, ordinals_of, without_columns
 from spiral_stream.storage.open import need_answer
 
 if TYPE_CHECKING:

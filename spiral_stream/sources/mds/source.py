@@ -17,6 +17,7 @@ from spiral_stream.arguments import class_door
 from spiral_stream.errors import DamageError, SourceError, cut, shown
 from spiral_stream.integrity.blocks import Mapped, moment, need_sound
 from spiral_stream.integrity.regular_files import need_file
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found
 from spiral_stream.sources.import_source import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.mds.columns import MdsColumns, declared_schema, described, found_columns
@@ -36,7 +37,6 @@ from spiral_stream.sources.mds.lines import LineSamples
 from spiral_stream.sources.mds.samples import MdsSamples
 from spiral_stream.sources.mds.values import CHECKED, INLINE, REFERENCE
 from spiral_stream.sources.schema import GIVE, columns
-from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar.samples import Columns, choice_of, choice_of_names, declared_columns, need_columns
 from spiral_stream.storage.file_object import object_bytes
 from spiral_stream.storage.uri import is_object

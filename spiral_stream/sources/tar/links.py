@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.semantic import SEMANTIC, is_list
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.paths import absolute
 from spiral_stream.sources.import_source import Refused
 from spiral_stream.sources.json.columns import without_rows
 from spiral_stream.sources.references.resolve import flattened
-from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar.headers import members
 from spiral_stream.sources.tar.samples import SEMANTICS, MemberKind, kind_of
 from spiral_stream.sources.tar.stream import PLAIN, is_compressed, open_tar

@@ -16,10 +16,10 @@ from spiral_stream.arguments import class_door
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, anew, cut, shown, warn
 from spiral_stream.integrity.regular_files import need_file
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import Paths, absolute_paths, common_folder, listed_units
 from spiral_stream.sources.import_source import KEY, RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.schema import columns
-from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar.rows import FoundRow, TarFields, TarFile, TarRows, batches, schema_of
 from spiral_stream.sources.tar.samples import (
     INLINE,

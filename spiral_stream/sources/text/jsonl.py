@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import set_paths
 from spiral_stream.sources.files.units import Record, sound, spread, units_of
 from spiral_stream.sources.import_source import RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
@@ -30,7 +31,6 @@ from spiral_stream.sources.json.types import (
 )
 from spiral_stream.sources.mosaic import is_shard, lines_units, shards_source
 from spiral_stream.sources.schema import GIVE, columns, declared, need_column_names
-from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar.links import TarLinks, need_references, tars_key, with_references, with_texts
 from spiral_stream.sources.text.json_arrays import is_lines, json_blocks
 from spiral_stream.sources.text.lines import Block, with_compressed

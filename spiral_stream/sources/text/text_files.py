@@ -11,11 +11,11 @@ import pyarrow as pa
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, anew, cut, shown
 from spiral_stream.integrity.regular_files import open_file
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import file_units, listed_below, matcher
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found
 from spiral_stream.sources.files.units import joined
 from spiral_stream.sources.import_source import FILE, RAISE, ImportedSource, ImportUnit, Refused, need_on_error
-from spiral_stream.sources.source import content_key
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.store import Get
 from spiral_stream.storage.uri import is_object

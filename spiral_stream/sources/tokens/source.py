@@ -15,9 +15,10 @@ import pyarrow as pa
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.host_dtypes import dtype_name
+from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import absolute_paths, common_folder, file_units, listed_units
 from spiral_stream.sources.import_source import ImportedSource, ImportUnit, Refused
-from spiral_stream.sources.source import Reader, content_key
+from spiral_stream.sources.source import Reader
 from spiral_stream.sources.tokens.layout import ITEMS, Int64, MegatronIndex, TokenLayout, index_dtype, layout_of
 from spiral_stream.sources.tokens.reader import LENGTH, START, RemoteTokenReader, TokenReader
 from spiral_stream.storage.faults import NotThereError
