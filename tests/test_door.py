@@ -288,6 +288,7 @@ def test_what_methods_return_and_interfaces_take_has_a_public_name(name: str) ->
     assert hidden == []
 
 
+@pytest.mark.lint
 def test_methods_are_also_those_that_a_class_forwards() -> None:
     for kind in (spiral_stream.PreparedStream, spiral_stream.Catalog):
         names = {method.name for method in methods(kind.__name__, classes())}
