@@ -178,13 +178,15 @@ def test_a_chapter_that_another_process_has_is_awaited_and_counted_here_once_tha
         found: list[int] = []
         thread = threading.Thread(target=lambda: found.append(together(one)))
         thread.start()
-        until = time.monotonic() + 60
-        while numbering_of(one).chapters.known_of(0).uncounted != 1:
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        assert not found
-        other.close()  # as the kernel does when a process ends
-        thread.join()
+        try:
+            until = time.monotonic() + 60
+            while numbering_of(one).uncounted(0) != 1:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            assert not found
+        finally:
+            other.close()  # as the kernel does when a process ends
+            thread.join()
         assert found == [one.count()]
 
 
