@@ -47,7 +47,7 @@ def test_a_condition_is_what_it_says(name: str, tmp_path: Path) -> None:
     options = f"--rootdir {tmp_path} -n 0 {tmp_path}"
     done = subprocess.run(
         [sys.executable, SCRIPT, "--only", str(tmp_path), "--pytest", options, name],
-        env={each: value for each, value in os.environ.items() if not each.startswith("PYTEST_")},
+        env={each: value for each, value in os.environ.items() if not each.startswith("PYTEST_")} | {"VENV": sys.prefix},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
 

@@ -575,6 +575,19 @@ def test_nobody_outside_the_library_reaches_into_the_stages_of_a_stream() -> Non
     assert found == [], "use stream.rows, stream.data_versions and stream.caches()"
 
 
+def test_a_file_that_others_may_remove_is_looked_at_once() -> None:
+    twice = re.compile(r"\.stat\(\)[^\n]*\bif\b[^\n]*\.(exists|is_file)\(\)|\.exists\(\) (and|or) [^\n]*\.stat\(\)")
+    found = {
+        f"{room.relative_to(ROOT)}: {line.strip()}"
+        for package in ("spiral_stream", "spiral_assets")
+        for room in rooms(package)
+        for line in room.read_text().splitlines()
+        if twice.search(line)
+    }
+
+    assert found == set(), "between the two looks it may go: integrity.one_look has look, size_of and written_at"
+
+
 def test_imports_go_down_only() -> None:
     lint = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run([lint, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)

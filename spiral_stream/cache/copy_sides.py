@@ -29,6 +29,7 @@ from spiral_stream.derived.share.share import Share, skipped
 from spiral_stream.errors import CacheError, DamageError, SourceError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.locks import share as shared_lock
+from spiral_stream.integrity.one_look import look
 from spiral_stream.integrity.publish import new_draft, write_file
 from spiral_stream.storage.open import store_of
 
@@ -189,7 +190,8 @@ class FolderSide(CopySide):
 
     def file(self, name: str, size: int | None) -> Path:
         path = self._root / name
-        if not path.exists() or (size is not None and path.stat().st_size != size):
+        found = look(path)
+        if found is None or size not in (None, found.st_size):
             raise seal.damaged(path, "it is missing, or has another size")
         return path
 

@@ -19,6 +19,7 @@ from spiral_stream.derived.share.share import working_folder
 from spiral_stream.errors import CacheError, SourceError, cut
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.faults import failed
+from spiral_stream.integrity.one_look import look, size_of, written_at
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.sources.files.paths import local_folder
 from spiral_stream.storage.node_cache.cache import FOLDER_ENV
@@ -136,10 +137,11 @@ class StoredPieces:
         live = self._live_bytes(self.roster, present)
         for at, facts in enumerate(self.roster.parts):
             path = self.file.part_path(facts)
-            if path.exists():
-                more = path.with_suffix(SUMS).stat().st_size if path.with_suffix(SUMS).exists() else 0
+            found = look(path)
+            if found is not None:
+                more = size_of(path.with_suffix(SUMS))
                 used = int(live[at]) + (more if live[at] else 0)
-                yield StoredPart(facts.name, facts.size + more, used, path.stat().st_mtime)
+                yield StoredPart(facts.name, facts.size + more, used, found.st_mtime)
 
     def remove_dead(self, present: Keys, before: float) -> bool:
         """Remove the parts whose pieces are all dead, unless somebody reads or makes pieces here; whether it was tried.
@@ -154,7 +156,7 @@ class StoredPieces:
 
         def stays(roster: Roster) -> NDArray[np.bool_]:
             live = self._live_bytes(roster, present)
-            young = [_written(self.file.part_path(facts)) >= before for facts in roster.parts]
+            young = [written_at(self.file.part_path(facts)) >= before for facts in roster.parts]
             live_parts: NDArray[np.bool_] = (np.array(young, np.bool_) | (live > 0))[roster.part]
             return live_parts
 
@@ -180,7 +182,3 @@ class StoredPieces:
 def described(facts: Mapping[str, Any]) -> str:
     """Return the facts of a derivation for people, in one line."""
     return json.dumps({name: value for name, value in facts.items() if name not in ("kind", "version", "seal")})
-
-
-def _written(path: Path) -> float:
-    return path.stat().st_mtime if path.exists() else 0.0

@@ -32,6 +32,7 @@ from spiral_stream.derived.work.make import one_at_a_time
 from spiral_stream.errors import CatalogError, DamageError, PlanError, ResumeError, SourceError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.folders import files_of, need_written
+from spiral_stream.integrity.one_look import size_of
 from spiral_stream.integrity.publish import mended, publish
 from spiral_stream.plan import nodes
 from spiral_stream.plan.combining import Aggregate, Union
@@ -293,7 +294,7 @@ class _Work:
             "schema": self.maker.schema().serialize().to_pybytes().hex(),
             "rows": manifest.total,
             "files": files_of(draft / ROWS),
-            "bytes": sum(path.stat().st_size for path in draft.rglob("*") if path.is_file()),
+            "bytes": sum(size_of(path) for path in draft.rglob("*") if path.is_file()),
             "seconds": round(time.process_time() - began, 3),
         }
 

@@ -13,6 +13,7 @@ from typing import final
 
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.integrity.locks import DEADLINE_S, turn
+from spiral_stream.integrity.one_look import look
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.store import Buffer, Get, Got, ObjectStat, Store
@@ -59,7 +60,8 @@ class Files(Store):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with turn(path.parent, DEADLINE_S):
-                there = _facts(path.stat()) if path.exists() else None
+                found = look(path)
+                there = None if found is None else _facts(found)
                 if (absent and there is not None) or (unchanged is not None and there != unchanged):
                     return None
                 write_file(path, bytes(data))

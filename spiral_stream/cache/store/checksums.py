@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from spiral_stream.errors import DamageError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import SHIFT, Mapped, sums_of, verify_block
+from spiral_stream.integrity.one_look import size_of
 from spiral_stream.integrity.publish import publish_file
 
 _FORM: Final = 1
@@ -109,7 +110,7 @@ class PartFiles:
                 raise self.damage(self.data, found)
         if not np.array_equal(words[4:6], _key_words(self.key)):
             raise self.damage(self.data, "it was written for another shard")
-        held = self.blob.stat().st_size if self.blob.exists() else 0
+        held = size_of(self.blob)
         if held != int(words[6]):
             raise self.damage(self.blob, f"it has {held:,} bytes, {int(words[6]):,} were written")
         return words[HEAD:]
@@ -125,7 +126,7 @@ class PartFiles:
             CacheError: the operating system refuses.
         """
         sums = self.verify_data()
-        report(self.data.stat().st_size if self.data.exists() else 0)
+        report(size_of(self.data))
         if not len(sums):
             return
         mapped = Mapped(str(self.blob))

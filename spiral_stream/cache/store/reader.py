@@ -24,6 +24,7 @@ from spiral_stream.errors import CacheError, DamageError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import SHIFT, Mapped, need_sound, verify_rows
 from spiral_stream.integrity.locks import Held
+from spiral_stream.integrity.one_look import size_of
 
 ROW: Final = "row"  # column: offset inside the source shard
 REFUSED: Final = "refused"  # column: why the row has no payload
@@ -268,7 +269,7 @@ class CacheReader:
         ids, kinds = _descriptor(table, "blob_id"), _descriptor(table, "kind")
         if set(ids[stored]) != {_BLOB_ID} or set(kinds[stored]) != {_PACKED}:
             raise part.damage(part.data, "its payload is not one packed blob file")
-        need, held = int((position + size).max()), part.blob.stat().st_size if part.blob.exists() else 0
+        need, held = int((position + size).max()), size_of(part.blob)
         if held < need:
             raise part.damage(part.blob, f"it has {held:,} bytes, its rows need {need:,}")
         with seal.reading(part.blob):

@@ -10,6 +10,7 @@ from spiral_stream.cache.store.sweep import READERS, WRITERS, Usage
 from spiral_stream.derived.share.share import forget
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.locks import alone
+from spiral_stream.integrity.one_look import size_of, written_at
 from spiral_stream.integrity.publish import take_out
 
 
@@ -64,7 +65,7 @@ class StoredCache:
         with alone(self.store.folder / READERS) as no_reader, alone(self.store.folder / WRITERS) as no_writer:
             is_alone = no_reader and no_writer
         if is_alone:
-            gone = [entry for entry in self._gone(present) if entry.path.stat().st_mtime < before]
+            gone = [entry for entry in self._gone(present) if written_at(entry.path) < before]
             for entry in gone:
                 entry.path.unlink(missing_ok=True)
                 forget(self.store.folder, entry.path.name)  # it lies on the store, where there is one
@@ -90,7 +91,7 @@ class StoredCache:
 
     def _bytes(self, entry: LedgerEntry) -> int:
         part = self.store.part(entry)
-        return sum(path.stat().st_size for path in (part.data, part.blob) if path.exists())
+        return size_of(part.data) + size_of(part.blob)
 
 
 def _shown(profile: Mapping[str, Any]) -> str:

@@ -44,6 +44,7 @@ from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.locks import alone, share
+from spiral_stream.integrity.one_look import size_of
 from spiral_stream.integrity.publish import write_file
 
 _ALL_ROWS: Final = (1 << 31) - 1
@@ -290,7 +291,7 @@ class CacheStore:
             part.mark.unlink(missing_ok=True)
         size = entry.fragment["files"][0].get("file_size_bytes")
         for path, need in ((part.data, size), (part.blob, entry.bytes)):
-            held = path.stat().st_size if path.exists() else 0
+            held = size_of(path)
             if need is not None and held < int(need) and not self.shared.is_away(entry, path):
                 raise part.damage(path, f"it has {held:,} bytes, {int(need):,} were written")
 

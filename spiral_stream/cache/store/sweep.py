@@ -14,6 +14,7 @@ from typing import Final, final
 
 from spiral_stream.cache.store.checksums import PartFiles
 from spiral_stream.cache.store.ledger import LedgerEntry
+from spiral_stream.integrity.one_look import size_of, written_at
 from spiral_stream.integrity.publish import drafts, sweep_drafts
 
 WRITERS: Final = "writers"
@@ -41,10 +42,10 @@ def usage(folder: Path, live: Collection[str]) -> Usage:
     for path in data.rglob("*") if data.exists() else ():
         if path.is_file():
             alive = path.relative_to(data).parts[0].removesuffix(".lance") in live
-            live_bytes, dead_bytes = live_bytes + alive * _size(path), dead_bytes + (not alive) * _size(path)
-    dead_bytes += sum(_size(path) for each in _draft_folders(folder) for path in drafts(each))
+            live_bytes, dead_bytes = live_bytes + alive * size_of(path), dead_bytes + (not alive) * size_of(path)
+    dead_bytes += sum(size_of(path) for each in _draft_folders(folder) for path in drafts(each))
     versions = sorted(data.parent.glob("_versions/*.manifest"))[1:]  # the newest comes first
-    return Usage(live_bytes, dead_bytes + sum(map(_size, versions)))
+    return Usage(live_bytes, dead_bytes + sum(map(size_of, versions)))
 
 
 def remove_dead(folder: Path, needed: list[LedgerEntry], unneeded: list[LedgerEntry], keep: Collection[str]) -> None:
@@ -82,15 +83,9 @@ def remove_old_versions(folder: Path, newest: Path) -> None:
                 (folder / "committed" / f"{path.stem}.json").unlink(missing_ok=True)
     last = newest.stat().st_mtime
     for path in data.glob("_transactions/*.txn"):
-        if path.stat().st_mtime < last - 1:
+        if written_at(path) < last - 1:
             path.unlink(missing_ok=True)
 
 
 def _draft_folders(folder: Path) -> list[Path]:
     return [folder, *(folder / name for name in ("ledger", "sums", "committed"))]
-
-
-def _size(path: Path) -> int:
-    with suppress(OSError):
-        return path.stat().st_size
-    return 0

@@ -9,6 +9,7 @@ from typing import final
 from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.relation.refused import sweep_refused
 from spiral_stream.errors import SourceError
+from spiral_stream.integrity.one_look import written_at
 from spiral_stream.sources.internal.imported import ROWS, SNAPSHOTS, UNITS, Snapshot
 from spiral_stream.sources.lance.fragments import forget_versions
 
@@ -31,7 +32,7 @@ def import_use(folder: Path, live: Iterable[str], before: float) -> ImportUse:
         before: in seconds since 1970; a snapshot that was written later is not dead.
     """
     live_keys = set(live)
-    dead = {path for path in _snapshots(folder) if _name(path) not in live_keys and path.stat().st_mtime < before}
+    dead = {path for path in _snapshots(folder) if _name(path) not in live_keys and written_at(path) < before}
     used: set[str] = set()
     sizes: dict[str, int] = {}
     for path in _snapshots(folder):

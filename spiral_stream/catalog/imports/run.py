@@ -34,6 +34,7 @@ from spiral_stream.derived.work.make import Job, Maker, Shards, Target, make, re
 from spiral_stream.display.progress import shown_report, working
 from spiral_stream.errors import SourceError, SpiralError, cut, warn
 from spiral_stream.integrity.locks import Held
+from spiral_stream.integrity.one_look import look
 from spiral_stream.integrity.publish import drafts, new_draft, sweep_draft, take_out, write_file
 from spiral_stream.integrity.seal import read_json, sealed_json
 from spiral_stream.sources.change_detection import content_key
@@ -135,9 +136,14 @@ def _folder_key(source: ImportedSource, schema: pa.Schema) -> str:
     return content_key("import", _VERSION, json.dumps(options, sort_keys=True), schema.serialize().to_pybytes())
 
 
+def _written_ns(path: Path) -> int:
+    found = look(path)
+    return 0 if found is None else found.st_mtime_ns
+
+
 def _known(folder: Path, before: ImportedRows | None) -> dict[str, ImportedUnit]:
     """What the newest snapshot says of the units, by content key; notes of single units add to it."""
-    paths = sorted((folder / SNAPSHOTS).glob("*.sealed.arrow"), key=lambda path: path.stat().st_mtime_ns)
+    paths = sorted((folder / SNAPSHOTS).glob("*.sealed.arrow"), key=_written_ns)
     names = [path.name.split(".")[0] for path in paths[-1:]]
     if before is not None and Path(before.uri) == folder:
         names.append(before.snapshot)

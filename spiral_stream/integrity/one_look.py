@@ -1,0 +1,39 @@
+"""Look once at a file that others may remove: what is not there has no size, and was written at no time.
+
+Two looks, ``exists()`` and then ``stat()``, fail where the file goes in between.
+"""
+
+import os
+from pathlib import Path
+
+
+def look(path: Path) -> os.stat_result | None:
+    """Return what the file system says of a file; None if it is not there.
+
+    Raises:
+        OSError: the operating system refuses.
+    """
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file; 0 if it is not there.
+
+    Raises:
+        OSError: the operating system refuses.
+    """
+    found = look(path)
+    return 0 if found is None else found.st_size
+
+
+def written_at(path: Path) -> float:
+    """Return when a file was written, in seconds since 1970; 0.0 if it is not there.
+
+    Raises:
+        OSError: the operating system refuses.
+    """
+    found = look(path)
+    return 0.0 if found is None else found.st_mtime

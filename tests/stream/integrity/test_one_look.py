@@ -1,0 +1,43 @@
+"""A file that another process removes has no size, whenever it goes."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from spiral_stream.integrity.one_look import look, size_of, written_at
+
+
+def test_what_is_not_there_has_no_size_and_no_time(tmp_path: Path) -> None:
+    assert (look(tmp_path / "none"), size_of(tmp_path / "none"), written_at(tmp_path / "none")) == (None, 0, 0.0)
+
+
+def test_what_is_there_has_both(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(17))
+
+    assert size_of(tmp_path / "file") == 17
+    assert written_at(tmp_path / "file") == (tmp_path / "file").stat().st_mtime
+
+
+def test_a_file_that_comes_and_goes_is_there_or_is_not(tmp_path: Path) -> None:
+    file, over = tmp_path / "file", threading.Event()
+
+    def come_and_go() -> None:
+        while not over.is_set():
+            file.write_bytes(bytes(5))
+            file.unlink()
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        assert {size_of(file) for _ in range(3_000)} <= {0, 5}
+    finally:
+        over.set()
+        other.join()
+
+
+def test_what_the_system_refuses_is_no_file_that_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(NotADirectoryError):
+        look(tmp_path / "file" / "in it")
