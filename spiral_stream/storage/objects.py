@@ -18,7 +18,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, final
 
-from spiral_stream.errors import SourceError, cut
+from spiral_stream.errors import SourceError, anew, cut
 from spiral_stream.extras import need
 from spiral_stream.storage.counters import count, count_answer
 from spiral_stream.storage.faults import fault, not_the_store, warn_of_page
@@ -107,7 +107,7 @@ class Objects(Store):
         try:
             facts, data = await self.get_range(key, start, None if is_all else stop, requests[0].most_bytes)
         except SourceError as error:
-            return [error] * len(requests)
+            return [anew(error)] * len(requests)
         out: list[Got | SourceError] = []
         for each in requests:
             if data is None:
