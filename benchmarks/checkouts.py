@@ -3,35 +3,36 @@
     .venv/bin/python -m benchmarks.checkouts OTHER FOLDER [--repeats 5] [--seconds 4]
 
 OTHER is a checkout of another commit whose C rooms are built (``setup.py build_ext --inplace``); both use the interpreter
-that runs this. FOLDER gets the data once, and for each checkout its own conversions. Narrow rows have a comparison of their own:
+that runs this. Where the distribution was called otherwise then, its metadata has to lie in OTHER (``setup.py egg_info``).
+FOLDER gets the data once, and for each checkout its own conversions. Narrow rows have a comparison of their own:
 ``benchmarks.narrow --other``.
 """
 
 import argparse
-import json
-import os
 import shutil
 import statistics
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from benchmarks import corpus, footage
-from benchmarks.interleaved import ALLOCATOR, CONSOLE, ROOT, Cell, interleave, markdown
+from benchmarks.interleaved import CONSOLE, ROOT, Cell, System, interleave, markdown, run_cell
 from benchmarks.peers.documents import Texts
 from benchmarks.peers.segments import Footage
 from benchmarks.peers.workload import Data
 from spiral_assets.corpora.images import write_image_relation
 
-# by name: the module of the cell, that of the system, its options, and further arguments
+# by name: the module of the cell, the system, and further arguments of the cell
 CELLS: Final = {
-    "images, originals": ("cell", "spiral", {"cache": "none"}, []),
-    "images, cache Raw": ("cell", "spiral", {"cache": "raw"}, []),
-    "texts, padded": ("text_cell", "spiral_text", {"cache": "tokens"}, ["--kind", "padded"]),
-    "texts, packed": ("text_cell", "spiral_text", {"cache": "tokens", "strategy": "best_fit"}, ["--kind", "packed"]),
-    "clips, originals": ("video_cell", "spiral_video", {"cache": "none"}, ["--kind", "segments"]),
-    "clips, cache Frames": ("video_cell", "spiral_video", {"cache": "raw"}, ["--kind", "segments"]),
+    "images, originals": ("cell", System("Spiral", "spiral", {"cache": "none"}), []),
+    "images, cache Raw": ("cell", System("Spiral", "spiral", {"cache": "raw"}), []),
+    "texts, padded": ("text_cell", System("Spiral", "spiral_text", {"cache": "tokens"}), ["--kind", "padded"]),
+    "texts, packed": (
+        "text_cell",
+        System("Spiral", "spiral_text", {"cache": "tokens", "strategy": "best_fit"}),
+        ["--kind", "packed"],
+    ),
+    "clips, originals": ("video_cell", System("Spiral", "spiral_video", {"cache": "none"}), ["--kind", "segments"]),
+    "clips, cache Frames": ("video_cell", System("Spiral", "spiral_video", {"cache": "raw"}), ["--kind", "segments"]),
 }
 SIDES: Final = ("other", "this")
 
@@ -46,23 +47,10 @@ def corpora(folder: Path, images: int, documents: int, films: int) -> None:
     footage.build(Footage(folder / "video_cell"), films)
 
 
-def run(checkout: Path, folder: Path, name: str, more: list[str]) -> dict[str, Any]:
+def run(checkout: Path, folder: Path, name: str, more: list[str]) -> Cell:
     """Run a cell of a checkout in a fresh process; its last line."""
-    cell, system, options, arguments = CELLS[name]
-    command = [sys.executable, "-m", f"benchmarks.{cell}", system, "--options", json.dumps(options)]
-    done = subprocess.run(
-        [*command, "--data", str(folder / cell), *arguments, *more],
-        cwd=checkout,
-        env=os.environ | ALLOCATOR | {"PYTHONPATH": str(checkout)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        msg = f"{name} in {checkout}:\n{done.stderr[-4000:]}"
-        raise RuntimeError(msg)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    cell, system, arguments = CELLS[name]
+    return run_cell(f"benchmarks.{cell}", system, ["--data", str(folder / cell), *arguments, *more], None, checkout)
 
 
 def main() -> None:

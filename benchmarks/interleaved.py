@@ -39,8 +39,10 @@ class System:
     python: str = sys.executable  # a peer whose pins exclude ours has an environment of its own
 
 
-def run_cell(cell: str, system: System, more: Sequence[str], timeout_s: float | None = None) -> dict:
-    """Run module ``cell`` in a fresh process and read its last line.
+def run_cell(
+    cell: str, system: System, more: Sequence[str], timeout_s: float | None = None, checkout: Path = ROOT
+) -> dict:
+    """Run module ``cell`` of a checkout in a fresh process and read its last line.
 
     Raises:
         RuntimeError: it failed, or took longer than ``timeout_s``.
@@ -49,11 +51,11 @@ def run_cell(cell: str, system: System, more: Sequence[str], timeout_s: float | 
     try:
         done = subprocess.run(
             command,
-            cwd=ROOT,
+            cwd=checkout,
             capture_output=True,
             text=True,
             check=False,
-            env=os.environ | ALLOCATOR,
+            env=os.environ | ALLOCATOR | {"PYTHONPATH": str(checkout)},
             timeout=timeout_s,
         )
     except subprocess.TimeoutExpired as error:

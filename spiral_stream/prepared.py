@@ -32,6 +32,7 @@ from spiral_stream.plan.functions.evaluation import evaluation
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.binding.bindings import epoch_number, resumed, settle
 from spiral_stream.planner.prepared_data.verify import Report, Verification
+from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.saved_state import SavedState
 from spiral_stream.runtime.delivery import BITS, HOST, Delivery, tell_of_host
 from spiral_stream.runtime.numbering.skipped import SkipRequest, need_epochs
@@ -664,3 +665,8 @@ class PreparedStream:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def stages_of(stream: PreparedStream) -> Stages:
+    """Return the lowered plan of a stream, for rooms of this library that look into it."""
+    return stream._run.stages()  # noqa: SLF001  a stream of our own

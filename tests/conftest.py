@@ -47,7 +47,6 @@ NODE = pytest.StashKey[str]()  # where remote bytes are kept
 def pytest_configure(config: pytest.Config) -> None:
     # When the process ends: nanobind counts what is left. Asked for first, done last, after pytest has collected five times.
     config.add_cleanup(gc.unfreeze)
-    config.option.loadscopereorder = False  # xdist's own order begins with the files of most tests
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
     if settings.get_current_profile_name() == "default":
         # Hypothesis parses all modules of ours that are imported for constants to draw (5 CPU s in each worker), so that

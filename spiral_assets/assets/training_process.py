@@ -63,5 +63,6 @@ def _end(process: subprocess.Popen[Any], within_s: float, context: dg.AssetExecu
         process.wait(within_s)
     except subprocess.TimeoutExpired:
         context.log.warning("training process %d did not end within %g s and is killed", process.pid, within_s)
+    finally:  # also where the run is cancelled once more
         process.kill()
         process.wait()

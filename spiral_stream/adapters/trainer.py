@@ -26,6 +26,7 @@ from spiral_stream.extras import need as need_package
 from spiral_stream.fields.labels import ShiftedLabels
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
+from spiral_stream.prepared import stages_of
 
 for _package in ("accelerate", "transformers"):  # the first comes with an extra that brings both
     need_package(_package, "spiral_stream.adapters.trainer")
@@ -322,7 +323,7 @@ def _check_arguments(args: Any, stream: Any, collator: Any) -> None:
 
 def _check_countable(args: Any, stream: TorchStream) -> None:
     """Refuse streams whose epochs or ranks differ in their number of batches, because Trainer counts them once for all."""
-    formed = stream._run.stages().formed  # noqa: SLF001  ours
+    formed = stages_of(stream).formed
     if formed or (args.world_size > 1 and isinstance(need(stream.plan, Collate).last, KeepPartial)):
         why = "epochs of formed batches differ in their number" if formed else "with KeepPartial ranks differ"
         msg = (

@@ -32,6 +32,7 @@ from spiral_stream.errors import CatalogError, PlanError, SpiralError, TrustErro
 from spiral_stream.extras import __version__
 from spiral_stream.planner.prepared_data.build import caches
 from spiral_stream.planner.prepared_data.verify import Verification, relation_caches, relations_of, verify_relation
+from spiral_stream.prepared import stages_of
 from spiral_stream.report.build import report_relation
 from spiral_stream.report.columns import column_summaries, roles_of
 from spiral_stream.report.relation_view import relation_view
@@ -405,8 +406,8 @@ def materialize(
         opened.set_epoch(epoch)
         done = opened.materialize(workers=workers, executor=executor.value, lengths=lengths)
         batches = opened.count() if lengths else None
-        built_caches = caches(opened._run.stages())  # noqa: SLF001  ours
-        used = [store.usage() for store in {work.store.folder: work.store for work in built_caches}.values()]
+        stores = {work.store.folder: work.store for work in caches(stages_of(opened))}
+        used = [store.usage() for store in stores.values()]
     built = f"{done.rows:,} rows in {done.shards:,} shards built, {done.payload_bytes:,} bytes, {done.refused:,} rows refused"
     _console().print(built if done.shards else "all is built")
     if batches is not None:

@@ -23,7 +23,7 @@ from spiral_stream.display.wording import moment, size
 from spiral_stream.errors import CatalogError, PlanError, shown
 from spiral_stream.explain.shares import time_column
 from spiral_stream.looking.contact_sheet import Sheet
-from spiral_stream.prepared import PreparedStream
+from spiral_stream.prepared import PreparedStream, stages_of
 from spiral_stream.report.charts import Form, Picture
 from spiral_stream.report.columns import ColumnSummary, column_summaries, roles_of
 from spiral_stream.report.samples import sample_rows, sample_sheet
@@ -279,7 +279,7 @@ def _guessed(
 
 def _blocks_of(stream: PreparedStream, entry: Entry, notes: list[str]) -> Blocks | None:
     """The blocks of a stream's order of this relation."""
-    stages = stream._run.stages()  # noqa: SLF001  ours
+    stages = stages_of(stream)
     order = stages.order
     entry_stream = next((each for each in stages.streams if each.base.entry.name == entry.name), None)
     if entry_stream is None:

@@ -1,8 +1,15 @@
-"""A run that is cancelled, whenever that is, ends its training process."""
+"""A run that is cancelled, whenever that is, ends its training process; a process that fails is said to have failed, and how."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from spiral_assets.assets.training import training_asset
+from spiral_assets.resources import CatalogResource, RunsResource
 
 # In a background job of a shell SIGINT is ignored, and Dagster treats SIGTERM as SIGINT.
 CANCELLED = """
@@ -60,3 +67,30 @@ def test_a_cancelled_run_ends_its_training_process_where_ctrl_c_is_ignored(tmp_p
     assert done.stdout.splitlines() == [f"{when}: False" for when in WHEN], done.stderr
     for when in WHEN:
         assert not Path(f"/proc/{int((tmp_path / when / 'pid').read_text())}").exists(), when
+
+
+@pytest.mark.filterwarnings("ignore:Function `PipesMessageReader.expected_writer_count`")
+@pytest.mark.filterwarnings("ignore:AssetExecutionContext.run_id is deprecated")
+@pytest.mark.parametrize(
+    ("program", "how"),
+    [
+        ("raise SystemExit(3)", r"ended with exit code 3\. The log of this step"),
+        ("import os; os.kill(os.getpid(), 9)", r"ended with Killed \(signal 9\)\. The log of this step"),
+    ],
+)
+def test_a_training_process_that_fails_is_said_to_have_failed_and_how(
+    tmp_path: Path, instance: dg.DagsterInstance, program: str, how: str
+) -> None:
+    model = training_asset(
+        "model", "photos", {"steps": 1}, deps=[], description="", command=["python", "-c", program], retries=0
+    )
+    resources = {
+        "catalog": CatalogResource(uri=str(tmp_path / "catalog")),
+        "runs": RunsResource(root=str(tmp_path / "runs")),
+        "pipes": dg.PipesSubprocessClient(),
+    }
+
+    result = dg.materialize([model], resources=resources, instance=instance, raise_on_error=False)
+
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    assert re.search(how, failed.step_failure_data.error_display_string)

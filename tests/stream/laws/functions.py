@@ -86,7 +86,6 @@ FORMS: Final = [
         st.none(),
         lambda catalog, _: own.kept(catalog).to_numpy,
         alone="what functions decide is known on one rank, until it is kept",
-        by_day=1,
         by_night=5,
     ),
     Subject(

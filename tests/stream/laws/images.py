@@ -107,7 +107,7 @@ LISTS: Final = [
             ("a budget by length", _budget(sp.BucketKey("len(images)"))),
         )
     ),
-    Subject("lists of images, a mixture", _lists, st.none(), _mixed_lists, by_day=1, by_night=5),
+    Subject("lists of images, a mixture", _lists, st.none(), _mixed_lists, by_night=5),
 ]
 
 # ---- rows of numbers

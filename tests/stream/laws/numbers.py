@@ -148,7 +148,7 @@ DERIVED: Final = [
         by_night=166,
     ),
     *(
-        Subject(name, derived_plans.make_catalog, st.none(), make, by_day=1, by_night=5)
+        Subject(name, derived_plans.make_catalog, st.none(), make, by_night=5)
         for name, make in (
             ("a mixture of derived relations", _mixed),
             ("a union whose identity is two columns", _two_columns),

@@ -61,7 +61,6 @@ PAIRS: Final = Subject(
     lambda folder: labelled_clips.make_catalog(folder)[0],
     st.just(sp.HashBucketed(seed=3, bucket_count=16, bucket_order=sp.ShuffleBuckets(seed=3))),
     _pairs,
-    by_day=1,
     by_night=5,
 )
 SOUNDS: Final = Subject(
