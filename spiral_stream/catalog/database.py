@@ -156,7 +156,9 @@ class Database:
             else:  # a third of the time of a merge
                 self._retried(lambda: self._create(kind.name, rows, "append"))
             after = self._versions(kind.name)
-            if len(after.names - versions.names) == 1:  # no other writer came between: the lock does not reach all of them
+            if (
+                len(after.names - versions.names) == 1
+            ):  # no other writer came between: the lock does not reach all of them
                 changed = {**before, row["name"]: MappingProxyType(rows.to_pylist()[0])}
                 self._known[kind.name] = after, MappingProxyType(changed)
             if opened.version % TIDY_EVERY == 0:

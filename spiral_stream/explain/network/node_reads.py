@@ -15,7 +15,7 @@ from spiral_stream.explain.network.eviction import Evicting, Extent
 from spiral_stream.explain.network.remote_columns import ALL_BYTES, Remote, RemoteColumn, RemoteField
 from spiral_stream.explain.subject import Subject
 from spiral_stream.planner.binding.node_batches import Dealing
-from spiral_stream.runtime.batch.builder import TASK_ROWS
+from spiral_stream.runtime.fields.draft import TASK_ROWS
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import combine
 from spiral_stream.storage.node_cache.file import BLOCK

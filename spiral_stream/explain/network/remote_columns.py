@@ -16,8 +16,8 @@ from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.errors import SpiralError
 from spiral_stream.explain.subject import Subject
 from spiral_stream.planner.columns.payload import Payload
-from spiral_stream.runtime.batch import builder as batches
 from spiral_stream.runtime.fields import image_lists as list_filling
+from spiral_stream.runtime.fields.draft import TASK_ROWS
 from spiral_stream.runtime.fields.images import stored_rows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.semantic import file_names, is_list, is_media
@@ -91,7 +91,7 @@ def remote(subject: Subject, piece_rows: int | None) -> Remote:
     relations = [stream.base for stream in streams]
     found = Remote([], [], [])
     loaded: dict[tuple[str, str, str], RemoteColumn | None] = {}
-    for name, column, rows, payloads, stores in _fields(subject, piece_rows or batches.TASK_ROWS):
+    for name, column, rows, payloads, stores in _fields(subject, piece_rows or TASK_ROWS):
         relations += [payload.relation for payload in payloads]
         each: dict[int, RemoteColumn] = {}
         for k, payload in enumerate(payloads):

@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice, pairwise, takewhile
-from math import prod
-from typing import Any, Final, final
+from itertools import chain, islice, takewhile
+from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.batching.formation import Packing
 from spiral_stream.batching.padding_width import padded
 from spiral_stream.batching.tail import PadPartial
 from spiral_stream.derived.kinds.gather import NarrowColumn
@@ -26,7 +24,7 @@ from spiral_stream.fields.pad import PadMask
 from spiral_stream.fields.padded_rows import PaddedRows
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.blocks import sound
-from spiral_stream.planner.stages import ClipStage, ImageStage, PlainStage, SoundStage
+from spiral_stream.planner.stages import PlainStage
 from spiral_stream.runtime.bad_samples import STAND_INS, BatchRefusals, Refusals
 from spiral_stream.runtime.batch.blanks import blank
 from spiral_stream.runtime.batch.deferred import Deferred, Here
@@ -35,26 +33,17 @@ from spiral_stream.runtime.batch.opened_fields import OpenedFields
 from spiral_stream.runtime.batch.pending_batch import Batch, Pending, dropped_on_error, finish
 from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import Int64, SampleReader, as_lists
-from spiral_stream.runtime.fetch import chunks, only_fetched, submitted
-from spiral_stream.runtime.fields.bytes import stored_bytes, stored_size
-from spiral_stream.runtime.fields.clips import ClipFeed, ClipField, LookedUpClips
-from spiral_stream.runtime.fields.draft import Draft, all_skipped, spread
+from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft, Filling, all_skipped
 from spiral_stream.runtime.fields.geometry import BatchFollowers
-from spiral_stream.runtime.fields.image_lists import ImageListField, ListFilling
-from spiral_stream.runtime.fields.images import Held, ImageField, fill_rows
-from spiral_stream.runtime.fields.rows_ahead import Expecting
+from spiral_stream.runtime.fields.payload_fields import payload_fields
 from spiral_stream.runtime.fields.sequences import SequenceFilling
-from spiral_stream.runtime.fields.size import OBJECT_BYTES, object_bytes, room
-from spiral_stream.runtime.fields.sounds import SoundBatch, SoundField
+from spiral_stream.runtime.fields.size import OBJECT_BYTES, object_bytes
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.drawn import sample_count
 from spiral_stream.runtime.numbering.numbering import Numbering
 from spiral_stream.runtime.slots import Slots
 from spiral_stream.sampling.order import UInt64
-from spiral_stream.seeding import view_keys
-from spiral_stream.sources.references.objects import names_objects
 from spiral_stream.threads import doing
-from spiral_stream.transforms.chain import MaskProgram
 
 
 class _Emptied(Exception):  # noqa: N818  it is caught where it was asked for
@@ -63,9 +52,6 @@ class _Emptied(Exception):  # noqa: N818  it is caught where it was asked for
     def __init__(self, rows: list[int]) -> None:
         super().__init__(rows)
         self.rows = rows
-
-
-TASK_ROWS: Final = 64  # rows that a task fetches and decodes: 6 MB of JPEGs, 60 ms of work; with 32, 4 % more calls
 
 
 @final
@@ -101,19 +87,14 @@ class BatchBuilder:
         self._numbering = numbering
         self._reader = reader
         self._metrics = metrics
-        self._merge = merge
-        self._slots = slots
         self._refusals = refusals
         self._sparing = refusals.packed and refusals.policy != "raise"
-        self._images = {stage.name: ImageField(stage, metrics) for stage in stages.images if stage.listed is None}
-        self._lists = {stage.name: ImageListField(stage, metrics) for stage in stages.images if stage.listed}
-        self._clips = {stage.name: ClipField(stage, metrics) for stage in stages.clips}
-        self._sounds = {stage.name: SoundField(stage, metrics) for stage in stages.sounds}
-        self._programs = fields.programs(split)
+        self._payloads = payload_fields(stages, reader.lineage, metrics)
+        self._filling = Filling(stages, slots, merge, fields.programs(split), self._piece_rows)
         self._sequences = SequenceFilling(stages, fields.sequences, slots, metrics, merge)
         self._in_tasks = fields.calls or (piece_rows is not None and bool(fields.stored))
         self._looking_up = LookingUp(fields, numbering, metrics)
-        payloads: list[Expecting] = [*self._images.values(), *self._lists.values(), *self._clips.values()]
+        payloads = [each for each in self._payloads.values() if each.by_address]
         stored = () if fields.calls else fields.stored
         self._looking_up.read_ahead(reader, stored, payloads, self._piece_rows)
         self.batch_bytes = fields.batch_bytes(merge)
@@ -245,7 +226,7 @@ class BatchBuilder:
             self._reader.random_keys(epoch, samples) if self._fields.draws else np.zeros(len(samples), dtype=np.uint64)
         )
         following = BatchFollowers(self._fields.followers, len(samples), keys)
-        draft = Draft(samples, drawn.membership, keys, refusals, pool, fields, following)
+        draft = Draft(samples, drawn.membership, keys, refusals, pool, fields, following, self._filling)
         with dropped_on_error(draft.parts):
             self._gather(draft, found)
             if later:
@@ -268,15 +249,14 @@ class BatchBuilder:
 
     def _fill_pixels(self, draft: Draft) -> None:
         for stage in self._fields.pixels:
-            fill = self._fill_images if isinstance(stage, ImageStage) else self._fill_clips
-            fill(draft, stage)  # type: ignore[arg-type]  # that of its kind
+            self._payloads[stage.name].start(draft)
 
     def _fill_columns(self, draft: Draft, gathered: Mapping[str, Ragged]) -> None:
         for plain, key in self._fields.plains:
             self._fill_plain(draft, plain, draft.samples.columns[key])
         self._sequences.fill(draft, gathered)
         for recorded in self._stages.sounds:
-            self._fill_sound(draft, recorded)
+            self._payloads[recorded.name].start(draft)
 
     def _deferred(self, epoch: int, draft: Draft, gathered: Mapping[str, Ragged]) -> Deferred:
         """The columns that functions make, and after them the fields: the pieces of a batch's pixels run meanwhile."""
@@ -325,16 +305,15 @@ class BatchBuilder:
         if isinstance(stage.field, PaddedRows):
             width = stage.field.length or int(padded(stage.field.longest(values), stage.field.multiple))
             shape = (rows, width, *(size for size in stage.spec.shape[1:] if size is not None))
-            items = prod(shape)
-            return self._slots.take((items,), stage.spec.dtype, 1 << max(0, items - 1).bit_length()).reshape(shape)
-        return self._slots.take(stage.shape(rows), stage.spec.dtype, room(self._stages, rows, self._merge))
+            return self._filling.items(shape, stage.spec.dtype)
+        return self._filling.rows(stage.shape(rows), stage.spec.dtype)
 
     def _fill_plain(self, draft: Draft, stage: PlainStage, values: pa.Array | Ragged) -> None:
+        if stage.payloads:
+            self._payloads[stage.name].start(draft)
+            return
         if isinstance(values, Ragged):
             values = as_lists(values)
-        if stage.payloads:
-            self._fill_bytes(draft, stage, values)
-            return
         if isinstance(stage.field, Following):
             draft.following.give(stage, values)
             draft.fields[stage.name] = np.empty(
@@ -343,8 +322,10 @@ class BatchBuilder:
             return
         if stage.spec.dtype is None:
             draft.listed += object_bytes(values)
-        if draft.shape.packing is not None:
-            draft.fields[stage.name] = self._packed_lists(draft, draft.shape.packing, stage, values)
+        if draft.shape.packing is not None:  # the plan allows no arrays here
+            with blaming(self._stages, draft.samples, 0):
+                flat = stage.field.fill(values, None)
+            draft.fields[stage.name] = draft.by_row(flat)
             return
         rows = draft.shape.rows
         filled: Any = [None] * rows if stage.spec.dtype is None else self._plain_slot(stage, rows, values)
@@ -357,113 +338,3 @@ class BatchBuilder:
                 filled[a:b] = found
 
         draft.refusals.attempt(stage.name, 0, rows, fill)
-
-    def _fill_bytes(self, draft: Draft, stage: PlainStage, values: pa.Array) -> None:
-        """Fill a field with the bytes that a column names."""
-        at_rows, packing = draft.samples.stream_rows, draft.shape.packing
-        draft.listed += stored_size(values)
-        if packing is not None:
-            draft.fields[stage.name] = self._packed_lists(draft, packing, stage, values)
-            return
-        draft.fields[stage.name] = filled = [None] * len(at_rows)
-
-        def fill(a: int, b: int) -> None:
-            with self._metrics.timed("fetch_s"):
-                filled[a:b] = stored_bytes(stage.payloads, at_rows.take(np.arange(a, b)), values.slice(a, b - a))
-
-        waits = any(names_objects(values, each.relation.base) for each in stage.payloads)
-        for start, stop in chunks(len(at_rows), self._piece_rows):
-            part = partial(draft.refusals.attempt, stage.name, start, stop, fill)
-            draft.parts.append(only_fetched(draft.pool, part) if waits else draft.pool.submit(part))
-
-    def _packed_lists(self, draft: Draft, packing: Packing, stage: PlainStage, values: pa.Array) -> list[Any]:
-        """One list per row of a packed batch, with a value per piece; the plan allows no arrays here."""
-        with blaming(self._stages, draft.samples, 0):
-            at_rows = draft.samples.stream_rows
-            flat = stored_bytes(stage.payloads, at_rows, values) if stage.payloads else stage.field.fill(values, None)
-        borders = np.searchsorted(packing.rows, np.arange(draft.shape.rows + 1))
-        return [list(flat[a:b]) for a, b in pairwise(borders)]
-
-    # ---- fields of pixels
-
-    def _fill_images(self, draft: Draft, stage: ImageStage) -> None:
-        if stage.name in self._lists:
-            ListFilling(draft, stage, self._lists[stage.name], self._slots, self._merge, self._stages).start()
-            return
-        feed, program, at_rows = self._images[stage.name], self._programs[stage.name], draft.samples.stream_rows
-        if program.output_shape is None:
-            whole = partial(feed.fetch, at_rows) if feed.waits(at_rows) else None
-            draft.parts.append(submitted(draft.pool, whole, partial(self._fill_unsized, draft, stage)))
-            return
-        out, keys = self._pixels_slot(draft, stage, program.output_shape), view_keys(draft.keys, stage.view)
-
-        def render(a: int, b: int, held: list[Held] | None) -> None:
-            sizes = feed.render(at_rows.take(np.arange(a, b)), keys[a:b], program, out[a:b], held)
-            draft.following.sized(stage.name, slice(a, b), sizes)
-
-        def piece(start: int, stop: int, held: list[Held] | None) -> None:
-            draft.refusals.attempt(stage.name, start, stop, lambda a, b: render(a, b, held))
-            draft.following.follow(stage.name, draft.refusals, start, stop)
-
-        waits = feed.waits(at_rows)
-        for start, stop in chunks(len(at_rows), self._piece_rows):
-            fetch = partial(feed.fetch, at_rows.take(np.arange(start, stop))) if waits else None
-            draft.parts.append(submitted(draft.pool, fetch, partial(piece, start, stop)))
-
-    def _fill_unsized(self, draft: Draft, stage: ImageStage, held: list[Held] | None) -> None:
-        """Fill a field whose size is that of its images: all of them are read before there is an array."""
-        feed, program, at_rows = self._images[stage.name], self._programs[stage.name], draft.samples.stream_rows
-        count = len(at_rows)
-        pixels: list[Any] = [None] * count
-
-        def read(a: int, b: int) -> None:
-            pixels[a:b] = feed.pixels(at_rows.take(np.arange(a, b)), held)
-
-        draft.refusals.attempt(stage.name, 0, count, read)
-        good = np.array([row for row in range(count) if pixels[row] is not None], dtype=np.int64)
-        if not len(good):
-            return
-        some, keys = [pixels[row] for row in good.tolist()], view_keys(draft.keys[good], stage.view)
-        draft.following.sized(stage.name, good, np.array([each.shape[:2] for each in some], dtype=np.int32))
-        draft.following.follow(stage.name, draft.refusals, 0, count)
-        with blaming(self._stages, draft.samples.take(good), 0):
-            done = program.stacked(some, keys)
-        draft.fields[stage.name] = done if len(good) == count else spread(done, good, count)
-
-    def _fill_clips(self, draft: Draft, stage: ClipStage) -> None:
-        program, keys = self._programs[stage.name], view_keys(draft.keys, stage.view)
-        assert not isinstance(program, MaskProgram)
-        assert program.output_shape is not None  # the plan fixes a clip's size
-        out = self._pixels_slot(draft, stage, (stage.frames, *program.output_shape))
-        with blaming(self._stages, draft.samples, 0):
-            found_clips = self._clips[stage.name].find(draft.samples.stream_rows, keys)
-
-        def piece(feed: ClipFeed, found: LookedUpClips, part: list[int], rows: NDArray[np.int64], held: Any) -> None:
-            def render(a: int, b: int) -> None:
-                mine, some = rows[a:b], held and held[a:b]
-                fill_rows(out, mine, lambda own: feed.render(found, part[a:b], keys[mine], program, own, some))
-
-            draft.refusals.attempt(stage.name, 0, len(rows), render, rows)
-
-        draft.parts += [submitted(draft.pool, fetch, partial(piece, *each)) for each, fetch in found_clips]
-
-    # ---- fields of sound
-
-    def _fill_sound(self, draft: Draft, stage: SoundStage) -> None:
-        lineage, at_rows = self._reader.lineage, draft.samples.stream_rows
-        columns = [draft.samples.columns[lineage.key(name, lineage.end)] for name in (stage.column, *stage.times)]
-        references, *times = [as_lists(each) if isinstance(each, Ragged) else each for each in columns]
-        shape = (len(at_rows), stage.selection.channels, stage.selection.length)
-        out = self._slots.take(shape, stage.spec.dtype or "float32", room(self._stages, len(at_rows), self._merge))
-        draft.fields[stage.name] = out
-        batch = SoundBatch(self._sounds[stage.name], at_rows, references, times, draft.keys, out)
-        for start, stop in chunks(len(at_rows), max(1, self._piece_rows // 4)):
-            attempt = partial(draft.refusals.attempt, stage.name, start, stop)
-            draft.parts.append(submitted(draft.pool, batch.fetching(start, stop), partial(batch.fill, start, attempt)))
-
-    def _pixels_slot(self, draft: Draft, stage: ImageStage | ClipStage, shape: tuple[int, ...]) -> NDArray[Any]:
-        count = len(draft.samples)
-        dtype, most = self._programs[stage.name].dtype, room(self._stages, count, self._merge)
-        out = self._slots.take((count, *shape), dtype, most)
-        draft.fields[stage.name] = out
-        return out

@@ -32,7 +32,8 @@ from spiral_stream.runtime import read_ahead
 from spiral_stream.runtime.batch.opened_fields import OpenedFields
 from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import Int64, Lost, SampleReader, Samples
-from spiral_stream.runtime.fields.rows_ahead import Expecting, least
+from spiral_stream.runtime.fields.payload_field import PayloadField
+from spiral_stream.runtime.fields.rows_ahead import least
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.drawn import Drawn, joined, part_of
 from spiral_stream.runtime.numbering.numbering import Numbering
@@ -88,19 +89,19 @@ class LookingUp:
         self._most = 1  # steps that are looked up together; the first one shows how many samples a step has
         self._reader: SampleReader | None = None
         self._keys: Sequence[Stored] = ()
-        self._payloads: Sequence[Expecting] = ()
+        self._payloads: Sequence[PayloadField] = ()
         self._most_rows = self._rows = 0  # that are read together: the limit, and how many were last time
         self._room: int | None = None  # the same limit by the size of the columns that were read last
 
     def read_ahead(
-        self, reader: SampleReader, keys: Sequence[Stored], payloads: Sequence[Expecting], most_rows: int
+        self, reader: SampleReader, keys: Sequence[Stored], payloads: Sequence[PayloadField], most_rows: int
     ) -> None:
         """Read columns and payload of small batches together.
 
         Args:
             reader: of the stream.
             keys: the columns.
-            payloads: the fields that read payload.
+            payloads: the fields whose rows are looked up by address.
             most_rows: that are read together.
         """
         self._reader = reader if keys or payloads else None

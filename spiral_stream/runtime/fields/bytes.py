@@ -1,18 +1,69 @@
 """Fields of encoded payload: the bytes that references name, as they are stored."""
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spiral_stream.errors import renumbered
+from spiral_stream.fields.ragged import Ragged
+from spiral_stream.planner.columns.lineage import Lineage
 from spiral_stream.planner.columns.payload import Payload
 from spiral_stream.planner.columns.streams import split
+from spiral_stream.planner.stages import PlainStage
+from spiral_stream.runtime.columns.error_sample import blaming
+from spiral_stream.runtime.columns.samples import as_lists
+from spiral_stream.runtime.fetch import chunks, only_fetched
+from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft
+from spiral_stream.runtime.fields.payload_field import PayloadField
 from spiral_stream.runtime.fields.size import object_bytes
+from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.semantic import is_list
+from spiral_stream.sources.references.objects import names_objects
 from spiral_stream.sources.references.resolve import payload
+
+
+@final
+class BytesField(PayloadField):
+    """A list of the bytes that a column names."""
+
+    by_address = False
+    task_rows = TASK_ROWS
+
+    def __init__(self, stage: PlainStage, metrics: Metrics, lineage: Lineage) -> None:
+        super().__init__(stage.name, stage.field.column, stage.payloads)
+        self._metrics = metrics
+        self._key = lineage.key(stage.field.column, lineage.end)
+
+    def start(self, draft: Draft) -> None:
+        """See `PayloadField`."""
+        values = draft.samples.columns[self._key]
+        values = as_lists(values) if isinstance(values, Ragged) else values
+        at_rows = draft.samples.stream_rows
+        draft.listed += stored_size(values)
+        if draft.shape.packing is not None:
+            with blaming(draft.filling.stages, draft.samples, 0):
+                flat = stored_bytes(self.payloads, at_rows, values)
+            draft.fields[self.name] = draft.by_row(flat)
+            return
+        draft.fields[self.name] = filled = [None] * len(at_rows)
+
+        def fill(a: int, b: int) -> None:
+            with self._metrics.timed("fetch_s"):
+                filled[a:b] = stored_bytes(self.payloads, at_rows.take(np.arange(a, b)), values.slice(a, b - a))
+
+        waits = any(names_objects(values, each.relation.base) for each in self.payloads)
+        for start, stop in chunks(len(at_rows), draft.filling.task_rows):
+            part = partial(draft.refusals.attempt, self.name, start, stop, fill)
+            draft.parts.append(only_fetched(draft.pool, part) if waits else draft.pool.submit(part))
+
+    def fetch_far(self, stream_rows: StreamRows, values: pa.Array | None) -> list[Any]:
+        """See `PayloadField`."""
+        return stored_bytes(self.payloads, stream_rows, values)
 
 
 def stored_bytes(payloads: Sequence[Payload], stream_rows: StreamRows, values: pa.Array) -> list[Any]:

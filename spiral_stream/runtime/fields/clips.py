@@ -8,7 +8,7 @@ built.
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, final
@@ -30,16 +30,21 @@ from spiral_stream.errors import DataError, SourceError, anew, renumbered
 from spiral_stream.plan.fields.clips import TIMES
 from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.stages import ClipStage
-from spiral_stream.runtime.fields.images import stored_rows
+from spiral_stream.runtime.columns.error_sample import blaming
+from spiral_stream.runtime.columns.samples import Samples
+from spiral_stream.runtime.fetch import submitted
+from spiral_stream.runtime.fields.draft import Draft
+from spiral_stream.runtime.fields.images import fill_rows, stored_rows
+from spiral_stream.runtime.fields.payload_field import Coming, PayloadField
 from spiral_stream.runtime.fields.rows_ahead import RowsAhead, least
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
-from spiral_stream.seeding import uniforms
+from spiral_stream.seeding import uniforms, view_keys
 from spiral_stream.sources.references.objects import names_objects
 from spiral_stream.sources.references.ranged import Located, locate
 from spiral_stream.threads import doing
-from spiral_stream.transforms.chain import ImageChain
+from spiral_stream.transforms.chain import ImageChain, MaskProgram
 from spiral_stream.transforms.image.image import ImageProgram
 
 TASK_CLIPS: Final = 1  # clips that a task decodes from originals: 10 to 50 ms
@@ -105,7 +110,7 @@ class ClipFeed:
         return TASK_CLIPS if self._kind is None else TASK_CACHED_CLIPS
 
     def expect(self, rows: UInt64) -> None:
-        """Note clips that will be looked up; see `Expecting`."""
+        """Note clips that will be looked up; see `PayloadField`."""
         self.rows.expect(rows[[each is None for each in self._stored(self._cache, rows)]])
 
     def find(self, rows: UInt64) -> LookedUpClips:
@@ -338,22 +343,53 @@ Task = tuple[
 
 
 @final
-class ClipField:
-    """One clip field of a plan, for samples of one or several streams. Thread-safe."""
+class ClipField(PayloadField):
+    """A field of one clip per sample."""
 
     def __init__(self, stage: ClipStage, metrics: Metrics, index_of: IndexOf = index_of) -> None:
-        self._payloads = stage.payloads
+        super().__init__(stage.name, stage.column, stage.payloads)
+        self._stage = stage
         self._feeds = [ClipFeed(stage, k, metrics, index_of) for k in range(len(stage.payloads))]
 
     @property
     def room(self) -> int | None:
-        """See `Expecting`."""
+        """See `PayloadField`."""
         return least([feed.rows.room for feed in self._feeds])
 
     def expect(self, stream_rows: StreamRows) -> None:
-        """See `Expecting`."""
+        """See `PayloadField`."""
         for k, where in split(stream_rows):
-            self._feeds[k].expect(self._payloads[k].ordinals(stream_rows.rows[where]))
+            self._feeds[k].expect(self.payloads[k].ordinals(stream_rows.rows[where]))
+
+    def start(self, draft: Draft) -> None:
+        """See `PayloadField`."""
+        name, program, keys = self.name, draft.filling.programs[self.name], view_keys(draft.keys, self._stage.view)
+        assert not isinstance(program, MaskProgram)
+        assert program.output_shape is not None  # the plan fixes a clip's size
+        out = draft.pixels(name, (self._stage.frames, *program.output_shape))
+        with blaming(draft.filling.stages, draft.samples, 0):
+            found_clips = self.find(draft.samples.stream_rows, keys)
+
+        def piece(feed: ClipFeed, found: LookedUpClips, part: list[int], rows: Int64, held: Any) -> None:
+            def render(a: int, b: int) -> None:
+                mine, some = rows[a:b], held and held[a:b]
+                fill_rows(out, mine, lambda own: feed.render(found, part[a:b], keys[mine], program, own, some))
+
+            draft.refusals.attempt(name, 0, len(rows), render, rows)
+
+        draft.parts += [submitted(draft.pool, fetch, partial(piece, *each)) for each, fetch in found_clips]
+
+    def fetches(self, coming: Coming) -> Iterator[Fetch]:
+        """See `PayloadField`: the frames that the batch will draw."""
+        samples, fixed = coming.samples, self._stage.selection.deterministic
+        far = self.far(samples.stream_rows)
+        if not len(far) or (coming.keys is None and not fixed):
+            return
+        own = Samples(samples.stream_rows.take(far), samples.parts[far], samples.origins[far])
+        keys = np.zeros(len(far), dtype=np.uint64) if fixed or coming.keys is None else coming.keys(own)
+        yield from (
+            fetch for _, fetch in self.find(own.stream_rows, view_keys(keys, self._stage.view)) if fetch is not None
+        )
 
     def find(self, stream_rows: StreamRows, keys: UInt64) -> list[tuple[Task, Fetch | None]]:
         """Look up a batch's clips.
@@ -368,7 +404,7 @@ class ClipField:
         pieces = []
         for k, where in split(stream_rows):
             feed = self._feeds[k]
-            found = feed.find(self._payloads[k].ordinals(stream_rows.rows[where]))
+            found = feed.find(self.payloads[k].ordinals(stream_rows.rows[where]))
             for first in range(0, len(where), feed.task_clips):
                 part = list(range(first, min(first + feed.task_clips, len(where))))
                 rows = where[part]

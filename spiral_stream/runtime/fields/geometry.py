@@ -15,11 +15,12 @@ from spiral_stream.errors import DataError
 from spiral_stream.fields.boxes import Boxes, BoxLabels, Following, KeyPoints, padded
 from spiral_stream.planner.stages import ImageStage, PlainStage, Stages
 from spiral_stream.runtime.bad_samples import BatchRefusals
-from spiral_stream.runtime.fields.images import Sizes
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import view_keys
 from spiral_stream.transforms.chain import MaskProgram
 from spiral_stream.transforms.geometry import move_boxes, move_points
+
+Sizes = NDArray[np.int32]  # [P, 2] height and width
 
 
 @final

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
 from typing import Any, Final, final
 
 import numpy as np
@@ -24,14 +23,14 @@ from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.errors import DataError, SourceError, renumbered
 from spiral_stream.fields.pad import PadMask
 from spiral_stream.planner.columns.streams import split
-from spiral_stream.planner.stages import ImageStage, PlainStage, Stages
+from spiral_stream.planner.stages import ImageStage, PlainStage
 from spiral_stream.runtime.fetch import Fetched, chunks, fetched, need_all, submitted
 from spiral_stream.runtime.fields.draft import Draft
-from spiral_stream.runtime.fields.images import ImageFeed, Sizes, StoredRows, fill_rows, stored_rows
+from spiral_stream.runtime.fields.geometry import Sizes
+from spiral_stream.runtime.fields.images import ImageFeed, StoredRows, fill_rows, stored_rows
+from spiral_stream.runtime.fields.payload_field import PayloadField
 from spiral_stream.runtime.fields.rows_ahead import least
-from spiral_stream.runtime.fields.size import room
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.slots import Slots
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import item_keys, view_keys
@@ -40,6 +39,7 @@ from spiral_stream.sources.references.resolve import flattened, resolve
 from spiral_stream.threads import doing
 from spiral_stream.transforms.chain import Program
 
+TASK_ROWS: Final = 16  # rows that a task finds, fetches or decodes
 Int64 = NDArray[np.int64]
 # P rows, N images of a row in the batch, Q images of all rows
 
@@ -228,11 +228,14 @@ class ImageListFeed:
 
 
 @final
-class ImageListField:
-    """One field of lists of images, for samples of one or several streams. Thread-safe."""
+class ImageListField(PayloadField):
+    """A field of a list of images per sample."""
+
+    task_rows = TASK_ROWS
 
     def __init__(self, stage: ImageStage, metrics: Metrics) -> None:
-        self._payloads = stage.payloads
+        super().__init__(stage.name, stage.column, stage.payloads)
+        self._stage = stage
         self._feeds = []
         for each in stage.caches:
             assert isinstance(each.kind, ImageListKind)
@@ -241,27 +244,36 @@ class ImageListField:
     def waits(self, stream_rows: StreamRows) -> bool:
         """Whether any of the lists come over a network."""
         return any(
-            self._feeds[stream].waits(self._payloads[stream].ordinals(stream_rows.rows[where]))
+            self._feeds[stream].waits(self.payloads[stream].ordinals(stream_rows.rows[where]))
             for stream, where in split(stream_rows)
         )
 
     @property
     def room(self) -> int | None:
-        """See `Expecting`."""
+        """See `PayloadField`."""
         return least([feed.rows.room for feed in self._feeds])
 
     def expect(self, stream_rows: StreamRows) -> None:
-        """See `Expecting`."""
+        """See `PayloadField`."""
         for stream, where in split(stream_rows):
             feed = self._feeds[stream]
-            feed.rows.expect(feed.one.left(self._payloads[stream].ordinals(stream_rows.rows[where])))
+            feed.rows.expect(feed.one.left(self.payloads[stream].ordinals(stream_rows.rows[where])))
+
+    def start(self, draft: Draft) -> None:
+        """See `PayloadField`."""
+        _Filled(draft, self._stage, self).start()
+
+    def fetch_far(self, stream_rows: StreamRows, values: pa.Array | None) -> "Lists":
+        """See `PayloadField`."""
+        del values
+        return self.find(stream_rows).fetch()
 
     def find(self, stream_rows: StreamRows) -> "Lists":
         """Look up the lists of samples; see `ImageListFeed.find`."""
         parts = []
         for stream, where in split(stream_rows):
             with renumbered(where):
-                rows = self._payloads[stream].ordinals(stream_rows.rows[where])
+                rows = self.payloads[stream].ordinals(stream_rows.rows[where])
                 parts.append((where, self._feeds[stream], self._feeds[stream].find(rows)))
         counts = np.zeros(len(stream_rows), dtype=np.int64)
         for where, _, found in parts:
@@ -310,28 +322,19 @@ def _need_room(counts: Int64, width: int) -> None:
         raise DataError(msg, row=row)
 
 
-TASK_ROWS: Final = 16  # rows that a task finds, fetches or decodes
 Run = tuple[int, Lists]  # the first row of some, and what was found
 
 
 @final
-class ListFilling:
-    """Fills one field of lists in one batch."""
+class _Filled:
+    """One field of lists in one batch."""
 
-    def __init__(
-        self,
-        draft: Draft,
-        stage: ImageStage,
-        field: ImageListField,
-        slots: Slots,
-        merge: int,
-        stages: Stages,
-    ) -> None:
+    def __init__(self, draft: Draft, stage: ImageStage, field: ImageListField) -> None:
         self._draft, self._stage, self._field = draft, stage, field
+        stages = draft.filling.stages
         first = next(each for each in stages.images if each.column == stage.column)  # of several views, one fills masks
         masks = [each for each in stages.plains if is_mask_of_list(each) and each.field.column == stage.column]
         self._masks = masks if first is stage else []
-        self._slots, self._merge, self._stages = slots, merge, stages
         self._keys = view_keys(draft.keys, stage.view)
         self._found: list[Run] = []
         self._lock = threading.Lock()
@@ -412,10 +415,8 @@ class ListFilling:
 
     def _taken(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
         assert self._stage.listed is not None
-        if self._stage.listed.length is not None:
-            return self._slots.take(shape, dtype, room(self._stages, shape[0], self._merge))
-        items = prod(shape)
-        return self._slots.take((items,), dtype, 1 << max(0, items - 1).bit_length()).reshape(shape)
+        filling = self._draft.filling
+        return filling.items(shape, dtype) if self._stage.listed.length is None else filling.rows(shape, dtype)
 
 
 def is_mask_of_list(stage: PlainStage) -> bool:

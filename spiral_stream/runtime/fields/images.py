@@ -23,12 +23,17 @@ from spiral_stream.decoders.image.oriented import UPRIGHT, orientation
 from spiral_stream.errors import DataError, SourceError, renumbered
 from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.stages import ImageStage
-from spiral_stream.runtime.fetch import Fetched, fetched, need_all
+from spiral_stream.runtime.columns.error_sample import blaming
+from spiral_stream.runtime.fetch import Fetched, chunks, fetched, need_all, submitted
+from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft, spread
+from spiral_stream.runtime.fields.geometry import Sizes
+from spiral_stream.runtime.fields.payload_field import PayloadField
 from spiral_stream.runtime.fields.rows_ahead import RowsAhead, least
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.neighbours import around
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
+from spiral_stream.seeding import view_keys
 from spiral_stream.sources.references.objects import names_objects
 from spiral_stream.sources.references.resolve import resolve
 from spiral_stream.threads import doing
@@ -61,7 +66,6 @@ def stored_rows(
         yield indices[found >= 0], stored, found[found >= 0]
 
 
-Sizes = NDArray[np.int32]  # [P, 2] height and width
 Held = dict[int, Fetched]  # ordinal -> what its reference names
 T = TypeVar("T")
 
@@ -281,11 +285,14 @@ class ImageFeed:
 
 
 @final
-class ImageField:
-    """One image field of a plan, for samples of one or several streams. Thread-safe."""
+class ImageField(PayloadField):
+    """A field of one image per sample."""
+
+    task_rows = TASK_ROWS
 
     def __init__(self, stage: ImageStage, metrics: Metrics) -> None:
-        self._payloads = stage.payloads
+        super().__init__(stage.name, stage.column, stage.payloads)
+        self._view = stage.view
         self._feeds = []
         for each in stage.caches:
             assert isinstance(each.kind, ImageKind)
@@ -294,27 +301,74 @@ class ImageField:
     def waits(self, stream_rows: StreamRows) -> bool:
         """Whether any of the payload comes over a network."""
         return any(
-            self._feeds[stream].waits(self._payloads[stream].ordinals(stream_rows.rows[where]))
+            self._feeds[stream].waits(self.payloads[stream].ordinals(stream_rows.rows[where]))
             for stream, where in split(stream_rows)
         )
 
     @property
     def room(self) -> int | None:
-        """See `Expecting`."""
+        """See `PayloadField`."""
         return least([feed.rows.room for feed in self._feeds])
 
     def expect(self, stream_rows: StreamRows) -> None:
-        """See `Expecting`."""
+        """See `PayloadField`."""
         for stream, where in split(stream_rows):
             feed = self._feeds[stream]
-            feed.rows.expect(feed.left(self._payloads[stream].ordinals(stream_rows.rows[where])))
+            feed.rows.expect(feed.left(self.payloads[stream].ordinals(stream_rows.rows[where])))
+
+    def start(self, draft: Draft) -> None:
+        """See `PayloadField`."""
+        program, at_rows = draft.filling.programs[self.name], draft.samples.stream_rows
+        if program.output_shape is None:
+            whole = partial(self.fetch, at_rows) if self.waits(at_rows) else None
+            draft.parts.append(submitted(draft.pool, whole, partial(self._fill_unsized, draft)))
+            return
+        out, keys = draft.pixels(self.name, program.output_shape), view_keys(draft.keys, self._view)
+
+        def render(a: int, b: int, held: list[Held] | None) -> None:
+            sizes = self.render(at_rows.take(np.arange(a, b)), keys[a:b], program, out[a:b], held)
+            draft.following.sized(self.name, slice(a, b), sizes)
+
+        def piece(start: int, stop: int, held: list[Held] | None) -> None:
+            draft.refusals.attempt(self.name, start, stop, lambda a, b: render(a, b, held))
+            draft.following.follow(self.name, draft.refusals, start, stop)
+
+        waits = self.waits(at_rows)
+        for start, stop in chunks(len(at_rows), draft.filling.task_rows):
+            fetch = partial(self.fetch, at_rows.take(np.arange(start, stop))) if waits else None
+            draft.parts.append(submitted(draft.pool, fetch, partial(piece, start, stop)))
+
+    def _fill_unsized(self, draft: Draft, held: list[Held] | None) -> None:
+        """Fill a field whose size is that of its images: all of them are read before there is an array."""
+        program, at_rows = draft.filling.programs[self.name], draft.samples.stream_rows
+        count = len(at_rows)
+        pixels: list[Any] = [None] * count
+
+        def read(a: int, b: int) -> None:
+            pixels[a:b] = self.pixels(at_rows.take(np.arange(a, b)), held)
+
+        draft.refusals.attempt(self.name, 0, count, read)
+        good = np.array([row for row in range(count) if pixels[row] is not None], dtype=np.int64)
+        if not len(good):
+            return
+        some, keys = [pixels[row] for row in good.tolist()], view_keys(draft.keys[good], self._view)
+        draft.following.sized(self.name, good, np.array([each.shape[:2] for each in some], dtype=np.int32))
+        draft.following.follow(self.name, draft.refusals, 0, count)
+        with blaming(draft.filling.stages, draft.samples.take(good), 0):
+            done = program.stacked(some, keys)
+        draft.fields[self.name] = done if len(good) == count else spread(done, good, count)
+
+    def fetch_far(self, stream_rows: StreamRows, values: pa.Array | None) -> list[Held]:
+        """See `PayloadField`."""
+        del values
+        return self.fetch(stream_rows)
 
     def fetch(self, stream_rows: StreamRows) -> list[Held]:
         """`ImageFeed.fetch` for samples: what each stream's images need."""
         held: list[Held] = [{} for _ in self._feeds]
         behind = around()
         for stream, where in split(stream_rows):
-            feed, payload, rows = self._feeds[stream], self._payloads[stream], stream_rows.rows[where]
+            feed, payload, rows = self._feeds[stream], self.payloads[stream], stream_rows.rows[where]
             held[stream] = feed.fetch(payload.ordinals(rows))
             if behind is not None and held[stream]:
                 behind.near(stream, payload, rows, feed.left)
@@ -326,11 +380,11 @@ class ImageField:
         """`ImageFeed.render` for samples."""
         of = [None] * len(self._feeds) if held is None else held
         if len(self._feeds) == 1:
-            return self._feeds[0].render(self._payloads[0].ordinals(stream_rows.rows), keys, program, out, of[0])
+            return self._feeds[0].render(self.payloads[0].ordinals(stream_rows.rows), keys, program, out, of[0])
         sizes = np.zeros((len(stream_rows), 2), dtype=np.int32)
         for stream, where in split(stream_rows):
             with renumbered(where):
-                rows = self._payloads[stream].ordinals(stream_rows.rows[where])
+                rows = self.payloads[stream].ordinals(stream_rows.rows[where])
                 fill = partial(_into, self._feeds[stream], rows, keys[where], program, of[stream])
                 sizes[where] = fill_rows(out, where, fill)
         return sizes
@@ -340,7 +394,7 @@ class ImageField:
         out: list[Any] = [None] * len(stream_rows)
         for stream, where in split(stream_rows):
             with renumbered(where):
-                rows = self._payloads[stream].ordinals(stream_rows.rows[where])
+                rows = self.payloads[stream].ordinals(stream_rows.rows[where])
                 found = self._feeds[stream].pixels(rows, None if held is None else held[stream])
             for at, image in zip(where.tolist(), found, strict=True):  # moves references: nothing next to decoding
                 out[at] = image

@@ -13,30 +13,16 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, Protocol, final
+from typing import Final, final
 
 import numpy as np
 import pyarrow as pa
 
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.runtime import read_ahead
-from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 
 _GROUPS: Final = 8  # expected at a time, for `prefetch` batches and the first calls, which are for few rows
-
-
-class Expecting(Protocol):
-    """A field whose payload is read for several batches at a time."""
-
-    @property
-    def room(self) -> int | None:
-        """How many rows may be read together, by the size of those that were read last; None: nobody knows yet."""
-        ...
-
-    def expect(self, stream_rows: StreamRows) -> None:
-        """Note that these samples come next, so that whoever reads the first of them reads all."""
-        ...
 
 
 @final

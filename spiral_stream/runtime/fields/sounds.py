@@ -12,9 +12,14 @@ from numpy.typing import NDArray
 from spiral_stream.decoders.sound.sound import decode_sound
 from spiral_stream.errors import DataError, renumbered
 from spiral_stream.fields.field import write
+from spiral_stream.fields.ragged import Ragged
+from spiral_stream.planner.columns.lineage import Lineage
 from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.stages import SoundStage
-from spiral_stream.runtime.fetch import Fetched, fetched, need_all
+from spiral_stream.runtime.columns.samples import as_lists
+from spiral_stream.runtime.fetch import Fetched, chunks, fetched, need_all, submitted
+from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft
+from spiral_stream.runtime.fields.payload_field import PayloadField
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
@@ -26,11 +31,34 @@ from spiral_stream.sources.references.resolve import resolve
 
 
 @final
-class SoundField:
-    """One field of sound, for samples of one or several streams. Thread-safe."""
+class SoundField(PayloadField):
+    """A field of one part of a recording per sample."""
 
-    def __init__(self, stage: SoundStage, metrics: Metrics) -> None:
+    by_address = False
+    task_rows = TASK_ROWS // 4
+
+    def __init__(self, stage: SoundStage, metrics: Metrics, lineage: Lineage) -> None:
+        super().__init__(stage.name, stage.column, stage.payloads)
         self._stage, self._metrics = stage, metrics
+        self._keys = lineage.keys((stage.column, *stage.times), lineage.end)
+
+    def start(self, draft: Draft) -> None:
+        """See `PayloadField`."""
+        stage, at_rows = self._stage, draft.samples.stream_rows
+        columns = [draft.samples.columns[key] for key in self._keys]
+        references, *times = [as_lists(each) if isinstance(each, Ragged) else each for each in columns]
+        shape = (len(at_rows), stage.selection.channels, stage.selection.length)
+        out = draft.filling.rows(shape, stage.spec.dtype or "float32")
+        draft.fields[stage.name] = out
+        batch = _SoundBatch(self, at_rows, references, times, draft.keys, out)
+        for start, stop in chunks(len(at_rows), max(1, draft.filling.task_rows // 4)):
+            attempt = partial(draft.refusals.attempt, stage.name, start, stop)
+            draft.parts.append(submitted(draft.pool, batch.fetching(start, stop), partial(batch.fill, start, attempt)))
+
+    def fetch_far(self, stream_rows: StreamRows, values: pa.Array | None) -> list[Fetched]:
+        """See `PayloadField`."""
+        assert values is not None
+        return self.fetch(stream_rows, values)
 
     def waits(self, references: pa.Array) -> bool:
         """Whether any recording comes over a network."""
@@ -103,7 +131,7 @@ class SoundField:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class SoundBatch:
+class _SoundBatch:
     """One field of sound of one batch, filled piece by piece; P samples."""
 
     field: SoundField

@@ -1,0 +1,107 @@
+"""What a batch, and what fetches for the next epoch, ask of a field of payload. Each kind of payload has a room of its own.
+
+A field whose rows are looked up by address is started before any column is known; that of a column which names its bytes,
+when the column was read.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.planner.columns.payload import Payload
+from spiral_stream.planner.columns.streams import split
+from spiral_stream.runtime.columns.samples import Samples
+from spiral_stream.runtime.fetch import chunks
+from spiral_stream.runtime.fields.draft import Draft
+from spiral_stream.sampling.epoch import StreamRows
+from spiral_stream.sampling.order import UInt64
+from spiral_stream.semantic import is_list
+from spiral_stream.sources.references.objects import names_objects
+
+Fetch = Callable[[], object]
+Int64 = NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Coming:
+    """A batch of which only bytes are fetched, ahead of its time.
+
+    Attributes:
+        samples: of the batch.
+        columns: the columns that name bytes, and were read.
+        keys: draws the random keys of samples; None where that takes more than reading.
+    """
+
+    samples: Samples
+    columns: Mapping[str, pa.Array]
+    keys: Callable[[Samples], UInt64] | None
+
+
+class PayloadField(ABC):
+    """A field of payload of a pass, for samples of one or several streams. Thread-safe.
+
+    Args:
+        name: of the field.
+        column: that names the bytes, or holds them.
+        payloads: where they lie, per stream.
+    """
+
+    by_address: ClassVar[bool] = True  # rows are looked up when their bytes are; else the column is read with the batch
+    task_rows: int  # that are fetched at a time, ahead of their batch
+
+    def __init__(self, name: str, column: str, payloads: Sequence[Payload]) -> None:
+        self.name, self.column, self.payloads = name, column, payloads
+
+    @property
+    def room(self) -> int | None:
+        """How many rows may be read together, by the size of those that were read last; None: nobody knows yet."""
+        return None
+
+    def expect(self, stream_rows: StreamRows) -> None:  # noqa: B027  where rows are not looked up by address
+        """Note that these samples come next, so that whoever reads the first of them reads all."""
+
+    @abstractmethod
+    def start(self, draft: Draft) -> None:
+        """Make the array of a batch, and start the tasks that fill it."""
+
+    def fetches(self, coming: Coming) -> Iterator[Fetch]:
+        """Yield what fetches the bytes of a batch that come over a network, piece by piece."""
+        places, values = coming.samples.stream_rows, coming.columns.get(self.column)
+        far = self.far(places, values)
+        for start, stop in chunks(len(far), self.task_rows):
+            some = far[start:stop]
+            yield partial(self.fetch_far, places.take(some), None if values is None else values.take(pa.array(some)))
+
+    def fetch_far(self, stream_rows: StreamRows, values: pa.Array | None) -> object:
+        """Fetch the bytes of samples as their batch will do; ``values`` are those of the column, if it was read."""
+        raise NotImplementedError
+
+    def far(self, stream_rows: StreamRows, values: pa.Array | None = None) -> Int64:
+        """Return the places of samples whose bytes come over a network and are kept on the node."""
+        far = [
+            where
+            for stream, where in split(stream_rows)
+            if _is_far(
+                self.payloads[stream], stream_rows.rows[where], None if values is None else values.take(pa.array(where))
+            )
+        ]
+        return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *far]))
+
+
+def _is_far(payload: Payload, rows: UInt64, values: pa.Array | None) -> bool:
+    relation, kind = payload.relation, payload.relation.schema.field(payload.column).type
+    inner = kind.value_type if is_list(kind) else kind
+    if pa.types.is_binary(inner) or pa.types.is_large_binary(inner):
+        return values is None and relation.remote and relation.node_cached  # else the column was read already
+    if values is None and relation.remote:
+        return True
+    if values is None:
+        values = relation.fetch(payload.ordinals(rows), [payload.column])[payload.column]
+    return names_objects(values, relation.base)
