@@ -301,8 +301,8 @@ def _finishers(stages: Stages, devices: Devices) -> dict[str, Callable[[torch.de
     """What makes the ends of image fields that a device normalizes; the host does where it puts values in their place."""
     if fills_with_value(stages.batches.last):
         return {}
-    decoded: list[ImageStage | ClipStage] = [*stages.images, *stages.clips]
-    return {stage.name: _finisher(stage) for stage in decoded if stage.name in _moved(devices) and stage.ends_on_device}
+    moved = [stage for stage in stages.pixels if stage.name in _moved(devices)]
+    return {stage.name: _finisher(stage) for stage in moved if stage.ends_on_device}
 
 
 def _finisher(stage: ImageStage | ClipStage) -> Callable[[torch.device], Finisher]:

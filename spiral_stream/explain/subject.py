@@ -103,9 +103,8 @@ class Subject:
     @cached_property
     def _works(self) -> dict[tuple[str, int], CacheWork]:
         stages = self.stages
-        payloads = [*(stage.payloads for stage in stages.images), *(stage.payloads for stage in stages.clips)]
-        payloads += [stage.payloads for stage in stages.tokens]
-        numbers = {id(payload): k for each in payloads for k, payload in enumerate(each)}
+        cached = (*stages.pixels, *stages.tokens)
+        numbers = {id(payload): k for each in cached for k, payload in enumerate(each.payloads)}
         return {(work.kind.fingerprint, numbers[id(work.payload)]): work for work in caches(stages)}
 
     def pass_of(self, k: int) -> tuple[int, bool]:

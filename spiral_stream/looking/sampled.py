@@ -53,8 +53,7 @@ class _Shown:
     ) -> Tile:
         """Return what is shown of one row."""
         tile = Tile(title, batch)
-        pixels: dict[str, ImageStage | ClipStage] = {stage.name: stage for stage in self.stages.images}
-        pixels.update({stage.name: stage for stage in self.stages.clips})
+        pixels = {stage.name: stage for stage in self.stages.pixels}
         tokens = {stage.name: stage.field for stage in self.stages.sequences}
         moving = {stage.name for stage in self.stages.clips}
         sounds = {stage.name: stage.selection.sample_rate for stage in self.stages.sounds}

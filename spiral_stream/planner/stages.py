@@ -7,7 +7,7 @@ A field that is decoded, and a column that is tokenized, hold one value per stre
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, Generic, TypeVar, final
+from typing import Any, ClassVar, Final, Generic, TypeVar, final
 
 import numpy as np
 
@@ -55,6 +55,12 @@ class PlainStage:
     field: Field
     spec: FieldSpec
     payloads: tuple[Payload, ...] = ()  # where the bytes lie, per stream; none for a column that names none
+    draws: ClassVar[bool] = False  # random numbers
+
+    @property
+    def column(self) -> str:
+        """The column that is copied, or names the bytes."""
+        return self.field.column
 
     def shape(self, rows: int) -> tuple[int, ...]:
         """Return the array's shape for this many rows."""
@@ -72,6 +78,13 @@ class SequenceStage:
     multiple: int = 1  # widths are multiples of this, for all fields of the column
     length: int | None = None  # the width of every batch, if one of the column's fields says it
     together: tuple[str, ...] = ()  # the columns that share their width, this one included; empty if it is alone
+    payloads: ClassVar[tuple[Payload, ...]] = ()
+    draws: ClassVar[bool] = False
+
+    @property
+    def column(self) -> str:
+        """The column of the sequences."""
+        return self.field.column
 
 
 @final
@@ -126,6 +139,11 @@ class ImageStage:
         return tuple(each.payload for each in self.caches)
 
     @property
+    def draws(self) -> bool:
+        """Whether an image draws random numbers."""
+        return not self.program.deterministic
+
+    @property
     def ends_on_device(self) -> bool:
         """Whether a device may normalize the images; padding of lists and masks would change there."""
         return self.listed is None and not isinstance(self.program, MaskProgram)
@@ -146,9 +164,19 @@ class ClipStage:
     sources: tuple[ClipSource, ...]  # one per stream
 
     @property
+    def draws(self) -> bool:
+        """Whether a clip draws random numbers, for its frames or for what is done to them."""
+        return not (self.program.deterministic and self.selection.deterministic)
+
+    @property
     def ends_on_device(self) -> bool:
         """Whether a device may normalize the frames."""
         return True
+
+    @property
+    def caches(self) -> tuple[PayloadCache[IndexKind] | PayloadCache[ClipKind], ...]:
+        """What `materialize` builds, per stream."""
+        return tuple(each.built for each in self.sources)
 
     @property
     def frames(self) -> int:
@@ -174,6 +202,11 @@ class SoundStage:
     payloads: tuple[Payload, ...]  # one per stream
     times: tuple[str, ...]  # columns that say where the row's segment lies in its file; none: it is the whole file
     view: str | None  # of the random numbers
+
+    @property
+    def draws(self) -> bool:
+        """Whether the part of a recording is drawn."""
+        return not self.selection.deterministic
 
 
 FieldStage = PlainStage | SequenceStage | ImageStage | ClipStage | SoundStage
@@ -261,6 +294,11 @@ class Stages:
         """The fields of clips."""
         return tuple(each for each in self.fields if isinstance(each, ClipStage))
 
+    @property
+    def pixels(self) -> tuple[ImageStage | ClipStage, ...]:
+        """The fields of images, then those of clips."""
+        return (*self.images, *self.clips)
+
     @cached_property
     def sounds(self) -> tuple[SoundStage, ...]:
         """The fields of sound."""
@@ -286,7 +324,7 @@ class Stages:
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """The small columns that every batch reads, identity first."""
-        names = dict.fromkeys([*self.identity, *(stage.field.column for stage in self.plains)])
+        names = dict.fromkeys([*self.identity, *(stage.column for stage in self.plains)])
         return tuple(names)
 
     @cached_property
@@ -296,7 +334,7 @@ class Stages:
 
     def multiple(self, column: str) -> int:
         """Return the number that widths of a token column's fields are multiples of; all of them share one."""
-        return next(stage.multiple for stage in self.sequences if stage.field.column == column)
+        return next(stage.multiple for stage in self.sequences if stage.column == column)
 
     @property
     def formed(self) -> bool:
@@ -313,13 +351,7 @@ class Stages:
     @cached_property
     def specs(self) -> tuple[FieldSpec, ...]:
         """The specification of every field of a batch."""
-        return (
-            *(stage.spec for stage in self.plains),
-            *(stage.spec for stage in self.images),
-            *(stage.spec for stage in self.clips),
-            *(stage.spec for stage in self.sounds),
-            *(stage.spec for stage in self.sequences),
-        )
+        return tuple(stage.spec for stage in self.fields)
 
     def batch_bytes(self, rows: int) -> int:
         """Return bytes of a batch's arrays; unknown dimensions count as 256, and those of lists of images as 4."""

@@ -25,7 +25,7 @@ from spiral_stream.plan.tree import need
 from spiral_stream.plan.verbs.maps import SampleAssembly, SampleFilter, SampleRecords
 from spiral_stream.planner.columns.lineage import Refusal
 from spiral_stream.planner.columns.payload import base_payload
-from spiral_stream.planner.stages import ClipStage, ImageStage, Stages, TokenStage
+from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.columns.error_sample import blaming, identities, identity_table, read_identity
 from spiral_stream.runtime.columns.samples import Lost, Samples
 from spiral_stream.runtime.metrics import Metrics
@@ -346,9 +346,7 @@ class BatchRefusals:
     def _origins(self, refused: Samples, fields: Sequence[str]) -> tuple[list[str], list[str], list[str | None]]:
         """Return for each sample the relation, the storage shard, and the reference (if there is one) that failed."""
         stages = self._stages
-        read: tuple[TokenStage | ImageStage | ClipStage, ...] = (*stages.tokens, *stages.images, *stages.clips)
-        payloads = {stage.name: stage.payloads for stage in (*read, *stages.sounds)}
-        payloads |= {stage.name: stage.payloads for stage in stages.plains if stage.payloads}
+        payloads = {stage.name: stage.payloads for stage in (*stages.tokens, *stages.fields) if stage.payloads}
         relations, shards = list[str](), list[str]()
         references: list[str | None] = []
         for at, field in enumerate(fields):  # of refused samples only

@@ -27,7 +27,6 @@ from spiral_stream.plan.tree import need
 from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.columns.lineage import Stored
 from spiral_stream.planner.columns.streams import StreamStage
-from spiral_stream.planner.stages import ClipStage, ImageStage, PlainStage, SoundStage
 from spiral_stream.runtime.fields.size import OBJECT_BYTES, fixed_bytes, row_bytes
 
 _RUNNING = "the running stream's metrics()['peak_batch_bytes'] counts them"
@@ -87,9 +86,7 @@ def _arrays(subject: Subject) -> Size:
     stages, merge = subject.stages, subject.bound.merge
     formation = stages.formation
     token = sum(np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype)
-    stacked: list[PlainStage | ImageStage | ClipStage | SoundStage] = [*stages.plains, *stages.images, *stages.clips]
-    stacked += stages.sounds
-    specs = {stage.name: stage.spec for stage in stacked}
+    specs = {stage.name: stage.spec for stage in (*stages.plains, *stages.pixels, *stages.sounds)}
     sizes = {name: _item_bytes(spec) for name, spec in specs.items()}
     unsized = [name for name, each in sizes.items() if each is None]
     unknown = [f"{', '.join(unsized)} (each image has its own size; {_RUNNING})"] if unsized else []

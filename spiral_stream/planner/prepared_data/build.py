@@ -20,7 +20,7 @@ from spiral_stream.plan.tree import need
 from spiral_stream.plan.verbs.maps import SampleAssembly
 from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.columns.payload import Payload
-from spiral_stream.planner.stages import PayloadCache, Stages, TokenStage
+from spiral_stream.planner.stages import ClipStage, PayloadCache, Stages, TokenStage
 
 BuildReport = Callable[[Progress | BuildProgress], None]  # what is told of a build
 
@@ -81,11 +81,9 @@ def caches(stages: Stages) -> Iterator[CacheWork]:
     for k in range(len(stages.streams)):
         for image in {image.caches[k].kind.fingerprint: image for image in stages.images}.values():
             yield _work(image.caches[k], image.name)
-        for clip in stages.clips:
-            yield _work(clip.sources[k].built, clip.name)
-        for tokens in stages.tokens:
-            if tokens.caches:
-                yield _work(tokens.caches[k], tokens.name)
+        others: tuple[ClipStage | TokenStage, ...] = (*stages.clips, *stages.tokens)
+        for stage in others:
+            yield from (_work(cache, stage.name) for cache in stage.caches[k : k + 1])
 
 
 def _work(cache: PayloadCache[Any], field: str) -> CacheWork:

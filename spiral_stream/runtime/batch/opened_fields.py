@@ -17,7 +17,7 @@ from spiral_stream.derived.kinds.gather import NarrowColumn
 from spiral_stream.plan.verbs.maps import SampleTokens
 from spiral_stream.planner.columns.lineage import Key, Lineage, Stored
 from spiral_stream.planner.selection.narrow_columns import MappedColumn
-from spiral_stream.planner.stages import ClipStage, ImageStage, PlainStage, Stages
+from spiral_stream.planner.stages import PlainStage, Stages
 from spiral_stream.runtime.batch.deferred import calls_of
 from spiral_stream.runtime.columns.samples import Int64, Samples
 from spiral_stream.runtime.fields.geometry import Followers
@@ -97,11 +97,8 @@ class OpenedFields:
 
     def __init__(self, stages: Stages, lineage: Lineage) -> None:
         self.stages = stages
-        self.pixels: tuple[ImageStage | ClipStage, ...] = (*stages.images, *stages.clips)
-        fixed = [stage.program.deterministic for stage in self.pixels]
-        fixed += [stage.selection.deterministic for stage in stages.clips]
-        fixed += [stage.selection.deterministic for stage in stages.sounds]
-        self.draws = not all(fixed)
+        self.pixels = stages.pixels
+        self.draws = any(stage.draws for stage in stages.fields)
         self.followers = Followers(stages)
         self.gathering = gathering = Gathering(stages, lineage)
         self.gathered = [stage for stage in stages.plains if stage.name in gathering.plains]
