@@ -434,7 +434,7 @@ class PreparedStream:
         if worker is not None:  # torchdata's StatefulDataLoader asks each worker
             return run.worker.state(run.position, worker, None if run.forked else self.fingerprint, run.opening.edits)
         bound = run.bound()
-        with run.numbering().held("state_dict"):
+        with run.numbering().store.held("state_dict"):
             cursor = run.position.here() if delivered is None else run.position.after(delivered, run.numbering(), bound)
             return run.open().saved(cursor, bound.run_seed, run.position.drawn(cursor.epoch)).to_json()
 
@@ -471,7 +471,7 @@ class PreparedStream:
         if admitted.bindings is not run.bindings:
             run.bindings, run.resumed_seed = admitted.bindings, saved.run_seed
         edited = run.go_on_with(admitted.opening)
-        run.numbering().anchor(epoch, admitted.anchors)
+        run.numbering().store.anchor(epoch, admitted.anchors)
         run.position.move(admitted.cursor, edited=edited)
 
     @door(BindError)

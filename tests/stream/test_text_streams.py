@@ -354,7 +354,7 @@ def test_workers_need_lengths_that_are_known(shelf: Catalogs) -> None:
     pytest.importorskip("torch")
     stream = replace(PLAN, source="none", formation=replace(PLAN.formation, keys=())).plan(shelf).to_torch()
     with stream, pytest.raises(sp.errors.BindError, match=r"decided by len\(tokens\).*2 workers"):
-        numbering_of(stream).need_known(Bound(0, 0, 1, 0, 1), 2, 0)
+        numbering_of(stream).store.need_known(Bound(0, 0, 1, 0, 1), 2, 0)
 
 
 def test_a_state_of_batches_that_were_cut_otherwise_is_refused_by_name(

@@ -33,7 +33,7 @@ from spiral_stream.runtime.forming.inputs import Forming
 from spiral_stream.runtime.forming.open_chapters import OpenChapters
 from spiral_stream.runtime.numbering.drawn import Drawn
 from spiral_stream.runtime.numbering.known_chapters import Known
-from spiral_stream.runtime.numbering.numbering import Drawable, Numbering, batch_number
+from spiral_stream.runtime.numbering.numbering import BatchStore, Drawable, Numbering, batch_number
 from spiral_stream.sampling.order import UInt64
 
 
@@ -89,7 +89,7 @@ def _blank(drawn: Drawn) -> Drawn:
 
 
 @final
-class FormedBatches(Numbering):
+class FormedBatches(Numbering, BatchStore):
     """Batches of a formation: chapters, formed as far as batches are asked for.
 
     Args:
@@ -110,6 +110,10 @@ class FormedBatches(Numbering):
         self.limits: FormedLimits = FormedLimits(self.chapters)
         self._lanes = forming.stages.batches.lanes
         self.in_lanes = False
+
+    @property
+    def store(self) -> BatchStore:
+        return self
 
     def by_lane(self) -> "FormedBatches":
         if self.in_lanes or not self.forming.unknown():  # else it is known how many batches there are

@@ -10,11 +10,8 @@ from typing import final
 
 from spiral_stream.errors import StreamError
 from spiral_stream.planner.binding.bindings import Bound
-from spiral_stream.planner.state.saved_state import Anchor
 from spiral_stream.runtime.numbering.drawn import Drawn
-from spiral_stream.runtime.numbering.numbering import CountLimits, Drawable, Numbering
-from spiral_stream.runtime.numbering.skipped import OfEvery
-from spiral_stream.sampling.order import UInt64
+from spiral_stream.runtime.numbering.numbering import BatchStore, CountLimits, Drawable, Numbering
 
 
 def promised(numbering: Numbering, bound: Bound) -> Numbering:
@@ -23,7 +20,7 @@ def promised(numbering: Numbering, bound: Bound) -> Numbering:
 
 
 @final
-class PromisedBatches(OfEvery):
+class PromisedBatches(Numbering):
     """The first batches of each epoch.
 
     Args:
@@ -33,10 +30,18 @@ class PromisedBatches(OfEvery):
 
     def __init__(self, batches: Numbering, bound: Bound) -> None:
         assert bound.steps is not None
-        self._all, self._every = batches, batches.every
+        self._all = batches
         self.last, self.skips = batches.last, batches.skips
         self._steps, self._group = bound.steps, bound.world_size * bound.merge
         self._count = bound.steps * self._group
+
+    @property
+    def every(self) -> Numbering:
+        return self._all.every
+
+    @property
+    def store(self) -> BatchStore:
+        return self._all.store
 
     @property
     def limits(self) -> CountLimits:  # type: ignore[override]  # a value elsewhere
@@ -49,7 +54,7 @@ class PromisedBatches(OfEvery):
     def exists(self, epoch: int, number: int) -> bool:
         if not 0 <= number < self._count:
             return False
-        if not self.in_lanes and not self._all.exists(epoch, number):
+        if not self.store.in_lanes and not self._all.exists(epoch, number):
             raise self._too_many(epoch, number)
         return True
 
@@ -86,12 +91,3 @@ class PromisedBatches(OfEvery):
 
     def find(self, epoch: int, stream: int, row: int) -> Iterable[int]:
         return (number for number in self._all.find(epoch, stream, row) if number < self._count)
-
-    def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
-        return self._all.undelivered(epoch, number)
-
-    def anchors(self, epoch: int, number: int) -> list[Anchor] | None:
-        return self._all.anchors(epoch, number)
-
-    def possible(self, epoch: int, number: int, anchors: Iterable[Anchor]) -> list[Anchor]:
-        return self._all.possible(epoch, number, anchors)

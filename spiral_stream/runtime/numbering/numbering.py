@@ -83,47 +83,14 @@ class Drawable(ABC):
         return 0
 
 
-class Numbering(Drawable):
-    """The batches of every epoch, by number. Thread-safe."""
+class BatchStore:
+    """What is known of all batches of a plan, by their numbers: for states, rebases and several readers. Draws nothing.
 
-    limits = CountLimits()
-    skips: Skips = NOTHING  # what the run skips of them
+    Batches that are counted know no more than their arithmetic.
+    """
+
     in_lanes: bool = False  # whether each batch is looked for in its own lane, because no lane has ended yet
 
-    @property
-    def every(self) -> "Numbering":
-        """The batches with those and with the samples that the run skips."""
-        return self
-
-    def by_lane(self) -> "Numbering":
-        """Return the same batches for a run that ends its epochs before a lane ends, looked for in their own lanes.
-
-        So each rank forms the chapters of its own lanes alone. Batches that are known without forming are returned as
-        they are.
-        """
-        return self
-
-    @abstractmethod
-    def total(self, epoch: int) -> int:
-        """Return the batches of a whole epoch, before the tail rule; forms those that are not known."""
-
-    @property
-    def ahead(self) -> Drawable | None:
-        """The same batches for whoever looks at the first ones of an epoch before it begins; None if that is costly.
-
-        Looking there changes neither what is known of batches nor what is counted.
-        """
-        return None
-
-    @abstractmethod
-    def find(self, epoch: int, stream: int, row: int) -> Iterable[int]:
-        """Yield the batches that hold a surviving row of a stream, ascending; forms no more chapters than are asked for.
-
-        Raises:
-            StreamError: the chapters before it are not counted, and counting them takes long.
-        """
-
-    @abstractmethod
     def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
         """Return the positions of the epoch that batches ``number`` and later will deliver; for one lane only.
 
@@ -131,19 +98,7 @@ class Numbering(Drawable):
             the positions still owed by the chapter of that batch, uint64, and the first position after the chapter:
             everything from there on is undelivered.
         """
-
-    def unknown(self, epoch: int) -> int:
-        """Return how many chapters of the epoch `total` has to form first; 0 if it and `exists` know the answer."""
-        del epoch
-        return 0
-
-    def alike(self, drawn: Callable[[int], int]) -> bool:
-        """Return whether it is known without counting that all epochs have equally many batches.
-
-        Args:
-            drawn: which epoch's order an epoch has.
-        """
-        return drawn(0) == drawn(1)
+        raise NotImplementedError
 
     def anchors(self, epoch: int, number: int) -> list[Anchor] | None:
         """Return where the chapters around batch ``number`` begin, as far as known; None if there are none. Forms nothing."""
@@ -189,6 +144,64 @@ class Numbering(Drawable):
         return nullcontext()
 
 
+class Numbering(Drawable):
+    """The batches of every epoch, by number. Thread-safe."""
+
+    limits = CountLimits()
+    skips: Skips = NOTHING  # what the run skips of them
+
+    @property
+    @abstractmethod
+    def store(self) -> BatchStore:
+        """What is known of all batches."""
+
+    @property
+    def every(self) -> "Numbering":
+        """The batches with those and with the samples that the run skips."""
+        return self
+
+    def by_lane(self) -> "Numbering":
+        """Return the same batches for a run that ends its epochs before a lane ends, looked for in their own lanes.
+
+        So each rank forms the chapters of its own lanes alone. Batches that are known without forming are returned as
+        they are.
+        """
+        return self
+
+    @abstractmethod
+    def total(self, epoch: int) -> int:
+        """Return the batches of a whole epoch, before the tail rule; forms those that are not known."""
+
+    @property
+    def ahead(self) -> Drawable | None:
+        """The same batches for whoever looks at the first ones of an epoch before it begins; None if that is costly.
+
+        Looking there changes neither what is known of batches nor what is counted.
+        """
+        return None
+
+    @abstractmethod
+    def find(self, epoch: int, stream: int, row: int) -> Iterable[int]:
+        """Yield the batches that hold a surviving row of a stream, ascending; forms no more chapters than are asked for.
+
+        Raises:
+            StreamError: the chapters before it are not counted, and counting them takes long.
+        """
+
+    def unknown(self, epoch: int) -> int:
+        """Return how many chapters of the epoch `total` has to form first; 0 if it and `exists` know the answer."""
+        del epoch
+        return 0
+
+    def alike(self, drawn: Callable[[int], int]) -> bool:
+        """Return whether it is known without counting that all epochs have equally many batches.
+
+        Args:
+            drawn: which epoch's order an epoch has.
+        """
+        return drawn(0) == drawn(1)
+
+
 def batch_number(number: object) -> int:
     """Return a batch's number as an integer; NumPy's integers are integers too.
 
@@ -224,13 +237,17 @@ def need_not_skipped(delivered: int | None, epoch: int, number: int) -> int:
 
 
 @final
-class CountedBatches(Numbering):
+class CountedBatches(Numbering, BatchStore):
     """Batches of a fixed number of samples: arithmetic."""
 
     def __init__(self, stages: Stages) -> None:
         self._stages = stages
         self._batches = lru_cache(2)(stages.batches_of)
         self.last = stages.batches.last
+
+    @property
+    def store(self) -> BatchStore:
+        return self
 
     def exists(self, epoch: int, number: int) -> bool:
         return 0 <= number < self._batches(epoch).formed

@@ -20,7 +20,7 @@ from spiral_stream.planner.columns.streams import fetch, ordinals, split
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.columns.samples import Samples
 from spiral_stream.runtime.numbering.drawn import Drawn
-from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.runtime.numbering.numbering import BatchStore, Numbering
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 
@@ -187,6 +187,10 @@ class OneSample(Numbering):
             raise StreamError(msg)
         self._stages, self._position = stages, np.array([position], dtype=np.uint64)
 
+    @property
+    def store(self) -> BatchStore:
+        return BatchStore()
+
     def exists(self, epoch: int, number: int) -> bool:
         del epoch
         return number == 0
@@ -200,9 +204,6 @@ class OneSample(Numbering):
         return [Drawn(Samples.at(samples), Membership(np.arange(1), 1)) for _ in numbers]
 
     def find(self, epoch: int, stream: int, row: int) -> Iterable[int]:
-        raise NotImplementedError
-
-    def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
         raise NotImplementedError
 
 

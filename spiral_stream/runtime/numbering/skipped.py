@@ -5,10 +5,8 @@ count becomes the number of a batch. A batch is formed with all of its samples. 
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
@@ -18,13 +16,10 @@ from spiral_stream.cursor import Cursor
 from spiral_stream.errors import ResumeError, StreamError, shown
 from spiral_stream.plan.nodes import Node, Sample
 from spiral_stream.plan.tree import need
-from spiral_stream.planner.binding.bindings import Bound
 from spiral_stream.planner.stages import Stages
-from spiral_stream.planner.state.saved_state import Anchor
 from spiral_stream.planner.state.skips import SkippedSample, Skips, Value
 from spiral_stream.runtime.numbering.drawn import Drawn, part_of
-from spiral_stream.runtime.numbering.known_chapters import Known
-from spiral_stream.runtime.numbering.numbering import CountLimits, Drawable, Numbering
+from spiral_stream.runtime.numbering.numbering import BatchStore, CountLimits, Drawable, Numbering
 from spiral_stream.runtime.numbering.random_access import found_rows
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import LARGEST, UInt64
@@ -33,42 +28,8 @@ Int64 = NDArray[np.int64]
 MOST_NAMED: Final = 1_000_000  # in one call
 
 
-class OfEvery(Numbering):
-    """What is asked of all batches, whatever is skipped of them."""
-
-    _every: Numbering
-
-    @property
-    def every(self) -> Numbering:
-        return self._every
-
-    @property
-    def limits(self) -> CountLimits:  # type: ignore[override]  # a value elsewhere
-        return self._every.limits
-
-    @property
-    def in_lanes(self) -> bool:  # type: ignore[override]  # a value elsewhere
-        return self._every.in_lanes
-
-    def unknown(self, epoch: int) -> int:
-        return self._every.unknown(epoch)
-
-    def anchor(self, epoch: int, anchors: Iterable[Anchor]) -> None:
-        self._every.anchor(epoch, anchors)
-
-    @property
-    def handed_on(self) -> tuple[Path, Known] | None:
-        return self._every.handed_on
-
-    def need_known(self, bound: Bound, workers: int, epoch: int) -> None:
-        self._every.need_known(bound, workers, epoch)
-
-    def held(self, argument: str) -> AbstractContextManager[None]:
-        return self._every.held(argument)
-
-
 @final
-class SkippingBatches(OfEvery):
+class SkippingBatches(Numbering):
     """The batches that are left of another numbering.
 
     Args:
@@ -90,6 +51,21 @@ class SkippingBatches(OfEvery):
     def _keys(self, streams: Any, rows: UInt64) -> UInt64:
         """One number per row of all streams, [R] -> [R]: rows are below 2**62 over all streams."""
         return rows * np.uint64(self._streams) + np.asarray(streams).astype(np.uint64)
+
+    @property
+    def every(self) -> Numbering:
+        return self._every
+
+    @property
+    def store(self) -> BatchStore:
+        return self._every.store
+
+    @property
+    def limits(self) -> CountLimits:  # type: ignore[override]  # a value elsewhere
+        return self._every.limits
+
+    def unknown(self, epoch: int) -> int:
+        return self._every.unknown(epoch)
 
     def by_lane(self) -> Numbering:
         every = self._every.by_lane()
@@ -153,15 +129,6 @@ class SkippingBatches(OfEvery):
             at = self.skips.delivered(epoch, number)
             if at is not None and not self._skipped(samples, epoch, number).any():
                 yield at
-
-    def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
-        return self._every.undelivered(epoch, self.skips.number(epoch, number))
-
-    def anchors(self, epoch: int, number: int) -> list[Anchor] | None:
-        return self._every.anchors(epoch, self.skips.number(epoch, number))
-
-    def possible(self, epoch: int, number: int, anchors: Iterable[Anchor]) -> list[Anchor]:
-        return self._every.possible(epoch, self.skips.number(epoch, number), anchors)
 
 
 @final

@@ -135,7 +135,7 @@ class Passes:
             if bound.rank == worker == 0:  # one process looks for all
                 lowered.check_cached(bound.run_seed)
             numbering = promised(numbering, bound)
-            numbering.need_known(bound, workers, self._position.drawn())
+            numbering.store.need_known(bound, workers, self._position.drawn())
             steps = self._position.begin(numbering, bound)
             start, stages = steps.start, lowered.stages
             builder = self._builder(lowered, reader, numbering, bound.merge, delivery, devices)
@@ -245,7 +245,7 @@ class Passes:
         pipeline = self._pipeline
         if pipeline is not None:
             assert self._numbering is not None
-            with self._numbering.held("asking for the place"):
+            with self._numbering.store.held("asking for the place"):
                 over = self._position.over()
             if over:
                 self._leave(pipeline)

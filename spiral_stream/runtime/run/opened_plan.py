@@ -232,7 +232,7 @@ class Opening:
     def _unnamed(self, cursor: Cursor, run_seed: int, epoch: int) -> SavedState:
         """The state at a place, with its lists."""
         stages, numbering = self.stages, self.read(run_seed)[1]
-        anchors = numbering.anchors(epoch, cursor.batch)
+        anchors = numbering.store.anchors(epoch, numbering.skips.number(epoch, cursor.batch))
         data = tuple(sorted(stages.data_versions.items()))
         chapters = None if anchors is None else tuple(anchors)
         saved = SavedState(stages.fingerprint, data, run_seed, cursor, chapters, self.rebase, self.skips)
@@ -288,7 +288,7 @@ class Opening:
         then = Opening(self._plan, self._catalog, Metrics(), saved.rebase, batches, self._threads, former)
         try:
             cursor, anchors = then.admit(saved, epoch)
-            then.read(saved.run_seed)[1].anchor(epoch, anchors)
+            then.read(saved.run_seed)[1].store.anchor(epoch, anchors)
             return self._after(then, saved, epoch + cursor.epoch - saved.cursor.epoch, cursor)
         finally:
             then.close()
@@ -349,10 +349,11 @@ class Opening:
         except IndexError as error:
             msg = f"resume: the state's epoch {cursor.epoch} cannot be ({error}). Pass what state_dict() returned, unchanged"
             raise ResumeError(msg) from error
-        certain = numbering.possible(epoch, cursor.batch, saved.chapters or ())
+        number = numbering.skips.number(epoch, cursor.batch)
+        certain = numbering.store.possible(epoch, number, saved.chapters or ())
         anchors = list(saved.chapters or ()) if saved.sealed else certain
         if cursor.batch and not numbering.unknown(epoch):
-            numbering.anchor(epoch, ())  # all is counted: what an earlier state claimed tells nothing more
+            numbering.store.anchor(epoch, ())  # all is counted: what an earlier state claimed tells nothing more
             need_inside(numbering, epoch, cursor)
             if not numbering.exists(epoch, cursor.batch):  # an old state: today it would be the start of the next epoch
                 return cursor.next_epoch(), []
@@ -420,7 +421,7 @@ class Opening:
         """
         if self._read is not None:
             reader, numbering = self._read
-            self._known = numbering.handed_on
+            self._known = numbering.store.handed_on
             self._read = None
             reader.close(0.0)
 

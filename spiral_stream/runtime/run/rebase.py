@@ -157,7 +157,7 @@ def need_whole_passes(stages: Stages) -> None:
 def _delivered(earlier: Stages, numbering: Numbering, epoch: int, number: int) -> Mask:
     """Which surviving rows are not owed any more in an epoch: shape [N], bool."""
     epochs = earlier.epochs
-    begun, position = numbering.undelivered(epoch, number) if number else (np.empty(0, dtype=np.uint64), 0)
+    begun, position = numbering.store.undelivered(epoch, number) if number else (np.empty(0, dtype=np.uint64), 0)
     out = np.ones(epochs.total, dtype=np.bool_)
     out[epochs.stream_rows(epoch, begun).rows] = False
     length = epochs.length(epoch)
@@ -310,7 +310,7 @@ def left_over(before: Before, now: Stages, root: Path) -> Rebase:
     """
     earlier, numbering, epoch, number = before.stages, before.numbering, before.epoch, before.number
     mixture, epochs = _carried(earlier, now), earlier.epochs
-    begun, position = numbering.undelivered(epoch, number) if number else (np.empty(0, dtype=np.uint64), 0)
+    begun, position = numbering.store.undelivered(epoch, number) if number else (np.empty(0, dtype=np.uint64), 0)
     border = mixture.border(epoch, position)
     positions = np.concatenate([begun, np.arange(position, border, dtype=np.uint64)])
     streams, uses = epochs.uses(epoch, positions)

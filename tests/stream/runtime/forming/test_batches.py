@@ -64,12 +64,12 @@ def test_a_state_says_where_its_chapters_begin(
 ) -> None:
     one, ledgers = known
     for number in (0, 1, len(ledgers) // 2, len(ledgers) - 1):
-        anchors = numbering_of(one).anchors(0, number)
+        anchors = numbering_of(one).store.anchors(0, number)
         assert [lane for lane, _, _ in anchors] == [0, 1]
         with stream(catalog, lanes=2) as other:
             span = numbering_of(other).forming.span
             numbering_of(other).known[0] = KnownChapters(FormationIndex(tmp_path / "none"), Lanes(EPOCH, 2), span)
-            numbering_of(other).anchor(0, anchors)
+            numbering_of(other).store.anchor(0, anchors)
             assert other.ledger(number) == ledgers[number]
 
 
@@ -126,9 +126,9 @@ def test_several_readers_need_what_decides(catalog: sp.Catalog) -> None:
     sampled = catalog.table("a").sample(order=sp.Sequential()).filter(odd, columns=["size"])
     plan = sampled.collate(batch_size=4, fields={"id": sp.List("sample_id")})
     with plan.to_numpy() as one:
-        numbering_of(one).need_known(bound(1), 1, 0)
+        numbering_of(one).store.need_known(bound(1), 1, 0)
         for world, workers, who in ((2, 1, "2 ranks"), (1, 3, "3 workers")):
             with pytest.raises(
                 sp.errors.BindError, match=rf"filter .*odd.*{who}.*as a column of the relation; or read with"
             ):
-                numbering_of(one).need_known(bound(world), workers, 0)
+                numbering_of(one).store.need_known(bound(world), workers, 0)

@@ -42,9 +42,9 @@ def test_a_row_is_found_in_the_batch_that_draws_it(tmp_path: Path) -> None:
 
 def test_what_is_undelivered_begins_with_the_batch(tmp_path: Path) -> None:
     with stream(tmp_path, sp.KeepPartial) as one:
-        owed, after = numbering_of(one).undelivered(0, 3)
+        owed, after = numbering_of(one).store.undelivered(0, 3)
         assert (owed.tolist(), after) == ([], 15)
-        assert numbering_of(one).undelivered(0, 9)[1] == ROWS
+        assert numbering_of(one).store.undelivered(0, 9)[1] == ROWS
 
 
 @pytest.mark.parametrize("wrong", [1.5, "1", True, None])
