@@ -77,6 +77,8 @@ class Maker(ABC, Generic[Made]):
 
     enter_every_s: float
     ahead: int  # jobs that wait for the executor, so that it is never idle
+    scattered: bool = True  # whether each builder begins at another unit
+    wait_s: float | None = None  # for a builder that holds a lease and enters nothing; None takes `WAIT_S`
 
     targets: Sequence[Target]
     keys: Keys  # [S, 2]: of the shards; equal ones are one
@@ -165,7 +167,8 @@ class _Shift(Generic[Made]):
     def all(self, pool: Builders) -> None:
         """Make or await everything."""
         units = len(self._maker.units)
-        order = np.roll(np.arange(units), -(hash((os.getpid(), id(self))) % max(1, units)))
+        first = hash((os.getpid(), id(self))) % max(1, units) if self._maker.scattered else 0
+        order = np.roll(np.arange(units), -first)
         queue = deque(int(unit) for unit in order if self._open(int(unit)))
         try:
             while queue:
@@ -197,16 +200,17 @@ class _Shift(Generic[Made]):
 
     def _await(self, elsewhere: deque[int]) -> deque[int]:
         """Wait for what others make; returns what is missing once a maker died, or all enter nothing for too long."""
-        pause, until = PAUSES_S[0], time.monotonic() + WAIT_S
+        wait_s = WAIT_S if self._maker.wait_s is None else self._maker.wait_s
+        pause, until = PAUSES_S[0], time.monotonic() + wait_s
         while elsewhere := deque(unit for unit in elsewhere if self._open(unit)):
             if sum(target.look() for target in self._targets):  # all of them, so no `any`
                 self._maker.tell(())
-                until = time.monotonic() + WAIT_S
+                until = time.monotonic() + wait_s
                 continue
             if any(self._free(unit) for unit in elsewhere):
                 return elsewhere
             if sum(target.claims.are_moving() for target in self._targets if target.claims is not None):
-                until = time.monotonic() + WAIT_S
+                until = time.monotonic() + wait_s
             if time.monotonic() > until:
                 self._overdue.update(elsewhere)
                 return elsewhere

@@ -13,7 +13,7 @@ from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.runtime.forming.batches import FormedBatches
 from spiral_stream.runtime.forming.chapter import Chapter
-from spiral_stream.runtime.forming.counting import Counted, Counting, Work
+from spiral_stream.runtime.forming.counting import Chapters, Counted, Work, count_chapters
 from spiral_stream.runtime.forming.inputs import Forming
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.run.opened_plan import Opening
@@ -77,7 +77,7 @@ def _together(batches: FormedBatches, epoch: int, pool: Builders, work: Work, gi
     def tell() -> None:
         report(max(0, total - known.uncounted * batches.forming.span), total)
 
-    Counting(known, epoch, chapters.lock, tell).run(pool, work, given, missing)
+    count_chapters(Chapters(known, epoch, missing, chapters.lock), lambda: pool, work, given, tell)
     return batches.total(epoch)  # forms what those chapters left
 
 
