@@ -31,7 +31,6 @@ from spiral_stream.sources.references.resolve import payload
 class BytesField(PayloadField):
     """A list of the bytes that a column names."""
 
-    by_address = False
     task_rows = TASK_ROWS
 
     def __init__(self, stage: PlainStage, metrics: Metrics, lineage: Lineage) -> None:

@@ -36,7 +36,7 @@ from spiral_stream.runtime.fetch import submitted
 from spiral_stream.runtime.fields.draft import Draft
 from spiral_stream.runtime.fields.images import fill_rows, stored_rows
 from spiral_stream.runtime.fields.payload_field import Coming, PayloadField
-from spiral_stream.runtime.fields.rows_ahead import RowsAhead, least
+from spiral_stream.runtime.fields.rows_ahead import RowsAhead
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
@@ -109,9 +109,9 @@ class ClipFeed:
         """How many clips one task reads."""
         return TASK_CLIPS if self._kind is None else TASK_CACHED_CLIPS
 
-    def expect(self, rows: UInt64) -> None:
-        """Note clips that will be looked up; see `PayloadField`."""
-        self.rows.expect(rows[[each is None for each in self._stored(self._cache, rows)]])
+    def left(self, ordinals: UInt64) -> UInt64:
+        """Return the rows that the cache of clips does not have."""
+        return ordinals[[each is None for each in self._stored(self._cache, ordinals)]]
 
     def find(self, rows: UInt64) -> LookedUpClips:
         """Look up P clips by ordinal. Reads references and times, but no payload.
@@ -347,19 +347,9 @@ class ClipField(PayloadField):
     """A field of one clip per sample."""
 
     def __init__(self, stage: ClipStage, metrics: Metrics, index_of: IndexOf = index_of) -> None:
-        super().__init__(stage.name, stage.column, stage.payloads)
         self._stage = stage
         self._feeds = [ClipFeed(stage, k, metrics, index_of) for k in range(len(stage.payloads))]
-
-    @property
-    def room(self) -> int | None:
-        """See `PayloadField`."""
-        return least([feed.rows.room for feed in self._feeds])
-
-    def expect(self, stream_rows: StreamRows) -> None:
-        """See `PayloadField`."""
-        for k, where in split(stream_rows):
-            self._feeds[k].expect(self.payloads[k].ordinals(stream_rows.rows[where]))
+        super().__init__(stage.name, stage.column, stage.payloads, self._feeds)
 
     def start(self, draft: Draft) -> None:
         """See `PayloadField`."""

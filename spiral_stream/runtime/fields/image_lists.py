@@ -29,7 +29,6 @@ from spiral_stream.runtime.fields.draft import Draft
 from spiral_stream.runtime.fields.geometry import Sizes
 from spiral_stream.runtime.fields.images import ImageFeed, StoredRows, fill_rows, stored_rows
 from spiral_stream.runtime.fields.payload_field import PayloadField
-from spiral_stream.runtime.fields.rows_ahead import least
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
@@ -80,7 +79,7 @@ class ImageListFeed:
     ) -> None:
         self._relation, self._kind, self._cache, self._metrics = relation, kind, cache, metrics
         self.one = ImageFeed(relation, kind.one, cache, metrics)
-        self.rows = self.one.rows
+        self.rows, self.left = self.one.rows, self.one.left
         self._waits: bool | None = None  # whether images come over a network; None: nobody met a reference yet
 
     def find(self, ordinals: UInt64) -> LookedUpLists:
@@ -122,14 +121,14 @@ class ImageListFeed:
 
     def waits(self, ordinals: UInt64) -> bool:
         """Whether lists come over a network, as `ImageFeed.waits` says it: the first references stand for the others."""
-        if self._waits is None and len(self.one.left(ordinals[:: max(1, len(ordinals) - 1)])):
+        if self._waits is None and len(self.left(ordinals[:: max(1, len(ordinals) - 1)])):
             relation, column = self._relation, self._kind.column
             inner = relation.schema.field(column).type.value_type
             if relation.remote or pa.types.is_binary(inner) or pa.types.is_large_binary(inner):
                 self._waits = relation.remote
                 return self._waits
             try:
-                lists = relation.fetch(self.one.left(ordinals), [column])[column]
+                lists = relation.fetch(self.left(ordinals), [column])[column]
             except SourceError:  # whoever reads the rows says whose they are
                 return False
             if pc.sum(pc.list_value_length(lists)).as_py():
@@ -234,30 +233,16 @@ class ImageListField(PayloadField):
     task_rows = TASK_ROWS
 
     def __init__(self, stage: ImageStage, metrics: Metrics) -> None:
-        super().__init__(stage.name, stage.column, stage.payloads)
         self._stage = stage
         self._feeds = []
         for each in stage.caches:
             assert isinstance(each.kind, ImageListKind)
             self._feeds.append(ImageListFeed(each.payload.relation, each.kind, each.store.open(), metrics))
+        super().__init__(stage.name, stage.column, stage.payloads, self._feeds)
 
     def waits(self, stream_rows: StreamRows) -> bool:
         """Whether any of the lists come over a network."""
-        return any(
-            self._feeds[stream].waits(self.payloads[stream].ordinals(stream_rows.rows[where]))
-            for stream, where in split(stream_rows)
-        )
-
-    @property
-    def room(self) -> int | None:
-        """See `PayloadField`."""
-        return least([feed.rows.room for feed in self._feeds])
-
-    def expect(self, stream_rows: StreamRows) -> None:
-        """See `PayloadField`."""
-        for stream, where in split(stream_rows):
-            feed = self._feeds[stream]
-            feed.rows.expect(feed.one.left(self.payloads[stream].ordinals(stream_rows.rows[where])))
+        return any(self._feeds[stream].waits(rows) for stream, rows in self.ordinals(stream_rows))
 
     def start(self, draft: Draft) -> None:
         """See `PayloadField`."""

@@ -28,7 +28,7 @@ from spiral_stream.runtime.fetch import Fetched, chunks, fetched, need_all, subm
 from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft, spread
 from spiral_stream.runtime.fields.geometry import Sizes
 from spiral_stream.runtime.fields.payload_field import PayloadField
-from spiral_stream.runtime.fields.rows_ahead import RowsAhead, least
+from spiral_stream.runtime.fields.rows_ahead import RowsAhead
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.neighbours import around
 from spiral_stream.sampling.epoch import StreamRows
@@ -291,30 +291,16 @@ class ImageField(PayloadField):
     task_rows = TASK_ROWS
 
     def __init__(self, stage: ImageStage, metrics: Metrics) -> None:
-        super().__init__(stage.name, stage.column, stage.payloads)
         self._view = stage.view
         self._feeds = []
         for each in stage.caches:
             assert isinstance(each.kind, ImageKind)
             self._feeds.append(ImageFeed(each.payload.relation, each.kind, each.store.open(), metrics))
+        super().__init__(stage.name, stage.column, stage.payloads, self._feeds)
 
     def waits(self, stream_rows: StreamRows) -> bool:
         """Whether any of the payload comes over a network."""
-        return any(
-            self._feeds[stream].waits(self.payloads[stream].ordinals(stream_rows.rows[where]))
-            for stream, where in split(stream_rows)
-        )
-
-    @property
-    def room(self) -> int | None:
-        """See `PayloadField`."""
-        return least([feed.rows.room for feed in self._feeds])
-
-    def expect(self, stream_rows: StreamRows) -> None:
-        """See `PayloadField`."""
-        for stream, where in split(stream_rows):
-            feed = self._feeds[stream]
-            feed.rows.expect(feed.left(self.payloads[stream].ordinals(stream_rows.rows[where])))
+        return any(self._feeds[stream].waits(rows) for stream, rows in self.ordinals(stream_rows))
 
     def start(self, draft: Draft) -> None:
         """See `PayloadField`."""

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, final
+from typing import Protocol, final
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from spiral_stream.planner.columns.streams import split
 from spiral_stream.runtime.columns.samples import Samples
 from spiral_stream.runtime.fetch import chunks
 from spiral_stream.runtime.fields.draft import Draft
+from spiral_stream.runtime.fields.rows_ahead import RowsAhead, least
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.semantic import is_list
@@ -44,6 +45,16 @@ class Coming:
     keys: Callable[[Samples], UInt64] | None
 
 
+class Feed(Protocol):
+    """The payload of one column of one relation."""
+
+    rows: RowsAhead  # of the relation
+
+    def left(self, ordinals: UInt64) -> UInt64:
+        """Return the rows that no cache has, so that they are read from the source."""
+        ...
+
+
 class PayloadField(ABC):
     """A field of payload of a pass, for samples of one or several streams. Thread-safe.
 
@@ -51,21 +62,34 @@ class PayloadField(ABC):
         name: of the field.
         column: that names the bytes, or holds them.
         payloads: where they lie, per stream.
+        feeds: what looks rows up, per stream; none where the column is read with the batch.
     """
 
-    by_address: ClassVar[bool] = True  # rows are looked up when their bytes are; else the column is read with the batch
     task_rows: int  # that are fetched at a time, ahead of their batch
 
-    def __init__(self, name: str, column: str, payloads: Sequence[Payload]) -> None:
-        self.name, self.column, self.payloads = name, column, payloads
+    def __init__(self, name: str, column: str, payloads: Sequence[Payload], feeds: Sequence[Feed] = ()) -> None:
+        self.name, self.column, self.payloads, self._looked_up = name, column, payloads, feeds
+
+    @property
+    def by_address(self) -> bool:
+        """Whether rows are looked up when their bytes are; else the column is read with the batch."""
+        return bool(self._looked_up)
 
     @property
     def room(self) -> int | None:
         """How many rows may be read together, by the size of those that were read last; None: nobody knows yet."""
-        return None
+        return least([feed.rows.room for feed in self._looked_up])
 
-    def expect(self, stream_rows: StreamRows) -> None:  # noqa: B027  where rows are not looked up by address
+    def expect(self, stream_rows: StreamRows) -> None:
         """Note that these samples come next, so that whoever reads the first of them reads all."""
+        for stream, ordinals in self.ordinals(stream_rows):
+            feed = self._looked_up[stream]
+            feed.rows.expect(feed.left(ordinals))
+
+    def ordinals(self, stream_rows: StreamRows) -> Iterator[tuple[int, UInt64]]:
+        """Yield each stream of some samples, and the rows of its relation that hold their payload."""
+        for stream, where in split(stream_rows):
+            yield stream, self.payloads[stream].ordinals(stream_rows.rows[where])
 
     @abstractmethod
     def start(self, draft: Draft) -> None:

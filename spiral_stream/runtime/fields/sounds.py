@@ -34,7 +34,6 @@ from spiral_stream.sources.references.resolve import resolve
 class SoundField(PayloadField):
     """A field of one part of a recording per sample."""
 
-    by_address = False
     task_rows = TASK_ROWS // 4
 
     def __init__(self, stage: SoundStage, metrics: Metrics, lineage: Lineage) -> None:
