@@ -18,6 +18,7 @@ from spiral_stream.catalog.database import Database
 from spiral_stream.catalog.records import need_name
 from spiral_stream.catalog.registering.declaration import AUTO, Declaration, need_source
 from spiral_stream.catalog.registering.measure import silent
+from spiral_stream.catalog.registering.register import Registration
 from spiral_stream.catalog.registering.unique import IDENTITY, identity_columns
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.row_identity import ROW_ID, RowIdentity, arrow_with_row_ids
@@ -64,6 +65,7 @@ class Registry:
         uri: where it lies: the folder, or the place on the store.
         database: its tables.
         relations: the registered relations.
+        registration: registers them.
         saved: the saved streams.
     """
 
@@ -86,6 +88,7 @@ class Registry:
         self.uri = str(self.root) if shared is None else shared.uri
         self.database = Database(self.root) if shared is None else SharedRows(shared)
         self.relations = Relations(self.root, self.database)
+        self.registration = Registration(self.root, self.database, self.relations)
         self.saved = SavedStreams(self.root, self.database)
 
     # ---- relations
@@ -146,7 +149,7 @@ class Registry:
             given, identity, made = arrow_with_row_ids(name, given), ROW_ID, False
         columns = (ROW_ID,) if made else identity_columns(name, identity)
         declared = Declaration(columns, shard, semantic or {}, descriptions or {}, unique, made, same_bytes)
-        return self.relations.register(name, given, declared, replace=replace, report=report)
+        return self.registration.register(name, given, declared, replace=replace, report=report)
 
     @door(CatalogError)
     def refresh(self, name: str, report: Callable[[int, int], None] = silent, *, same_bytes: bool = False) -> Entry:
@@ -170,7 +173,7 @@ class Registry:
             >>> catalog.refresh("photos").changes
             Changes(added=(), changed=(), removed=())
         """
-        return self.relations.refresh(name, report, same_bytes=same_bytes)
+        return self.registration.refresh(name, report, same_bytes=same_bytes)
 
     @door(CatalogError)
     def entry(self, name: str) -> Entry:

@@ -1,5 +1,5 @@
-"""What `register` checks and measures before a name changes its meaning.
+"""What `register` checks, measures and writes.
 
-Start at: `declaration`.
-May not know: how rows are stored.
+Start at: `register`, then `declaration`.
+May not know: plans, or how rows are selected.
 """
