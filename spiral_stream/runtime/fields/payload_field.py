@@ -45,7 +45,7 @@ class Coming:
     keys: Callable[[Samples], UInt64] | None
 
 
-class Feed(Protocol):
+class PayloadFeed(Protocol):
     """The payload of one column of one relation."""
 
     rows: RowsAhead  # of the relation
@@ -67,7 +67,7 @@ class PayloadField(ABC):
 
     task_rows: int  # that are fetched at a time, ahead of their batch
 
-    def __init__(self, name: str, column: str, payloads: Sequence[Payload], feeds: Sequence[Feed] = ()) -> None:
+    def __init__(self, name: str, column: str, payloads: Sequence[Payload], feeds: Sequence[PayloadFeed] = ()) -> None:
         self.name, self.column, self.payloads, self._looked_up = name, column, payloads, feeds
 
     @property
