@@ -27,8 +27,8 @@ from spiral_stream.expr import Expr
 from spiral_stream.plan import nodes
 from spiral_stream.plan.saving.fingerprint import canonical, digest
 from spiral_stream.plan.tree import base_scan, spine
+from spiral_stream.planner.selection.fetched_columns import UInt64, leaf_of
 from spiral_stream.planner.selection.find import Workplace, make_together, read_by
-from spiral_stream.planner.selection.late_columns import UInt64, leaf_of
 from spiral_stream.planner.selection.narrow_columns import NarrowSource
 from spiral_stream.planner.selection.selected import select
 from spiral_stream.planner.selection.sorted import sorted_rows

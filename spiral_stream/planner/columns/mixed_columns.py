@@ -14,7 +14,7 @@ import numpy as np
 from spiral_stream.derived.kinds.gather import NarrowColumn, located
 from spiral_stream.derived.pieces import Pieces, PiecesTogether
 from spiral_stream.planner.columns.streams import StreamStage, split
-from spiral_stream.planner.selection.late_columns import Read
+from spiral_stream.planner.selection.fetched_columns import Read
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from spiral_stream.cache.row_workers import ShardWork
 from spiral_stream.catalog.relation.reader import OpenRelation
-from spiral_stream.planner.selection.late_columns import UInt64
+from spiral_stream.planner.selection.fetched_columns import UInt64
 from spiral_stream.planner.selection.selected import Selected
 
 

@@ -16,7 +16,7 @@ from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.plan.nodes import Node
 from spiral_stream.plan.verbs.mix import STREAM_ID
-from spiral_stream.planner.selection.late_columns import Read
+from spiral_stream.planner.selection.fetched_columns import Read
 from spiral_stream.planner.selection.selected import Selected
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import Population, UInt64

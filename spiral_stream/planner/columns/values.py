@@ -40,8 +40,8 @@ from spiral_stream.plan.verbs.maps import (
 from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.columns.lineage import LISTS, MASK, REFUSED, Key, Lengths, Lineage, Made, Stored
 from spiral_stream.planner.columns.streams import StreamStage, split
+from spiral_stream.planner.selection.fetched_columns import leaf_of
 from spiral_stream.planner.selection.find import Workplace, derived_name, read_by
-from spiral_stream.planner.selection.late_columns import leaf_of
 from spiral_stream.sampling.epoch import StreamRows
 
 _BY_SHARD: Final = (nodes.Scan, nodes.Filter, nodes.Project, nodes.WithColumns, nodes.Cache)

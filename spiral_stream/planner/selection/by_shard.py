@@ -24,7 +24,7 @@ from spiral_stream.derived.derivation import ByRange, Derivation, Piece, ShardRo
 from spiral_stream.derived.kinds import selected_rows as survivors
 from spiral_stream.expr import Expr
 from spiral_stream.integrity import seal
-from spiral_stream.planner.selection.late_columns import UInt64, in_memory, leaf_of
+from spiral_stream.planner.selection.fetched_columns import UInt64, in_memory, leaf_of
 from spiral_stream.planner.selection.rewrites import Keep, Match
 from spiral_stream.planner.selection.row_frame import Frame
 from spiral_stream.planner.selection.whole import Chosen

@@ -33,7 +33,7 @@ from spiral_stream.plan import nodes
 from spiral_stream.plan.saving.fingerprint import canonical, digest
 from spiral_stream.plan.tree import spine, walk
 from spiral_stream.planner.selection.by_shard import INT64, Outcome, OutcomeRows, Probe, Probed, forget_sides, looked_at
-from spiral_stream.planner.selection.late_columns import Fetchable
+from spiral_stream.planner.selection.fetched_columns import Fetchable
 from spiral_stream.planner.selection.narrow_columns import NarrowSource
 from spiral_stream.planner.selection.rewrites import Keep, Match, Rewritten, rewrite
 from spiral_stream.planner.selection.whole import (

@@ -37,7 +37,7 @@ from spiral_stream.expr import Col
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.publish import publish_file
 from spiral_stream.integrity.seal import MENDED
-from spiral_stream.planner.selection.late_columns import Columns, Read, UInt64, leaf_of
+from spiral_stream.planner.selection.fetched_columns import Columns, Read, UInt64, leaf_of
 from spiral_stream.semantic import semantic_of
 from spiral_stream.sources.source import Spans
 

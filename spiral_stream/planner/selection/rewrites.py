@@ -19,7 +19,7 @@ import pyarrow as pa
 from spiral_stream.dialects.pushdown import conjuncts
 from spiral_stream.expr import Alias, Col, Expr, bind
 from spiral_stream.plan import combining, nodes
-from spiral_stream.planner.selection.late_columns import leaf_of, right_leaf, substitute
+from spiral_stream.planner.selection.fetched_columns import leaf_of, right_leaf, substitute
 
 
 @final

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.expr import Expr
-from spiral_stream.planner.selection.late_columns import Columns, Fetchable, FetchedColumns, Right, UInt64
+from spiral_stream.planner.selection.fetched_columns import Columns, Fetchable, FetchedColumns, Right, UInt64
 from spiral_stream.relational.join import join_n_to_1
 from spiral_stream.sources.source import ROW
 

@@ -34,8 +34,8 @@ from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import mended, publish_file
 from spiral_stream.plan import nodes
 from spiral_stream.plan.saving.fingerprint import digest
+from spiral_stream.planner.selection.fetched_columns import Columns, Right, UInt64, in_memory, leaf_of
 from spiral_stream.planner.selection.find import SETTLED, Workplace, find_rows, selection_folder
-from spiral_stream.planner.selection.late_columns import Columns, Right, UInt64, in_memory, leaf_of
 from spiral_stream.planner.selection.narrow_columns import NarrowColumns
 from spiral_stream.relational.identity_index import IdentityIndex, build_index
 from spiral_stream.relational.selection import Selection

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.plan import combining, nodes
 from spiral_stream.plan.tree import replaced, walk
-from spiral_stream.planner.selection.late_columns import in_memory
+from spiral_stream.planner.selection.fetched_columns import in_memory
 from spiral_stream.planner.selection.rewrites import Arrange, First, Head, Rewritten, rewrite
 from spiral_stream.planner.selection.whole import Base, Chosen, ChosenRows, Open, bottom_of, collect
 from spiral_stream.relational import engine

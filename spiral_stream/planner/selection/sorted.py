@@ -16,7 +16,7 @@ from spiral_stream.derived.work.make import one_at_a_time
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import mended, publish
 from spiral_stream.plan import nodes
-from spiral_stream.planner.selection.late_columns import UInt64
+from spiral_stream.planner.selection.fetched_columns import UInt64
 from spiral_stream.planner.selection.selected import Selected
 from spiral_stream.planner.selection.whole import sorted_ordinals
 

@@ -20,7 +20,7 @@ from spiral_stream.errors import warn
 from spiral_stream.expr import Col, Expr
 from spiral_stream.plan import combining, nodes
 from spiral_stream.plan.tree import spine
-from spiral_stream.planner.selection.late_columns import (
+from spiral_stream.planner.selection.fetched_columns import (
     Columns,
     Fetchable,
     FetchedColumns,

@@ -22,7 +22,7 @@ from spiral_stream.errors import DamageError, SpiralWarning
 from spiral_stream.expr import Col, bind
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.planner.selection import narrow_columns as room
-from spiral_stream.planner.selection.late_columns import Columns
+from spiral_stream.planner.selection.fetched_columns import Columns
 from spiral_stream.planner.selection.narrow_columns import NARROW_BYTES, RARE, NarrowColumns, NarrowSource
 from tests.fixtures.named_shards import flip
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spiral_stream import Expr, col, lit
 from spiral_stream.expr import Col, bind
-from spiral_stream.planner.selection.late_columns import (
+from spiral_stream.planner.selection.fetched_columns import (
     Columns,
     FetchedColumns,
     Right,
