@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.cache import part_boundaries
 from spiral_stream.cache.kinds.kind import Kind
 from spiral_stream.cache.row_workers import BuildRows, Hands, ShardWork
 from spiral_stream.cache.store.part_rows import Chunk
@@ -33,8 +34,6 @@ from spiral_stream.integrity.publish import drafts, new_draft
 
 COMMIT_EVERY_S: Final = 30.0
 WRITERS: Final = 2  # of shards at a time in this process: one writes while the other waits for rows
-UNIT_ROWS: Final = 1024  # shards that are smaller are made some at a time
-UNIT_SHARDS: Final = 64
 _TALLY: Final = struct.Struct("<q")
 _TALLY_NAME: Final = "tally"
 
@@ -109,7 +108,7 @@ def _make(
     report: Callable[[Progress], None],
     executor: Executor,
 ) -> None:
-    units = _units(target.works)
+    units = part_boundaries.units(target.works)
     if executor.name == "threads":
         hands = Hands(relation, kind, threads)
         builders: Callable[[], Builders] = partial(_Writers, hands)
@@ -279,14 +278,6 @@ def _merged(shards: Sequence[ShardWork]) -> list[ShardWork]:
         rows = work.offsets if had is None else np.union1d(had.offsets, work.offsets)
         found[work.key] = replace(had or work, offsets=rows)
     return list(found.values())
-
-
-def _units(works: Sequence[ShardWork]) -> list[Shards]:
-    """Cut shards into units: small ones together."""
-    sizes = np.array([len(work.offsets) for work in works], np.float64)
-    before = np.cumsum(np.maximum(sizes / UNIT_ROWS, 1 / UNIT_SHARDS))
-    unit = np.floor(np.concatenate([[0.0], before[:-1]])).astype(np.int64)
-    return np.split(np.arange(len(works), dtype=np.int64), np.flatnonzero(np.diff(unit)) + 1)
 
 
 def _drop(tally: Path, held: Held) -> None:

@@ -182,7 +182,7 @@ def test_the_parts_are_the_same_bits_from_each_executor(
     case: Case, rows: sp.Catalog, tmp_path: Path, executor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Progress] = []
-    monkeypatch.setattr(room, "UNIT_ROWS", 1)
+    monkeypatch.setattr(room.part_boundaries, "UNIT_ROWS", 1)
     case.build(rows, tmp_path / "a")
     done = case.build(rows, tmp_path / "b", report=seen.append, executor=executor)
 
@@ -218,7 +218,7 @@ from spiral_stream.cache import materialize
 from spiral_stream.cache.store.store import CacheStore
 from tests.fixtures.kinds import CASES
 
-materialize.UNIT_ROWS = materialize.WRITERS = 1
+materialize.part_boundaries.UNIT_ROWS = materialize.WRITERS = 1
 name, folder, quick_shards, pause_s = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 write, written = CacheStore.write, 0
 
@@ -279,7 +279,7 @@ def test_a_killed_build_goes_on_where_it_stopped(tmp_path: Path, name: str) -> N
 
 @pytest.mark.parametrize("name", KINDS)
 def test_two_processes_build_one_cache_together(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "UNIT_ROWS", 1)
+    monkeypatch.setattr(room.part_boundaries, "UNIT_ROWS", 1)
     case = CASES[name]
     catalog = case.catalog(tmp_path)
     without, _ = case.rows(catalog, None)

@@ -43,7 +43,7 @@ from spiral_stream.cache import materialize
 from spiral_stream.cache.store.store import CacheStore
 from tests.fixtures.kinds import CASES
 
-materialize.UNIT_ROWS = materialize.WRITERS = 1
+materialize.part_boundaries.UNIT_ROWS = materialize.WRITERS = 1
 write, waited = CacheStore.write, False
 
 def waiting(self, key, rows, chunks):
@@ -193,7 +193,7 @@ from spiral_stream.derived.work.executors import Executor
 from tests.fixtures.kinds import CASES
 
 if __name__ == "__main__":
-    materialize.UNIT_ROWS = 1
+    materialize.part_boundaries.UNIT_ROWS = 1
     folder, executor = Path(sys.argv[1]), Executor(sys.argv[2], 2)
     print("ready", flush=True)
     sys.stdin.readline()
