@@ -27,7 +27,7 @@ from spiral_stream.catalog.registering.compare import differences, some
 from spiral_stream.catalog.registering.declaration import Declaration, complete, shard_column
 from spiral_stream.catalog.registering.measure import Report, changes, former, shards_of, silent
 from spiral_stream.catalog.registering.same_bytes import keep_same
-from spiral_stream.catalog.registering.unique import check_columns
+from spiral_stream.catalog.registering.unique import check_columns, refuse_repeats
 from spiral_stream.catalog.relation.entry import Changes, Entry
 from spiral_stream.catalog.relation.manifest import Manifest
 from spiral_stream.catalog.relation.on_store import bring_rows, publish
@@ -124,7 +124,7 @@ class Registration:
             types = _with_metadata_of(old.schema, reader.schema, name)
             check_columns(name, types, old.identity)
             manifest, found = shards_of(name, stored, reader, old.identity, old.shard, old, report, self._root)
-            _refuse_repeats(found, old.identity_unique, types)
+            refuse_repeats(found, old.identity_unique, types)
             manifest = pinned(manifest, reader, types, self._folder)
             if same_bytes:
                 manifest = keep_same(old, name, stored, reader, types, manifest, self._folder)
@@ -148,7 +148,7 @@ class Registration:
                 warn(f"register {name!r}: {refused}")
             identity = declared.identity
             manifest, found = shards_of(name, source, reader, identity, shard, before, report, self._root)
-            _refuse_repeats(found, declared.unique, schema)
+            refuse_repeats(found, declared.unique, schema)
             if not isinstance(source, Arrow):
                 manifest = pinned(manifest, reader, schema, self._folder)
                 if declared.same_bytes:
@@ -262,24 +262,6 @@ def _registering(name: str) -> Iterator[None]:
             raise
         kind = CatalogError if isinstance(error, PlanError) else type(error)
         raise kind(prefix + str(error)) from error
-
-
-def _refuse_repeats(found: str | None, unique: bool, schema: pa.Schema) -> None:
-    """Refuse identities that repeat, unless that is allowed.
-
-    Raises:
-        CatalogError: says where.
-    """
-    if found is None or not unique:
-        return
-    if any(map(is_made, schema)):
-        msg = f"rows cannot have identities of their own: {found}. Remove one of the two, or touch it"
-    else:
-        msg = (
-            f"identity repeats: {found}. Name a unique column or several (identity=[...]), give each row an identity of its "
-            "own (identity=spiral.RowIdentity()), or pass unique=False for a relation that is only joined"
-        )
-    raise CatalogError(msg)
 
 
 def _with_metadata_of(old: pa.Schema, now: pa.Schema, name: str) -> pa.Schema:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.catalog.names import listed, suggestions
 from spiral_stream.catalog.relation.manifest import Manifest
+from spiral_stream.catalog.relation.row_identity import is_made
 from spiral_stream.derived.kinds.identities import Identities, apart, rows_of
 from spiral_stream.derived.kinds.repeats import Run, repeats
 from spiral_stream.derived.pieces import Pieces
@@ -143,3 +144,21 @@ def _describe(manifest: Manifest, physical: int) -> str:
     logical = manifest.logical(np.array([physical], dtype=np.uint64))
     shard = int(manifest.shard_of(logical)[0])
     return f"shard {shown(manifest.shard_names[shard].as_py())} row {int(logical[0] - manifest.starts[shard])}"
+
+
+def refuse_repeats(found: str | None, unique: bool, schema: pa.Schema) -> None:
+    """Refuse identities that repeat, unless that is allowed.
+
+    Raises:
+        CatalogError: says where.
+    """
+    if found is None or not unique:
+        return
+    if any(map(is_made, schema)):
+        msg = f"rows cannot have identities of their own: {found}. Remove one of the two, or touch it"
+    else:
+        msg = (
+            f"identity repeats: {found}. Name a unique column or several (identity=[...]), give each row an identity of its "
+            "own (identity=spiral.RowIdentity()), or pass unique=False for a relation that is only joined"
+        )
+    raise CatalogError(msg)
