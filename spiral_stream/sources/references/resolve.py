@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.errors import cut, renumbered
+from spiral_stream.errors import DataError, cut, renumbered
 from spiral_stream.semantic import BYTES, file_names, is_inline, is_list, is_media
 from spiral_stream.sources.references.objects import NamedObject, need_fewer, read_objects
 from spiral_stream.sources.references.policy import (
@@ -58,6 +58,35 @@ def resolve(values: pa.Array | pa.ChunkedArray, base: Reach | str, most_bytes: i
         with renumbered(range(len(found), len(found) + max(1, len(chunk)))):
             found += _resolve_chunk(chunk, reach, most_bytes)
     return found
+
+
+def resolve_sound(
+    values: pa.Array | pa.ChunkedArray, base: Reach | str, most_bytes: int | None = None
+) -> tuple[list[memoryview | None], dict[int, str]]:
+    """Return the bytes of each reference that names some, and why the others do not, by their places.
+
+    One bad reference costs one more call for the others. Arguments as for `resolve`.
+
+    Raises:
+        SourceError: as of `resolve`.
+    """
+    found: list[memoryview | None] = [None] * len(values)
+    refused: dict[int, str] = {}
+    left = np.arange(len(values))
+    while len(left):
+        some = values if not refused else values.take(pa.array(left))
+        try:
+            data = resolve(some, base, most_bytes)
+        except DataError as error:
+            if error.row is None:
+                raise
+            refused[int(left[error.row])] = str(error)
+            left = np.delete(left, error.row)
+            continue
+        for at, each in zip(left.tolist(), data, strict=True):
+            found[at] = each
+        break
+    return found, refused
 
 
 class Form(Enum):
