@@ -297,6 +297,8 @@ def joined(threads: Iterable[StreamThread], timeout_s: float) -> list[StreamThre
     for thread in threads:
         if thread is here or thread.left_alone:  # the collector may close an owner in a thread of its own
             continue
+        if thread.ident is None:  # an interrupt came before it was started
+            continue
         thread.join(max(0.0, deadline - monotonic()))
         if thread.is_alive() and not thread.left_alone:  # somebody else may have waited at the same time
             thread.left_alone = True

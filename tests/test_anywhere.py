@@ -102,7 +102,9 @@ def test_the_tests_of_every_condition_are_there() -> None:
 
 HANGS = """
 import threading, time
+import pytest
 
+@pytest.mark.timeout(1, func_only=True)  # what fixtures of conftest.py import takes longer on a slow machine
 def test_it():
     threading.Thread(target=time.sleep, args=(30,), name="sleeper", daemon=True).start()
     time.sleep(30)
@@ -117,8 +119,6 @@ def test_a_test_that_hangs_fails_with_the_stacks_of_all_threads(tmp_path: Path) 
         "-m",
         "pytest",
         "-n",
-        "1",
-        "--timeout",
         "1",
         "-p",
         "no:cacheprovider",

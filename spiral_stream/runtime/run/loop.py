@@ -126,32 +126,36 @@ class Passes:
 
     def _run(self, now: Now, delivery: Delivery, worker: int, workers: int) -> Generator[Any, None, None]:
         end_daemon_at_exit()
-        with self._position.beginning() as alone:
-            self._need(alone and self.idle(), "iter", "One loop at a time moves the cursor. Leave it, or call close()")
-            self._position.adopt()
-            self._threads.processes = workers
-            opening, bound, devices = now()
-            lowered, (reader, numbering) = opening.lowered(), opening.read(bound.run_seed)
-            if bound.rank == worker == 0:  # one process looks for all
-                lowered.check_cached(bound.run_seed)
-            numbering = promised(numbering, bound)
-            numbering.store.need_known(bound, workers, self._position.drawn())
-            steps = self._position.begin(numbering, bound)
-            start, stages = steps.start, lowered.stages
-            builder = self._builder(lowered, reader, numbering, bound.merge, delivery, devices)
-            which = worker, workers
-            then = partial(self._next.begin, steps, self._position, opening, bound, which)
-            limits = stages.plan.prefetch, self._budget_bytes, reader.threads
-            turns = start.segments[-1].first_batch
-            network = self._metrics.network
-            around = Around(stages, bound, steps.epoch, start.batch, turns, network) if stages.images else None
-            pipeline = Pipeline(builder, steps.epoch, steps.due(*which), then, *limits, self._metrics, around)
-            self._pipeline, self._numbering, self._opening = pipeline, numbering, opening
-            self._bound, self._begin = bound, replace(start, epoch=steps.epoch)
-            if self._closed:  # by another thread, while the pipeline began
-                pipeline.close()
-                raise StreamError(CLOSED)
+        pipeline: Pipeline | None = None
         try:
+            with self._position.beginning() as alone:
+                self._need(
+                    alone and self.idle(), "iter", "One loop at a time moves the cursor. Leave it, or call close()"
+                )
+                self._position.adopt()
+                self._threads.processes = workers
+                opening, bound, devices = now()
+                lowered, (reader, numbering) = opening.lowered(), opening.read(bound.run_seed)
+                if bound.rank == worker == 0:  # one process looks for all
+                    lowered.check_cached(bound.run_seed)
+                numbering = promised(numbering, bound)
+                numbering.store.need_known(bound, workers, self._position.drawn())
+                steps = self._position.begin(numbering, bound)
+                start, stages = steps.start, lowered.stages
+                builder = self._builder(lowered, reader, numbering, bound.merge, delivery, devices)
+                which = worker, workers
+                then = partial(self._next.begin, steps, self._position, opening, bound, which)
+                limits = stages.plan.prefetch, self._budget_bytes, reader.threads
+                turns = start.segments[-1].first_batch
+                network = self._metrics.network
+                around = Around(stages, bound, steps.epoch, start.batch, turns, network) if stages.images else None
+                pipeline = Pipeline(builder, steps.epoch, steps.due(*which), then, *limits, self._metrics, around)
+                self._pipeline, self._numbering, self._opening = pipeline, numbering, opening
+                self._bound, self._begin = bound, replace(start, epoch=steps.epoch)
+                if self._closed:  # by another thread, while the pipeline began
+                    pipeline.close()
+                    raise StreamError(CLOSED)
+            pipeline.start()
             with closing(delivery.delivered(pipeline, devices, stages)) as batches:
                 for had, batch in zip(count(worker, workers), batches, strict=False):
                     self._position.cursor = start.advanced(had + 1)
@@ -165,7 +169,8 @@ class Passes:
                 warn_of_nothing(numbering, steps.epoch, bound)
             self._position.cursor = start.next_epoch()
         finally:
-            self._leave(pipeline)
+            if pipeline is not None:
+                self._leave(pipeline)
 
     def build(
         self, now: Now, delivery: Delivery, epoch: int, numbers: int | range, numbering: Numbering | None = None

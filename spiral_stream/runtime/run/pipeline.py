@@ -41,7 +41,7 @@ POLL_S: Final = 0.5  # how often a waiting consumer looks whether another thread
 
 @final
 class Pipeline(Owner):
-    """Builds the batches of one rank, in order and ahead of the consumer. Close it.
+    """Builds the batches of one rank, in order and ahead of the consumer. Start it, and close it.
 
     Args:
         builder: builds a batch.
@@ -83,7 +83,11 @@ class Pipeline(Owner):
         self._pool = StreamThreads(threads, metrics.network, around)
         self._feeder = StreamThread(partial(counted, metrics.network, self._feed), "spiral-feed")
         super().__init__()
-        self._feeder.start()
+
+    def start(self) -> None:
+        """Begin to build batches. Whoever calls this closes the pipeline, also where an interrupt comes meanwhile."""
+        if not self._over:
+            self._feeder.start()
 
     def _feed(self) -> None:
         try:

@@ -139,3 +139,30 @@ def test_a_daemon_thread_that_reads_at_exit_ends_without_a_word(tmp_path: Path) 
             check=False,
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("name", ["spiral-feed", "spiral-derive_0"])
+@pytest.mark.parametrize("after", [True, False])
+def test_an_interrupt_while_a_pass_begins_ends_its_threads(
+    stream: sp.PreparedStream, monkeypatch: pytest.MonkeyPatch, after: bool, name: str
+) -> None:
+    start, begun = threading.Thread.start, list[threading.Thread]()
+
+    def interrupted(thread: threading.Thread) -> None:
+        ours = thread.name == name
+        if ours:
+            begun.append(thread)
+        if after or not ours:
+            start(thread)
+        if ours:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt) as raised:
+            next(iter(stream))
+
+    assert raised.traceback is not None  # which holds the iterator: nothing waits for the collector
+    assert begun
+    assert [thread.name for thread in begun if thread.is_alive()] == []
+    assert sum(len(batch["x"]) for batch in stream) == 2_000
