@@ -149,19 +149,17 @@ class Database:
             if row["name"] in before and not replace:
                 return False
             opened = self._with_digests(kind)
-            versions = self._versions(kind.name)
+            versions, version = self._versions(kind.name), opened.version
             if row["name"] in before:
                 change = opened.merge_insert("name").when_matched_update_all().when_not_matched_insert_all()
                 self._retried(lambda: change.execute(rows))
             else:  # a third of the time of a merge
                 self._retried(lambda: self._create(kind.name, rows, "append"))
             after = self._versions(kind.name)
-            if (
-                len(after.names - versions.names) == 1
-            ):  # no other writer came between: the lock does not reach all of them
+            if len(after.names - versions.names) == 1:  # else a writer came between whom the lock does not reach
                 changed = {**before, row["name"]: MappingProxyType(rows.to_pylist()[0])}
                 self._known[kind.name] = after, MappingProxyType(changed)
-            if opened.version % TIDY_EVERY == 0:
+            if version % TIDY_EVERY == 0:
                 with suppress(Exception):  # the row is kept; the next one tidies up
                     self._tidy(kind.name)
         return True

@@ -97,7 +97,7 @@ class PayloadField(ABC):
 
     def fetches(self, coming: Coming) -> Iterator[Fetch]:
         """Yield what fetches the bytes of a batch that come over a network, piece by piece."""
-        places, values = coming.samples.stream_rows, coming.columns.get(self.column)
+        places, values = coming.samples.stream_rows, None if self.by_address else coming.columns[self.column]
         far = self.far(places, values)
         for start, stop in chunks(len(far), self.task_rows):
             some = far[start:stop]
