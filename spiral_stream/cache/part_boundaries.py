@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from spiral_stream.cache.row_workers import ShardWork
+from spiral_stream.derived.build import cut_by_weight
 from spiral_stream.derived.work.make import Shards
 
 UNIT_ROWS: Final = 1024  # shards that are smaller are made some at a time
@@ -22,6 +23,4 @@ def units(works: Sequence[ShardWork]) -> list[Shards]:
         the shards of each unit, by their places in ``works``; shape [n] each.
     """
     sizes = np.array([len(work.offsets) for work in works], np.float64)
-    before = np.cumsum(np.maximum(sizes / UNIT_ROWS, 1 / UNIT_SHARDS))
-    unit = np.floor(np.concatenate([[0.0], before[:-1]])).astype(np.int64)
-    return np.split(np.arange(len(works), dtype=np.int64), np.flatnonzero(np.diff(unit)) + 1)
+    return cut_by_weight(np.maximum(sizes / UNIT_ROWS, 1 / UNIT_SHARDS))

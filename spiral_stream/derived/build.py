@@ -193,10 +193,19 @@ def chunks(table: ShardTable, row_bytes: int | None, most_rows: int | None = Non
     """
     rows = np.diff(table.starts).astype(np.float64)
     sizes = rows * row_bytes if row_bytes is not None else np.maximum(table.shard_bytes, 0)
-    before = np.cumsum(np.maximum(np.maximum(rows / (most_rows or CHUNK_ROWS), sizes / CHUNK_BYTES), 1 / CHUNK_SHARDS))
-    run = np.floor(np.concatenate([[0.0], before[:-1]])).astype(np.int64)
-    borders = np.flatnonzero(np.diff(run)) + 1
-    return np.split(np.arange(len(rows), dtype=np.int64), borders)
+    return cut_by_weight(
+        np.maximum(np.maximum(rows / (most_rows or CHUNK_ROWS), sizes / CHUNK_BYTES), 1 / CHUNK_SHARDS)
+    )
+
+
+def cut_by_weight(weights: NDArray[np.float64]) -> list[Shards]:
+    """Cut shards into runs that weigh about 1 each; a shard is never cut.
+
+    Args:
+        weights: shape [S].
+    """
+    run = np.floor(np.concatenate([[0.0], np.cumsum(weights)[:-1]])).astype(np.int64)
+    return np.split(np.arange(len(weights), dtype=np.int64), np.flatnonzero(np.diff(run)) + 1)
 
 
 def make_chunk(

@@ -14,20 +14,15 @@ from functools import partial
 from queue import PriorityQueue
 from typing import Any, Final, TypeVar, final
 
-import numpy as np
-import pyarrow as pa
-
 from spiral_stream.errors import SourceError, anew
 from spiral_stream.runtime.neighbours import Around
 from spiral_stream.runtime.read_ahead import FETCHERS
-from spiral_stream.sources.references.policy import Reach
-from spiral_stream.sources.references.resolve import resolve
+from spiral_stream.sources.references.resolve import Resolved
 from spiral_stream.storage.counters import Traffic, counted
 from spiral_stream.threads import Stopped, StreamThread, Workers, doing, settle, stop_requested
 
 LOOK_S: Final = 0.02  # how often whoever waits for its turn looks
 T = TypeVar("T")
-Fetched = memoryview | SourceError  # what a reference names, or why it cannot be read
 
 
 @final
@@ -162,30 +157,7 @@ def chunks(count: int, rows: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + rows, count)
 
 
-def fetched(references: pa.Array | pa.ChunkedArray, reach: Reach, most_bytes: int | None) -> list[Fetched]:
-    """Return what each reference names, or the error that says why it cannot be read.
-
-    One bad reference costs one more call for the others: they are asked for again, without it.
-    """
-    found: list[Fetched | None] = [None] * len(references)
-    left = np.arange(len(references))
-    while len(left):
-        some = references if len(left) == len(references) else references.take(pa.array(left))
-        try:
-            data = resolve(some, reach, most_bytes)
-        except SourceError as error:
-            if error.row is None:
-                raise
-            found[int(left[error.row])] = anew(error)
-            left = np.delete(left, error.row)
-            continue
-        for at, each in zip(left.tolist(), data, strict=True):
-            found[at] = each
-        break
-    return [each for each in found if each is not None]
-
-
-def need_all(data: Sequence[Fetched]) -> list[memoryview]:
+def need_all(data: Sequence[Resolved]) -> list[memoryview]:
     """Return fetched bytes.
 
     Raises:

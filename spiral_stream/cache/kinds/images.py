@@ -15,10 +15,10 @@ from spiral_stream.cache.kinds.kind import Kind, Rows
 from spiral_stream.decoders.decoder import Decoder
 from spiral_stream.decoders.image.image import JpegDecoder, decode_jpeg, encode_jpeg
 from spiral_stream.decoders.image.oriented import Oriented, inner_of
-from spiral_stream.errors import DataError
+from spiral_stream.errors import DataError, SourceError
 from spiral_stream.plan.fields.profiles import Jpeg, Original, Profile, Raw
 from spiral_stream.sources.references.policy import Reach
-from spiral_stream.sources.references.resolve import resolve_sound
+from spiral_stream.sources.references.resolve import resolve_or_errors
 
 Pixels = NDArray[np.uint8]  # [H, W, 3]
 Bytes = bytes | memoryview
@@ -43,7 +43,6 @@ class ImageKind(Kind):
     RUN_ROWS: ClassVar[int] = (
         32  # about 3 MB of JPEGs: below the size at which the allocator maps and unmaps every read
     )
-
     FIRST_ROWS: ClassVar[int] = 8  # all of a run's images are held at once, and may be large
 
     relation: str
@@ -64,11 +63,14 @@ class ImageKind(Kind):
         payloads: list[Bytes] = []
         height, width = (np.zeros(len(column), dtype=np.int32) for _ in range(2))
         sizes = np.zeros(len(column), dtype=np.int64)
-        found, refused = resolve_sound(column, base, self.decoder.limits.bytes)
-        source_bytes = sum(len(data) for data in found if data is not None)
+        refused: dict[int, str] = {}
+        source_bytes = 0
+        found = resolve_or_errors(column, base, self.decoder.limits.bytes, DataError)
         for at, data in enumerate(found):  # 1 us per row; decoding takes 800
-            if data is None:
+            if isinstance(data, SourceError):
+                refused[at] = str(data)
                 continue
+            source_bytes += len(data)
             try:
                 payload = self.keep(data)
             except DataError as error:

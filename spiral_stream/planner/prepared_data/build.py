@@ -83,7 +83,8 @@ def caches(stages: Stages) -> Iterator[CacheWork]:
             yield _work(image.caches[k], image.name)
         others: tuple[ClipStage | TokenStage, ...] = (*stages.clips, *stages.tokens)
         for stage in others:
-            yield from (_work(cache, stage.name) for cache in stage.caches[k : k + 1])
+            if stage.caches:
+                yield _work(stage.caches[k], stage.name)
 
 
 def _work(cache: PayloadCache[Any], field: str) -> CacheWork:

@@ -24,7 +24,7 @@ from spiral_stream.errors import DataError, SourceError, renumbered
 from spiral_stream.fields.pad import PadMask
 from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.stages import ImageStage, PlainStage
-from spiral_stream.runtime.fetch import Fetched, chunks, fetched, need_all, submitted
+from spiral_stream.runtime.fetch import chunks, need_all, submitted
 from spiral_stream.runtime.fields.draft import Draft
 from spiral_stream.runtime.fields.geometry import Sizes
 from spiral_stream.runtime.fields.images import ImageFeed, StoredRows, fill_rows, stored_rows
@@ -34,7 +34,7 @@ from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import item_keys, view_keys
 from spiral_stream.sources.references.objects import names_objects
-from spiral_stream.sources.references.resolve import flattened, resolve
+from spiral_stream.sources.references.resolve import Resolved, flattened, resolve, resolve_or_errors
 from spiral_stream.threads import doing
 from spiral_stream.transforms.chain import Program
 
@@ -55,7 +55,7 @@ class LookedUpLists:
     at: Int64  # place in the references below; -1 for rows in the cache
     references: pa.Array  # [M] lists of references of the other rows
     owners: list[Any]  # keep the memory alive
-    held: list[Fetched] | None = None  # the images of the references, end to end; None: not fetched
+    held: list[Resolved] | None = None  # the images of the references, end to end; None: not fetched
 
     def part(self, first: int, last: int) -> "LookedUpLists":
         """Return rows [first, last)."""
@@ -142,7 +142,7 @@ class ImageListFeed:
         words = f"fetching column {self._kind.column} of relation {self._relation.entry.name}"
         with self._metrics.timed("fetch_s"), doing(words):
             flat, _ = flattened(found.references)
-            return replace(found, held=fetched(flat, self._relation.base, self._kind.decoder.limits.bytes))
+            return replace(found, held=resolve_or_errors(flat, self._relation.base, self._kind.decoder.limits.bytes))
 
     def render(
         self, found: LookedUpLists, keys: UInt64, program: Program, out_PN: NDArray[Any], *, alike: bool

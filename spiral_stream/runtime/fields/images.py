@@ -24,7 +24,7 @@ from spiral_stream.errors import DataError, SourceError, renumbered
 from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.stages import ImageStage
 from spiral_stream.runtime.columns.error_sample import blaming
-from spiral_stream.runtime.fetch import Fetched, chunks, fetched, need_all, submitted
+from spiral_stream.runtime.fetch import chunks, need_all, submitted
 from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft, spread
 from spiral_stream.runtime.fields.geometry import Sizes
 from spiral_stream.runtime.fields.payload_field import PayloadField
@@ -35,7 +35,7 @@ from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import view_keys
 from spiral_stream.sources.references.objects import names_objects
-from spiral_stream.sources.references.resolve import resolve
+from spiral_stream.sources.references.resolve import Resolved, resolve, resolve_or_errors
 from spiral_stream.threads import doing
 from spiral_stream.transforms.chain import ImageChain, Program
 from spiral_stream.transforms.image.image import ImageProgram
@@ -66,7 +66,7 @@ def stored_rows(
         yield indices[found >= 0], stored, found[found >= 0]
 
 
-Held = dict[int, Fetched]  # ordinal -> what its reference names
+Held = dict[int, Resolved]  # ordinal -> what its reference names
 T = TypeVar("T")
 
 
@@ -146,7 +146,7 @@ class ImageFeed:
         words = f"fetching column {column} of relation {self._relation.entry.name}"
         with self._metrics.timed("fetch_s"), doing(words):
             references = self.rows.fetch(wanted, [column])[column]
-            data = fetched(references, self._relation.base, self._kind.decoder.limits.bytes)
+            data = resolve_or_errors(references, self._relation.base, self._kind.decoder.limits.bytes)
         return dict(zip(wanted.tolist(), data, strict=True))
 
     def render(

@@ -17,7 +17,7 @@ from spiral_stream.planner.columns.lineage import Lineage
 from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.stages import SoundStage
 from spiral_stream.runtime.columns.samples import as_lists
-from spiral_stream.runtime.fetch import Fetched, chunks, fetched, need_all, submitted
+from spiral_stream.runtime.fetch import chunks, need_all, submitted
 from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft
 from spiral_stream.runtime.fields.payload_field import PayloadField
 from spiral_stream.runtime.metrics import Metrics
@@ -25,7 +25,7 @@ from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import uniforms, view_keys
 from spiral_stream.sources.references.objects import names_objects
-from spiral_stream.sources.references.resolve import resolve
+from spiral_stream.sources.references.resolve import Resolved, resolve, resolve_or_errors
 
 # P samples, C channels, N values per channel
 
@@ -54,7 +54,7 @@ class SoundField(PayloadField):
             attempt = partial(draft.refusals.attempt, stage.name, start, stop)
             draft.parts.append(submitted(draft.pool, batch.fetching(start, stop), partial(batch.fill, start, attempt)))
 
-    def fetch_far(self, stream_rows: StreamRows, values: pa.Array | None) -> list[Fetched]:
+    def fetch_far(self, stream_rows: StreamRows, values: pa.Array | None) -> list[Resolved]:
         """See `PayloadField`."""
         assert values is not None
         return self.fetch(stream_rows, values)
@@ -63,13 +63,13 @@ class SoundField(PayloadField):
         """Whether any recording comes over a network."""
         return any(names_objects(references, each.relation.base) for each in self._stage.payloads)
 
-    def fetch(self, stream_rows: StreamRows, references: pa.Array) -> list[Fetched]:
+    def fetch(self, stream_rows: StreamRows, references: pa.Array) -> list[Resolved]:
         """Fetch what `render` needs for some samples, and waits for otherwise."""
         out: list[Any] = [None] * len(stream_rows)
         with self._metrics.timed("fetch_s"):
             for stream, where in split(stream_rows):
                 some = references.take(pa.array(where))
-                found = fetched(some, self._stage.payloads[stream].relation.base, self._stage.limits.bytes)
+                found = resolve_or_errors(some, self._stage.payloads[stream].relation.base, self._stage.limits.bytes)
                 for at, each in zip(where.tolist(), found, strict=True):
                     out[at] = each
         return out
@@ -81,7 +81,7 @@ class SoundField(PayloadField):
         times: list[pa.Array],
         keys: UInt64,
         out_PCN: NDArray[Any],
-        held: list[Fetched] | None = None,
+        held: list[Resolved] | None = None,
     ) -> None:
         """Read and decode sound into ``out_PCN``.
 
@@ -140,7 +140,7 @@ class _SoundBatch:
     keys: UInt64  # [P]
     out: NDArray[Any]  # [P, C, N]
 
-    def fetching(self, start: int, stop: int) -> Callable[[], list[Fetched]] | None:
+    def fetching(self, start: int, stop: int) -> Callable[[], list[Resolved]] | None:
         """Return what fetches the recordings of a piece; None where nothing waits for a network."""
         some = self.references.slice(start, stop - start)
         return (
@@ -150,7 +150,7 @@ class _SoundBatch:
         )
 
     def fill(
-        self, start: int, attempt: Callable[[Callable[[int, int], None]], None], held: list[Fetched] | None
+        self, start: int, attempt: Callable[[Callable[[int, int], None]], None], held: list[Resolved] | None
     ) -> None:
         """Decode a piece that begins at ``start``; ``attempt`` is called with what decodes a run of samples."""
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.errors import DataError, cut, renumbered
+from spiral_stream.errors import SourceError, anew, cut, renumbered
 from spiral_stream.semantic import BYTES, file_names, is_inline, is_list, is_media
 from spiral_stream.sources.references.objects import NamedObject, need_fewer, read_objects
 from spiral_stream.sources.references.policy import (
@@ -60,33 +60,44 @@ def resolve(values: pa.Array | pa.ChunkedArray, base: Reach | str, most_bytes: i
     return found
 
 
-def resolve_sound(
-    values: pa.Array | pa.ChunkedArray, base: Reach | str, most_bytes: int | None = None
-) -> tuple[list[memoryview | None], dict[int, str]]:
-    """Return the bytes of each reference that names some, and why the others do not, by their places.
+Resolved = memoryview | SourceError  # what a reference names, or why it cannot be read
 
-    One bad reference costs one more call for the others. Arguments as for `resolve`.
+
+def resolve_or_errors(
+    values: pa.Array | pa.ChunkedArray,
+    base: Reach | str,
+    most_bytes: int | None = None,
+    caught: type[SourceError] = SourceError,
+) -> list[Resolved]:
+    """Return what each reference names, or the error that says why it cannot be read.
+
+    One bad reference costs one more call for the others: they are asked for again, without it.
+
+    Args:
+        values: as for `resolve`.
+        base: as for `resolve`.
+        most_bytes: as for `resolve`.
+        caught: the errors that are returned; others are raised.
 
     Raises:
-        SourceError: as of `resolve`.
+        SourceError: as of `resolve`, where it is not ``caught``, or says of no row.
     """
-    found: list[memoryview | None] = [None] * len(values)
-    refused: dict[int, str] = {}
+    found: list[Resolved | None] = [None] * len(values)
     left = np.arange(len(values))
     while len(left):
-        some = values if not refused else values.take(pa.array(left))
+        some = values if len(left) == len(values) else values.take(pa.array(left))
         try:
             data = resolve(some, base, most_bytes)
-        except DataError as error:
+        except caught as error:
             if error.row is None:
                 raise
-            refused[int(left[error.row])] = str(error)
+            found[int(left[error.row])] = anew(error)
             left = np.delete(left, error.row)
             continue
         for at, each in zip(left.tolist(), data, strict=True):
             found[at] = each
         break
-    return found, refused
+    return [each for each in found if each is not None]
 
 
 class Form(Enum):

@@ -1,8 +1,11 @@
 """What is kept of an image column: read of keep is what the profile says, and fingerprints cover exactly that."""
 
 import itertools
+import os
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +17,7 @@ from spiral_stream.decoders.registry import DECODERS
 from spiral_stream.errors import DataError
 
 JPEG = DECODERS["jpeg"]
+STRUCT = pa.struct([("uri", pa.utf8()), ("offset", pa.int64()), ("length", pa.int64())])
 
 
 @settings(max_examples=25)
@@ -74,3 +78,34 @@ def test_a_fingerprint_covers_relation_column_profile_and_decoder() -> None:
 def test_a_lossy_profile_names_its_encoder() -> None:
     assert "simplejpeg" in str(ImageKind("a", "i", JPEG, sp.profiles.Jpeg()).facts()["encoder"])
     assert "encoder" not in ImageKind("a", "i", JPEG, sp.Raw()).facts()
+
+
+def test_a_file_of_many_images_is_opened_once_a_run_and_bad_references_cost_themselves_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
+    data = [encode_jpeg(pixels + at, 90) for at in range(16)]
+    (tmp_path / "images.bin").write_bytes(b"".join(data))
+    starts = np.cumsum([0, *map(len, data)])[:-1].tolist()
+    named: list[dict[str, object] | None] = [
+        {"uri": "images.bin", "offset": start, "length": len(each)} for start, each in zip(starts, data, strict=True)
+    ]
+    kind, opened, openings = ImageKind("r", "image_ref", JPEG, sp.Raw()), os.open, list[str]()
+
+    def noted(path: object, *how: object, **named: object) -> int:
+        openings.append(str(path))
+        return opened(path, *how, **named)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", noted)
+        together = kind.keep_rows(pa.table({"image_ref": pa.array(named, STRUCT)}), str(tmp_path))
+    named[3], named[11] = None, {"uri": "images.bin", "offset": -1, "length": 9}
+    left = kind.keep_rows(pa.table({"image_ref": pa.array(named, STRUCT)}), str(tmp_path))
+
+    assert [each for each in openings if each.endswith("images.bin")] == [str(tmp_path / "images.bin")]
+    assert bytes(together.payload) == b"".join(decode_jpeg(each).tobytes() for each in data)
+    assert sorted(left.refused) == [3, 11]
+    assert "null" in left.refused[3]
+    assert bytes(left.payload) == b"".join(
+        decode_jpeg(each).tobytes() for at, each in enumerate(data) if at not in (3, 11)
+    )
