@@ -26,6 +26,7 @@ from spiral_stream.catalog.shared.tokenizers import TOKENIZERS, bring_content, b
 from spiral_stream.display.progress import working
 from spiral_stream.errors import CatalogError, SourceError, cut, shown
 from spiral_stream.extras import need
+from spiral_stream.integrity.publish import remove
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.transforms.text.chat_format import chat_facts, chat_facts_next_to
 from spiral_stream.transforms.text.encoder import largest_id, open_tokenizer, read_tokenizer
@@ -353,7 +354,7 @@ def _with_unknown(data: bytes, roles: dict[str, str]) -> tuple[bytes, dict[str, 
 def _publish(draft: Path, folder: Path) -> None:
     """Name a folder at once; if another process was faster, its equal content stays."""
     if folder.exists() and _stored_digest(folder / FILE) != folder.name:
-        shutil.rmtree(folder)  # damaged
+        remove(folder)  # damaged
     try:
         draft.rename(folder)
     except OSError:

@@ -121,12 +121,26 @@ def is_aside(path: Path) -> bool:
 def take_out(path: Path) -> None:
     """Remove a folder: at once under its name, and then as a draft, so that the rest goes if this process is killed.
 
+    Whoever else removes it at the same moment is no fault: it is gone afterwards.
+
     Raises:
         OSError: it cannot be removed.
     """
     dead = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    path.rename(dead)
-    shutil.rmtree(dead) if dead.is_dir() else dead.unlink()
+    with suppress(FileNotFoundError):
+        path.rename(dead)
+    remove(dead)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder that others may be removing too; one that is not there is removed.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    while os.path.lexists(path):
+        with suppress(FileNotFoundError):  # somebody else removed a part of it: the next look is at what is left
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def sweep_draft(path: Path) -> bool:
@@ -134,7 +148,7 @@ def sweep_draft(path: Path) -> bool:
     with suppress(OSError):
         held = lock(path, alone=True)
         if held is not None:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            remove(path)
             held.release()
     return not path.exists()
 
@@ -176,7 +190,7 @@ def set_aside(path: Path) -> Path | None:
     """Put a damaged file or folder under a name that nobody reads; where it is now, None if it is gone."""
     aside = path.with_name(f"{ASIDE}{path.name}")
     try:
-        shutil.rmtree(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
+        remove(aside)
         path.rename(aside)
     except FileNotFoundError:
         return None

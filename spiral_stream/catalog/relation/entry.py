@@ -94,7 +94,7 @@ class Entry:
         except CatalogError as error:
             shared = shared_of(self.root)
             if shared is not None and path.exists():  # damaged in the mirror: the store has another copy
-                path.unlink()
+                path.unlink(missing_ok=True)
                 shared.bring_all("manifests", f"{self.data_version}/{path.stem}")
                 return Manifest.load(path, path.stem)
             raise CatalogError(str(error).replace("<name>", f'"{self.name}"')) from error

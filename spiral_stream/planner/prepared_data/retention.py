@@ -155,6 +155,10 @@ def _removed(found: _Lying) -> PreparedData:
         return replace(data, bytes=0, dead_bytes=0, removed_bytes=data.bytes, note="removed")
     try:
         tried = found.remove()
+    except FileNotFoundError as error:  # another process removes it too
+        if data.path.exists():
+            raise failed(error, "Look again", data.path, "changed while it was removed") from error
+        tried = True
     except OSError as error:
         raise failed(error, "Make it writable", data.path, "cannot be removed") from error
     left = _size(data.path)

@@ -119,6 +119,7 @@ class _Ask:
     ranges: list[Range] = field(default_factory=list)
     missing: _Blocks = field(default_factory=lambda: np.empty(0, np.int64))
     requested_ns: int = 0  # when, since 1970; of the asks of one call each has its own
+    is_hit: bool = True  # where it lies on the node; not what was waited for
 
     def part(self, runs: Sequence[tuple[int, int]]) -> "_Ask":
         """Return what fetches some blocks, and enters nothing."""
@@ -274,10 +275,6 @@ class _Reading:
         for requested_ns, each in enumerate(asks, time.time_ns()):
             each.requested_ns = requested_ns
         left = self._not_here(asks)
-        if len(left) < len(asks):
-            gone = {id(each) for each in left}
-            here = [each for each in asks if id(each) not in gone]
-            count(hits=len(here), hit_bytes=sum(_bytes(each) for each in here))
         if not left:
             return
         left, unkept = self._to_keep(left)
@@ -292,6 +289,8 @@ class _Reading:
                     if len(others) < len(left):
                         moved = time.perf_counter()
                     left, waited = others, max(waited, len(others))
+                    for each in left:
+                        each.is_hit = False
                     if left:
                         time.sleep(_LOOK_S)
                         left = self._not_here(left)
@@ -312,8 +311,9 @@ class _Reading:
         return keep, [] if ahead else others
 
     def _not_here(self, asks: Sequence[_Ask]) -> list[_Ask]:
-        """Enter what lies on the node; return the others, with what they miss."""
-        left = []
+        """Enter what lies on the node, hits where nobody waited for it; return the others, with what they miss."""
+        left: list[_Ask] = []
+        hits = hit_bytes = 0
         for each in asks:
             each.missing = joined_blocks(each.key, each.ranges)
             if len(each.missing):
@@ -332,6 +332,10 @@ class _Reading:
                 data = [memoryview(b"") for _ in each.ranges]
             for index, some in zip(each.indices, data, strict=False):  # a part has no places
                 self._found[index] = Got(some, each.facts)
+            if each.indices and each.is_hit:
+                hits, hit_bytes = hits + 1, hit_bytes + _bytes(each)
+        if hits:
+            count(hits=hits, hit_bytes=hit_bytes)
         return left
 
     def _here(self, ask: _Ask, file: NodeFile) -> bool:

@@ -2,6 +2,8 @@
 
 import errno
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,16 @@ import pytest
 
 from spiral_stream.errors import CacheError, DamageError, SpiralWarning
 from spiral_stream.integrity import seal
-from spiral_stream.integrity.publish import drafts, mended, publish, publish_file, set_aside, sweep_drafts
+from spiral_stream.integrity.publish import (
+    drafts,
+    mended,
+    publish,
+    publish_file,
+    remove,
+    set_aside,
+    sweep_drafts,
+    take_out,
+)
 
 DEAD = f".column.arrow.{'0' * 32}"
 
@@ -56,6 +67,22 @@ def test_what_another_process_mended_meanwhile_is_taken_as_it_is(tmp_path: Path)
 
     assert mended(file, opened, lambda: pytest.fail("built again")) == "good"
     assert [path.name for path in tmp_path.iterdir()] == ["mean.json"]
+
+
+@pytest.mark.parametrize("removes", [remove, take_out, set_aside, sweep_drafts])
+def test_several_may_remove_the_same_at_one_moment(removes: Callable[[Path], object], tmp_path: Path) -> None:
+    paths = [tmp_path / f"{at}" for at in range(20)]
+    for path in paths:
+        inside = path / (f".folder.{'0' * 32}" if removes is sweep_drafts else "folder")
+        inside.mkdir(parents=True)
+        for at in range(20):
+            (inside / f"{at}").touch()
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.map(removes, paths) for _ in range(4)]:
+            list(done)
+
+    left = [path for path in paths if path.exists() and (removes is not sweep_drafts or list(path.iterdir()))]
+    assert not left
 
 
 def test_what_stays_damaged_is_an_error_and_what_was_set_aside_is_kept_once(tmp_path: Path) -> None:
