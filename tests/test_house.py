@@ -751,6 +751,20 @@ def test_what_is_kept_is_never_raised_itself() -> None:
     assert kept == []
 
 
+def test_what_was_caught_is_never_returned_itself() -> None:
+    """An error that a caller keeps as a value leads to the functions that it came through, and so to its keeper."""
+    returned = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for package in ("spiral_stream", "spiral_assets")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for caught in ast.walk(tree_of(path))
+        if isinstance(caught, ast.ExceptHandler)
+        for node in ast.walk(caught)
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Name) and node.value.id == caught.name
+    ]
+    assert returned == [], "return anew(error)"
+
+
 def test_answers_to_names_that_are_lacking_are_hidden_from_type_checkers() -> None:
     """A ``__getattr__`` that a type checker sees makes every misspelt name legal."""
     seen = []

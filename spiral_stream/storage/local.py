@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import final
 
-from spiral_stream.errors import SourceError, cut
+from spiral_stream.errors import SourceError, anew, cut
 from spiral_stream.integrity.locks import DEADLINE_S, turn
 from spiral_stream.integrity.one_look import look
 from spiral_stream.integrity.publish import write_file
@@ -103,7 +103,7 @@ class Memory(Store):
         try:
             data, facts = self._found(get.key)
         except SourceError as error:
-            return error
+            return anew(error)
         length = max(0, facts.size - get.start) if get.length is None else get.length
         if get.most_bytes is not None and length > get.most_bytes:
             return Got(None, facts)

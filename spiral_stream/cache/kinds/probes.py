@@ -60,7 +60,8 @@ class Probes:
             running = self._running.get(key)
             mine = None if running is not None else self._running.setdefault(key, Future())
         if running is not None:
-            return _given(_waited(running)), False
+            failed = running.exception()
+            return _given(failed if isinstance(failed, SpiralError) else running.result()), False
         assert mine is not None
         return self._probed(key, mine, lambda: probe(located, stamp)), True
 
@@ -87,15 +88,8 @@ class Probes:
                 self._held_bytes -= _bytes_of(self._known.popitem(last=False)[1])
 
 
-def _waited(running: Future[VideoIndex]) -> VideoIndex | DataError:
-    try:
-        return running.result()
-    except DataError as error:
-        return error
-
-
-def _given(known: VideoIndex | DataError) -> VideoIndex:
-    if isinstance(known, DataError):
+def _given(known: VideoIndex | SpiralError) -> VideoIndex:
+    if isinstance(known, SpiralError):
         raise anew(known)
     return known
 

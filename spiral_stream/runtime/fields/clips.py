@@ -294,7 +294,7 @@ class ClipFeed:
         try:
             return locate(column.slice(row, 1), self._relation.base)[0]
         except SourceError as error:
-            return error
+            return anew(error)
 
     # ---- clips of a cache, or in its form
 

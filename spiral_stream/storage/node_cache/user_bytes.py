@@ -88,7 +88,7 @@ class _OneFile(Store):
         try:
             return Got(memoryview(self._fetched(get.start, length) if length else b""), self._facts)
         except SourceError as error:
-            return error
+            return anew(error)
 
     def _fetched(self, offset: int, length: int) -> bytes:
         """Call the function.

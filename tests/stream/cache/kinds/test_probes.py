@@ -98,8 +98,8 @@ def test_what_is_remembered_keeps_its_budget_and_the_latest_used(folder: Path) -
     assert calls == [one.name, two.name, third.name]
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_threads_that_ask_for_one_file_wait_for_one_probe(folder: Path, fails: bool) -> None:
+@pytest.mark.parametrize("fails", [None, DataError, SourceError])
+def test_threads_that_ask_for_one_file_wait_for_one_probe(folder: Path, fails: type[SourceError] | None) -> None:
     memory, calls, found = Probes(), [], []
     place = located(folder / "long.mp4")
     asked = threading.Semaphore(0)
@@ -109,16 +109,16 @@ def test_threads_that_ask_for_one_file_wait_for_one_probe(folder: Path, fails: b
         for _ in range(3):
             asked.acquire()
         time.sleep(0)
-        if fails:
+        if fails is not None:
             msg = "bad bytes"
-            raise DataError(msg)
+            raise fails(msg)
         return probe(place.read, place.size, place.name, stamp)
 
     def ask() -> None:
         asked.release()
         try:
             found.append(memory.index_of(place, slow))
-        except DataError as error:
+        except SourceError as error:
             found.append(error)
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
@@ -129,7 +129,7 @@ def test_threads_that_ask_for_one_file_wait_for_one_probe(folder: Path, fails: b
 
     assert len(calls) == 1
     assert len(found) == 4
-    if fails:
+    if fails is not None:
         assert len({id(error) for error in found}) == 4  # each its own: a caller adds to it
     else:
         assert sum(read for _, read in found) == 1
