@@ -398,6 +398,7 @@ class _Reading:
                     self._found[index] = Got(data[at - begin : at - begin + length], ask.facts)
                     break
         if cached and any(self._found[index] is None for index in ask.indices):
+            ask.is_hit = False
             self._not_here([ask])  # a range of blocks that came and of some that were here
 
     def _read_here(self, ask: _Ask, parts: list[tuple[int, memoryview]]) -> bool:
