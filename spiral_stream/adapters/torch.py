@@ -17,10 +17,11 @@ from spiral_stream.cursor import Cursor
 from spiral_stream.errors import BindError
 from spiral_stream.extras import need
 from spiral_stream.plan.nodes import Deliver
-from spiral_stream.planner.stages import ClipStage, ImageStage, Stages
+from spiral_stream.planner.stages import Stages
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.runtime.batch.pending_batch import Batch
 from spiral_stream.runtime.delivery import Delivery, Devices, Feed
+from spiral_stream.runtime.fields.pixels import PixelStage, pixel_stages
 from spiral_stream.runtime.read_ahead import BUDGET_BYTES
 from spiral_stream.runtime.run.position import Reached
 from spiral_stream.runtime.slots import Allocate
@@ -301,11 +302,11 @@ def _finishers(stages: Stages, devices: Devices) -> dict[str, Callable[[torch.de
     """What makes the ends of image fields that a device normalizes; the host does where it puts values in their place."""
     if fills_with_value(stages.batches.last):
         return {}
-    moved = [stage for stage in stages.pixels if stage.name in _moved(devices)]
+    moved = [stage for stage in pixel_stages(stages) if stage.name in _moved(devices)]
     return {stage.name: _finisher(stage) for stage in moved if stage.ends_on_device}
 
 
-def _finisher(stage: ImageStage | ClipStage) -> Callable[[torch.device], Finisher]:
+def _finisher(stage: PixelStage) -> Callable[[torch.device], Finisher]:
     program: Any = stage.program  # none of masks, which end on the host
     _, mean, std = program.on_device()
     return partial(Finisher, mean, std, stage.spec.dtype or "uint8", program.layout)

@@ -146,7 +146,7 @@ def _bound(subject: Subject, size: Size, host: int, ahead: str) -> Phrase:
         template = f"unknown: {ahead} + 2 slots of {{bytes:m}} bytes and what is unknown of a batch; "
         template += "budget_bytes bounds what is ahead"
     figures = {"bytes": Figure(host, "bytes", "estimated", source="bytes a batch")}
-    frames = sum(clip.frames for clip in subject.stages.clips if any(each.frames is None for each in clip.sources))
+    frames = sum(stage.held_frames for stage in subject.stages.fields)
     if frames:
         template += "; while decoding {frames} frames a thread, in the size of the file"
         figures["frames"] = Figure(frames, "frames")

@@ -284,7 +284,7 @@ def _drawn(
             batches.append(drawn.membership)
             streams.append(drawn.samples.stream_rows.streams)
             held += len(drawn.samples)
-            if forming.stages.clips and forming.formation.key_texts:
+            if forming.formation.key_texts and any(stage.frames for stage in forming.stages.fields):
                 forming.reader.need(epoch, drawn.samples, forming.wanted)
                 keys.append(forming.window(drawn.samples, 0).keys)
         is_complete = held < DRAWN or not every.exists(epoch, len(batches))

@@ -3,19 +3,16 @@
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
-from spiral_stream.decoders.image.oriented import Oriented
 from spiral_stream.errors import CatalogError
-from spiral_stream.explain.clips.clips import cache_text, clip_facts, coverage, frame_bytes, hit, where_made
 from spiral_stream.explain.figure import METRICS, RATIO, Figure, Phrase, phrase
+from spiral_stream.explain.kinds import SECTIONS
 from spiral_stream.explain.subject import Subject
 from spiral_stream.extras import is_installed
-from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.plan.verbs.maps import SampleMap, SampleRecords, SampleTokens
 from spiral_stream.planner.columns.lineage import Made
 from spiral_stream.planner.columns.values import CachedValues
-from spiral_stream.planner.stages import ClipStage, ImageStage, TokenStage
+from spiral_stream.planner.field_stages import FieldStage
+from spiral_stream.planner.stages import TokenStage
 
 CACHES: Final = 8  # caches of one field that get a line of their own
 _STREAMS: Final = 3  # streams that a line names
@@ -31,16 +28,14 @@ class _Cache(NamedTuple):
 def materialize_facts(subject: Subject) -> dict[str, Any]:
     """Return one row per map that makes payload, and one row per field of the batch."""
     stages = subject.stages
-    fields = [_image(subject, image) for image in stages.images] + [_clip(subject, clip) for clip in stages.clips]
-    fields += _plains(subject) + _sequences(subject)
-    order = stages.field_names
     made = [_tokens(subject, stage) for stage in stages.tokens] + _mapped(subject)
-    rows = [*made, *sorted(fields, key=lambda row: order.index(row["field"]))]
+    rows = [*made, *(_field(subject, stage) for stage in stages.fields if stage.when)]
     named: dict[str, Any] = {f"tokenizer of {stage.name}": _tokenizer(subject, stage) for stage in stages.tokens}
     for name, caches in _caches(subject):
         named |= _by_stream(subject, name, caches)
-    for clip in stages.clips:
-        named |= clip_facts(subject, clip)
+    for stage in stages.fields:
+        if section := SECTIONS.get(type(stage)):
+            named |= section.facts(subject, stage)
     return {**named, **_too_large(subject), "fields": rows}
 
 
@@ -62,42 +57,19 @@ def _row(field: str, where: str, size: Any, cache: str = "-", built: Any = "-", 
     return {"field": field, "where": where, "out/sample": size, "cache": cache, "built": built, "hit": hit}
 
 
-def _image(subject: Subject, image: ImageStage) -> dict[str, Any]:
-    shape = image.program.output_shape
-    size: Any = "unknown: the images decide"
-    if shape is not None:
-        size = Figure(int(np.prod(shape)) * host_dtype(image.program.dtype).itemsize, "bytes")
-        size = size if image.listed is None else phrase("{bytes} an image", bytes=size)
-    turned = "turned by EXIF, " if isinstance(image.caches[0].kind.decoder, Oriented) else ""
-    where = f"after membership; {turned}normalized on {_device_text(subject.devices.get(image.name))}"
-    caches = _image_caches(image)
-    built = _built(*subject.coverage(each.fingerprint for each in caches))
-    return _row(image.name, where, size, _cell(caches), built, _hit(subject.metrics))
-
-
-def _clip(subject: Subject, clip: ClipStage) -> dict[str, Any]:
-    where = f"{where_made(subject)}; {_device_text(subject.devices.get(clip.name))}"
-    built = _built(*coverage(subject, clip))
-    return _row(clip.name, where, frame_bytes(clip), _cell(_clip_caches(clip)), built, hit(subject, clip))
-
-
-def _plains(subject: Subject) -> list[dict[str, Any]]:
-    rows = []
-    for plain in subject.stages.plains:
-        dtype = plain.spec.dtype
-        items = int(np.prod([n or 1 for n in plain.spec.shape], dtype=np.int64))
-        size: Any = Figure(items * host_dtype(dtype).itemsize, "bytes") if dtype else "Python values"
-        rows.append(_row(plain.name, f"with membership; {_device_text(subject.devices.get(plain.name))}", size))
-    return rows
-
-
-def _sequences(subject: Subject) -> list[dict[str, Any]]:
-    rows = []
-    for stage in subject.stages.sequences:
-        size = _a_token(np.dtype(stage.spec.dtype).itemsize) if stage.spec.dtype else "Python values"
-        device = _device_text(subject.devices.get(stage.name))
-        rows.append(_row(stage.name, f"in Collate, one pass over {stage.field.column}; {device}", size))
-    return rows
+def _field(subject: Subject, stage: FieldStage) -> dict[str, Any]:
+    """The row of one field; what its kind tells in other words is told by its own section."""
+    device, caches = _device_text(subject.devices.get(stage.name)), _cached(stage)
+    built = _built(*subject.coverage(each.fingerprint for each in caches)) if caches else "-"
+    if section := SECTIONS.get(type(stage)):
+        where, size, hit = section.row(subject, stage)
+        return _row(stage.name, f"{where}; {device}", size, _cell(caches), built, hit)
+    value = stage.value
+    figure: Any = value if isinstance(value, str) else Figure(value[0], "bytes")
+    what = "" if isinstance(value, str) else value[1]
+    size = phrase(f"{{bytes}}{what}", bytes=figure) if what else figure
+    cell, hit = (_cell(caches), _hit(subject.metrics)) if caches else ("-", "-")
+    return _row(stage.name, f"{stage.when} {device}", size, cell, built, hit)
 
 
 def _tokens(subject: Subject, stage: TokenStage) -> dict[str, Any]:
@@ -105,7 +77,7 @@ def _tokens(subject: Subject, stage: TokenStage) -> dict[str, Any]:
     where = _when(subject, f"len({stage.name})")
     if not stage.caches:
         return _row(stage.name, f"{where}; {stage.column} is computed", size, "none: of no relation")
-    caches = _token_caches(stage)
+    caches = _cached(stage)
     have, total = subject.coverage(each.fingerprint for each in caches)
     if have < total:
         subject.warnings.add(
@@ -121,24 +93,12 @@ def _a_token(size: int) -> Phrase:
 
 def _caches(subject: Subject) -> list[tuple[str, list[_Cache]]]:
     """Return each field or map that has caches, with the cache of each stream."""
-    stages = subject.stages
-    named = [(stage.name, _token_caches(stage)) for stage in stages.tokens if stage.caches]
-    named += [(image.name, _image_caches(image)) for image in stages.images]
-    return named + [(clip.name, _clip_caches(clip)) for clip in stages.clips]
+    return [(stage.name, _cached(stage)) for stage in subject.stages.readers if stage.caches]
 
 
-def _image_caches(image: ImageStage) -> list[_Cache]:
-    kinds = [each.kind for each in image.caches]
-    return [_Cache(f"{kind.profile} {kind.fingerprint[:8]}", kind.fingerprint) for kind in kinds]
-
-
-def _clip_caches(clip: ClipStage) -> list[_Cache]:
-    return [_Cache(cache_text(source), source.built.kind.fingerprint) for source in clip.sources]
-
-
-def _token_caches(stage: TokenStage) -> list[_Cache]:
+def _cached(stage: FieldStage | TokenStage) -> list[_Cache]:
     kinds = [each.kind for each in stage.caches]
-    return [_Cache(f"tokens {kind.fingerprint[:8]}", kind.fingerprint) for kind in kinds]
+    return [_Cache(f"{kind.title} {kind.fingerprint[:8]}", kind.fingerprint) for kind in kinds]
 
 
 def _cell(caches: list[_Cache]) -> str:

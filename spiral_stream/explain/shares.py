@@ -88,7 +88,7 @@ def holders(subject: Subject, k: int) -> list[Holder]:
     """Return the relations with statistics that store a stream's rows: the one that owns them, and those with payload."""
     stream = subject.stages.streams[k]
     found = {stream.base.entry.name: (stream.base, stream.selected.columns.ordinals)}
-    for payload in [stage.payloads[k] for stage in (*subject.stages.pixels, *subject.stages.sounds)]:
+    for payload in [stage.payloads[k] for stage in subject.stages.fields if stage.DECODES]:
         found.setdefault(payload.relation.entry.name, (payload.relation, payload.ordinals))
     known = [(relation, ordinals, load_statistics(relation.entry)) for relation, ordinals in found.values()]
     return [

@@ -103,8 +103,7 @@ class Subject:
     @cached_property
     def _works(self) -> dict[tuple[str, int], CacheWork]:
         stages = self.stages
-        cached = (*stages.pixels, *stages.tokens)
-        numbers = {id(payload): k for each in cached for k, payload in enumerate(each.payloads)}
+        numbers = {id(payload): k for each in stages.readers for k, payload in enumerate(each.payloads)}
         return {(work.kind.fingerprint, numbers[id(work.payload)]): work for work in caches(stages)}
 
     def pass_of(self, k: int) -> tuple[int, bool]:

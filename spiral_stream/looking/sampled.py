@@ -1,7 +1,7 @@
 """Which samples a contact sheet shows, and what of each: pictures, sound and text, from fields as the loop gets them.
 
-Pixels are shown as they were before `Normalize`; masks in colours, one per label. Token fields are decoded by the plan's
-tokenizer, or by one that is given; the documents of a packed row are kept apart.
+Each kind of field says what it shows. Token fields are decoded by the plan's tokenizer, or by one that is given; the documents
+of a packed row are kept apart.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,23 +14,17 @@ from numpy.typing import NDArray
 from spiral_stream.batching.formation import Membership
 from spiral_stream.batching.packing import Packed
 from spiral_stream.catalog.registry import Registry
-from spiral_stream.errors import PlanError, SpiralError, shown
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.fields.segments import CuSeqlens
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.looking.contact_sheet import Sheet, Sound, Strip, Tile
 from spiral_stream.looking.tokens import Decode, Document, document
-from spiral_stream.planner.stages import ClipStage, ImageStage, Stages
+from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.numbering.numbering import Numbering
-from spiral_stream.transforms.chain import MaskProgram
 
 _TOKENS: Final = 400  # of a row that are decoded
 _VALUES: Final = 6  # of an array that are written
-_COLOURS: Final = 256  # of labels
-_RGB: Final = 3
-_PICTURE_DIMS: Final = 3
-_WHITE: Final = 255.0
 
-Pixels = NDArray[np.uint8]
 Build = Callable[[int, int], dict[str, Any]]  # epoch and number -> fields
 Spans = Callable[[str, int], list[tuple[int, int]] | None]  # token column and row -> where its documents lie, if known
 
@@ -53,19 +47,17 @@ class _Shown:
     ) -> Tile:
         """Return what is shown of one row."""
         tile = Tile(title, batch)
-        pixels = {stage.name: stage for stage in self.stages.pixels}
+        stages = {stage.name: stage for stage in self.stages.fields}
         tokens = {stage.name: stage.field for stage in self.stages.sequences}
-        moving = {stage.name for stage in self.stages.clips}
-        sounds = {stage.name: stage.selection.sample_rate for stage in self.stages.sounds}
         first = dict.fromkeys(each.column for each in tokens.values())  # one field per column is decoded
         for name, values in fields.items():
             if isinstance(tokens.get(name), CuSeqlens):
                 continue
-            value = values[row]
-            if name in pixels:
-                tile.strips.append(Strip(name, _frames(pixels[name], value), name in moving))
-            elif name in sounds:
-                tile.sounds.append(Sound(name, np.asarray(value, np.float32), sounds[name]))
+            value, stage = values[row], stages[name]
+            if (pictures := stage.pictures(fields, row)) is not None:
+                tile.strips.append(Strip(name, pictures, stage.frames > 0))
+            elif stage.sample_rate is not None:
+                tile.sounds.append(Sound(name, np.asarray(value, np.float32), stage.sample_rate))
             elif name in tokens:
                 column = tokens[name].column
                 if column in first and _names_tokens(tokens[name]):
@@ -249,34 +241,6 @@ def _decoder(catalog: Registry, name: str) -> Decode:
     path = catalog.tokenizer(name).path
     opened = open_tokenizer(path.read_bytes(), f"tokenizer {name}")
     return lambda ids: str(opened.decode(list(ids), skip_special_tokens=False))
-
-
-def _frames(stage: ImageStage | ClipStage, value: Any) -> list[Pixels]:
-    """A field's picture, or the frames of its clip: [H, W, 3], uint8."""
-    array = np.asarray(value)
-    if isinstance(stage.program, MaskProgram):
-        return [_coloured(array)]
-    frames = array if array.ndim > _PICTURE_DIMS else array[None]
-    if stage.program.layout != "nhwc":
-        frames = np.moveaxis(frames, -3, -1)
-    if frames.dtype != np.uint8:
-        try:
-            _, mean, std = stage.program.on_device()
-        except SpiralError:
-            mean, std = np.zeros(_RGB, np.float32), np.ones(_RGB, np.float32)
-        frames = np.clip((frames.astype(np.float32) * std + mean) * _WHITE + 0.5, 0, _WHITE).astype(np.uint8)
-    return [np.repeat(each, _RGB, axis=-1) if each.shape[-1] == 1 else each for each in frames]
-
-
-def _coloured(mask: NDArray[Any]) -> Pixels:
-    """Labels as colours; 0 is black."""
-    labels = mask[0] if mask.ndim == _PICTURE_DIMS and mask.shape[0] == 1 else mask
-    labels = labels[..., 0] if labels.ndim == _PICTURE_DIMS else labels
-    numbers = np.arange(_COLOURS, dtype=np.uint32)
-    palette = np.stack([(numbers * k + numbers * 40) % 256 for k in (97, 57, 151)], axis=1).astype(np.uint8)
-    palette[0] = 0
-    found: Pixels = palette[labels.astype(np.int64) % _COLOURS]
-    return found
 
 
 def _written(value: Any) -> str:

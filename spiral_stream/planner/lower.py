@@ -5,7 +5,7 @@ kept under its fingerprint and the data versions, next to the caches, and memory
 by every rank that comes after.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from math import ceil
 from pathlib import Path
@@ -15,45 +15,30 @@ from spiral_stream.batching.lanes import Lanes
 from spiral_stream.batching.tail import DropPartial
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.cache.kinds.chats import ChatKind
-from spiral_stream.cache.kinds.clips import ClipKind
-from spiral_stream.cache.kinds.image_lists import ImageListKind
-from spiral_stream.cache.kinds.images import ImageKind
 from spiral_stream.cache.kinds.tokens import TokenKind
-from spiral_stream.cache.kinds.video_index import IndexKind
-from spiral_stream.cache.store.store import CacheStore
 from spiral_stream.cache.working_folder import keep_limit
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.relation.reader import OpenRelation
-from spiral_stream.decoders.limits import CLIPS
-from spiral_stream.decoders.sound.sound_selection import SOUNDS
 from spiral_stream.derived.folder import note_catalog
 from spiral_stream.errors import PlanError, warn
 from spiral_stream.expr import parse
-from spiral_stream.extras import need as need_package
-from spiral_stream.fields.field import Field, FieldSpec
-from spiral_stream.fields.list import List
-from spiral_stream.fields.sequence import SequenceField, is_tokens
-from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
 from spiral_stream.plan.checks import unheeded_sort
 from spiral_stream.plan.epoch_length import scheduled, size_and_shares
-from spiral_stream.plan.fields.clips import TIMES, clip_parts, is_clip, limits_of
-from spiral_stream.plan.fields.dtypes import field_specs, image_parts, is_decoded, together, widths_of
-from spiral_stream.plan.fields.image_lists import is_image_list, is_list_mask, list_length
-from spiral_stream.plan.fields.profiles import Frames, Original
-from spiral_stream.plan.fields.sounds import is_sound, sound_selection
+from spiral_stream.plan.fields.dtypes import field_specs, is_decoded
 from spiral_stream.plan.functions.cached_functions import SampleKept
 from spiral_stream.plan.saving.fingerprint import canonical, digest
-from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
+from spiral_stream.plan.tree import base_scan, find, need, origin, spine, walk
 from spiral_stream.plan.verbs import splits
 from spiral_stream.plan.verbs.extents import Extends, extent_of
 from spiral_stream.plan.verbs.fan_out_join import owned_by_right_side
 from spiral_stream.plan.verbs.maps import SampleTokens
 from spiral_stream.plan.verbs.mix import STREAM_ID, Mix, per_stream
-from spiral_stream.planner.columns.payload import Payload, base_payload, payload_of
+from spiral_stream.planner.columns.payload import base_payload
 from spiral_stream.planner.columns.streams import StreamStage
 from spiral_stream.planner.columns.values import open_cached_values
 from spiral_stream.planner.defaults import chat_encoder, doubts
+from spiral_stream.planner.field_stages import FieldStage, Lowering, PayloadCache, cached
 from spiral_stream.planner.made_relations import DerivedRelations
 from spiral_stream.planner.prepared_data.folder import cache_root, keep_plan
 from spiral_stream.planner.selection.find import Workplace, make_together
@@ -61,40 +46,31 @@ from spiral_stream.planner.selection.narrow_columns import NarrowColumns, Narrow
 from spiral_stream.planner.selection.selected import Selected, select
 from spiral_stream.planner.selection.sorted import sorted_rows
 from spiral_stream.planner.selection.weights import SelectedWeights
-from spiral_stream.planner.stages import (
-    ClipSource,
-    ClipStage,
-    FieldStage,
-    ImageStage,
-    K,
-    ListedImages,
-    PayloadCache,
-    PlainStage,
-    SequenceStage,
-    SoundStage,
-    Stages,
-    TokenStage,
-)
+from spiral_stream.planner.stages import Stages, TokenStage
 from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.relational.join import FanOutError
 from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.sampling.mixing.mixture import Mixture, apportion
 from spiral_stream.sampling.mixing.schedule import Schedule
 from spiral_stream.sampling.order import Population
-from spiral_stream.semantic import semantic_of
 from spiral_stream.transforms.text.chat import ChatTemplate
 from spiral_stream.transforms.text.chat_encoder import ChatEncoder
 from spiral_stream.transforms.text.encoder import TextEncoder
 
 
 def lower(
-    plan: nodes.Deliver, catalog: Registry, rebase: Rebase | None = None, former: Mapping[str, str] | None = None
+    plan: nodes.Deliver,
+    catalog: Registry,
+    kinds: Sequence[type[FieldStage]],
+    rebase: Rebase | None = None,
+    former: Mapping[str, str] | None = None,
 ) -> Stages:
     """Make the stage list of a plan.
 
     Args:
         plan: a delivered plan.
         catalog: where its names are looked up.
+        kinds: of fields; the last takes every field.
         rebase: where an earlier plan of the run ended; None starts every stream at its beginning.
         former: the data versions that relations had; then only what is kept of their rows can be read.
 
@@ -138,7 +114,7 @@ def lower(
     keep_plan(workplace.root, form_digest, form)
     sampled = [each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled)]
     maps = tuple(each for each in sampled[1:] if not isinstance(each, Extends | SampleKept))
-    fields = _fields(collate, streams, workplace.root)
+    fields = _fields(Lowering(collate, streams, workplace.root), kinds)
     tokens = [_tokens(each, streams, catalog, workplace.root) for each in maps if isinstance(each, SampleTokens)]
     _warn_of_too_few(collate, epochs.total)
     stages = Stages(
@@ -163,35 +139,12 @@ def lower(
     return stages
 
 
-def _fields(collate: nodes.Collate, streams: Sequence[StreamStage], root: Path) -> list[FieldStage]:
-    """Make the stage of every field of a batch, in the plan's order."""
-    have, out = collate.schema(), list[FieldStage]()
-    specs = field_specs(collate.fields, have)
-    for name, field in collate.fields:
-        spec = specs[name]
-        if is_clip(field):
-            out.append(_clip(name, field, spec, streams, root))
-        elif is_sound(field):
-            out.append(_sound(name, field, spec, have.names, streams))
-        elif isinstance(field, Stack) and field.decode is not None:
-            column = have.field(field.column)
-            is_list = is_image_list(field, column)
-            listed = ListedImages(list_length(collate.fields, column), field.draws_alike) if is_list else None
-            out.append(_image(name, field, spec, streams, root, listed))
-        elif is_list_mask(field, have.field(field.column)):
-            out.append(PlainStage(name, field, spec))
-        elif isinstance(field, SequenceField):
-            multiple, length = widths_of(collate.fields, field.column)
-            if is_tokens(have.field(field.column).type):
-                out.append(SequenceStage(name, field, spec, multiple, length, together(collate.fields, field.column)))
-            else:
-                rows = field.rows(multiple, length)
-                out.append(PlainStage(name, rows, spec))
-        else:
-            is_payload = isinstance(field, List) and semantic_of(have.field(field.column)) is not None
-            payloads = tuple(_payload(name, field, stream) for stream in streams) if is_payload else ()
-            out.append(PlainStage(name, field, spec, payloads))
-    return out
+def _fields(lowering: Lowering, kinds: Sequence[type[FieldStage]]) -> Iterator[FieldStage]:
+    """Make the stage of every field of a batch, in the plan's order: it is of the first kind that says so."""
+    fields = lowering.collate.fields
+    specs = field_specs(fields, lowering.have)
+    for name, field in fields:
+        yield next(stage for kind in kinds if (stage := kind.of(name, field, specs[name], lowering)) is not None)
 
 
 def _warn_of_too_few(collate: nodes.Collate, total: int) -> None:
@@ -298,66 +251,6 @@ def _mixture(sample: nodes.Sample, streams: Sequence[StreamStage], first_epoch: 
     return Mixture(seed, quotas, first_epoch=first_epoch, in_turn=mix.in_turn)
 
 
-def _image(
-    name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path, listed: ListedImages | None
-) -> ImageStage:
-    decoder, program = image_parts(field)
-    caches = list[PayloadCache[ImageKind] | PayloadCache[ImageListKind]]()
-    for stream in streams:
-        payload = _payload(name, field, stream)
-        profile = profiles(stream.node).get(field.column, Original())
-        parts = payload.relation.entry.name, payload.column, decoder, profile
-        caches.append(
-            _cached(payload, ImageKind(*parts), root)
-            if listed is None
-            else _cached(payload, ImageListKind(*parts), root)
-        )
-    return ImageStage(name, field.column, spec, program, field.view, tuple(caches), listed)
-
-
-def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ClipStage:
-    need_package("av", f"collate: field {name!r} (decode={field.decode!r})")
-    selection, program = clip_parts(field)
-    limits = limits_of(field, CLIPS)
-    sources = []
-    for stream in streams:
-        payload = _payload(name, field, stream)
-        relation, column = payload.relation.entry.name, payload.column
-        profile = profiles(stream.node).get(field.column, Original())
-        timed = set(TIMES) <= set(payload.relation.schema.names)
-        index, frames = _cached(payload, IndexKind(relation, column, timed), root), None
-        if isinstance(profile, Frames):
-            frames = _cached(payload, ClipKind(relation, column, selection, profile, timed, limits), root)
-        sources.append(ClipSource(index, frames))
-    return ClipStage(name, field.column, spec, selection, limits, program, field.view, tuple(sources))
-
-
-def _sound(name: str, field: Stack, spec: FieldSpec, have: Sequence[str], streams: Sequence[StreamStage]) -> SoundStage:
-    need_package("av", f"collate: field {name!r} (decode={field.decode!r})")
-    times = TIMES if set(TIMES) <= set(have) else ()
-    payloads = tuple(_payload(name, field, stream) for stream in streams)
-    return SoundStage(
-        name, field.column, spec, sound_selection(field), limits_of(field, SOUNDS), payloads, times, field.view
-    )
-
-
-def _payload(name: str, field: Field, stream: StreamStage) -> Payload:
-    """Find where a field's bytes lie."""
-    found = payload_of(stream.selected, stream.base, field.column)
-    if found is None:
-        msg = (
-            f"collate: field {name!r}: {field.column!r}{f' of stream {stream.name!r}' if stream.name else ''} is computed, or "
-            "of a joined relation that is itself joined or computed; payload is read from a relation of the "
-            "catalog: join that one by itself"
-        )
-        raise PlanError(msg)
-    return found
-
-
-def _cached(payload: Payload, kind: K, root: Path) -> PayloadCache[K]:
-    return PayloadCache(payload, kind, CacheStore(root / "caches" / kind.fingerprint, kind.facts()))
-
-
 def _tokens(node: SampleTokens, streams: Sequence[StreamStage], catalog: Registry, root: Path) -> TokenStage:
     tokenize = node.transform
     encoder: TextEncoder | ChatEncoder
@@ -388,9 +281,9 @@ def _tokens(node: SampleTokens, streams: Sequence[StreamStage], catalog: Registr
             return TokenStage(node.name, tokenize.column, encoder, ())
         payload, relation = base_payload(stream.selected, stream.base, column), stream.base.entry.name
         if isinstance(encoder, ChatEncoder):
-            caches.append(_cached(payload, ChatKind(relation, column, tuple(others), encoder), root))
+            caches.append(cached(payload, ChatKind(relation, column, tuple(others), encoder), root))
         else:
-            caches.append(_cached(payload, TokenKind(relation, column, encoder), root))
+            caches.append(cached(payload, TokenKind(relation, column, encoder), root))
     return TokenStage(node.name, tokenize.column, encoder, tuple(caches))
 
 

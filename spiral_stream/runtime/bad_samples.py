@@ -346,7 +346,7 @@ class BatchRefusals:
     def _origins(self, refused: Samples, fields: Sequence[str]) -> tuple[list[str], list[str], list[str | None]]:
         """Return for each sample the relation, the storage shard, and the reference (if there is one) that failed."""
         stages = self._stages
-        payloads = {stage.name: stage.payloads for stage in (*stages.tokens, *stages.fields) if stage.payloads}
+        payloads = {stage.name: stage.payloads for stage in stages.readers if stage.payloads}
         relations, shards = list[str](), list[str]()
         references: list[str | None] = []
         for at, field in enumerate(fields):  # of refused samples only

@@ -56,7 +56,7 @@ class Sent(Delivery):
 
     def delivered(self, feed: Feed, devices: Devices, stages: Any) -> Generator[Any, None, None]:
         ends = {}
-        for stage in [*stages.images, *stages.clips]:
+        for stage in (each for each in stages.fields if each.ends_on_device):
             _, mean, std = stage.program.on_device()
             ends[stage.name] = [mean.tolist(), std.tolist(), stage.spec.dtype, stage.program.layout]
         while (batch := feed.get()) is not None:

@@ -63,7 +63,7 @@ def test_a_fixed_length_pads_every_batch_alike_and_refuses_longer_lists(catalog:
     with stream(catalog, given) as read:
         assert read.spec()["x"].shape == (5, 3, 24, 24)
         assert read.spec()["there"].shape == (5,)
-        assert not stages_of(read).images[0].ends_on_device  # padding would not stay 0
+        assert not stages_of(read).fields[0].ends_on_device  # padding would not stay 0
     for wide, batch in zip(collected(catalog, given), longest, strict=True):
         width = batch["x"].shape[1]
         assert wide["x"].shape[1] == 5

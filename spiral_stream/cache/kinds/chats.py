@@ -55,6 +55,10 @@ class ChatKind(Kind):
     def form(self) -> str:
         return f"{np.dtype(self.encoder.dtype)}{' and loss mask' if self.masked else ''}"
 
+    @property
+    def title(self) -> str:
+        return "tokens"
+
     def facts(self) -> dict[str, object]:
         facts = token_facts(self.relation, self.column, self.encoder.digest, self.item_bytes)
         return {**facts, "chat": list(self.others)}

@@ -52,6 +52,10 @@ class ImageListKind(Kind):
     def form(self) -> str:
         return f"lists of {self.one.form}"
 
+    @property
+    def title(self) -> str:
+        return self.one.form
+
     def facts(self) -> dict[str, object]:
         return image_facts(self.relation, self.column, self.decoder, self.profile, lists=True)
 

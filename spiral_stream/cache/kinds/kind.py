@@ -60,6 +60,11 @@ class Kind(ABC):
     def form(self) -> str:
         """The form in which a row is stored, in words."""
 
+    @property
+    def title(self) -> str:
+        """The form as EXPLAIN names it, before the fingerprint."""
+        return self.form
+
     @abstractmethod
     def facts(self) -> dict[str, object]:
         """Return what the fingerprint covers; also written to the cache folder for people."""

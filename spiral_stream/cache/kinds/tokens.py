@@ -57,6 +57,10 @@ class TokenKind(Kind):
     def form(self) -> str:
         return str(np.dtype(self.encoder.dtype))
 
+    @property
+    def title(self) -> str:
+        return "tokens"
+
     def facts(self) -> dict[str, object]:
         return token_facts(self.relation, self.column, self.encoder.digest, self.item_bytes)
 

@@ -52,6 +52,10 @@ class IndexKind(Kind):
     def form(self) -> str:
         return "video index"
 
+    @property
+    def title(self) -> str:
+        return "originals; video index"
+
     def facts(self) -> dict[str, object]:
         return index_facts(self.relation, self.column, len(NARROW), timed=self.timed)
 

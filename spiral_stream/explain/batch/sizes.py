@@ -86,8 +86,7 @@ def _arrays(subject: Subject) -> Size:
     stages, merge = subject.stages, subject.bound.merge
     formation = stages.formation
     token = sum(np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype)
-    specs = {stage.name: stage.spec for stage in (*stages.plains, *stages.pixels, *stages.sounds)}
-    sizes = {name: _item_bytes(spec) for name, spec in specs.items()}
+    sizes = {stage.name: _item_bytes(stage.spec) for stage in stages.fields if stage not in stages.sequences}
     unsized = [name for name, each in sizes.items() if each is None]
     unknown = [f"{', '.join(unsized)} (each image has its own size; {_RUNNING})"] if unsized else []
     sample = sum(each or 0 for each in sizes.values())
@@ -102,8 +101,8 @@ def _arrays(subject: Subject) -> Size:
         return Size(row * stages.batches.batch_size * merge, "at most ", unknown=unknown)
     if budget is not None and budget.max_tokens is not None and budget.count == "padded":
         return Size((budget.max_tokens * token + formation.window_size * sample) * merge, "at most ", unknown=unknown)
-    if budget is not None and budget.max_frames is not None and stages.clips and budget.oversize != "alone":
-        frames = sum(clip.frames for clip in stages.clips)
+    frames = sum(stage.frames for stage in stages.fields)
+    if budget is not None and budget.max_frames is not None and frames and budget.oversize != "alone":
         rows = min(budget.max_frames // frames, subject.forming.batch_size or formation.window_size)
         return Size(rows * sample * merge, "at most ", unknown=unknown)
     first = subject.first

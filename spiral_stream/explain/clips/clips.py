@@ -13,7 +13,7 @@ from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.plan.decoded import FRAME_COUNT
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
-from spiral_stream.planner.stages import ClipSource, ClipStage
+from spiral_stream.runtime.fields.clips import ClipStage
 
 _OVER_READ: Final = 4.0  # frames decoded per frame kept: above this, most of the time goes into frames that nobody sees
 _SHORT: Final = 0.05  # of the segments: above this, batches hold many repeated frames
@@ -37,16 +37,14 @@ def where_made(subject: Subject) -> str:
     return "after membership: all keys are columns" if subject.stages.formed else "after membership"
 
 
-def cache_text(source: ClipSource) -> str:
-    """Say in which form the clips of one stream are cached, or that they are not."""
-    if source.frames is not None:
-        return f"{source.frames.kind.profile} {source.frames.kind.fingerprint[:8]}"
-    return f"originals; video index {source.index.kind.fingerprint[:8]}"
+def clip_row(subject: Subject, clip: ClipStage) -> tuple[str, Phrase, Figure | str]:
+    """Return where clips are made, their size, and how many came from the cache."""
+    return where_made(subject), frame_bytes(clip), hit(subject, clip)
 
 
 def coverage(subject: Subject, clip: ClipStage) -> tuple[int, int]:
     """Return how many rows the clip cache holds (without a clip cache: the video index), and how many are read."""
-    return subject.coverage(each.built.kind.fingerprint for each in clip.sources)
+    return subject.coverage(each.kind.fingerprint for each in clip.caches)
 
 
 def clip_facts(subject: Subject, clip: ClipStage) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from spiral_stream.expr import kind_of
 from spiral_stream.plan.decoded import FRAME_COUNT
 from spiral_stream.plan.fields.clips import TIMES
 from spiral_stream.planner.columns.streams import StreamStage
-from spiral_stream.planner.stages import ClipStage
+from spiral_stream.runtime.fields.clips import ClipStage
 from spiral_stream.runtime.fields.images import stored_rows
 from spiral_stream.sampling.order import UInt64
 

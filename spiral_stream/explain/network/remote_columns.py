@@ -16,7 +16,6 @@ from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.errors import SpiralError
 from spiral_stream.explain.subject import Subject
 from spiral_stream.planner.columns.payload import Payload
-from spiral_stream.runtime.fields import image_lists as list_filling
 from spiral_stream.runtime.fields.draft import TASK_ROWS
 from spiral_stream.runtime.fields.images import stored_rows
 from spiral_stream.sampling.order import UInt64
@@ -112,15 +111,9 @@ Fields = Iterator[tuple[str, str, int, tuple[Payload, ...], tuple[CacheStore, ..
 
 def _fields(subject: Subject, rows: int) -> Fields:
     """Name, column, rows of a task, payload per stream, caches per stream."""
-    stages = subject.stages
-    for image in stages.images:
-        piece = rows if image.listed is None else list_filling.TASK_ROWS
-        yield image.name, image.column, piece, image.payloads, tuple(each.store for each in image.caches)
-    for sound in stages.sounds:
-        yield sound.name, sound.column, max(1, rows // 4), sound.payloads, ()
-    for plain in stages.plains:
-        if plain.payloads:
-            yield plain.name, plain.field.column, rows, plain.payloads, ()
+    for stage in subject.stages.fields:
+        if piece := stage.task_rows(rows):
+            yield stage.name, stage.column, piece, stage.payloads, tuple(each.store for each in stage.caches)
 
 
 def _of(known: RemoteColumn, payload: Payload) -> RemoteColumn:

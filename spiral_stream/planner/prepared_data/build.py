@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from spiral_stream.plan.tree import need
 from spiral_stream.plan.verbs.maps import SampleAssembly
 from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.columns.payload import Payload
-from spiral_stream.planner.stages import ClipStage, PayloadCache, Stages, TokenStage
+from spiral_stream.planner.field_stages import FieldStage
+from spiral_stream.planner.stages import Stages, TokenStage
 
 BuildReport = Callable[[Progress | BuildProgress], None]  # what is told of a build
 
@@ -77,18 +78,14 @@ class CacheStatus:
 
 
 def caches(stages: Stages) -> Iterator[CacheWork]:
-    """Yield the caches of a plan, each once per stream."""
+    """Yield the caches of a plan, each once per stream; fields that share one count as the last of them."""
     for k in range(len(stages.streams)):
-        for image in {image.caches[k].kind.fingerprint: image for image in stages.images}.values():
-            yield _work(image.caches[k], image.name)
-        others: tuple[ClipStage | TokenStage, ...] = (*stages.clips, *stages.tokens)
-        for stage in others:
+        shared = {stage.caches[k].kind.fingerprint: stage for stage in stages.fields if stage.caches}
+        readers: list[FieldStage | TokenStage] = [*shared.values(), *stages.tokens]
+        for stage in readers:
             if stage.caches:
-                yield _work(stage.caches[k], stage.name)
-
-
-def _work(cache: PayloadCache[Any], field: str) -> CacheWork:
-    return CacheWork(cache.payload, cache.kind, cache.store, field)
+                cache = stage.caches[k]
+                yield CacheWork(cache.payload, cache.kind, cache.store, stage.name)
 
 
 def built(work: CacheWork) -> int:

@@ -24,7 +24,7 @@ from spiral_stream.fields.pad import PadMask
 from spiral_stream.fields.padded_rows import PaddedRows
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.blocks import sound
-from spiral_stream.planner.stages import PlainStage
+from spiral_stream.planner.field_stages import PlainStage
 from spiral_stream.runtime.bad_samples import STAND_INS, BatchRefusals, Refusals
 from spiral_stream.runtime.batch.blanks import blank
 from spiral_stream.runtime.batch.deferred import Deferred, Here
@@ -35,7 +35,7 @@ from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import Int64, SampleReader, as_lists
 from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft, Filling, all_skipped
 from spiral_stream.runtime.fields.geometry import BatchFollowers
-from spiral_stream.runtime.fields.payload_fields import payload_fields
+from spiral_stream.runtime.fields.payload_field import payload_fields
 from spiral_stream.runtime.fields.sequences import SequenceFilling
 from spiral_stream.runtime.fields.size import OBJECT_BYTES, object_bytes
 from spiral_stream.runtime.metrics import Metrics
@@ -248,15 +248,17 @@ class BatchBuilder:
         return Pending(finish, draft.parts, fields, listed, found.begun, sample_count(drawn))
 
     def _fill_pixels(self, draft: Draft) -> None:
-        for stage in self._fields.pixels:
-            self._payloads[stage.name].start(draft)
+        for each in self._payloads.values():
+            if each.by_address:
+                each.start(draft)
 
     def _fill_columns(self, draft: Draft, gathered: Mapping[str, Ragged]) -> None:
         for plain, key in self._fields.plains:
             self._fill_plain(draft, plain, draft.samples.columns[key])
         self._sequences.fill(draft, gathered)
-        for recorded in self._stages.sounds:
-            self._payloads[recorded.name].start(draft)
+        for each in self._payloads.values():
+            if not each.by_address:
+                each.start(draft)
 
     def _deferred(self, epoch: int, draft: Draft, gathered: Mapping[str, Ragged]) -> Deferred:
         """The columns that functions make, and after them the fields: the pieces of a batch's pixels run meanwhile."""
@@ -309,9 +311,6 @@ class BatchBuilder:
         return self._filling.rows(stage.shape(rows), stage.spec.dtype)
 
     def _fill_plain(self, draft: Draft, stage: PlainStage, values: pa.Array | Ragged) -> None:
-        if stage.payloads:
-            self._payloads[stage.name].start(draft)
-            return
         if isinstance(values, Ragged):
             values = as_lists(values)
         if isinstance(stage.field, Following):

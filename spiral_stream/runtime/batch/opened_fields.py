@@ -16,12 +16,13 @@ from spiral_stream.batching.packing import Packed
 from spiral_stream.derived.kinds.gather import NarrowColumn
 from spiral_stream.plan.verbs.maps import SampleTokens
 from spiral_stream.planner.columns.lineage import Key, Lineage, Stored
+from spiral_stream.planner.field_stages import PlainStage
 from spiral_stream.planner.selection.narrow_columns import MappedColumn
-from spiral_stream.planner.stages import PlainStage, Stages
+from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.batch.deferred import calls_of
 from spiral_stream.runtime.columns.samples import Int64, Samples
 from spiral_stream.runtime.fields.geometry import Followers
-from spiral_stream.runtime.fields.image_lists import is_mask_of_list
+from spiral_stream.runtime.fields.pixels import pixel_stages
 from spiral_stream.runtime.fields.sequences import SequenceColumns
 from spiral_stream.runtime.fields.size import batch_bytes
 from spiral_stream.sampling.order import UInt64
@@ -82,7 +83,6 @@ class OpenedFields:
 
     Attributes:
         stages: the lowered plan.
-        pixels: the fields of images and clips.
         followers: which fields follow an image.
         gathering: the narrow columns that fields are gathered from.
         gathered: the fields that copy rows of narrow columns.
@@ -97,18 +97,18 @@ class OpenedFields:
 
     def __init__(self, stages: Stages, lineage: Lineage) -> None:
         self.stages = stages
-        self.pixels = stages.pixels
         self.draws = any(stage.draws for stage in stages.fields)
         self.followers = Followers(stages)
         self.gathering = gathering = Gathering(stages, lineage)
         self.gathered = [stage for stage in stages.plains if stage.name in gathering.plains]
-        others = [stage for stage in stages.plains if stage.name not in gathering.plains and not is_mask_of_list(stage)]
-        self.plains = [(stage, lineage.key(stage.field.column, lineage.end)) for stage in others]
+        others = [
+            stage for stage in stages.plains if not (stage.name in gathering.plains or stage.FILLED or stage.read)
+        ]
+        self.plains = [(stage, lineage.key(stage.column, lineage.end)) for stage in others]
         self.sequences = SequenceColumns(stages, lineage)
         self.keys: list[Key] = [key for _, key in self.plains]
         self.keys += [key for name, key in self.sequences.keys.items() if name not in gathering.tokens]
-        named = [name for stage in stages.sounds for name in (stage.column, *stage.times)]
-        self.keys += [lineage.key(name, lineage.end) for name in named]
+        self.keys += [lineage.key(name, lineage.end) for stage in stages.fields for name in stage.read]
         self.calls = calls_of(stages, lineage, self.keys)
         self.stored = [key for key in self.keys if isinstance(key, Stored)]
         self._bytes: dict[int, int] = {}  # by merge
@@ -128,6 +128,6 @@ class OpenedFields:
                 stage.name: stage.program.on_device()[0]  # type: ignore[union-attr]  # those of masks end on the host
                 if stage.name in split and stage.ends_on_device
                 else stage.program
-                for stage in self.pixels
+                for stage in pixel_stages(self.stages)
             }
         return self._programs[split]

@@ -1,6 +1,7 @@
 """Fields of encoded payload: the bytes that references name, as they are stored."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
@@ -9,11 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spiral_stream.errors import renumbered
+from spiral_stream.fields.field import Field, FieldSpec
+from spiral_stream.fields.list import List
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.planner.columns.lineage import Lineage
 from spiral_stream.planner.columns.payload import Payload
 from spiral_stream.planner.columns.streams import split
-from spiral_stream.planner.stages import PlainStage
+from spiral_stream.planner.field_stages import FieldStage, Lowering, PlainStage
 from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import as_lists
 from spiral_stream.runtime.fetch import chunks, only_fetched
@@ -22,9 +25,31 @@ from spiral_stream.runtime.fields.payload_field import PayloadField
 from spiral_stream.runtime.fields.size import object_bytes
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sampling.epoch import StreamRows
-from spiral_stream.semantic import is_list
+from spiral_stream.semantic import is_list, semantic_of
 from spiral_stream.sources.references.objects import names_objects
 from spiral_stream.sources.references.resolve import payload
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class BytesStage(PlainStage):
+    """A list of the bytes that a column names."""
+
+    @classmethod
+    def of(cls, name: str, field: Field, spec: FieldSpec, lowering: Lowering) -> FieldStage | None:
+        """See `FieldStage`."""
+        if not isinstance(field, List) or semantic_of(lowering.have.field(field.column)) is None:
+            return None
+        return cls(name, field.column, spec, field, payloads=lowering.payloads(name, field.column))
+
+    def opened(self, lineage: Lineage, metrics: Metrics) -> PayloadField:
+        """See `FieldStage`."""
+        return BytesField(self, metrics, lineage)
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """See `FieldStage`."""
+        return (self.column,)
 
 
 @final
@@ -33,10 +58,10 @@ class BytesField(PayloadField):
 
     task_rows = TASK_ROWS
 
-    def __init__(self, stage: PlainStage, metrics: Metrics, lineage: Lineage) -> None:
-        super().__init__(stage.name, stage.field.column, stage.payloads)
+    def __init__(self, stage: BytesStage, metrics: Metrics, lineage: Lineage) -> None:
+        super().__init__(stage.name, stage.column, stage.payloads)
         self._metrics = metrics
-        self._key = lineage.key(stage.field.column, lineage.end)
+        self._key = lineage.key(stage.column, lineage.end)
 
     def start(self, draft: Draft) -> None:
         """See `PayloadField`."""

@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
@@ -21,21 +21,27 @@ from spiral_stream.cache.kinds.clip_bytes import FetchedClip, clip_bytes
 from spiral_stream.cache.kinds.clip_layout import Clips
 from spiral_stream.cache.kinds.clips import ClipKind, OpenedClip
 from spiral_stream.cache.kinds.probes import index_of
+from spiral_stream.cache.kinds.video_index import IndexKind
 from spiral_stream.cache.store.reader import CachedShard
-from spiral_stream.decoders.limits import need_frames, need_pixels
-from spiral_stream.decoders.video.frame_selection import segment_of
+from spiral_stream.decoders.limits import CLIPS, SampleLimits, need_frames, need_pixels
+from spiral_stream.decoders.video.frame_selection import FrameSelection, segment_of
 from spiral_stream.decoders.video.video import decode, to_rgb
 from spiral_stream.decoders.video.video_index import VideoIndex
 from spiral_stream.errors import DataError, SourceError, anew, renumbered
-from spiral_stream.plan.fields.clips import TIMES
+from spiral_stream.extras import need as need_package
+from spiral_stream.fields.field import Field, FieldSpec
+from spiral_stream.plan.fields.clips import TIMES, clip_parts, is_clip, limits_of
+from spiral_stream.plan.fields.profiles import Frames
+from spiral_stream.planner.columns.lineage import Lineage
 from spiral_stream.planner.columns.streams import split
-from spiral_stream.planner.stages import ClipStage
+from spiral_stream.planner.field_stages import FieldStage, Lowering, PayloadCache
 from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import Samples
 from spiral_stream.runtime.fetch import submitted
 from spiral_stream.runtime.fields.draft import Draft
 from spiral_stream.runtime.fields.images import fill_rows, stored_rows
 from spiral_stream.runtime.fields.payload_field import Coming, PayloadField
+from spiral_stream.runtime.fields.pixels import PixelStage
 from spiral_stream.runtime.fields.rows_ahead import RowsAhead
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sampling.epoch import StreamRows
@@ -78,6 +84,84 @@ class _Chosen:
     back: NDArray[np.intp]  # which of them each frame of the sample is
     short: bool
     encoded_bytes: int
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ClipSource:
+    """The clips of one stream: where the frames lie in its files, and the cache of frames if the plan declares one."""
+
+    index: PayloadCache[IndexKind]
+    frames: PayloadCache[ClipKind] | None
+
+    @property
+    def built(self) -> PayloadCache[IndexKind] | PayloadCache[ClipKind]:
+        """The cache that `materialize` builds: frames if they are cached, else the index."""
+        return self.frames or self.index
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ClipStage(PixelStage):
+    """A field of clips: which frames are taken, from which files or caches, and how each frame is transformed."""
+
+    FOLLOWED: ClassVar[bool] = False
+
+    selection: FrameSelection
+    limits: SampleLimits  # per sample
+    sources: tuple[ClipSource, ...]  # one per stream
+
+    @classmethod
+    def of(cls, name: str, field: Field, spec: FieldSpec, lowering: Lowering) -> FieldStage | None:
+        """See `FieldStage`."""
+        if not is_clip(field):
+            return None
+        need_package("av", f"collate: field {name!r} (decode={field.decode!r})")
+        selection, program = clip_parts(field)
+        limits, payloads, sources = limits_of(field, CLIPS), lowering.payloads(name, field.column), list[ClipSource]()
+        for payload, profile in zip(payloads, lowering.profiles(field.column), strict=True):
+            relation, column = payload.relation.entry.name, payload.column
+            timed = set(TIMES) <= set(payload.relation.schema.names)
+            index, frames = lowering.cached(payload, IndexKind(relation, column, timed)), None
+            if isinstance(profile, Frames):
+                frames = lowering.cached(payload, ClipKind(relation, column, selection, profile, timed, limits))
+            sources.append(ClipSource(index, frames))
+        caches = tuple(each.built for each in sources)
+        return cls(
+            *(name, field.column, spec, program, field.view, selection, limits, tuple(sources)),
+            payloads=payloads,
+            caches=caches,
+        )
+
+    def opened(self, lineage: Lineage, metrics: Metrics) -> PayloadField:
+        """See `FieldStage`."""
+        del lineage
+        return ClipField(self, metrics)
+
+    @property
+    def draws(self) -> bool:
+        """See `FieldStage`: for its frames, or for what is done to them."""
+        return not (self.program.deterministic and self.selection.deterministic)
+
+    @property
+    def ends_on_device(self) -> bool:
+        """See `FieldStage`."""
+        return True
+
+    @property
+    def frames(self) -> int:
+        """Frames per clip (T)."""
+        return self.selection.sequence_length
+
+    @property
+    def held_frames(self) -> int:
+        """See `FieldStage`."""
+        return self.frames if any(each.frames is None for each in self.sources) else 0
+
+    def task_rows(self, rows: int) -> int:
+        """See `FieldStage`: the index would have to be read."""
+        del rows
+        return 0
 
 
 Held = OpenedClip | _Chosen | SourceError | None  # a clip that was fetched, or why not; None of a clip in the cache

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError
 from spiral_stream.fields.boxes import Boxes, BoxLabels, Following, KeyPoints, padded
-from spiral_stream.planner.stages import ImageStage, PlainStage, Stages
+from spiral_stream.planner.field_stages import PlainStage
+from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.bad_samples import BatchRefusals
+from spiral_stream.runtime.fields.pixels import PixelStage, mask_pairs, pixel_stages
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import view_keys
 from spiral_stream.transforms.chain import MaskProgram
@@ -28,10 +30,10 @@ class Followers:
     """Which fields of a plan follow which image."""
 
     def __init__(self, stages: Stages) -> None:
-        self.images = {stage.name: stage for stage in stages.images}
+        self.images = {stage.name: stage for stage in pixel_stages(stages) if stage.FOLLOWED}
         self.fields = {stage.name: stage for stage in stages.plains if isinstance(stage.field, Following)}
-        self.masks = dict(stages.mask_pairs)
-        self.lists = {stage.name for stage in stages.images if stage.listed is not None}
+        self.masks = mask_pairs(stages)
+        self.lists = {name for name, stage in self.images.items() if stage.LISTED}
         self.wanted = {*(self._image_of(each) for each in self.fields.values()), *self.masks, *self.masks.values()}
 
     def of(self, image: str) -> list[PlainStage]:
@@ -109,7 +111,7 @@ class BatchFollowers:
 
         return work
 
-    def _geometry(self, stage: PlainStage, image: ImageStage, row: int) -> None:
+    def _geometry(self, stage: PlainStage, image: PixelStage, row: int) -> None:
         field, program = stage.field, image.program
         assert not isinstance(program, MaskProgram)
         height, width = self._sizes[image.name][row].tolist()
@@ -129,7 +131,7 @@ class BatchFollowers:
             points[((points < 0) | (points >= [wide, high])).any(axis=1)] = np.nan
         self._rows[stage.name][row] = points.astype(np.float32)
 
-    def _labels(self, stage: PlainStage, image: ImageStage, row: int) -> None:
+    def _labels(self, stage: PlainStage, image: PixelStage, row: int) -> None:
         del image
         field = stage.field
         assert isinstance(field, BoxLabels)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
@@ -21,14 +21,17 @@ from spiral_stream.cache.kinds.image_lists import COUNT, NULL_LIST, ImageListKin
 from spiral_stream.cache.store.reader import CacheReader
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.errors import DataError, SourceError, renumbered
-from spiral_stream.fields.pad import PadMask
+from spiral_stream.fields.field import Field, FieldSpec
+from spiral_stream.plan.fields.image_lists import is_image_list, is_list_mask, list_length
+from spiral_stream.planner.columns.lineage import Lineage
 from spiral_stream.planner.columns.streams import split
-from spiral_stream.planner.stages import ImageStage, PlainStage
+from spiral_stream.planner.field_stages import FieldStage, Lowering, PlainStage
 from spiral_stream.runtime.fetch import chunks, need_all, submitted
 from spiral_stream.runtime.fields.draft import Draft
 from spiral_stream.runtime.fields.geometry import Sizes
-from spiral_stream.runtime.fields.images import ImageFeed, StoredRows, fill_rows, stored_rows
+from spiral_stream.runtime.fields.images import ImageFeed, ImageStage, StoredRows, fill_rows, stored_rows
 from spiral_stream.runtime.fields.payload_field import PayloadField
+from spiral_stream.runtime.fields.size import UNKNOWN_IMAGES
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
@@ -227,12 +230,54 @@ class ImageListFeed:
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageListStage(ImageStage):
+    """A field of lists of images."""
+
+    LISTED: ClassVar[bool] = True
+    KIND: ClassVar[type[Any]] = ImageListKind
+    UNKNOWN_ITEMS: ClassVar[int] = UNKNOWN_IMAGES
+
+    length: int | None  # images of a row in a batch; None: the longest list of the batch
+    alike: bool  # whether the images of a row draw alike
+
+    @classmethod
+    def of(cls, name: str, field: Field, spec: FieldSpec, lowering: Lowering) -> FieldStage | None:
+        """See `FieldStage`."""
+        column = lowering.have.field(field.column)
+        if is_list_mask(field, column):
+            return ListMaskStage(name, field.column, spec, field)
+        if not is_image_list(field, column):
+            return None
+        length = list_length(lowering.collate.fields, column)
+        return cls.lowered(name, field, spec, lowering, length, field.draws_alike)
+
+    def opened(self, lineage: Lineage, metrics: Metrics) -> PayloadField:
+        """See `FieldStage`."""
+        del lineage
+        return ImageListField(self, metrics)
+
+    def task_rows(self, rows: int) -> int:
+        """See `FieldStage`."""
+        del rows
+        return TASK_ROWS
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ListMaskStage(PlainStage):
+    """A field that tells the images of lists from padding."""
+
+    FILLED: ClassVar[bool] = True
+
+
+@final
 class ImageListField(PayloadField):
     """A field of a list of images per sample."""
 
     task_rows = TASK_ROWS
 
-    def __init__(self, stage: ImageStage, metrics: Metrics) -> None:
+    def __init__(self, stage: ImageListStage, metrics: Metrics) -> None:
         self._stage = stage
         self._feeds = []
         for each in stage.caches:
@@ -314,11 +359,12 @@ Run = tuple[int, Lists]  # the first row of some, and what was found
 class _Filled:
     """One field of lists in one batch."""
 
-    def __init__(self, draft: Draft, stage: ImageStage, field: ImageListField) -> None:
+    def __init__(self, draft: Draft, stage: ImageListStage, field: ImageListField) -> None:
         self._draft, self._stage, self._field = draft, stage, field
         stages = draft.filling.stages
-        first = next(each for each in stages.images if each.column == stage.column)  # of several views, one fills masks
-        masks = [each for each in stages.plains if is_mask_of_list(each) and each.field.column == stage.column]
+        of_column = (each for each in stages.of(ImageListStage) if each.column == stage.column)
+        first = next(of_column)  # of several views, one fills masks
+        masks = [each for each in stages.of(ListMaskStage) if each.column == stage.column]
         self._masks = masks if first is stage else []
         self._keys = view_keys(draft.keys, stage.view)
         self._found: list[Run] = []
@@ -329,9 +375,8 @@ class _Filled:
 
     def start(self) -> None:
         """Start the pieces."""
-        assert self._stage.listed is not None
-        if self._stage.listed.length is not None:
-            self._allocate(self._stage.listed.length)
+        if self._stage.length is not None:
+            self._allocate(self._stage.length)
         pool, waits = self._draft.pool, self._field.waits(self._draft.samples.stream_rows)
         for begin, end in chunks(self._count, TASK_ROWS):
             find = partial(self._find, begin, end, waits=waits)
@@ -354,9 +399,8 @@ class _Filled:
 
     def _go_on(self, runs: list[Run] | None) -> None:
         """Render what a piece has found where the width is known; the last piece makes it known."""
-        assert self._stage.listed is not None
         assert runs is not None
-        if self._stage.listed.length is not None:
+        if self._stage.length is not None:
             for run in runs:
                 self._decode(*run)
             return
@@ -380,13 +424,12 @@ class _Filled:
         self._draft.refusals.attempt(self._stage.name, first, first + len(lists.counts), work)
 
     def _render(self, a: int, b: int, lists: Lists, first: int) -> None:
-        assert self._stage.listed is not None
         low, high = a - first, b - first
         for mask in self._masks:
             into = self._draft.fields[mask.name]
             into[a:b] = np.arange(into.shape[1]) < lists.counts[low:high, None]
-        alike = self._stage.listed.alike
-        sizes = lists.render(low, high, self._keys[a:b], self._stage.program, self._out[a:b], alike=alike)
+        stage = self._stage
+        sizes = lists.render(low, high, self._keys[a:b], stage.program, self._out[a:b], alike=stage.alike)
         self._draft.following.sized_lists(self._stage.name, a, sizes)
 
     def _allocate(self, width: int) -> None:
@@ -399,11 +442,5 @@ class _Filled:
         self._draft.fields[self._stage.name] = self._out
 
     def _taken(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-        assert self._stage.listed is not None
         filling = self._draft.filling
-        return filling.items(shape, dtype) if self._stage.listed.length is None else filling.rows(shape, dtype)
-
-
-def is_mask_of_list(stage: PlainStage) -> bool:
-    """Whether a field tells the images of lists from padding; other fields of `PadMask` are stages of other kinds."""
-    return isinstance(stage.field, PadMask)
+        return filling.items(shape, dtype) if self._stage.length is None else filling.rows(shape, dtype)

@@ -8,8 +8,9 @@ file.
 
 import ctypes
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, final
+from typing import Any, ClassVar, Self, TypeVar, final
 
 import numpy as np
 import pyarrow as pa
@@ -19,15 +20,21 @@ from spiral_stream.cache.kinds.images import ImageKind, Pixels, StoredImage
 from spiral_stream.cache.store.reader import CachedShard, CacheReader
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.decoders.image import region
-from spiral_stream.decoders.image.oriented import UPRIGHT, orientation
+from spiral_stream.decoders.image.oriented import UPRIGHT, Oriented, orientation
 from spiral_stream.errors import DataError, SourceError, renumbered
+from spiral_stream.fields.field import Field, FieldSpec
+from spiral_stream.fields.stack import Stack
+from spiral_stream.host_dtypes import host_dtype
+from spiral_stream.plan.fields.dtypes import image_parts
+from spiral_stream.planner.columns.lineage import Lineage
 from spiral_stream.planner.columns.streams import split
-from spiral_stream.planner.stages import ImageStage
+from spiral_stream.planner.field_stages import FieldStage, Lowering
 from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.fetch import chunks, need_all, submitted
 from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft, spread
 from spiral_stream.runtime.fields.geometry import Sizes
 from spiral_stream.runtime.fields.payload_field import PayloadField
+from spiral_stream.runtime.fields.pixels import PixelStage
 from spiral_stream.runtime.fields.rows_ahead import RowsAhead
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.neighbours import around
@@ -37,7 +44,7 @@ from spiral_stream.seeding import view_keys
 from spiral_stream.sources.references.objects import names_objects
 from spiral_stream.sources.references.resolve import Resolved, resolve, resolve_or_errors
 from spiral_stream.threads import doing
-from spiral_stream.transforms.chain import ImageChain, Program
+from spiral_stream.transforms.chain import ImageChain, MaskProgram, Program
 from spiral_stream.transforms.image.image import ImageProgram
 
 Int64 = NDArray[np.int64]
@@ -282,6 +289,54 @@ class ImageFeed:
                 error.row = index
                 raise
         self._metrics.read(len(indices), {column: sum(map(len, data))})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageStage(PixelStage):
+    """A field of images: fetched, decoded and transformed."""
+
+    NEIGHBOURS: ClassVar[bool] = True
+    KIND: ClassVar[type[Any]] = ImageKind  # of its caches
+
+    @classmethod
+    def of(cls, name: str, field: Field, spec: FieldSpec, lowering: Lowering) -> FieldStage | None:
+        """See `FieldStage`."""
+        return cls.lowered(name, field, spec, lowering) if isinstance(field, Stack) and field.decode else None
+
+    @classmethod
+    def lowered(cls, name: str, field: Stack, spec: FieldSpec, lowering: Lowering, *more: Any) -> Self:
+        """Lower a field; ``more`` is what its class has beyond `ImageStage`."""
+        decoder, program = image_parts(field)
+        payloads = lowering.payloads(name, field.column)
+        caches = tuple(
+            lowering.cached(each, cls.KIND(each.relation.entry.name, each.column, decoder, profile))
+            for each, profile in zip(payloads, lowering.profiles(field.column), strict=True)
+        )
+        return cls(name, field.column, spec, program, field.view, *more, payloads=payloads, caches=caches)
+
+    def opened(self, lineage: Lineage, metrics: Metrics) -> PayloadField:
+        """See `FieldStage`."""
+        del lineage
+        return ImageField(self, metrics)
+
+    @property
+    def ends_on_device(self) -> bool:
+        """See `FieldStage`; padding of lists and masks would change there."""
+        return not self.LISTED and not isinstance(self.program, MaskProgram)
+
+    @property
+    def when(self) -> str:
+        """See `FieldStage`."""
+        turned = "turned by EXIF, " if isinstance(self.caches[0].kind.decoder, Oriented) else ""
+        return f"after membership; {turned}normalized on"
+
+    @property
+    def value(self) -> tuple[int, str] | str:
+        """See `FieldStage`."""
+        shape = self.program.output_shape
+        if shape is None:
+            return "unknown: the images decide"
+        return int(np.prod(shape)) * host_dtype(self.program.dtype).itemsize, " an image" if self.LISTED else ""
 
 
 @final

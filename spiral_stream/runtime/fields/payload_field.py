@@ -14,12 +14,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.planner.columns.lineage import Lineage
 from spiral_stream.planner.columns.payload import Payload
 from spiral_stream.planner.columns.streams import split
+from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.columns.samples import Samples
 from spiral_stream.runtime.fetch import chunks
 from spiral_stream.runtime.fields.draft import Draft
 from spiral_stream.runtime.fields.rows_ahead import RowsAhead, least
+from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.semantic import is_list
@@ -117,6 +120,18 @@ class PayloadField(ABC):
             )
         ]
         return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *far]))
+
+
+def payload_fields(stages: Stages, lineage: Lineage, metrics: Metrics) -> dict[str, PayloadField]:
+    """Open the fields of payload, by name.
+
+    Args:
+        stages: the lowered plan.
+        lineage: of its maps.
+        metrics: where time and bytes are counted.
+    """
+    opened = {stage.name: stage.opened(lineage, metrics) for stage in stages.fields}
+    return {name: each for name, each in opened.items() if each is not None}
 
 
 def _is_far(payload: Payload, rows: UInt64, values: pa.Array | None) -> bool:

@@ -15,7 +15,8 @@ from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.segments import CuSeqlens
 from spiral_stream.fields.sequence import SequenceLayout, TokenField
 from spiral_stream.planner.columns.lineage import Key, Lineage, Made, Stored
-from spiral_stream.planner.stages import SequenceStage, Stages
+from spiral_stream.planner.field_stages import SequenceStage
+from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import Int64
 from spiral_stream.runtime.fields.draft import Draft

@@ -10,8 +10,9 @@ from spiral_stream.batching.formation import Formation
 from spiral_stream.plan.fields.clips import clip_costs
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
-from spiral_stream.planner.stages import UNKNOWN_IMAGES, Stages
+from spiral_stream.planner.stages import Stages
 
+UNKNOWN_IMAGES: Final = 4  # of a list, where only the data knows how many there are
 _VALUE_BYTES: Final = 8  # of a value in a list
 OBJECT_BYTES: Final = 48 + _VALUE_BYTES  # of a text, or of bytes, beside their own bytes
 _LIST_BYTES: Final = 72 + _VALUE_BYTES  # beside the places of its items; two of them are spare

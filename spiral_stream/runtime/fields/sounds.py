@@ -3,19 +3,24 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.decoders.limits import SampleLimits
 from spiral_stream.decoders.sound.sound import decode_sound
+from spiral_stream.decoders.sound.sound_selection import SOUNDS, SoundSelection
 from spiral_stream.errors import DataError, renumbered
-from spiral_stream.fields.field import write
+from spiral_stream.extras import need as need_package
+from spiral_stream.fields.field import Field, FieldSpec, write
 from spiral_stream.fields.ragged import Ragged
+from spiral_stream.plan.fields.clips import TIMES, limits_of
+from spiral_stream.plan.fields.sounds import is_sound, sound_selection
 from spiral_stream.planner.columns.lineage import Lineage
 from spiral_stream.planner.columns.streams import split
-from spiral_stream.planner.stages import SoundStage
+from spiral_stream.planner.field_stages import FieldStage, Lowering
 from spiral_stream.runtime.columns.samples import as_lists
 from spiral_stream.runtime.fetch import chunks, need_all, submitted
 from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft
@@ -31,6 +36,58 @@ from spiral_stream.sources.references.resolve import Resolved, resolve, resolve_
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
+class SoundStage(FieldStage):
+    """A field of sound: which part of each recording, read anew for every batch."""
+
+    DECODES: ClassVar[bool] = True
+
+    selection: SoundSelection
+    limits: SampleLimits
+    times: tuple[str, ...]  # columns that say where the row's segment lies in its file; none: it is the whole file
+    view: str | None  # of the random numbers
+
+    @classmethod
+    def of(cls, name: str, field: Field, spec: FieldSpec, lowering: Lowering) -> FieldStage | None:
+        """See `FieldStage`."""
+        if not is_sound(field):
+            return None
+        need_package("av", f"collate: field {name!r} (decode={field.decode!r})")
+        times = TIMES if set(TIMES) <= set(lowering.have.names) else ()
+        payloads, chosen = lowering.payloads(name, field.column), sound_selection(field)
+        limits = limits_of(field, SOUNDS)
+        return cls(name, field.column, spec, chosen, limits, times, field.view, payloads=payloads)
+
+    def opened(self, lineage: Lineage, metrics: Metrics) -> PayloadField:
+        """See `FieldStage`."""
+        return SoundField(self, metrics, lineage)
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """See `FieldStage`."""
+        return (self.column, *self.times)
+
+    @property
+    def draws(self) -> bool:
+        """See `FieldStage`: the part of a recording."""
+        return not self.selection.deterministic
+
+    @property
+    def when(self) -> str:
+        """See `FieldStage`."""
+        return ""
+
+    def task_rows(self, rows: int) -> int:
+        """See `FieldStage`."""
+        return max(1, rows // 4)
+
+    @property
+    def sample_rate(self) -> int | None:
+        """See `FieldStage`."""
+        return self.selection.sample_rate
+
+
+@final
 class SoundField(PayloadField):
     """A field of one part of a recording per sample."""
 
@@ -39,7 +96,7 @@ class SoundField(PayloadField):
     def __init__(self, stage: SoundStage, metrics: Metrics, lineage: Lineage) -> None:
         super().__init__(stage.name, stage.column, stage.payloads)
         self._stage, self._metrics = stage, metrics
-        self._keys = lineage.keys((stage.column, *stage.times), lineage.end)
+        self._keys = lineage.keys(stage.read, lineage.end)
 
     def start(self, draft: Draft) -> None:
         """See `PayloadField`."""
@@ -50,7 +107,7 @@ class SoundField(PayloadField):
         out = draft.filling.rows(shape, stage.spec.dtype or "float32")
         draft.fields[stage.name] = out
         batch = _SoundBatch(self, at_rows, references, times, draft.keys, out)
-        for start, stop in chunks(len(at_rows), max(1, draft.filling.task_rows // 4)):
+        for start, stop in chunks(len(at_rows), stage.task_rows(draft.filling.task_rows)):
             attempt = partial(draft.refusals.attempt, stage.name, start, stop)
             draft.parts.append(submitted(draft.pool, batch.fetching(start, stop), partial(batch.fill, start, attempt)))
 

@@ -148,7 +148,8 @@ class Passes:
                 limits = stages.plan.prefetch, self._budget_bytes, reader.threads
                 turns = start.segments[-1].first_batch
                 network = self._metrics.network
-                around = Around(stages, bound, steps.epoch, start.batch, turns, network) if stages.images else None
+                near = any(stage.NEIGHBOURS for stage in stages.fields)
+                around = Around(stages, bound, steps.epoch, start.batch, turns, network) if near else None
                 pipeline = Pipeline(builder, steps.epoch, steps.due(*which), then, *limits, self._metrics, around)
                 self._pipeline, self._numbering, self._opening = pipeline, numbering, opening
                 self._bound, self._begin = bound, replace(start, epoch=steps.epoch)

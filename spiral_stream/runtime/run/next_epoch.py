@@ -31,8 +31,7 @@ from spiral_stream.planner.columns.streams import read
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime import read_ahead
 from spiral_stream.runtime.columns.samples import SampleReader, Samples
-from spiral_stream.runtime.fields.payload_field import Coming, Fetch
-from spiral_stream.runtime.fields.payload_fields import payload_fields
+from spiral_stream.runtime.fields.payload_field import Coming, Fetch, payload_fields
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.steps import Steps
 from spiral_stream.runtime.run.opened_plan import Opening

@@ -61,7 +61,7 @@ class FinishedHere(Delivery):
         return frozenset({"image"})
 
     def delivered(self, feed: Feed, devices: Devices, stages: Any) -> Generator[Any, None, None]:
-        (stage,) = stages.images
+        (stage,) = (each for each in stages.fields if each.ends_on_device)
         finish = Finisher(*stage.program.on_device()[1:], stage.spec.dtype, stage.program.layout, CPU)
         while (batch := feed.get()) is not None:
             assert batch.fields["image"].dtype == np.uint8

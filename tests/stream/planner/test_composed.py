@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.planner.defaults import doubts
-from spiral_stream.planner.lower import lower
 from spiral_stream.planner.stages import Stages
+from tests.fixtures.inner import lower_plan
 from tests.fixtures.texts import make_catalog, mixed
 
 KEYS = [sp.BucketKey("size")]
@@ -23,7 +23,7 @@ KEYS = [sp.BucketKey("size")]
 def lowered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
     """Three streams of 70, 25 and 5 in 100; the formation is replaced by that of each test."""
     catalog = make_catalog(tmp_path_factory.mktemp("composed"), {"a": 30, "b": 30, "c": 9})
-    stages = lower(collated(mixed(catalog, {"a": 0.7, "b": 0.25, "c": 0.05}, 60_000)), catalog.registry)
+    stages = lower_plan(collated(mixed(catalog, {"a": 0.7, "b": 0.25, "c": 0.05}, 60_000)), catalog.registry)
     yield stages
     stages.close()
 
@@ -73,6 +73,6 @@ def test_what_forms_no_windows_of_streams_has_nothing_to_doubt(lowered: Stages, 
     catalog = make_catalog(tmp_path, {"a": 30})
     sampled = catalog.table("a").sample(identity="sample_id", order=sp.Sequential(), epoch=0)
     plan = sampled.collate(batch_size=4, formation=sp.WindowedBucket(64, KEYS), fields={"size": sp.Stack("size")})
-    alone = lower(plan.to_numpy().plan, catalog.registry)
+    alone = lower_plan(plan.to_numpy().plan, catalog.registry)
     assert list(doubts(alone, 0)) == []
     alone.close()

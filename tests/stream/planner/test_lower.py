@@ -9,11 +9,10 @@ import pytest
 from spiral_stream import Catalog, HashBucketed, List, Raw, ShuffleBuckets, Stack, col
 from spiral_stream.errors import CacheError, PlanError
 from spiral_stream.plan.saving.fingerprint import canonical
-from spiral_stream.planner.lower import lower
 from spiral_stream.planner.prepared_data.folder import cache_root, saved_plan
 from spiral_stream.planner.stages import Stages
 from tests.fixtures import reads
-from tests.fixtures.inner import stages_of
+from tests.fixtures.inner import lower_plan, stages_of
 from tests.fixtures.mutations import mutated_bytes, mutated_json
 from tests.fixtures.programs import as_written, image_catalog, image_fields, image_program, image_transforms
 from tests.fixtures.texts import SMALL_PLANS
@@ -32,13 +31,13 @@ def test_the_seed_program_becomes_stages_without_a_payload_byte(
     seen = reads.watch(monkeypatch)
     program = image_program(catalog, batch_size=8)
 
-    stages = lower(program.to_numpy().plan, catalog.registry)
+    stages = lower_plan(program.to_numpy().plan, catalog.registry)
 
     assert seen.payload_bytes == 0
     assert stages.fingerprint == program.fingerprint
     assert stages.columns == ("sample_id", "label_id")
     assert stages.field_names == ("image", "label", "sample_id")
-    assert [(stage.name, stage.column, stage.spec.shape) for stage in stages.images] == [
+    assert [(stage.name, stage.column, stage.spec.shape) for stage in stages.fields[:1]] == [
         ("image", "image_ref", (3, 224, 224))
     ]
     assert stages.streams[0].population.total == stages.streams[0].selected.total == 36
@@ -52,12 +51,12 @@ def test_the_seed_program_becomes_stages_without_a_payload_byte(
 def test_declared_profiles_reach_the_decoding_stage_and_its_cache(catalog: Catalog) -> None:
     def stages_of(profile: Raw) -> Stages:
         plan = image_program(catalog, keep=lambda r: as_written(r).cache(image_ref=profile))
-        return lower(plan.to_numpy().plan, catalog.registry)
+        return lower_plan(plan.to_numpy().plan, catalog.registry)
 
     stages = [stages_of(Raw(shorter_side=32)), stages_of(Raw(shorter_side=33))]
 
-    assert [each.images[0].caches[0].kind.profile for each in stages] == [Raw(32), Raw(33)]
-    assert stages[0].images[0].caches[0].kind.fingerprint != stages[1].images[0].caches[0].kind.fingerprint
+    assert [each.fields[0].caches[0].kind.profile for each in stages] == [Raw(32), Raw(33)]
+    assert stages[0].fields[0].caches[0].kind.fingerprint != stages[1].fields[0].caches[0].kind.fingerprint
     for each in stages:
         each.streams[0].base.close()
 

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.planner.lower import lower
 from spiral_stream.planner.stages import Stages
 from tests.fixtures import streams, texts
-from tests.fixtures.inner import stages_of
+from tests.fixtures.inner import lower_plan, stages_of
 
 TEXT_FIELDS: dict[str, Any] = {
     "sample_id": sp.List("sample_id"),
@@ -28,7 +27,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
     catalog = texts.make_catalog(tmp_path_factory.mktemp("physical"), {"a": 20, "b": 10})
     relation = texts.mixed(catalog, {"a": 0.5, "b": 0.5}, 20)
     plan = texts.tokenized(relation, sp.GlobalShuffle(seed=1)).collate(batch_size=4, fields=TEXT_FIELDS)
-    stages = lower(plan.to_numpy().plan, catalog.registry)
+    stages = lower_plan(plan.to_numpy().plan, catalog.registry)
     yield stages
     stages.close()
 
@@ -70,7 +69,7 @@ def test_bytes_of_a_batch_are_those_of_its_arrays(dtype: str, catalog: sp.Catalo
     with sampled.collate(batch_size=3, fields=fields).to_numpy() as stream:
         batch = next(iter(stream))
         stages = stages_of(stream)
-        (image,), (label,) = stages.images, stages.plains
+        image, label = stages.fields
 
         assert stages.batch_bytes(3) == sum(batch[name].nbytes for name in fields)
         assert (3, *image.spec.shape) == batch["image"].shape
@@ -79,7 +78,7 @@ def test_bytes_of_a_batch_are_those_of_its_arrays(dtype: str, catalog: sp.Catalo
 
 
 def test_closing_the_stages_closes_the_relations(own: sp.Catalog) -> None:
-    stages = lower(streams.plan(own.table("lance"), epoch=0).to_numpy().plan, own.registry)
+    stages = lower_plan(streams.plan(own.table("lance"), epoch=0).to_numpy().plan, own.registry)
     base = stages.streams[0].base
     assert base.fetch(np.zeros(1, np.uint64), ["label_id"]).num_rows == 1
     stages.close()

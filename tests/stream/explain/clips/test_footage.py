@@ -49,7 +49,7 @@ def test_without_cache_and_index_only_the_relations_own_column_speaks(
     monkeypatch.setattr(room, "MOST_ROWS", 20)
     with footages.program(footages.made_up(tmp_path, rows=120)) as stream:
         stream.explain()
-        (clip,) = stages_of(stream).clips
+        (clip,) = (each for each in stages_of(stream).fields if each.frames)
         found = footage(seen[0], clip)
 
     assert found.total > 20 >= found.rows == found.counted > 0

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.planner.columns.payload import Payload, base_payload, payload_of
-from spiral_stream.planner.lower import lower
 from spiral_stream.planner.stages import Stages
+from tests.fixtures.inner import lower_plan
 
 ROWS = 24
 
@@ -39,7 +39,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
     rows = catalog.table("own").filter(sp.col("n") % 3 != 0).join(small, on="at").join(computed, on="at")
     rows = rows.with_columns(twice=sp.col("n") * 2, renamed=sp.col("text"))
     sampled = rows.sample(identity="id", order=sp.Sequential(), epoch=0)
-    found = lower(sampled.collate(batch_size=2, fields={"id": sp.List("id")}).to_numpy().plan, catalog.registry)
+    found = lower_plan(sampled.collate(batch_size=2, fields={"id": sp.List("id")}).to_numpy().plan, catalog.registry)
     yield found
     found.close()
 

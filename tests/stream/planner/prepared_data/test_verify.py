@@ -10,7 +10,6 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.errors import DamageError
 from spiral_stream.plan.nodes import Sql
-from spiral_stream.planner.lower import lower
 from spiral_stream.planner.prepared_data.folder import cache_root
 from spiral_stream.planner.prepared_data.verify import (
     DAMAGED,
@@ -24,6 +23,7 @@ from spiral_stream.planner.prepared_data.verify import (
 from spiral_stream.results import Verification
 from tests.fixtures import streams
 from tests.fixtures.derived import files
+from tests.fixtures.inner import lower_plan
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def verified(catalog: sp.Catalog, others: list[tuple[Path, str, object]] | None 
     opened = []
 
     def lowered() -> object:
-        opened.append(lower(node, catalog.registry))
+        opened.append(lower_plan(node, catalog.registry))
         return opened[-1]
 
     try:

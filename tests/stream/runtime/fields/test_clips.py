@@ -41,7 +41,7 @@ def stream(shelf: Clips, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def rendered(stream: Any, field: ClipField) -> Any:
     """The pixels of the first batch, piece by piece."""
-    (stage,) = stages_of(stream).clips
+    (stage,) = (each for each in stages_of(stream).fields if each.frames)
     samples = numbering_of(stream).draw(0, 0).samples
     out = np.zeros((BATCH, stage.frames, *stage.program.output_shape), stage.program.dtype)
     for (feed, found, part, rows), _ in field.find(samples.stream_rows, np.zeros(len(samples.stream_rows), np.uint64)):
@@ -52,7 +52,7 @@ def rendered(stream: Any, field: ClipField) -> Any:
 
 
 def test_every_clip_of_a_batch_is_in_one_piece(stream: Any) -> None:
-    (stage,) = stages_of(stream).clips
+    (stage,) = (each for each in stages_of(stream).fields if each.frames)
     places = numbering_of(stream).draw(0, 0).samples.stream_rows
     pieces = [task for task, _ in ClipField(stage, Metrics()).find(places, np.zeros(len(places), np.uint64))]
     most = TASK_CLIPS if stage.sources[0].frames is None else TASK_CACHED_CLIPS
@@ -62,13 +62,13 @@ def test_every_clip_of_a_batch_is_in_one_piece(stream: Any) -> None:
 
 
 def test_pieces_together_are_the_batch(stream: Any) -> None:
-    (stage,) = stages_of(stream).clips
+    (stage,) = (each for each in stages_of(stream).fields if each.frames)
 
     assert (rendered(stream, ClipField(stage, Metrics())) == stream.batch(0)["frames"]).all()
 
 
 def test_indexes_come_from_whom_the_field_was_given(stream: Any) -> None:
-    (stage,) = stages_of(stream).clips
+    (stage,) = (each for each in stages_of(stream).fields if each.frames)
     asked: list[str] = []
 
     def counted(located: Located) -> VideoIndex:
@@ -81,7 +81,7 @@ def test_indexes_come_from_whom_the_field_was_given(stream: Any) -> None:
 
 @pytest.mark.parametrize("stream", [None], indirect=True)
 def test_an_original_that_cannot_be_read_carries_its_place(stream: Any) -> None:
-    (stage,) = stages_of(stream).clips
+    (stage,) = (each for each in stages_of(stream).fields if each.frames)
 
     def failing(located: Located) -> VideoIndex:
         message = f"broken: {located.name}"
