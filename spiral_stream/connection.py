@@ -255,7 +255,7 @@ class Catalog(AnyCatalog):
         with working("page", "parts", hidden=report is not None) as told:
 
             def tell(part: str, done: int, total: int) -> None:
-                told.reason(f"page: {part}")
+                told.why = f"page: {part}"
                 told(done, total)
                 if report is not None:
                     report(part, done, total)

@@ -18,27 +18,26 @@ import pyarrow as pa
 
 from spiral_stream.arguments import door, forwarded
 from spiral_stream.batching.tail import KeepPartial
-from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.cursor import Cursor
 from spiral_stream.derived.work.executors import Executor
+from spiral_stream.display.progress import Progress, Report, in_rows, with_bar
 from spiral_stream.errors import BindError, PlanError, SpiralError, StreamError, shown
 from spiral_stream.habits import OF_STREAMS, answer
 from spiral_stream.looking.inspect import Inspection
-from spiral_stream.looking.progress import with_bar
 from spiral_stream.looking.sizes import need_sizes
 from spiral_stream.looking.tables import batch_schema, record_batches
 from spiral_stream.plan.functions.evaluation import evaluation
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.binding.bindings import epoch_number, resumed, settle
-from spiral_stream.planner.prepared_data.verify import Report, Verification
+from spiral_stream.planner.prepared_data.verify import Verification
 from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.saved_state import SavedState
 from spiral_stream.runtime.delivery import BITS, HOST, Delivery, tell_of_host
 from spiral_stream.runtime.numbering.skipped import SkipRequest, need_epochs
 from spiral_stream.runtime.numbering.steps import length_of, steps_of
 from spiral_stream.runtime.read_ahead import BUDGET_BYTES
-from spiral_stream.runtime.run.count import as_rows, count_epoch
+from spiral_stream.runtime.run.count import count_epoch
 from spiral_stream.runtime.run.position import Reached
 from spiral_stream.runtime.run.rebase import need_stream
 from spiral_stream.runtime.run.seek import sought
@@ -618,7 +617,7 @@ class PreparedStream:
         done = run.open().materialize(chosen, report, keep=run.passes.running, lengths=lengths)
         if lengths:
             builders = None if executor == "threads" else chosen.start
-            count_epoch(run.open(), run.bound().run_seed, run.position.drawn(), builders, as_rows(report))
+            count_epoch(run.open(), run.bound().run_seed, run.position.drawn(), builders, in_rows(report))
         return done
 
     def verify(self, report: Report | None = None) -> Verification:

@@ -5,7 +5,7 @@ goes on where it stopped. Parts go side by side, and each needs its own room on 
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from spiral_stream.cache.store.checksums import HEAD, words_in, wrong_data
 from spiral_stream.derived.exchange import wrong_blocks, wrong_sums
 from spiral_stream.derived.exchange import wrong_data as wrong_pieces
 from spiral_stream.derived.folder import SHARED
+from spiral_stream.display.progress import Report, working
 from spiral_stream.errors import CacheError, DamageError, cut, warn
 from spiral_stream.integrity import seal
 from spiral_stream.sources.files.paths import local_folder
@@ -30,36 +31,30 @@ Part = PiecesPart | CachePart
 
 @final
 @dataclass(frozen=True, slots=True)
-class CopyProgress:
-    """What a copy has done so far.
+class Copied:
+    """What a copy has done.
 
     Attributes:
         parts: that were copied.
-        parts_total: that the target lacked.
         bytes: of their data.
-        bytes_total: of the data of all of them.
         there: parts that the target had before.
         damaged: parts that are not what was written, and were not copied.
     """
 
     parts: int
-    parts_total: int
     bytes: int
-    bytes_total: int
     there: int
     damaged: int
 
 
-def copy_prepared(
-    source: str, target: str, only: Sequence[str] = (), report: Callable[[CopyProgress], None] = lambda _: None
-) -> CopyProgress:
+def copy_prepared(source: str, target: str, only: Sequence[str] = (), report: Report | None = None) -> Copied:
     """Copy prepared data: parts of derivations and of caches, with their records.
 
     Args:
         source: a prepared folder, or the URI of one on an object store.
         target: likewise; a folder is made.
         only: fingerprints, or how they begin; by default all.
-        report: called after every part.
+        report: called after every part, with the bytes of what was copied.
 
     Raises:
         CacheError: a fingerprint is not there, a place cannot be reached, or cannot be written.
@@ -74,39 +69,21 @@ def copy_prepared(
         parts: list[Part] = [*one.pieces(wanted), *one.caches(wanted)]
         there = {folder: other.records(folder) for folder in {_folder(part) for part in parts}}
         todo = [part for part in parts if part.name not in there[_folder(part)]]
-        done = _Done(todo, len(parts) - len(todo), report)
-        with ThreadPoolExecutor(TOGETHER, "spiral-copy") as pool:
-            for part, found in zip(todo, pool.map(lambda part: _copied(part, one, other), todo), strict=True):
-                done.add(part, found)
+        copied = size = 0
+        total = sum(part.bytes for part in todo)
+        with (
+            working(f"copy to {cut(printable(target))}", "bytes", total, report=report) as tell,
+            ThreadPoolExecutor(TOGETHER, "spiral-copy") as pool,
+        ):
+            for part, good in zip(todo, pool.map(lambda part: _copied(part, one, other), todo), strict=True):
+                copied, size = copied + good, size + part.bytes * good
+                tell(size)
         other.finish()
-        return done.now
+        return Copied(copied, size, len(parts) - len(todo), len(todo) - copied)
 
 
-@final
-class _Done:
-    """What was copied so far."""
-
-    def __init__(self, todo: Sequence[Part], there: int, report: Callable[[CopyProgress], None]) -> None:
-        self.now = CopyProgress(0, len(todo), 0, sum(part.bytes for part in todo), there, 0)
-        self._report = report
-        report(self.now)
-
-    def add(self, part: Part, found: str | None) -> None:
-        """Count a part, copied or damaged."""
-        now, good = self.now, found is None
-        self.now = CopyProgress(
-            now.parts + good,
-            now.parts_total,
-            now.bytes + part.bytes * good,
-            now.bytes_total,
-            now.there,
-            now.damaged + (not good),
-        )
-        self._report(self.now)
-
-
-def _copied(part: Part, one: CopySide, other: CopySide) -> str | None:
-    """Copy a part; returns what is wrong with it, after a warning, if it is damaged."""
+def _copied(part: Part, one: CopySide, other: CopySide) -> bool:
+    """Copy a part; of one that is damaged, warn and return False."""
     try:
         one.bring(part)
         if isinstance(part, PiecesPart):
@@ -114,10 +91,9 @@ def _copied(part: Part, one: CopySide, other: CopySide) -> str | None:
         else:
             _copy_cache(part, one, other)
     except DamageError as error:
-        said = str(error).removesuffix(seal.MENDED)
-        warn(f"copy: {said}It is not copied")
-        return said
-    return None
+        warn(f"copy: {str(error).removesuffix(seal.MENDED)}It is not copied")
+        return False
+    return True
 
 
 def _copy_pieces(part: PiecesPart, one: CopySide, other: CopySide) -> None:

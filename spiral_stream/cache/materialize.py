@@ -28,7 +28,7 @@ from spiral_stream.cache.store.store import REST, CacheStore
 from spiral_stream.derived.index import keys_of
 from spiral_stream.derived.work.executors import Builders, Executor, Shared, Threads, builders_in_force
 from spiral_stream.derived.work.make import Job, Maker, Shards, Target, make, refusals
-from spiral_stream.display.progress import shown_rows_report, working
+from spiral_stream.display.progress import Progress, working
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.publish import drafts, new_draft
 
@@ -38,36 +38,13 @@ _TALLY: Final = struct.Struct("<q")
 _TALLY_NAME: Final = "tally"
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What a build has done so far, whoever did it.
-
-    Examples:
-        >>> seen = []
-        >>> quick = photos.cache(image=spiral.Raw(shorter_side=22)).sample(order=shuffle)
-        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.RandomResizedCrop(16)])
-        >>> with quick.collate(batch_size=8, fields={"image": image}).to_numpy() as stream:
-        ...     done = stream.materialize(seen.append)
-        >>> seen[-1].shards, done.rows
-        (4, 48)
-    """
-
-    shards: int
-    shards_total: int
-    rows: int
-    rows_total: int
-    refused: int
-    payload_bytes: int
-
-
 def build(
     relation: BuildRows,
     kind: Kind,
     store: CacheStore,
     shards: Sequence[ShardWork],
     threads: int,
-    report: Callable[[Progress], None] = lambda _: None,
+    report: Callable[[Progress], None] | None = None,
     executor: Executor | None = None,
 ) -> Progress:
     """Store what is missing of ``shards`` and commit it.
@@ -93,8 +70,14 @@ def build(
     target = _Target(store, shards)
     if target.total:
         what = f"building the cache of {kind.relation}.{kind.column}"
-        with refusals(store.folder, REST, "cache: cannot write under", store.folder), working(what, "rows") as shown:
-            _make(relation, kind, target, threads, shown_rows_report(report, shown), executor or Executor())
+        with refusals(store.folder, REST, "cache: cannot write under", store.folder), working(what, "rows") as tell:
+
+            def report_rows(done: Progress) -> None:
+                tell(done.rows, done.rows_total)
+                if report is not None:
+                    report(done)
+
+            _make(relation, kind, target, threads, report_rows, executor or Executor())
     store.commit()
     store.sweep()
     return target.progress(())

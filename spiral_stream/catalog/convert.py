@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,14 +19,13 @@ from typing import Final, final
 
 import pyarrow as pa
 
-from spiral_stream.catalog.registering.measure import silent
 from spiral_stream.catalog.registry import connect
 from spiral_stream.catalog.relation.row_identity import RowIdentity
 from spiral_stream.derived.share.leases import Claims, ShardLeases
 from spiral_stream.derived.share.share import Share
 from spiral_stream.derived.share.store_leases import StoreLeases
 from spiral_stream.derived.work.executors import Executor, Shared, builders_in_force, building_with
-from spiral_stream.display.progress import shown_report, working
+from spiral_stream.display.progress import Report, Teller, working
 from spiral_stream.errors import SourceError, cut, warn
 from spiral_stream.integrity.locks import enter, leave
 from spiral_stream.integrity.publish import take_out
@@ -66,8 +65,6 @@ _PAUSE_S: Final = 0.1
 _TELL_AFTER_S: Final = 1.0  # of waiting for another process
 _SHARD_OF_FILE: Final = re.compile("#[0-9]{4,}$")
 
-Report = Callable[[int, int], None]  # rows that are done, and rows to do
-
 
 def convert(
     source: Source,
@@ -75,7 +72,7 @@ def convert(
     *,
     workers: int = 1,
     shard_bytes: int = SHARD_BYTES,
-    report: Report = silent,
+    report: Report | None = None,
 ) -> WriteResult:
     """Copy the rows of a source, and the bytes that they refer to, into a Lance dataset.
 
@@ -101,17 +98,16 @@ def convert(
     catalog = aside / f"catalog-{content_key(about)}"  # of files that are imported; all who copy them share it
     executor = Executor("threads" if workers == 1 else "processes", workers)
     with (
-        working(f"convert to {cut(target.uri)}", "rows", hidden=report is not silent) as seen,
+        working(f"convert to {cut(target.uri)}", "rows", report=report) as tell,
         _entered(aside),
         _turn(target, about),
         building_with(executor),
     ):
-        report = shown_report(report, seen)
         if not is_imported(source):
-            return _Conversion(source.pinned(), about, target, shard_bytes, report).run()
+            return _Conversion(source.pinned(), about, target, shard_bytes, tell).run()
         with _entered(catalog):
-            rows = connect(catalog).register("rows", source, identity=RowIdentity(), replace=True, report=report).source
-            found = _Conversion(rows.pinned(), about, target, shard_bytes, report).run()
+            rows = connect(catalog).register("rows", source, identity=RowIdentity(), replace=True, report=tell).source
+            found = _Conversion(rows.pinned(), about, target, shard_bytes, tell).run()
         leave(catalog, take_out)  # the last one does
         return found
 
@@ -158,8 +154,8 @@ def _turn(target: WriteTarget, about: str) -> Iterator[None]:
 class _Conversion:
     """One call of `convert`."""
 
-    def __init__(self, source: Source, about: str, target: WriteTarget, shard_bytes: int, report: Report) -> None:
-        self._source, self._target, self._shard_bytes, self._report = source, target, shard_bytes, report
+    def __init__(self, source: Source, about: str, target: WriteTarget, shard_bytes: int, tell: Teller) -> None:
+        self._source, self._target, self._shard_bytes, self._tell = source, target, shard_bytes, tell
         with source.open() as reader:
             self._todo = [
                 _Todo(k, unit.rows, _first(about, unit), _last(unit))
@@ -212,7 +208,7 @@ class _Conversion:
         total = sum(each.rows for each in self._todo)
         done = total - sum(each.rows for each in todo)
         shared = Shared((self._source, self._schema, self._target, self._storage, self._shard_bytes))
-        self._report(done, total)
+        self._tell(done, total)
         waiting, running, ready = list(reversed(todo)), dict[Future[None], _Todo](), list[_Todo]()
         with builders_in_force() as builders:
             while waiting or running or ready:
@@ -222,7 +218,7 @@ class _Conversion:
                 for each in ready:
                     self._target.deliver(staged(self._target.folder, each.part))
                     done += each.rows
-                    self._report(done, total)
+                    self._tell(done, total)
                 finished = wait(running, return_when=FIRST_COMPLETED).done if running else ()
                 ready = [running.pop(future) for future in finished]
                 for future in finished:

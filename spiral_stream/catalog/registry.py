@@ -9,7 +9,7 @@ processes can use one catalog. Reading needs no right to write.
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -17,7 +17,6 @@ from spiral_stream.arguments import door, forwarded
 from spiral_stream.catalog.database import Database
 from spiral_stream.catalog.records import need_name
 from spiral_stream.catalog.registering.declaration import AUTO, Declaration, need_source
-from spiral_stream.catalog.registering.measure import silent
 from spiral_stream.catalog.registering.register import Registration
 from spiral_stream.catalog.registering.unique import IDENTITY, identity_columns
 from spiral_stream.catalog.relation.entry import Entry
@@ -26,6 +25,7 @@ from spiral_stream.catalog.relations import Relations
 from spiral_stream.catalog.shared.mirror import mirror_of, mirrored, shared_of
 from spiral_stream.catalog.shared.tables import SharedRows
 from spiral_stream.catalog.streams import SavedStreams
+from spiral_stream.display.progress import Report
 from spiral_stream.errors import CatalogError, SourceError, cut
 from spiral_stream.sources.arrow.table import Arrow
 from spiral_stream.sources.files.paths import local_folder
@@ -106,7 +106,7 @@ class Registry:
         unique: bool = True,
         replace: bool = False,
         same_bytes: bool = False,
-        report: Callable[[int, int], None] = silent,
+        report: Report | None = None,
     ) -> Entry:
         """Register a source under a name: pin its version, find its shards, check its identities.
 
@@ -152,7 +152,7 @@ class Registry:
         return self.registration.register(name, given, declared, replace=replace, report=report)
 
     @door(CatalogError)
-    def refresh(self, name: str, report: Callable[[int, int], None] = silent, *, same_bytes: bool = False) -> Entry:
+    def refresh(self, name: str, report: Report | None = None, *, same_bytes: bool = False) -> Entry:
         """Register a relation again at its source's present version. Shards that did not change are not read again.
 
         Args:

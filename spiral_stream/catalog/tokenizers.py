@@ -217,7 +217,7 @@ class Tokenizers:
             with working(what, "steps", STEPS) as shown:
 
                 def report(step: int, part: str) -> None:
-                    shown.reason(f"{what}: {part}")
+                    shown.why = f"{what}: {part}"
                     shown(step)
 
                 proof = prove(data, report)

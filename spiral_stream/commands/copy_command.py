@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from spiral_stream.cache.copying import CopyProgress, copy_prepared
-from spiral_stream.display.progress import working
+from spiral_stream.cache.copying import Copied, copy_prepared
 from spiral_stream.errors import SpiralWarning
 
 _WIDTH = 10_000  # where no terminal shows lines: none is broken
@@ -25,9 +24,9 @@ def copy(
     ] = None,
 ) -> None:
     """Copy prepared data between folders and object stores. Every byte is verified; what is there already is left out."""
-    with warnings.catch_warnings(record=True) as said, working(f"copy to {target}", "bytes") as shown:
+    with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", SpiralWarning)
-        done = copy_prepared(source, target, only or (), lambda now: shown(now.bytes, now.bytes_total))
+        done = copy_prepared(source, target, only or ())
     for each in said:
         if issubclass(each.category, SpiralWarning):
             Console(stderr=True, highlight=False).print(str(each.message), soft_wrap=True, markup=False)
@@ -36,7 +35,7 @@ def copy(
         raise typer.Exit(1)
 
 
-def print_copied(done: CopyProgress) -> None:
+def print_copied(done: Copied) -> None:
     """Print what became of a copy."""
     console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
     damaged = f", {done.damaged:,} damaged and not copied" if done.damaged else ""

@@ -22,9 +22,9 @@ from spiral_stream.derived.exchange import meet, pull, push
 from spiral_stream.derived.index import Keys, Roster, RosterFile, keys_of
 from spiral_stream.derived.part import PartWriter, Written
 from spiral_stream.derived.unasked import cost_of, tell
-from spiral_stream.derived.work.executors import Builders, Shared, is_explicit
+from spiral_stream.derived.work.executors import Builders, Shared, builders_in_force, is_explicit
 from spiral_stream.derived.work.make import Job, Maker, Shards, Target, make, refusals
-from spiral_stream.display.progress import shown_rows_report, working
+from spiral_stream.display.progress import Report, working
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import to_json
 from spiral_stream.integrity.locks import Held
@@ -41,15 +41,6 @@ CHUNK_SHARDS: Final = 128  # each has a lease, and taking one costs the number o
 _MANY: Final = 16  # batches that are looked through for each shard
 _SMALL_BYTES: Final = 1 << 20  # of a batch on average, below which they are copied together
 COMMIT_EVERY_S: Final = 1.0
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class BuildProgress:
-    """What a build has done so far, whoever did it."""
-
-    rows: int
-    rows_total: int
 
 
 @final
@@ -95,8 +86,8 @@ def build(
     source: ShardSource,
     derivations: Sequence[Derivation],
     root: Path,
-    builders: Callable[[], Builders],
-    report: Callable[[BuildProgress], None] = lambda _: None,
+    builders: Callable[[], Builders] = builders_in_force,
+    report: Report | None = None,
     *,
     unasked: bool = False,
 ) -> list[Roster]:
@@ -106,8 +97,8 @@ def build(
         source: the relation.
         derivations: what to make; those with the same predicate are made in one pass over the rows.
         root: of all derived data.
-        builders: makes the executor; called only if something is missing.
-        report: called after every chunk.
+        builders: makes the executor; called only if something is missing. By default what is in force.
+        report: called after every chunk, with the rows that are done.
         unasked: whether nobody asked for it, so that a warning says what much of it costs before it begins.
 
     Raises:
@@ -122,8 +113,8 @@ def build(
         with refusals(root, "Give a folder that can be written, or set $SPIRAL_CACHE", root, "cannot be written"):
             rows = int(np.diff(source.manifest.starts)[todo].sum())
             kinds = ", ".join(dict.fromkeys(each.KIND for each in derivations))
-            with working(f"reading {rows:,} rows ({kinds})", "rows", rows) as shown:
-                make(_Pieces(source, targets, keys, shown_rows_report(report, shown)), builders)
+            with working(f"reading {rows:,} rows ({kinds})", "rows", rows, report=report) as tell_rows:
+                make(_Pieces(source, targets, keys, tell_rows), builders)
     return [target.roster for target in targets]
 
 
@@ -133,9 +124,7 @@ class _Pieces(Maker[list[Written]]):
 
     ahead = 1
 
-    def __init__(
-        self, source: ShardSource, targets: list[_Target], keys: Keys, report: Callable[[BuildProgress], None]
-    ) -> None:
+    def __init__(self, source: ShardSource, targets: list[_Target], keys: Keys, report: Report) -> None:
         self.enter_every_s = COMMIT_EVERY_S
         self.targets, self.keys = targets, keys
         self._source, self._derived, self._report = Shared(source), targets, report
@@ -170,7 +159,7 @@ class _Pieces(Maker[list[Written]]):
         now = [target.roster for target in self._derived]
         if any(a is not b for a, b in zip(now, self._shown, strict=True)):
             self._shown = now
-            self._report(BuildProgress(self._total - self._missing_rows(), self._total))
+            self._report(self._total - self._missing_rows(), self._total)
 
     def _missing_rows(self) -> int:
         return int(self._rows[_missing(self._derived, self.keys)].sum())

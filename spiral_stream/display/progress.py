@@ -27,43 +27,77 @@ _FORCING: Final = ("TTY_COMPATIBLE", "FORCE_COLOR")  # by which rich's users ask
 _STOPPED_AFTER_S: Final = 5.0  # the longest that the end of a work waits for a drawing
 
 T = TypeVar("T")
+Report = Callable[[int, int], object]  # is called with how much is done, and of how much
 
 
-class _Rows(Protocol):
-    """What a build has done."""
+@final
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a build has done so far, whoever did it.
 
-    @property
-    def rows(self) -> int: ...
+    Examples:
+        >>> seen = []
+        >>> quick = photos.cache(image=spiral.Raw(shorter_side=22)).sample(order=shuffle)
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=[spiral.RandomResizedCrop(16)])
+        >>> with quick.collate(batch_size=8, fields={"image": image}).to_numpy() as stream:
+        ...     done = stream.materialize(seen.append)
+        >>> seen[-1].shards, done.rows
+        (4, 48)
+    """
 
-    @property
-    def rows_total(self) -> int: ...
+    shards: int = 0
+    shards_total: int = 0
+    rows: int = 0
+    rows_total: int = 0
+    refused: int = 0
+    payload_bytes: int = 0
+
+    def __add__(self, other: "Progress") -> "Progress":
+        """Return what two builds have done together."""
+        return Progress(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
-R = TypeVar("R", bound=_Rows)
+def in_rows(report: Callable[[Progress], object] | None) -> Report | None:
+    """Return a report that passes what it counts on as the rows of a build's progress."""
+    return None if report is None else lambda done, total: report(Progress(rows=done, rows_total=total))
 
 
 @final
 @dataclass(eq=False)
-class _Work:
-    """One work under way."""
+class Teller:
+    """One work under way; whoever does it says how far it is."""
 
-    why: str
+    why: str  # what is done now
     unit: str
     total: int | None
+    report: Report | None = None  # is called too
     hidden: bool = False
     after_s: float = SHOWN_AFTER_S
     done: int | None = None
-    words: str = ""
+    words: str = ""  # in place of the counts
     began: float = field(default_factory=monotonic)
 
-    def tell(self, done: int, total: "int | None" = None) -> None:
+    def __call__(self, done: int, total: int | None = None) -> None:
+        """Say how much is done, and of how much if that is known."""
         self.done, self.total = done, self.total if total is None else total
+        if self.report is not None:
+            self.report(done, self.total or 0)
+
+    def advance(self, more: int) -> None:
+        """Say that so much more is done."""
+        self((self.done or 0) + more)
+
+    def count(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield items, and count them."""
+        for item in items:
+            yield item
+            self.advance(1)
 
 
 class _Screen(Protocol):
     """Where the line is drawn."""
 
-    def draw(self, works: "list[_Work]") -> None: ...
+    def draw(self, works: list[Teller]) -> None: ...
 
     def clear(self) -> None: ...
 
@@ -74,12 +108,12 @@ class _Shown:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.works: list[_Work] = []
+        self.works: list[Teller] = []
         self.owner: int | None = None  # the thread whose works they are
         self._ended = threading.Event()
         self._drawing: StreamThread | None = None
 
-    def begin(self, work: _Work) -> None:
+    def begin(self, work: Teller) -> None:
         self.works.append(work)
         if len(self.works) == 1:
             self._ended = threading.Event()
@@ -89,7 +123,7 @@ class _Shown:
             self._drawing = StreamThread(lambda: run(self._draw, ended, work.after_s), "spiral-progress")
             self._drawing.start()
 
-    def end(self, work: _Work) -> None:
+    def end(self, work: Teller) -> None:
         if work not in self.works:  # a forked process left the block that its parent entered
             return
         self.works.remove(work)
@@ -120,84 +154,41 @@ os.register_at_fork(after_in_child=_SHOWN.__init__)  # it has neither the thread
 
 @contextmanager
 def working(
-    why: str, unit: str = "", total: int | None = None, *, hidden: bool = False, after_s: float | None = None
-) -> "Iterator[Teller]":
+    why: str,
+    unit: str = "",
+    total: int | None = None,
+    *,
+    report: Report | None = None,
+    hidden: bool = False,
+    after_s: float | None = None,
+) -> Iterator[Teller]:
     """Show that this work is under way, once it took a second.
 
     Args:
         why: what is done and to how much, such as ``reading 2,000 footers``.
         unit: what is counted, in the plural.
-        total: how much there is; ``tell`` may say it later.
-        after_s: how long nothing is shown; None: a second.
+        total: how much there is; the teller may say it later.
+        report: is called with what the teller is. A caller who gives one shows the work himself, unless it is the teller
+            of the work outside.
         hidden: show neither this work nor what is inside of it: the caller shows it himself.
+        after_s: how long nothing is shown; None: a second.
 
     Yields:
         what is called with how much is done, and of how much.
     """
-    work = _Work(why, unit, total, hidden, SHOWN_AFTER_S if after_s is None else after_s)
+    hidden = hidden or not (report is None or isinstance(report, Teller))
+    work = Teller(why, unit, total, report, hidden, SHOWN_AFTER_S if after_s is None else after_s)
     if not _begun(work):
-        yield Teller(work)
+        yield work
         return
     try:
-        yield Teller(work)
+        yield work
     finally:
         with _SHOWN.lock:
             _SHOWN.end(work)
 
 
-@final
-class Teller:
-    """Tells of one work."""
-
-    __slots__ = ("_work",)
-
-    def __init__(self, work: _Work) -> None:
-        self._work = work
-
-    def __call__(self, done: int, total: int | None = None) -> None:
-        """Say how much is done, and of how much if that is known."""
-        self._work.tell(done, total)
-
-    def advance(self, more: int) -> None:
-        """Say that so much more is done."""
-        self._work.tell((self._work.done or 0) + more)
-
-    def each(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield items, and count them."""
-        for item in items:
-            yield item
-            self.advance(1)
-
-    def reason(self, why: str) -> None:
-        """Say another reason: what is done now."""
-        self._work.why = why
-
-    def words(self, words: str) -> None:
-        """Say something in place of the counts."""
-        self._work.words = words
-
-
-def shown_report(report: Callable[[int, int], None], shown: Teller) -> Callable[[int, int], None]:
-    """Return a report that tells the caller's, and shows it."""
-
-    def tell(done: int, total: int) -> None:
-        shown(done, total)
-        report(done, total)
-
-    return tell
-
-
-def shown_rows_report(report: Callable[[R], object], shown: Teller) -> Callable[[R], None]:
-    """As `told`, of what a build has done."""
-
-    def tell(done: R) -> None:
-        shown(done.rows, done.rows_total)
-        report(done)
-
-    return tell
-
-
-def _begun(work: _Work) -> bool:
+def _begun(work: Teller) -> bool:
     """Whether the work belongs on the line, and was put there."""
     if isinstance(threading.current_thread(), StreamThread) or not _wanted():
         return False
@@ -255,7 +246,7 @@ class _Terminal:
         self._task = self._bar.add_task("", total=None, counts="")
         self._started, self._taken = False, LiveError
 
-    def draw(self, works: list[_Work]) -> None:
+    def draw(self, works: list[Teller]) -> None:
         last = works[-1]
         self._bar.update(
             self._task, description=_why(works), completed=last.done or 0, total=last.total, counts=_counts(last)
@@ -280,7 +271,7 @@ class _Cell:
     def __init__(self) -> None:
         self._handle: Any = None
 
-    def draw(self, works: list[_Work]) -> None:
+    def draw(self, works: list[Teller]) -> None:
         words = (_why(works), _counts(works[-1]), f"{monotonic() - works[0].began:,.0f} s")
         self._put(" ".join(filter(None, words)))
 
@@ -298,12 +289,48 @@ class _Cell:
             self._handle.update(shown, raw=True)
 
 
-def _why(works: list[_Work]) -> str:
+def _why(works: list[Teller]) -> str:
     return ": ".join(work.why for work in works)
 
 
-def _counts(work: _Work) -> str:
+def _counts(work: Teller) -> str:
     if work.words or work.done is None:
         return work.words
     of = "" if work.total is None else f" of {work.total:,}"
     return f"{work.done:,}{of} {work.unit}".rstrip()
+
+
+def with_bar(
+    batches: Iterator[Any], title: str, total: int | None, done: Callable[[], int], console: Any
+) -> Iterator[Any]:
+    """Yield batches, and show how many of the epoch's steps are done.
+
+    Args:
+        batches: of the pass.
+        title: before the bar.
+        total: steps of the epoch; None if they are not counted.
+        done: the steps that are done; asked at the start, so that a resumed bar goes on where the run stands.
+        console: of rich, where it is drawn; None takes standard error.
+    """
+    from rich.console import Console as Standard
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console or Standard(stderr=True)) as bar:
+        task = bar.add_task(title, total=total, completed=done())
+        for batch in batches:
+            yield batch
+            bar.advance(task)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 from spiral_stream.habits import door
 
 if TYPE_CHECKING:
-    from spiral_stream.cache.materialize import Progress
     from spiral_stream.catalog.relation.entry import Changes, Entry
     from spiral_stream.catalog.statistics.drift import Concentration, Drift
     from spiral_stream.catalog.statistics.measure import Statistics
     from spiral_stream.catalog.statistics.skew import Skew
     from spiral_stream.catalog.tokenizers import TokenizerEntry
     from spiral_stream.catalog.verify import Difference, Verified
+    from spiral_stream.display.progress import Progress
     from spiral_stream.explain import Explanation
     from spiral_stream.looking.contact_sheet import Sheet
     from spiral_stream.planner.prepared_data.build import CacheStatus
@@ -57,7 +57,7 @@ _LATE: Final = {
     "Grouped": "spiral_stream.row_verbs",
     "OrderedRows": "spiral_stream.runtime.numbering.random_access",
     "PreparedData": "spiral_stream.planner.prepared_data.retention",
-    "Progress": "spiral_stream.cache.materialize",
+    "Progress": "spiral_stream.display.progress",
     "Sheet": "spiral_stream.looking.contact_sheet",
     "Skew": "spiral_stream.catalog.statistics.skew",
     "Statistics": "spiral_stream.catalog.statistics.measure",

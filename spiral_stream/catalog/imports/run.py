@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ from spiral_stream.catalog.relation.refused import REFUSED, refused_path, sweep_
 from spiral_stream.derived.index import keys_of
 from spiral_stream.derived.work.executors import Shared, builders_in_force
 from spiral_stream.derived.work.make import Job, Maker, Shards, Target, make, refusals
-from spiral_stream.display.progress import shown_report, working
+from spiral_stream.display.progress import Report, working
 from spiral_stream.errors import SourceError, SpiralError, cut, warn
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.one_look import look
@@ -57,8 +57,6 @@ JOB_UNITS: Final = 64
 ENTER_EVERY_S: Final = 1.0
 _VERSION: Final = 2  # of what is kept of a unit
 
-Report = Callable[[int, int], None]  # rows that were read, and rows to read
-
 
 def imported(
     source: ImportedSource,
@@ -75,7 +73,7 @@ def imported(
         source: to read.
         root: the catalog's folder.
         before: what is registered of the same source; its columns are kept.
-        report: called with rows that were read and, as far as can be told, rows to read.
+        report: called with rows that were read and, as far as can be tell, rows to read.
         hold: shares the name of what is kept, so that nobody removes it before it is registered.
         same_bytes: keep the rows of files whose time changed and whose bytes are the same.
 
@@ -96,8 +94,8 @@ def imported(
         missing = target.missing(np.arange(len(units)))
         if missing.any():
             _sweep(folder, known)
-            with working(f"reading {len(units):,} files", "rows") as shown:
-                make(_Units(source, schema, units, target, shown_report(report, shown)), builders_in_force)
+            with working(f"reading {len(units):,} files", "rows", report=report) as tell:
+                make(_Units(source, schema, units, target, tell), builders_in_force)
         drafted = [target.drafted(unit) for unit in units]
         _warn(drafted)
         return ImportedRows(source, str(folder), committed(folder, schema, units, drafted))

@@ -5,7 +5,7 @@ What an earlier registration of the name knows is not read again: units and shar
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,21 +16,15 @@ from spiral_stream.catalog.relation.entry import Changes, Entry
 from spiral_stream.catalog.relation.manifest import Manifest, build_manifest
 from spiral_stream.catalog.relation.row_identity import ROW_ID, repeated
 from spiral_stream.catalog.relation.shard_rows import SourceRows
-from spiral_stream.derived.build import BuildProgress, build
+from spiral_stream.derived.build import build
 from spiral_stream.derived.folder import derived_root, note_catalog
 from spiral_stream.derived.index import RosterFile, keys_of
 from spiral_stream.derived.kinds.identities import Identities
 from spiral_stream.derived.pieces import Pieces
-from spiral_stream.derived.work.executors import builders_in_force
+from spiral_stream.display.progress import Report
 from spiral_stream.errors import CacheError, CatalogError
 from spiral_stream.sources.arrow.table import Arrow
 from spiral_stream.sources.source import Reader, Source
-
-Report = Callable[[int, int], None]  # rows that were read, and rows to read
-
-
-def silent(_done: int, _total: int) -> None:
-    """Tell nobody."""
 
 
 def former(before: Entry | None) -> Manifest | None:
@@ -47,7 +41,7 @@ def shards_of(
     identity: Sequence[str],
     shard: str | None,
     before: Entry | None,
-    report: Report,
+    report: Report | None,
     root: Path,
 ) -> tuple[Manifest, str | None]:
     """Build the shard table, and say where an identity occurs twice; None if every row has its own.
@@ -82,7 +76,7 @@ def shards_of(
 
 
 def identity_pieces(
-    rows: SourceRows, identities: Identities, root: Path, report: Report = silent, *, unasked: bool = False
+    rows: SourceRows, identities: Identities, root: Path, report: Report | None = None, *, unasked: bool = False
 ) -> Pieces:
     """Open the identities of a relation's rows; those of shards that are not known yet are made.
 
@@ -90,11 +84,7 @@ def identity_pieces(
         CacheError: the folder cannot be written.
         SourceError: the source cannot be read.
     """
-
-    def tell(progress: BuildProgress) -> None:
-        report(progress.rows, progress.rows_total)
-
-    [roster] = build(rows, [identities], root, builders_in_force, tell, unasked=unasked)
+    [roster] = build(rows, [identities], root, report=report, unasked=unasked)
     return Pieces(RosterFile(root, identities), roster, keys_of(rows.manifest.content_keys))
 
 

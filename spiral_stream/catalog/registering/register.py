@@ -25,7 +25,7 @@ from spiral_stream.catalog.imports.run import imported
 from spiral_stream.catalog.records import RELATIONS, row_of
 from spiral_stream.catalog.registering.compare import differences, some
 from spiral_stream.catalog.registering.declaration import Declaration, complete, shard_column
-from spiral_stream.catalog.registering.measure import Report, changes, former, shards_of, silent
+from spiral_stream.catalog.registering.measure import changes, former, shards_of
 from spiral_stream.catalog.registering.same_bytes import keep_same
 from spiral_stream.catalog.registering.unique import check_columns, refuse_repeats
 from spiral_stream.catalog.relation.entry import Changes, Entry
@@ -36,7 +36,7 @@ from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.relation.row_identity import is_made, with_row_id
 from spiral_stream.catalog.relations import Relations, manifests_of
 from spiral_stream.catalog.shared.tables import SharedRows
-from spiral_stream.display.progress import shown_report, working
+from spiral_stream.display.progress import Report, working
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, warn
 from spiral_stream.sources.arrow.table import Arrow
 from spiral_stream.sources.change_detection import content_key
@@ -77,7 +77,7 @@ class Registration:
         return manifests_of(self._root)
 
     def register(
-        self, name: str, source: Source, declared: Declaration, *, replace: bool, report: Report = silent
+        self, name: str, source: Source, declared: Declaration, *, replace: bool, report: Report | None = None
     ) -> Entry:
         """Register a source under a name; see `Catalog.register`.
 
@@ -85,15 +85,15 @@ class Registration:
             CatalogError: the name is taken, or a column, type or identity is wrong.
             SourceError: the source cannot be read.
         """
-        with working(f"register {name}", "rows", hidden=report is not silent) as shown:
-            return self._registered(name, source, declared, shown_report(report, shown), replace=replace)
+        with working(f"register {name}", "rows", report=report) as tell:
+            return self._registered(name, source, declared, tell, replace=replace)
 
     def _registered(self, name: str, source: Source, declared: Declaration, report: Report, *, replace: bool) -> Entry:
         old = self._former(name) if replace else self._relations.found(name)
         if old is not None and not replace:
             return self._again(old, source, declared)
         if isinstance(source, Arrow):
-            self._measured(name, source, declared, None, silent)  # refused rows are not copied
+            self._measured(name, source, declared, None, None)  # refused rows are not copied
         with holding(self._root) as hold:
             with _registering(name):
                 stored = self._stored(source, report, hold, same_bytes=declared.same_bytes).pinned()
@@ -104,15 +104,15 @@ class Registration:
                 return entry
         return self._again(self._relations.entry(name), source, declared)  # another process was faster
 
-    def refresh(self, name: str, report: Report = silent, *, same_bytes: bool = False) -> Entry:
+    def refresh(self, name: str, report: Report | None = None, *, same_bytes: bool = False) -> Entry:
         """Register a relation again at its source's present version.
 
         Raises:
             CatalogError: the name is unknown, or the new rows are not legal.
             SourceError: the source cannot be read, or lost a column.
         """
-        with working(f"refresh {name}", "rows", hidden=report is not silent) as shown, holding(self._root) as hold:
-            return self._refreshed(name, shown_report(report, shown), hold, same_bytes=same_bytes)
+        with working(f"refresh {name}", "rows", report=report) as tell, holding(self._root) as hold:
+            return self._refreshed(name, tell, hold, same_bytes=same_bytes)
 
     def _refreshed(self, name: str, report: Report, hold: Hold, *, same_bytes: bool) -> Entry:
         old = self._relations.entry(name)
@@ -137,7 +137,7 @@ class Registration:
         return entry
 
     def _measured(
-        self, name: str, source: Source, declared: Declaration, before: Entry | None, report: Report
+        self, name: str, source: Source, declared: Declaration, before: Entry | None, report: Report | None
     ) -> _Measured:
         """Find the shards of a source, and check what is declared of it."""
         with _registering(name), source.open() as reader:

@@ -42,7 +42,6 @@ from spiral_stream.derived.exchange import meet
 from spiral_stream.derived.index import RosterFile, keys_of
 from spiral_stream.derived.kinds.column_facts import ColumnFacts
 from spiral_stream.derived.pieces import Pieces
-from spiral_stream.derived.work.executors import builders_in_force
 from spiral_stream.display.progress import working
 from spiral_stream.errors import CatalogError, DamageError, cut
 from spiral_stream.semantic import semantic_of
@@ -125,7 +124,7 @@ def _counted(relation: OpenRelation, facts: Sequence[ColumnFacts], candidates: S
     rows = relation.by_shard()
     keys = keys_of(rows.manifest.content_keys)
     for left in reversed(range(_ATTEMPTS)):
-        rosters = build(rows, facts, root, builders_in_force) if facts else []
+        rosters = build(rows, facts, root) if facts else []
         pieces = [Pieces(RosterFile(root, each), roster, keys) for each, roster in zip(facts, rosters, strict=True)]
         counted = list(zip(facts, pieces, strict=True))
         try:

@@ -8,11 +8,10 @@ from typing import final
 import numpy as np
 
 from spiral_stream.cache.kinds.kind import Kind
-from spiral_stream.cache.materialize import Progress, build
+from spiral_stream.cache.materialize import build
 from spiral_stream.cache.store.store import CacheStore
-from spiral_stream.derived.build import BuildProgress
-from spiral_stream.derived.work.executors import Executor, builders_in_force
-from spiral_stream.display.progress import working
+from spiral_stream.derived.work.executors import Executor
+from spiral_stream.display.progress import Progress, Report, in_rows, working
 from spiral_stream.errors import warn
 from spiral_stream.plan.functions.cached_functions import function_of
 from spiral_stream.plan.nodes import Sample
@@ -22,8 +21,6 @@ from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.columns.payload import Payload
 from spiral_stream.planner.field_stages import FieldStage
 from spiral_stream.planner.stages import Stages, TokenStage
-
-BuildReport = Callable[[Progress | BuildProgress], None]  # what is told of a build
 
 
 @final
@@ -136,7 +133,7 @@ def materialize(
     report: Callable[[Progress], None] | None = None,
     *,
     more: bool = False,
-    then: Callable[[BuildReport], Progress] | None = None,
+    then: Callable[[Report | None], Progress] | None = None,
 ) -> Progress:
     """Build the caches of a stream for the rows it needs.
 
@@ -156,15 +153,12 @@ def materialize(
         columns = _keep_columns(stages)
         if not works and not columns and not more and not stages.values:
             warn(_no_cache(stages))
-        done = Progress(0, 0, 0, 0, 0, 0)
+        done = Progress()
         for work in works:
-            needed_rows = work.payload.needed()
-            made = build(
-                work.payload.relation, work.kind, work.store, needed_rows, threads, report or _unsaid, executor
-            )
-            done = _sum(done, made)
+            rows = work.payload.needed()
+            done += build(work.payload.relation, work.kind, work.store, rows, threads, report, executor)
         if then is not None:
-            done = _sum(done, then(_only_progress(report or _unsaid)))
+            done += then(in_rows(report))
     return done
 
 
@@ -177,7 +171,7 @@ def _keep_columns(stages: Stages) -> list[str]:
         names = [name for name in read if name in stored and name != STREAM_ID and name not in stream.selected.narrow]
         if names:
             with working(f"keeping columns {', '.join(names)} of {stream.base.entry.name}"):
-                out += stream.selected.narrow.build(names, builders_in_force, _unsaid)
+                out += stream.selected.narrow.build(names)
     return out
 
 
@@ -209,20 +203,3 @@ def _no_cache(stages: Stages) -> str:
         if computed:
             way_out = "Register rows that hold it as a column, and read that: catalog.register(name, Arrow(table), identity=...)"
     return f"materialize: nothing is built: {why}. A cache keeps decoded images, clips, {cached_by}. {way_out}"
-
-
-def _unsaid(_: object) -> None:
-    """Builds show themselves how far they are."""
-
-
-def _only_progress(report: Callable[[Progress], None]) -> BuildReport:
-    """A report of caches that is told of other builds as well."""
-    return lambda done: report(done if isinstance(done, Progress) else Progress(0, 0, done.rows, done.rows_total, 0, 0))
-
-
-def _sum(one: Progress, other: Progress) -> Progress:
-    return Progress(*(a + b for a, b in zip(_tuple(one), _tuple(other), strict=True)))
-
-
-def _tuple(progress: Progress) -> tuple[int, ...]:
-    return tuple(getattr(progress, name) for name in progress.__slots__)

@@ -20,7 +20,7 @@ from spiral_stream.derived.kinds.column_facts import ColumnFacts
 from spiral_stream.derived.kinds.identities import Identities
 from spiral_stream.derived.kinds.selected_rows import Survivors
 from spiral_stream.derived.part import verify_file
-from spiral_stream.display.progress import shown_report, working
+from spiral_stream.display.progress import Report, working
 from spiral_stream.errors import DamageError, SpiralWarning
 from spiral_stream.integrity import seal
 from spiral_stream.plan import nodes
@@ -38,7 +38,6 @@ SOUND: Final = "sound"
 UNVERIFIED: Final = "unverified"
 DAMAGED: Final = "damaged"
 _ASIDE: Final = ".damaged-"  # what was set aside is nobody's
-Report = Callable[[int, int], None]  # bytes verified so far, of how many
 Others = Callable[[], Iterable[tuple[Path, str, Callable[[], object]]]]
 
 
@@ -206,8 +205,7 @@ def _relations(root: Path) -> Iterator[_Task]:
 
 def _run(tasks: list[_Task], report: Report | None) -> list[Checked]:
     total, done, out = sum(task.bytes for task in tasks), 0, []
-    with working(f"verifying {len(tasks):,} derived files", "bytes", total, hidden=report is not None) as shown:
-        tell = shown_report(report or (lambda *_: None), shown)
+    with working(f"verifying {len(tasks):,} derived files", "bytes", total, report=report) as tell:
         tell(0, total)
         for task in tasks:
             state, found = UNVERIFIED, ""

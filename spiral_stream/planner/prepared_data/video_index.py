@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 
 from spiral_stream.arguments import door
 from spiral_stream.cache.kinds.video_index import IndexKind
-from spiral_stream.cache.materialize import Progress, build
+from spiral_stream.cache.materialize import build
 from spiral_stream.cache.row_workers import ShardWork
 from spiral_stream.cache.store.reader import CachedShard
 from spiral_stream.cache.store.store import CacheStore
 from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.catalog.relation.reader import OpenRelation
-from spiral_stream.display.progress import working
+from spiral_stream.display.progress import Progress, working
 from spiral_stream.errors import CacheError, PlanError, shown
 from spiral_stream.extras import need
 from spiral_stream.plan.fields.clips import TIMES, check_times
@@ -31,7 +31,7 @@ def index_videos(
     relation: str,
     column: str,
     shards: Sequence[str] | None = None,
-    report: Callable[[Progress], None] = lambda _: None,
+    report: Callable[[Progress], None] | None = None,
     *,
     afresh: bool = False,
 ) -> pa.Table:

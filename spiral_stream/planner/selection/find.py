@@ -24,7 +24,6 @@ from spiral_stream.derived.index import RosterFile, keys_of
 from spiral_stream.derived.kinds.selected_rows import Survivors, width_of
 from spiral_stream.derived.many_sources import together
 from spiral_stream.derived.pieces import Pieces
-from spiral_stream.derived.work.executors import Builders, builders_in_force
 from spiral_stream.derived.work.make import one_at_a_time
 from spiral_stream.errors import DamageError
 from spiral_stream.integrity import seal
@@ -64,13 +63,12 @@ _INT32: Final = np.dtype("<i4")
 @final
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """The folder of derived files, how relations are opened, their data versions, and who makes pieces."""
+    """The folder of derived files, how relations are opened, and their data versions."""
 
     root: Path
     open_relation: Callable[[str], OpenRelation]  # the same one for the same name
     versions: Mapping[str, str]
     narrow: Callable[[str], NarrowSource]  # that relation, as its kept columns are read; the same one for the same name
-    builders: Callable[[], Builders] = builders_in_force
 
 
 def find_rows(
@@ -128,7 +126,7 @@ def make_together(plans: Sequence[tuple[nodes.Node, OpenRelation]], workplace: W
         for what, relations in alike.values():
             if len(relations) > 1:
                 with suppress(FanOutError):
-                    build(together(list(relations.values())), [what], workplace.root, workplace.builders, unasked=True)
+                    build(together(list(relations.values())), [what], workplace.root, unasked=True)
     finally:
         forget_sides()
 
@@ -256,7 +254,7 @@ class _Finding:
         return Outcome(digest([str(self._folder.parent.name)]), len(facts["rights"]))
 
     def _pieces(self, derivation: Derivation, source: ShardSource) -> Pieces:
-        (roster,) = build(source, [derivation], self._workplace.root, self._workplace.builders, unasked=True)
+        (roster,) = build(source, [derivation], self._workplace.root, unasked=True)
         return Pieces(RosterFile(self._workplace.root, derivation), roster, keys_of(source.manifest.content_keys))
 
     def _settled(self, settle: Callable[[Path], Meta]) -> Meta:

@@ -9,7 +9,7 @@ A column of lists that lies in the source's own mapped files is read in the same
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.catalog.relation.reader import OpenRelation
-from spiral_stream.derived.build import BuildProgress, build, load
+from spiral_stream.derived.build import build, load
 from spiral_stream.derived.derivation import Derivation, ShardSource
 from spiral_stream.derived.exchange import meet
 from spiral_stream.derived.index import Roster, RosterFile, keys_of
@@ -31,7 +31,6 @@ from spiral_stream.derived.kinds.gather import NarrowColumn, located
 from spiral_stream.derived.many_sources import together
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.unasked import LOOKED_AT_ROWS, Cost, cost_of
-from spiral_stream.derived.work.executors import Builders, builders_in_force
 from spiral_stream.errors import DamageError, warn
 from spiral_stream.expr import Col
 from spiral_stream.fields.ragged import Ragged
@@ -183,12 +182,12 @@ class NarrowSource:
         for (root, lacked), relations in lacking.items():
             source = together([each.relation for each in relations])
             able, costs = _within_bound(source, lacked)
-            rosters = build(source, able, root, builders_in_force, unasked=True) if able else []
+            rosters = build(source, able, root, unasked=True) if able else []
             for relation in relations:
                 relation.too_large.update(costs)
                 found[relation][0].update(zip(able, rosters, strict=True))
         for relation, (built, _) in found.items():
-            relation.open(list(built), builders_in_force, built=built, unasked=True)
+            relation.open(list(built), built, unasked=True)
 
     def found(self, names: Sequence[str], read_rows: int) -> tuple[dict[Column, Roster], list[Column]]:
         """Return the rosters of those columns that are built, and the narrow ones that are not."""
@@ -199,12 +198,10 @@ class NarrowSource:
         narrow = self._narrow([column for column in new if column.name not in self.too_large])
         return built, [column for column in new if column in narrow]
 
-    def build(
-        self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[BuildProgress], None]
-    ) -> list[str]:
+    def build(self, names: Sequence[str]) -> list[str]:
         """Keep all of these columns that can be kept, whatever their size; returns which."""
         columns = [self._column(name) for name in names if self._is_kind(name) and not self._is_long_text(name)]
-        self.open(columns, builders, report)
+        self.open(columns)
         return [column.name for column in columns if column.name in self._columns_open]
 
     def pieces(self) -> Iterator[Pieces]:
@@ -248,7 +245,7 @@ class NarrowSource:
         with self._lock:
             if name not in self._lengths:
                 wanted = ListLengths(name, self.schema.field(name).type)
-                (pieces,) = self._pieces([wanted], builders_in_force, lambda _: None, {}, unasked=True)
+                (pieces,) = self._pieces([wanted], {}, unasked=True)
                 self._lengths[name] = NarrowColumn(wanted.numbers, pieces)
         return np.asarray(self._lengths[name].arrow(*at).to_numpy(), dtype=np.int64)
 
@@ -269,8 +266,6 @@ class NarrowSource:
     def open(
         self,
         columns: Sequence[Column],
-        builders: Callable[[], Builders],
-        report: Callable[[BuildProgress], None] = lambda _: None,
         built: Mapping[Any, Roster] = MappingProxyType({}),
         *,
         unasked: bool = False,
@@ -278,21 +273,13 @@ class NarrowSource:
         """Keep columns: map their pieces, which are made where they are missing; ``built`` are their rosters, as far as known."""
         if not columns:
             return
-        for column, pieces in zip(
-            columns, self._pieces(columns, builders, report, built, unasked=unasked), strict=True
-        ):
+        for column, pieces in zip(columns, self._pieces(columns, built, unasked=unasked), strict=True):
             opened = NarrowColumn(column, pieces)
             if opened.is_lossless:
                 self._columns_open[column.name] = opened
 
     def _pieces(
-        self,
-        columns: Sequence[Derivation],
-        builders: Callable[[], Builders],
-        report: Callable[[BuildProgress], None],
-        built: Mapping[Any, Roster],
-        *,
-        unasked: bool = False,
+        self, columns: Sequence[Derivation], built: Mapping[Any, Roster], *, unasked: bool = False
     ) -> list[Pieces]:
         """The pieces of columns, made where they are missing; a damaged part is made again with a warning.
 
@@ -300,7 +287,7 @@ class NarrowSource:
         """
         for left in reversed(range(ATTEMPTS)):
             missing = [column for column in columns if column not in built]
-            made = build(self.relation, missing, self.root, builders, report, unasked=unasked) if missing else []
+            made = build(self.relation, missing, self.root, unasked=unasked) if missing else []
             rosters = {**built, **dict(zip(missing, made, strict=True))}
             found = [Pieces(self._file(column).file, rosters[column], self._keys) for column in columns]
             built = {}
@@ -416,13 +403,11 @@ class NarrowColumns:
             columns.read_rows = read_rows
         NarrowSource.keep_together([each for columns, names in wanted for each in columns.leaves(names)], read_rows)
 
-    def build(
-        self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[BuildProgress], None]
-    ) -> list[str]:
+    def build(self, names: Sequence[str]) -> list[str]:
         """Keep what these columns are made of, whatever its size; returns which columns are new, of which relation."""
         out: list[str] = []
         for relation, leaves in self.leaves(names):
-            new = relation.build([leaf for leaf in leaves if leaf not in relation], builders, report)
+            new = relation.build([leaf for leaf in leaves if leaf not in relation])
             out += [f"{relation.relation.entry.name}.{leaf}" for leaf in new]
         return out
 

@@ -10,11 +10,9 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 
-from spiral_stream.cache.materialize import Progress
-from spiral_stream.derived.build import BuildProgress, build
+from spiral_stream.derived.build import build
 from spiral_stream.derived.derivation import ShardTable
-from spiral_stream.derived.work.executors import builders_in_force
-from spiral_stream.display.progress import working
+from spiral_stream.display.progress import Progress, Report, working
 from spiral_stream.expr import Expr
 from spiral_stream.plan.verbs.maps import SampleFilter, SampleFlatMap
 from spiral_stream.planner.columns.lineage import REFUSED, Made
@@ -100,7 +98,7 @@ def _typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return values if values.type == kind else values.cast(kind)
 
 
-def keep_values(opened: Opened, stages: Stages, report: Callable[[Progress | BuildProgress], None]) -> Progress:
+def keep_values(opened: Opened, stages: Stages, report: Report | None) -> Progress:
     """Make the values of every boundary, in order; what is there already costs nothing.
 
     Args:
@@ -111,17 +109,15 @@ def keep_values(opened: Opened, stages: Stages, report: Callable[[Progress | Bui
     Returns:
         what there is now.
     """
-    done = Progress(0, 0, 0, 0, 0, 0)
+    done = Progress()
     for number, values in enumerate(stages.values):
         for at in range(len(stages.streams)):
             source = ValueSource(opened, at, number)
             with working(f"values of {_names(values)}"):
-                build(source, [values.values[at]], values.root, builders_in_force, report)
+                build(source, [values.values[at]], values.root, report=report)
             have, need, size = values.built(at)
             shards = len(stages.streams[at].base.manifest.shard_names)
-            progress = (shards, shards, have, need, 0, size)
-            sums = [getattr(done, name) + more for name, more in zip(Progress.__slots__, progress, strict=True)]
-            done = Progress(*sums)
+            done += Progress(shards, shards, have, need, 0, size)
     return done
 
 

@@ -99,7 +99,7 @@ class Outlook:
         total = formed + left
         words = f"{formed:,.0f} of about {total:,.0f} chapters, {chapter_s:,.2g} CPU s each, {duration(left * chapter_s)} left"
         self._shown(round(formed), round(total))
-        self._shown.words(f"{words}; Ctrl-C keeps them")
+        self._shown.words = f"{words}; Ctrl-C keeps them"
 
     def __enter__(self) -> Self:
         return self

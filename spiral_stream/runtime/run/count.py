@@ -5,10 +5,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
-from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.derived.work.executors import Builders, Threads
-from spiral_stream.display.progress import working
+from spiral_stream.display.progress import Report, working
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.runtime.forming.batches import FormedBatches
@@ -20,8 +19,6 @@ from spiral_stream.runtime.run.opened_plan import Opening
 from spiral_stream.threads import ThreadShare
 
 _THREADS: Final = 2  # forming holds the interpreter most of the time: a third thread gains nothing
-
-Report = Callable[[int, int], None]  # samples that are counted, of how many
 
 
 def count_epoch(
@@ -47,11 +44,10 @@ def count_epoch(
     if not isinstance(numbering, FormedBatches) or not numbering.unknown(epoch):
         return numbering.total(epoch)
     what = f"counting epoch {epoch} (Ctrl-C keeps what is counted)"
-    with working(what, "samples", hidden=report is not None) as shown:
+    with working(what, "samples", report=report) as tell:
         if builders is None and numbering.limits.is_quick(epoch):
             return numbering.total(epoch)
         with (builders or _threads(numbering.forming))() as pool:
-            tell = report or shown
             if isinstance(pool, Threads):
                 return _together(numbering, epoch, pool, count_here, numbering.forming.for_counting(), tell)
             given = pickle.dumps(opening.given(run_seed))
@@ -79,11 +75,6 @@ def _together(batches: FormedBatches, epoch: int, pool: Builders, work: Work, gi
 
     count_chapters(Chapters(known, epoch, missing, chapters.lock), lambda: pool, work, given, tell)
     return batches.total(epoch)  # forms what those chapters left
-
-
-def as_rows(report: Callable[[Progress], None] | None) -> Report | None:
-    """Return a report of `count_epoch` that passes its samples on as the rows of a build's progress."""
-    return None if report is None else lambda samples, total: report(Progress(0, 0, samples, total, 0, 0))
 
 
 def _threads(forming: Forming) -> Callable[[], Builders]:

@@ -12,13 +12,12 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.state_records import StateRecords
 from spiral_stream.cursor import Cursor
 from spiral_stream.derived.in_use import Reading, reading
 from spiral_stream.derived.work.executors import Executor, building_with
-from spiral_stream.display.progress import working
+from spiral_stream.display.progress import Progress, Report, working
 from spiral_stream.errors import ResumeError, shown
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.plan.fields.dtypes import field_specs
@@ -30,9 +29,9 @@ from spiral_stream.plan.verbs.maps import SampleAssembly, SampleFilter, SampleFl
 from spiral_stream.planner.binding.bindings import Bindings, Bound, resumed
 from spiral_stream.planner.columns.lineage import Lineage
 from spiral_stream.planner.lower import lower
-from spiral_stream.planner.prepared_data.build import BuildReport, caches, materialize
+from spiral_stream.planner.prepared_data.build import caches, materialize
 from spiral_stream.planner.prepared_data.folder import cache_root
-from spiral_stream.planner.prepared_data.verify import Report, Verification, verify_stream
+from spiral_stream.planner.prepared_data.verify import Verification, verify_stream
 from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.planner.state.saved_state import Anchor, SavedState, check_data, check_plan
@@ -383,7 +382,7 @@ class Opening:
             self.close()
         return done
 
-    def _keep_values(self, executor: Executor, report: BuildReport) -> Progress:
+    def _keep_values(self, executor: Executor, report: Report | None) -> Progress:
         """Make the values that the plan keeps, with a reader of its own."""
         processes = executor.name == "threads" and not self._threads.in_worker
         opened = OpenedPlan(self._plan, self._catalog, processes=processes)

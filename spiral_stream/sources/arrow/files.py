@@ -82,7 +82,7 @@ class FilesReader(Reader, Generic[File]):
                     self._units = [self._file(0).unit]
                 else:
                     with Workers(thread_share().waiting(THREADS), "spiral-files") as pool:
-                        self._units = list(shown.each(pool.map(lambda unit: self._file(unit).unit, range(count))))
+                        self._units = list(shown.count(pool.map(lambda unit: self._file(unit).unit, range(count))))
         rows = [unit.rows for unit in self._units] if self._known is None else self._known.rows
         self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)
 

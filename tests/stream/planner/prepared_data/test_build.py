@@ -86,7 +86,7 @@ def test_the_line_names_each_cache_and_its_rows(own: sp.Catalog, monkeypatch: py
     tell = progress.Teller.__call__
 
     def watched(self: Any, done: int, total: int | None = None) -> None:
-        seen.append((self._work.why, done, total))
+        seen.append((self.why, done, total))
         tell(self, done, total)
 
     monkeypatch.setattr(progress.Teller, "__call__", watched)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from spiral_stream import Arrow, Catalog, Lance, col
 from spiral_stream.catalog.relation.reader import OpenRelation
-from spiral_stream.derived.work.executors import Processes, Threads
+from spiral_stream.derived.work.executors import Executor, building_with
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import to_json
 from spiral_stream.plan.tree import base_scan
@@ -39,14 +39,14 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     return verbs.make_catalog(tmp_path_factory.mktemp("surviving"))
 
 
-def place(of: Catalog, root: Path, builders: Any = Threads) -> Workplace:
+def place(of: Catalog, root: Path) -> Workplace:
     versions = {name: of.entry(name).data_version for name in of.tables()}
-    return Workplace(root, lambda name: OpenRelation(of.entry(name)), versions, builders)
+    return Workplace(root, lambda name: OpenRelation(of.entry(name)), versions, pytest.fail)
 
 
-def facts(of: Catalog, node: Any, root: Path, builders: Any = Threads) -> dict[str, Any]:
+def facts(of: Catalog, node: Any, root: Path) -> dict[str, Any]:
     """All that a selection by shard says."""
-    rows, meta = find_rows(node, OpenRelation(of.entry(base_scan(node).relation)), place(of, root, builders))
+    rows, meta = find_rows(node, OpenRelation(of.entry(base_scan(node).relation)), place(of, root))
     every = np.arange(rows.total, dtype=np.uint64)
     return {
         "ordinals": rows.ordinals(every).tolist(),
@@ -113,10 +113,13 @@ def joined(of: Catalog) -> Any:
 def test_processes_write_the_bytes_that_threads_write(shards: Catalog, tmp_path: Path) -> None:
     node = joined(shards).project("id", "label").node
 
-    found = [facts(shards, node, tmp_path / kind.__name__, kind) for kind in (Threads, Processes)]
+    found = []
+    for name in ("threads", "processes"):
+        with building_with(Executor(name, 2)):
+            found.append(facts(shards, node, tmp_path / name))
 
     assert found == [chosen(shards, node)] * 2
-    assert parts(tmp_path / "Threads") == parts(tmp_path / "Processes") != {}
+    assert parts(tmp_path / "threads") == parts(tmp_path / "processes") != {}
 
 
 def test_keys_that_repeat_on_the_right_are_named_as_when_all_rows_are_looked_at(
