@@ -5,6 +5,8 @@ raw error, one that Python or another library raised, are its arguments held aga
 the first that does not fit is refused by name. So a right call costs a frame, the words that a room has of its own pass, and
 so does an error that no argument explains.
 
+What a value may be is declared once, as a `Rule`: `check` holds the attributes of a dataclass against theirs at its birth.
+
 A face whose methods are those of an object that it holds takes them by `forwarded`: arguments, types and docstring are written
 once, at the object.
 """
@@ -13,15 +15,17 @@ import opcode
 import operator
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, wraps
 from inspect import Parameter, Signature, signature
+from math import isfinite
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeGuard, TypeVar, Union, final, get_args, get_origin
 
 import numpy as np
 
-from spiral_stream.errors import SpiralError, is_ours, shown
+from spiral_stream.errors import PlanError, SpiralError, is_ours, shown
 from spiral_stream.habits import misfit
 
 P = ParamSpec("P")
@@ -56,6 +60,88 @@ _WORDS: Final[dict[Any, str]] = {
     NoneType: "None",
 }
 _MANY: Final[dict[Any, str]] = {int: "whole numbers", float: "numbers", str: "texts", bool: "True or False"}
+
+
+# ---- what a value may be
+
+
+def is_integer(value: object, least: int | None = None, most: int | None = None) -> TypeGuard[int]:
+    """Whether a value is an integer of Python's in a range. A bool is none."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return (least is None or value >= least) and (most is None or value <= most)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a finite number and not a truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a value may be.
+
+    Attributes:
+        fits: whether a value is right.
+        right: what a message asks for, such as "True or False".
+    """
+
+    fits: Callable[[Any], bool]
+    right: str
+
+    def need(self, where: str, value: object, error: type[Exception] = PlanError) -> None:
+        """Refuse a value that is not right.
+
+        Args:
+            where: how the message begins, up to the value: ``show: count=``.
+            value: as it was given.
+            error: what to raise.
+        """
+        if not self.fits(value):
+            msg = f"{where}{shown(value)}. Give {self.right}"
+            raise error(msg)
+
+
+def integer(least: int | None, most: int | None = None, right: str = "", *, none: bool = False) -> Rule:
+    """Return the rule of an integer in a range, or None where ``none`` allows it."""
+    right = right or (f"an integer of at least {least}" if most is None else f"an integer from {least} to {most}")
+    return Rule(lambda value: (none and value is None) or is_integer(value, least, most), right)
+
+
+def one_of(known: Collection[Any], right: str = "") -> Rule:
+    """Return the rule of a value that is one of some."""
+    return Rule(known.__contains__, right or f"one of {', '.join(known)}")
+
+
+def of_kind(kind: Any, right: str) -> Rule:
+    """Return the rule of an object of a class, or of one of several."""
+    return Rule(lambda value: isinstance(value, kind), right)
+
+
+def text(right: str, *, none: bool = False) -> Rule:
+    """Return the rule of a text that is not empty, or None where ``none`` allows it."""
+    return Rule(lambda value: (none and value is None) or (isinstance(value, str) and value != ""), right)
+
+
+FLAG: Final = of_kind(bool, "True or False")
+
+
+def check(owner: object, where: str, joint: str = "=", error: type[Exception] = PlanError, /, **rules: Rule) -> None:
+    """Hold attributes against their rules, in the order in which these are given.
+
+    Args:
+        owner: has the attributes.
+        where: how messages begin.
+        joint: stands between an attribute's name and its value.
+        error: what to raise.
+        **rules: by attribute.
+    """
+    for name, rule in rules.items():
+        rule.need(f"{where}: {name}{joint}", getattr(owner, name), error)
+
+
+# ---- doors
 
 
 def door(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from operator import index
 from typing import Any, Final
 
+from spiral_stream.arguments import is_integer
 from spiral_stream.errors import ResumeError, shown
 from spiral_stream.sampling.assignment import batches_of, owner
 
@@ -135,7 +136,7 @@ class Cursor:
                 f"resume: the state's place cannot be read ({shown(error)}). Pass what state_dict() returned, unchanged"
             )
             raise ResumeError(msg) from error
-        if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= _LARGEST for n in numbers):
+        if not all(is_integer(n, 0, _LARGEST) for n in numbers):
             msg = "resume: the state's place holds something other than whole numbers from 0 up. Pass what state_dict() returned"
             raise ResumeError(msg)
         read = cls(data["epoch"], data["batch"], data["step"], segments)

@@ -12,11 +12,11 @@ prefetch and caches only decide how fast it comes.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import pyarrow as pa
 
-from spiral_stream.arguments import door, forwarded
+from spiral_stream.arguments import door, forwarded, integer
 from spiral_stream.batching.tail import KeepPartial
 from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.cursor import Cursor
@@ -25,7 +25,6 @@ from spiral_stream.display.progress import Progress, Report, in_rows, with_bar
 from spiral_stream.errors import BindError, PlanError, SpiralError, StreamError, shown
 from spiral_stream.habits import OF_STREAMS, answer
 from spiral_stream.looking.inspect import Inspection
-from spiral_stream.looking.sizes import need_sizes
 from spiral_stream.looking.tables import batch_schema, record_batches
 from spiral_stream.plan.functions.evaluation import evaluation
 from spiral_stream.plan.nodes import Deliver
@@ -43,6 +42,8 @@ from spiral_stream.runtime.run.rebase import need_stream
 from spiral_stream.runtime.run.seek import sought
 from spiral_stream.runtime.run.stream_run import StreamRun
 from spiral_stream.threads import ThreadShare
+
+_SIZE: Final = integer(1, None, "a whole number from 1 up, or None", none=True)
 
 
 class PreparedStream:
@@ -77,7 +78,8 @@ class PreparedStream:
         delivery: Delivery | None = None,
         read_batch_size: int | None = None,
     ) -> None:
-        need_sizes(threads, read_batch_size)
+        for name, given in (("threads", threads), ("read_batch_size", read_batch_size)):
+            _SIZE.need(f"stream: {name}=", given)
         share = ThreadShare(threads, read_batch_size=read_batch_size)
         chosen = HOST if delivery is None else delivery
         self._hold(StreamRun(plan, catalog.registry, chosen, share, budget_bytes), catalog)

@@ -12,10 +12,10 @@ from typing import Final, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import check, class_door, integer, one_of
 from spiral_stream.batching.formation import Int64, Setting, Window
 from spiral_stream.batching.padding_width import padded
-from spiral_stream.errors import DataError, PlanError, shown
+from spiral_stream.errors import DataError, PlanError
 
 Bool = NDArray[np.bool_]
 Count = Literal["padded", "real"]
@@ -69,14 +69,11 @@ class BatchBudget:
         limits = {"max_tokens": self.max_tokens, **{f"max_{name}": limit for name, limit in self._sums.items()}}
         for name, value in limits.items():
             if value is not None:
-                check_integer(f"BatchBudget: {name}", value, MAX_LIMIT)
+                integer(1, MAX_LIMIT).need(f"BatchBudget: {name} is ", value)
         if all(value is None for value in limits.values()):
             msg = "BatchBudget: no limit is given. Give max_tokens, max_frames, max_bytes or max_images"
             raise PlanError(msg)
-        for name, found, known in (("count", self.count, COUNTS), ("oversize", self.oversize, OVERSIZE)):
-            if found not in known:
-                msg = f"BatchBudget: {name} is {shown(found)}. Give one of {', '.join(known)}"
-                raise PlanError(msg)
+        check(self, "BatchBudget", " is ", count=one_of(COUNTS), oversize=one_of(OVERSIZE))
         if self.oversize == "truncate" and self.max_tokens is None:
             msg = "BatchBudget: oversize='truncate' cuts tokens, and there is no max_tokens. Give it, or another policy"
             raise PlanError(msg)
@@ -197,14 +194,3 @@ def oversize_error(window: Window, index: int, budget: BatchBudget, limits: Batc
         f"filter on the length, or choose oversize={' or '.join(repr(policy) for policy in others)} in BatchBudget"
     )
     return DataError(msg, sample=int(window.samples[index]))
-
-
-def check_integer(name: str, value: object, most: int) -> None:
-    """Refuse a value that is not an integer in [1, most].
-
-    Raises:
-        PlanError: it is not.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        msg = f"{name} is {shown(value)}. Give an integer from 1 to {most}"
-        raise PlanError(msg)

@@ -6,8 +6,7 @@ These are the plan's values; the arithmetic is in `stratified` and `one_stream`.
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
-from spiral_stream.arguments import class_door
-from spiral_stream.batching.budget import check_integer
+from spiral_stream.arguments import check, class_door, integer
 from spiral_stream.batching.formation import Composition
 from spiral_stream.errors import PlanError
 
@@ -86,4 +85,4 @@ class OneStream(Composition):
     batches: int = 1
 
     def __post_init__(self) -> None:
-        check_integer("OneStream: batches", self.batches, MAX_BATCHES)
+        check(self, "OneStream", " is ", batches=integer(1, MAX_BATCHES))

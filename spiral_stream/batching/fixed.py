@@ -13,10 +13,10 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import check, integer, of_kind
 from spiral_stream.batching import tail
 from spiral_stream.batching.lanes import Lanes
 from spiral_stream.batching.tail import PadPartial, Tail
-from spiral_stream.errors import PlanError, shown
 
 UInt64 = NDArray[np.uint64]
 
@@ -40,12 +40,8 @@ class FixedBatches:
     last: Tail
 
     def __post_init__(self) -> None:
-        if not isinstance(self.batch_size, int) or isinstance(self.batch_size, bool) or self.batch_size < 1:
-            msg = f"collate: batch_size is {shown(self.batch_size)}. Give an integer of at least 1"
-            raise PlanError(msg)
-        if not isinstance(self.last, Tail):
-            msg = f"collate: last is {shown(self.last)}. Give DropPartial(), KeepPartial() or PadPartial()"
-            raise PlanError(msg)
+        tail = of_kind(Tail, "DropPartial(), KeepPartial() or PadPartial()")
+        check(self, "collate", " is ", batch_size=integer(1), last=tail)
 
     @property
     def total(self) -> int:

@@ -15,7 +15,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.errors import PlanError, shown
+from spiral_stream.arguments import integer
 
 
 @final
@@ -35,10 +35,8 @@ class Lanes:
     count: int
 
     def __post_init__(self) -> None:
-        for name, value, least in (("total", self.total, 0), ("lanes", self.count, 1)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                msg = f"collate: {name} is {shown(value)}. Give an integer of at least {least}"
-                raise PlanError(msg)
+        integer(0).need("collate: total is ", self.total)
+        integer(1).need("collate: lanes is ", self.count)
 
     # ---- positions
 

@@ -17,13 +17,13 @@ one column has any in the other, first fit takes up to 7 us.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Final, Literal, Self, final
+from typing import Any, ClassVar, Final, Literal, Self, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream import expr
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import check, class_door, integer, one_of
 from spiral_stream.batching import _packing
 from spiral_stream.batching.formation import (
     Composition,
@@ -49,6 +49,11 @@ OVERSIZE: Final = ("raise", "truncate", "drop", "split")
 MAX_TOKENS: Final = 2**24 - 1  # what the kernel's bitmap of free places covers
 MAX_WINDOW: Final = 2**22  # sums of lengths stay exact
 MAX_COLUMNS: Final = 16  # with budgets of their own
+_WINDOW: Final = integer(1, MAX_WINDOW, f"an integer in [1, {MAX_WINDOW}]")
+_WIDTH: Final = integer(
+    1, MAX_TOKENS, f"an integer in [1, {MAX_TOKENS}], or one for each token column: {{'inputs': 512, 'targets': 128}}"
+)
+_SEGMENTS: Final = integer(1, MAX_WINDOW, f"an integer in [1, {MAX_WINDOW}], or None for any number", none=True)
 _PAIR: Final = 2
 _SHARE: Final = 2**28  # of a whole width; the sum of 16 squares stays exact
 _GROWTH: Final = 8  # a pool that fills no batch grows by an eighth, so that it is not packed again for a few samples
@@ -116,18 +121,11 @@ class Packed(Formation):
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_tokens", _checked_widths(self.max_tokens))
         object.__setattr__(self, "length", self._checked_length())
-        _check_integer("window_size", self.window_size, MAX_WINDOW)
-        if self.max_segments is not None:
-            _check_integer("max_segments", self.max_segments, MAX_WINDOW, ", or None for any number")
-        if self.strategy not in STRATEGIES:
-            msg = f"Packed: strategy is {shown(self.strategy)}. Give one of {', '.join(STRATEGIES)}"
-            raise PlanError(msg)
+        check(self, "Packed", " is ", window_size=_WINDOW, max_segments=_SEGMENTS, strategy=one_of(STRATEGIES))
         self._check_cuts()
         if self.oversize is None:
             object.__setattr__(self, "oversize", "split" if self.concatenates else "raise")
-        if self.oversize not in OVERSIZE:
-            msg = f"Packed: oversize is {shown(self.oversize)}. Give one of {', '.join(OVERSIZE)}"
-            raise PlanError(msg)
+        check(self, "Packed", " is ", oversize=one_of(OVERSIZE))
         if self.concatenates and self.oversize != "split":
             msg = (
                 f"Packed: oversize={shown(self.oversize)}, but concat_and_split cuts every sample at a row's end, so none is "
@@ -386,12 +384,6 @@ class PackedFormer(Former):
         return batches
 
 
-def _check_integer(name: str, value: object, most: int, otherwise: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        msg = f"Packed: {name} is {shown(value)}. Give an integer in [1, {most}]{otherwise}"
-        raise PlanError(msg)
-
-
 def _pairs(name: str, given: Mapping[Any, Any] | tuple[Any, ...]) -> list[tuple[Any, Any]]:
     """What is given for each column, sorted by name: the order in which they are given says nothing."""
     pairs = list(given.items() if isinstance(given, Mapping) else given)
@@ -407,11 +399,8 @@ def _pairs(name: str, given: Mapping[Any, Any] | tuple[Any, ...]) -> list[tuple[
 def _checked_widths(given: object) -> int | tuple[tuple[str, int], ...]:
     """The width of a row, or those of its columns."""
     if not isinstance(given, Mapping | tuple):
-        _check_integer(
-            "max_tokens", given, MAX_TOKENS, ", or one for each token column: {'inputs': 512, 'targets': 128}"
-        )
-        assert isinstance(given, int)
-        return given
+        _WIDTH.need("Packed: max_tokens is ", given)
+        return cast("int", given)
     pairs = [
         (name, width.item() if isinstance(width, np.integer) else width) for name, width in _pairs("max_tokens", given)
     ]
@@ -419,7 +408,7 @@ def _checked_widths(given: object) -> int | tuple[tuple[str, int], ...]:
         msg = f"Packed: max_tokens names {len(pairs)} columns. Give at most {MAX_COLUMNS}"
         raise PlanError(msg)
     for name, width in pairs:
-        _check_integer(f"max_tokens of {name!r}", width, MAX_TOKENS)
+        integer(1, MAX_TOKENS, f"an integer in [1, {MAX_TOKENS}]").need(f"Packed: max_tokens of {name!r} is ", width)
     return tuple(pairs)
 
 

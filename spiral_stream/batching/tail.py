@@ -18,9 +18,9 @@ exists. `end` and `steps` say the same of an epoch whose batches are counted.
 from abc import ABC
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, final
 
+from spiral_stream.arguments import check, is_number, text
 from spiral_stream.errors import PlanError, shown
 
 
@@ -105,16 +105,13 @@ class PadPartial(Tail):
         if isinstance(self.value, Mapping):
             object.__setattr__(self, "value", tuple(sorted(self.value.items(), key=lambda each: str(each[0]))))
         for name, value in self.values:
-            number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-            if not number or not isinstance(name, str):
+            if not is_number(value) or not isinstance(name, str):
                 msg = (
                     f"PadPartial: value={shown(value if name == '' else {name: value})}. Give a finite number, or one for each "
                     'field: value={"label": -100}'
                 )
                 raise PlanError(msg)
-        if not isinstance(self.mask, str) or not self.mask:
-            msg = f'PadPartial: mask={shown(self.mask)}. Give the name of the mask in a batch, such as "real"'
-            raise PlanError(msg)
+        check(self, "PadPartial", mask=text('the name of the mask in a batch, such as "real"'))
 
     @property
     def blanks(self) -> bool:

@@ -17,11 +17,10 @@ from typing import ClassVar, Final, Self, final
 import numpy as np
 
 from spiral_stream import expr
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import check, class_door, integer, of_kind
 from spiral_stream.batching.budget import (
     BatchBudget,
     BatchLimits,
-    check_integer,
     limits_of,
     oversize_error,
     too_large,
@@ -48,6 +47,10 @@ from spiral_stream.batching.stratified import StratifiedGrouping
 from spiral_stream.errors import PlanError, shown
 
 WINDOW: Final = 8192
+_BUDGET: Final = of_kind(BatchBudget | None, "BatchBudget(max_tokens=...), or None")
+_COMPOSITION: Final = of_kind(
+    StratifiedByStream | OneStream | None, "StratifiedByStream('stream_id'), OneStream() or None"
+)
 MAX_WINDOW: Final = 2**22
 MAX_GROUP: Final = 2**20
 _PATIENCE: Final = 8  # under a budget, 1 / 8 of the window is kept free, so that a pool is not sorted for a few samples
@@ -122,8 +125,7 @@ class WindowedBucket(Formation):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", length_text("WindowedBucket", self.length))
-        check_integer("WindowedBucket: window_size", self.window_size, MAX_WINDOW)
-        check_integer("WindowedBucket: cost_group", self.cost_group, MAX_GROUP)
+        check(self, "WindowedBucket", " is ", window_size=integer(1, MAX_WINDOW), cost_group=integer(1, MAX_GROUP))
         if isinstance(self.keys, str | BucketKey) or not isinstance(self.keys, Iterable):
             msg = f"WindowedBucket: keys is {shown(self.keys)}. Give a list of keys: [BucketKey('len(tokens)')]"
             raise PlanError(msg)
@@ -132,15 +134,11 @@ class WindowedBucket(Formation):
             if not isinstance(each, BucketKey):
                 msg = f"WindowedBucket: {each!r} is not a key. Give BucketKey('len(tokens)'), or one of another expression"
                 raise PlanError(msg)
-        if self.budget is not None and not isinstance(self.budget, BatchBudget):
-            msg = f"WindowedBucket: budget is {shown(self.budget)}. Give BatchBudget(max_tokens=...), or None"
-            raise PlanError(msg)
+        check(self, "WindowedBucket", " is ", budget=_BUDGET)
         if self.length is not None and not self.needs_lengths:
             msg = "WindowedBucket: length is for the budget's max_tokens, which is not given. Give it, or leave length out"
             raise PlanError(msg)
-        if self.composition is not None and not isinstance(self.composition, StratifiedByStream | OneStream):
-            msg = f"collate: composition is {shown(self.composition)}. Give StratifiedByStream('stream_id'), OneStream() or None"
-            raise PlanError(msg)
+        check(self, "collate", " is ", composition=_COMPOSITION)
 
     @property
     def version(self) -> int:

@@ -1,13 +1,12 @@
 """`Pad` and `PadMask`: rows of unequal length as one array, and a mask of its values."""
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import class_door, is_number
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import FieldSpec, write
 from spiral_stream.fields.padded_rows import PaddedRows, are_rows
@@ -161,8 +160,7 @@ class PadMask(TokenField):
 
 def _check_float(field: Pad) -> None:
     value = field.pad_value
-    number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    if not number or write(np.array([value]), np.empty(1, host_dtype(field.dtype))) is not None:
+    if not is_number(value) or write(np.array([value]), np.empty(1, host_dtype(field.dtype))) is not None:
         msg = f"Pad({field.column!r}): pad_value={value!r}. Give a finite number that fits {field.dtype}"
         raise PlanError(msg)
     object.__setattr__(field, "pad_value", float(value))  # 0 and 0.0 are one plan

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import is_integer
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.fields import _tokens
 from spiral_stream.fields.field import Field, FieldSpec
@@ -250,7 +251,7 @@ def check_value(field: TokenField, name: str) -> None:
         PlanError: it is no integer, or the field's dtype cannot hold it.
     """
     value, bounds = getattr(field, name), np.iinfo(field.dtype)
-    if isinstance(value, bool) or not isinstance(value, int) or not bounds.min <= value <= bounds.max:
+    if not is_integer(value, int(bounds.min), int(bounds.max)):
         msg = f"{type(field).__name__}({field.column!r}): {name}={value!r}. Give an integer that fits {field.dtype}"
         raise PlanError(msg)
 
@@ -261,7 +262,7 @@ def check_multiple(field: SequenceField, value: object) -> None:
     Raises:
         PlanError: it is neither None nor an integer of at least 1.
     """
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+    if value is not None and not is_integer(value, 1):
         msg = (
             f"{type(field).__name__}({field.column!r}): pad_to_multiple_of={value!r}. "
             "Give an integer of at least 1, such as 128, or leave it out"
@@ -277,7 +278,7 @@ def check_length(field: SequenceField, value: object) -> None:
     """
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or value % field.multiple:
+    if not is_integer(value, 1) or value % field.multiple:
         also = f" that is a multiple of pad_to_multiple_of={field.multiple}" if field.multiple > 1 else ""
         msg = f"{type(field).__name__}({field.column!r}): length={value!r}. Give an integer of at least 1{also}, or leave it out"
         raise PlanError(msg)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import class_door, is_integer
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.fields.field import Field, FieldSpec, as_fixed, decoded, fixed_items, fixed_numpy, fixed_parts, write
 from spiral_stream.host_dtypes import dtype_name, numpy_dtype
@@ -214,7 +214,7 @@ class Stack(Field):
             value = getattr(self, name)
             if value is None:
                 continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if not is_integer(value, 1):
                 msg = f"Stack({self.column!r}): {name}={value!r}. Give a whole number of at least 1, or None for the default"
                 raise PlanError(msg)
             if self.decode is None or (name == "max_frames" and self.decode not in ("h264", "audio")):

@@ -10,7 +10,7 @@ from typing import Any, Final, final
 
 import pyarrow as pa
 
-from spiral_stream.arguments import as_integer, door
+from spiral_stream.arguments import as_integer, door, integer
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import PlanError, SpiralError, StreamError, shown
 from spiral_stream.explain import Explanation, explain_stream
@@ -18,7 +18,7 @@ from spiral_stream.explain.outline import outline
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.looking.contact_sheet import Sheet
 from spiral_stream.looking.notebook import batch_formatter, remembered
-from spiral_stream.looking.sampled import need_count, taken, taken_of
+from spiral_stream.looking.sampled import taken, taken_of
 from spiral_stream.looking.stream_view import StreamView
 from spiral_stream.planner.binding.bindings import epoch_number
 from spiral_stream.planner.prepared_data.build import CacheStatus, caches, status
@@ -34,6 +34,7 @@ from spiral_stream.runtime.run.stream_run import StreamRun
 
 LOOKED_AT_ROWS: Final = 1 << 20  # a stream over more rows is not opened in order to be shown
 _SHOWN: Final = 4  # samples
+_COUNT: Final = integer(1, None, "how many samples, from 1 up")
 
 
 @final
@@ -308,7 +309,8 @@ class Inspection:
             'batch 0 row 0'
         """
         if isinstance(batch, Mapping):
-            sheet = taken_of(batch, self._run.stages(), self._run.catalog, need_count(count), tokenizer)
+            _COUNT.need("show: count=", count)
+            sheet = taken_of(batch, self._run.stages(), self._run.catalog, count, tokenizer)
         else:
             sheet = self._taken(count, batch, epoch, tokenizer)
         if path is not None:
@@ -330,7 +332,8 @@ class Inspection:
             self._need_delivered(delivered, epoch)
             return self._built(drawn, delivered)
 
-        return taken(build, run.stages(), run.numbering(), run.catalog, at, begin, need_count(count), tokenizer)
+        _COUNT.need("show: count=", count)
+        return taken(build, run.stages(), run.numbering(), run.catalog, at, begin, count, tokenizer)
 
     def _delivery_of(self, number: int, epoch: int | None, asked: str) -> tuple[int, int | None]:
         """The epoch whose order is drawn for a batch, and how many batches are delivered before it; None if it is skipped.

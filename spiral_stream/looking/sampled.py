@@ -77,18 +77,6 @@ class _Shown:
         ]
 
 
-def need_count(count: object) -> int:
-    """Return how many samples to show.
-
-    Raises:
-        PlanError: it is no number from 1 up.
-    """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        msg = f"show: count={shown(count)}. Give how many samples, from 1 up"
-        raise PlanError(msg)
-    return count
-
-
 def taken(
     build: Build,
     stages: Stages,

@@ -10,6 +10,7 @@ always raise.
 
 from typing import Any, Final, Literal, get_args
 
+from spiral_stream.arguments import is_integer
 from spiral_stream.batching.formation import Formation
 from spiral_stream.batching.packing import Packed
 from spiral_stream.errors import PlanError, shown
@@ -33,8 +34,7 @@ def check_on_error(on_error: object, budget: object, formation: Formation | None
     if on_error not in get_args(OnError):
         msg = f'collate: on_error={shown(on_error)}; it is "raise", "skip" or "substitute"'
         raise PlanError(msg)
-    counts = isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0
-    if budget is not None and not counts and not (isinstance(budget, float) and 0 <= budget <= 1):
+    if budget is not None and not is_integer(budget, 0) and not (isinstance(budget, float) and 0 <= budget <= 1):
         msg = (
             f"collate: error_budget={shown(budget)}. Give a count of at least 0, or a fraction of the epoch's samples between "
             "0.0 and 1.0"

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import pyarrow as pa
 
+from spiral_stream.arguments import integer
 from spiral_stream.errors import PlanError, cut, shown, warn
 from spiral_stream.expr import Cast, Col, Expr, kind_of, name_of, parse, type_of
 from spiral_stream.sampling.order import LARGEST, Order
@@ -58,11 +59,9 @@ def need_new_names(verb: str, names: Iterable[str], way_out: str) -> None:
         seen.add(name)
 
 
-def need_integer(verb: str, name: str, value: object, least: int, most: int = LARGEST) -> None:
+def need_integer(verb: str, name: str, value: Any, least: int, most: int = LARGEST) -> None:
     """Refuse what is no integer from ``least`` to ``most``."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        msg = f"{verb}: {name}={shown(value)}. Give an integer of at least {least}"
-        raise PlanError(msg)
+    integer(least).need(f"{verb}: {name}=", value)
     if value > most:
         msg = f"{verb}: {name} is {value if value < 2**128 else 'past 2**128'}. Give at most {most}"
         raise PlanError(msg)

@@ -13,6 +13,7 @@ from typing import ClassVar, Final, Literal, final
 
 import pyarrow as pa
 
+from spiral_stream.arguments import check, of_kind
 from spiral_stream.batching.formation import Formation
 from spiral_stream.batching.tail import Tail
 from spiral_stream.cursor import LAST_EPOCH
@@ -297,9 +298,7 @@ class Sample(Simple, Sampled):
             need_compared("sample (shard_key)", key, self.source.schema())
         if self.order.weighted_by is not None:
             need_weights(self.order.weighted_by, self.source.schema())
-        if not isinstance(self.assignment, DataParallel):
-            msg = f"sample: assignment={shown(self.assignment)}. Give DataParallel(rank=..., world_size=...)"
-            raise PlanError(msg)
+        check(self, "sample", assignment=of_kind(DataParallel, "DataParallel(rank=..., world_size=...)"))
         if not isinstance(self.epoch, RuntimeParam):
             need_integer(self.VERB, "epoch", self.epoch, least=0, most=LAST_EPOCH)
         elif self.epoch.name != "epoch":

@@ -7,12 +7,13 @@ Its memory grows with the number of shards or buckets, never with the number of 
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.errors import PlanError, shown
+from spiral_stream.arguments import integer
+from spiral_stream.errors import PlanError
 from spiral_stream.seeding import DrawnSeed
 
 UInt64 = NDArray[np.uint64]
@@ -193,7 +194,7 @@ class Order(ABC):
         return ()
 
 
-def check_integer(policy: str, name: str, value: object, least: int | None = None, most: int | None = None) -> None:
+def check_integer(policy: str, name: str, value: Any, least: int | None = None, most: int | None = None) -> None:
     """Refuse a parameter that is not an integer from ``least`` to ``most``.
 
     Args:
@@ -206,10 +207,7 @@ def check_integer(policy: str, name: str, value: object, least: int | None = Non
     Raises:
         PlanError: it is another type (a bool too), smaller or larger.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
-        wanted = "an integer" if least is None else f"an integer of at least {least}"
-        msg = f"{policy}: {name} is {shown(value)}. Give {wanted}"
-        raise PlanError(msg)
+    integer(least, None, "an integer" if least is None else "").need(f"{policy}: {name} is ", value)
     if least is not None and value > (LARGEST if most is None else most):
         msg = f"{policy}: {name} is {value if value < 2**128 else 'past 2**128'}. Give at most {most or '2**62'}"
         raise PlanError(msg)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import FLAG, check, class_door
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
@@ -27,7 +27,6 @@ from spiral_stream.semantic import H264_REF, JPEG_REF, with_semantic
 from spiral_stream.sources.arrow.table import MemoryReader
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import grouped, listed_below, pin_of_object, shown_files
-from spiral_stream.sources.files.partition_columns import need_origin
 from spiral_stream.sources.files.paths import absolute, not_found
 from spiral_stream.sources.import_source import FILE, INDEX
 from spiral_stream.sources.pins import Pin
@@ -53,7 +52,7 @@ class ClassFolder(Source):
     origin: bool = False
 
     def __post_init__(self) -> None:
-        need_origin(type(self).__name__, self.origin)
+        check(self, type(self).__name__, "=", SourceError, origin=FLAG)
         path = absolute(self.path)
         object.__setattr__(self, "path", path.rstrip("/") if is_object(path) else path)
 

@@ -15,7 +15,8 @@ from typing import ClassVar, Final, TypeGuard, final
 
 import pyarrow as pa
 
-from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.arguments import one_of
+from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.source import Reader, Source
 from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import is_object
@@ -30,6 +31,7 @@ REFUSED_BYTES: Final = 16 << 20  # of what such rows hold, for all rows of a uni
 ROW_BYTES: Final = 4096  # of what one such row holds
 RAISE: Final = "raise"
 SKIP: Final = "skip"
+ON_ERROR: Final = one_of((RAISE, SKIP), '"raise" or "skip"')
 
 
 @final
@@ -259,14 +261,3 @@ class ImportedSource(Source):
 def is_imported(source: Source) -> TypeGuard[ImportedSource]:
     """Whether a catalog reads the files of a source once, and keeps the rows."""
     return isinstance(source, ImportedSource) and source.imports
-
-
-def need_on_error(source: str, on_error: object) -> None:
-    """Refuse what is no choice for rows that cannot be read.
-
-    Raises:
-        SourceError: lists the choices.
-    """
-    if on_error not in (RAISE, SKIP):
-        msg = f'{source}: on_error={shown(on_error)}. Give "raise" or "skip"'
-        raise SourceError(msg)

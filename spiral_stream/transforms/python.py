@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import door
+from spiral_stream.arguments import check, door, integer
 from spiral_stream.errors import DataError, PlanError, SourceError, SpiralError, shown
 from spiral_stream.transforms.function_results import column_of, columns_of, need_rows
 from spiral_stream.transforms.transform import Named, Transform
 
 INDEX: Final = "\0index"  # where samples stand in the epoch's order; no column of a plan begins with NUL
 _LEFT_OUT: Final[Mapping[str, Any]] = {"columns": (), "batched": True, "random": False, "with_index": False}
+_PROCESSES: Final = integer(1, None, "a number of processes of at least 1, or None for threads", none=True)
 
 
 @final
@@ -52,10 +53,7 @@ class Function:
                 f"map ({self.name}): returns={given}. Give the Arrow type of what it returns, for example pa.float32()"
             )
             raise PlanError(msg)
-        workers = self.workers
-        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
-            msg = f"map ({self.name}): workers={shown(workers)}. Give a number of processes of at least 1, or None for threads"
-            raise PlanError(msg)
+        check(self, f"map ({self.name})", workers=_PROCESSES)
 
     @property
     def of_the_row(self) -> bool:

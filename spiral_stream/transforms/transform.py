@@ -9,15 +9,16 @@ random numbers (`spiral_stream.seeding.uniforms`).
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, ClassVar, Final, final
 
 import numpy as np
 
+from spiral_stream.arguments import integer, is_integer, is_number, text
 from spiral_stream.errors import PlanError, shown
 
 LARGEST_SIDE: Final = 1 << 15  # pixels a side of an output
-TOKENIZER: Final = 'a path, or the name under which catalog.register_tokenizer("chat", tokenizer) keeps it'
+TOKENIZER: Final = text('a path, or the name under which catalog.register_tokenizer("chat", tokenizer) keeps it')
+MOST_TOKENS: Final = integer(1, None, "a whole number of tokens from 1 on, or None for no limit", none=True)
 
 
 class Transform(ABC):
@@ -84,11 +85,6 @@ class AsNumbers:
     dtype: str
 
 
-def is_number(value: object) -> bool:
-    """Whether a field is a finite number and not a truth value."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-
-
 def plain(given: Any, within: int = 3) -> Any:
     """Return an array or a number of NumPy as Python's numbers, also within lists and tuples; others as they are.
 
@@ -109,7 +105,7 @@ def checked_size(name: str, size: object) -> int | tuple[int, int]:
     """
     size = plain(size)
     given = tuple(size) if isinstance(size, Sequence) and not isinstance(size, str) else (size,)
-    is_size = all(isinstance(side, int) and not isinstance(side, bool) and 1 <= side <= LARGEST_SIDE for side in given)
+    is_size = all(is_integer(side, 1, LARGEST_SIDE) for side in given)
     if not is_size or len(given) not in (1, 2):
         msg = (
             f"{name}: size is {shown(size)}. Give a whole number of pixels or (height, width), each 1 to {LARGEST_SIDE}"

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.arguments import door, fits
+from spiral_stream.arguments import FLAG, check, door, fits, integer, is_number, one_of, text
 from tests.fixtures.wrong_values import WRONG, Call, World
 
 # What still comes raw: "callable argument". The list can only shrink.
@@ -314,3 +314,35 @@ def test_a_stream_takes_numbers_of_numpy(tmp_path: Path) -> None:
         assert found.state_dict() == wanted.state_dict()
         found.set_epoch(np.int64(0))
         assert np.array_equal(found.batch(np.int64(1), epoch=np.int64(0))["id"], wanted.batch(1, epoch=0)["id"])
+
+
+def test_truth_values_and_infinities_are_no_numbers() -> None:
+    assert [is_number(each) for each in (1, 0.5, True, float("nan"), float("inf"), "1", None)] == [True, True] + [
+        False
+    ] * 5
+
+
+class Made:
+    """What is made of arguments."""
+
+    def __init__(self, **given: object) -> None:
+        self.__dict__.update({"size": 1, "name": None, "kind": "a", "fast": True} | given)
+        rules = {"size": integer(1, 9), "name": text("a name", none=True), "kind": one_of(("a", "b")), "fast": FLAG}
+        check(self, "made", **rules)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "right"),
+    [
+        ("size", True, "an integer from 1 to 9"),
+        ("size", 10, "an integer from 1 to 9"),
+        ("size", None, "an integer from 1 to 9"),
+        ("name", "", "a name"),
+        ("kind", "c", "one of a, b"),
+        ("fast", 1, "True or False"),
+    ],
+)
+def test_a_rule_says_where_what_was_found_and_what_is_right(name: str, value: object, right: str) -> None:
+    Made()
+    with pytest.raises(sp.errors.PlanError, match=f"^made: {name}={value!r}. Give {right}$"):
+        Made(**{name: value})

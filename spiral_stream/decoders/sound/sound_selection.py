@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, final, get_args
 
+from spiral_stream.arguments import integer
 from spiral_stream.decoders.limits import SampleLimits
 from spiral_stream.errors import PlanError, shown
 
@@ -40,12 +41,12 @@ class SoundSelection:
     short: SoundShort = "pad"
 
     def __post_init__(self) -> None:
-        for name, least, most in (("sample_rate", *_RATES), ("length", 1, _LONGEST), ("channels", 1, len(LAYOUTS))):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-                argument = "sequence_length" if name == "length" else name
-                msg = f"{argument}={shown(value)}. Give a whole number from {least:,} to {most:,}"
-                raise PlanError(msg)
+        for name, value, least, most in (
+            ("sample_rate", self.sample_rate, *_RATES),
+            ("sequence_length", self.length, 1, _LONGEST),
+            ("channels", self.channels, 1, len(LAYOUTS)),
+        ):
+            integer(least, most, f"a whole number from {least:,} to {most:,}").need(f"{name}=", value)
         if self.short not in get_args(SoundShort):
             msg = f"short={shown(self.short)} is not of sound. Give one of {', '.join(get_args(SoundShort))}"
             raise PlanError(msg)

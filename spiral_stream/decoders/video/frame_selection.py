@@ -16,6 +16,7 @@ from typing import ClassVar, Final, Literal, final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import is_integer
 from spiral_stream.errors import DataError, PlanError, shown
 
 # T sequence_length, F frames of the file, N frames of a segment
@@ -111,7 +112,7 @@ class FrameSelection:
     def __post_init__(self) -> None:
         for name in ("sequence_length", "stride"):
             value = getattr(self, name)
-            if not (_is_count(value) or (name == "stride" and value is None)):
+            if not (is_integer(value, 1, LONGEST) or (name == "stride" and value is None)):
                 msg = f"{name}={shown(value)} is no number of frames. Give a whole number from 1 to {LONGEST}"
                 raise PlanError(msg)
         if self.random_start and self.stride is None:
@@ -167,7 +168,3 @@ class FrameSelection:
             )
             raise DataError(msg)
         return np.minimum(frames_T, count - 1) if self.short == "pad" else frames_T % count
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LONGEST

@@ -22,6 +22,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, final
 
+from spiral_stream.arguments import check, integer
 from spiral_stream.errors import PlanError
 from spiral_stream.extras import need
 from spiral_stream.threads import Workers, starting_processes, take_interrupts, thread_share
@@ -241,10 +242,7 @@ class Executor:
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        workers = self.workers
-        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
-            msg = f"build: workers is {workers!r}. Give a number of at least 1"
-            raise PlanError(msg)
+        check(self, "build", " is ", workers=integer(1, None, "a number of at least 1", none=True))
         if self.name not in EXECUTORS:
             msg = f"build: executor {self.name!r} is unknown. Give one of {', '.join(EXECUTORS)}"
             raise PlanError(msg)

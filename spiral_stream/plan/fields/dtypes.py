@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spiral_stream.arguments import is_integer
 from spiral_stream.batching.padding_width import common_multiple
 from spiral_stream.decoders.decoder import Decoder
 from spiral_stream.decoders.image.mask import MaskDecoder
@@ -153,7 +154,7 @@ def _list_spec(field: Stack, column: pa.Field, program: Program) -> FieldSpec:
         raise PlanError(msg)
     least = column.type.list_size if pa.types.is_fixed_size_list(column.type) else 1
     said = field.sequence_length
-    if said is not None and (not isinstance(said, int) or isinstance(said, bool) or said < least):
+    if said is not None and not is_integer(said, least):
         msg = f"sequence_length={said!r} of a column of {column.type}. Give a whole number of at least {least}, or leave it out"
         raise PlanError(msg)
     length = list_length([("", field)], column)

@@ -8,12 +8,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import check, class_door, integer, is_integer
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.semantic import H264_REF, JPEG_REF
 from spiral_stream.sources.source import FormerProfile
 
 BEST_QUALITY: Final = 100  # of libjpeg's scale from 1
+_SIDE: Final = integer(1, None, "at least 1 pixel, or None to keep the size", none=True)
 
 
 class Profile(ABC):
@@ -69,7 +70,7 @@ class Raw(Profile):
     shorter_side: int | None = None
 
     def __post_init__(self) -> None:
-        _check_side("Raw", self.shorter_side)
+        check(self, "Raw", shorter_side=_SIDE)
 
     @property
     def changes_pixels(self) -> bool:
@@ -95,7 +96,7 @@ class Jpeg(Profile):
     quality: int = 90
 
     def __post_init__(self) -> None:
-        _check_side("Jpeg", self.shorter_side)
+        check(self, "Jpeg", shorter_side=_SIDE)
         _check_quality("Jpeg", self.quality)
 
     @property
@@ -128,7 +129,7 @@ class Frames(Profile):
     quality: int | None = None
 
     def __post_init__(self) -> None:
-        _check_side("Frames", self.shorter_side)
+        check(self, "Frames", shorter_side=_SIDE)
         if self.quality is not None:
             _check_quality("Frames", self.quality)
 
@@ -153,13 +154,7 @@ def renewed(profile: Profile | FormerProfile) -> Profile:
     return Original() if isinstance(profile, FormerProfile) else profile
 
 
-def _check_side(name: str, side: int | None) -> None:
-    if side is not None and not (isinstance(side, int) and not isinstance(side, bool) and side >= 1):
-        msg = f"{name}: shorter_side={shown(side)}. Give at least 1 pixel, or None to keep the size"
-        raise PlanError(msg)
-
-
 def _check_quality(name: str, quality: int) -> None:
-    if not isinstance(quality, int) or isinstance(quality, bool) or not 1 <= quality <= BEST_QUALITY:
+    if not is_integer(quality, 1, BEST_QUALITY):
         msg = f"{name}: quality={shown(quality)}; the encoder takes 1 to 100"
         raise PlanError(msg)

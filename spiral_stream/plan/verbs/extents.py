@@ -4,15 +4,18 @@ They work on positions, so nothing that depends on what samples hold may come be
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Final, final
 
-from spiral_stream.errors import PlanError, shown
+from spiral_stream.arguments import check, of_kind
+from spiral_stream.errors import PlanError
 from spiral_stream.plan.checks import need_integer
 from spiral_stream.plan.nodes import Node, Sample, Sampled, Simple
 from spiral_stream.plan.tree import find, spine
 from spiral_stream.plan.verbs.mix import Mix
 from spiral_stream.sampling.extent import ENDLESS, Beginning, Extent, Fixed, Repeated, Rest, Stretch
 from spiral_stream.sampling.order import Order
+
+_FIXED: Final = of_kind(bool, "True for the same samples in every epoch, or False")
 
 
 class Extends(Simple, Sampled):
@@ -52,7 +55,7 @@ class SampleLimit(Extends):
     def __post_init__(self) -> None:
         Extends.__post_init__(self)
         need_integer("limit", "count", self.count, least=1)
-        _need_flag("limit", self.fixed)
+        check(self, "limit", fixed=_FIXED)
 
     def stretch(self, order: Order) -> Stretch:
         return _of_every_epoch(Beginning(self.count), order, fixed=self.fixed)
@@ -71,7 +74,7 @@ class SampleSkip(Extends):
     def __post_init__(self) -> None:
         Extends.__post_init__(self)
         need_integer(self.VERB, "count", self.count, least=0)
-        _need_flag(self.VERB, self.fixed)
+        check(self, self.VERB, fixed=_FIXED)
         most = longest(self.source, None)
         if most is not None:
             Rest(self.count).length(most)  # which refuses to skip everything
@@ -128,9 +131,3 @@ def extent_of(node: Node, order: Order) -> Extent:
 
 def _of_every_epoch(part: Beginning | Rest, order: Order, *, fixed: bool) -> Stretch:
     return Fixed(part, None if order.follows_sort else order.run_seed) if fixed else part
-
-
-def _need_flag(verb: str, fixed: object) -> None:
-    if not isinstance(fixed, bool):
-        msg = f"{verb}: fixed={shown(fixed)}. Give True for the same samples in every epoch, or False"
-        raise PlanError(msg)

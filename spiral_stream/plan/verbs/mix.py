@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, Literal, final
 
 import pyarrow as pa
 
+from spiral_stream.arguments import Rule, check, is_number, one_of
 from spiral_stream.errors import PlanError, shown, warn
 from spiral_stream.expr import Lit, kind_of, lit, parse
 from spiral_stream.plan.checks import bound_type, need_integer, need_new_names
@@ -25,6 +26,10 @@ from spiral_stream.sampling.mixing.schedule import shortest_stretch
 STREAM_ID: Final = "stream_id"
 PATH: Final = "/"  # between the names of nested mixtures
 _CLOSE: Final = 1e-9  # to 1, for proportions written in decimals
+_COLUMNS: Final = one_of(("common", "all"), '"common", or "all" for nulls where a stream lacks a column')
+_TEMPERATURE: Final = Rule(
+    lambda value: is_number(value) and value > 0, "a number above 0: 1 keeps proportions, more evens them out"
+)
 _LARGEST: Final = 1e300  # an amount; a float holds no larger whole number
 
 
@@ -68,9 +73,7 @@ class Mix(Relational):
             raise PlanError(msg)
         need_new_names("mix (streams)", [part.name for part in self.parts], "Give each stream a name of its own")
         self._check_parts()
-        if self.columns not in ("common", "all"):
-            msg = f'mix: columns={shown(self.columns)}. Give "common", or "all" for nulls where a stream lacks a column'
-            raise PlanError(msg)
+        check(self, "mix", columns=_COLUMNS)
         object.__setattr__(self, "_columns", self._merged())
         _check_shares(self.parts)
         self._check_temperature()
@@ -121,9 +124,7 @@ class Mix(Relational):
         given = self.temperature
         if given is None:
             return
-        if isinstance(given, bool) or not isinstance(given, int | float) or not isfinite(given) or given <= 0:
-            msg = f"mix: temperature={shown(given)}. Give a number above 0: 1 keeps proportions, more evens them out"
-            raise PlanError(msg)
+        check(self, "mix", temperature=_TEMPERATURE)
         counted = any(part.repeat is not None or part.choose is not None for part in self.parts)
         if counted or self.schedule:
             found = "a schedule" if self.schedule else "repeat= or choose= counts"

@@ -18,11 +18,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import as_integer
+from spiral_stream.arguments import Rule, as_integer, integer
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import Call, Expr, col, kind_of, lit, type_of
 
 SLOTS: Final = 1 << 32  # of a split: fractions are rounded to a part of it
+_FRACTION: Final = Rule(
+    lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1,
+    "a fraction above 0, and at most 1",
+)
 _SLACK: Final = 1e-9  # by which fractions may exceed 1: 0.7 + 0.2 + 0.1
 _LARGEST: Final = (1 << 63) - 1  # hash
 _MOST_LABELS: Final = 1 << 16  # of a stratified split
@@ -72,9 +76,7 @@ def need_fractions(fractions: Mapping[str, float]) -> None:
         msg = "split: there are no parts. Give a fraction for each, such as split(train=0.9, val=0.1)"
         raise PlanError(msg)
     for name, fraction in fractions.items():
-        if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
-            msg = f"split: {name}={shown(fraction)}. Give a fraction above 0, and at most 1"
-            raise PlanError(msg)
+        _FRACTION.need(f"split: {name}=", fraction)
     total = math.fsum(fractions.values())
     if total > 1 + _SLACK:
         said = ", ".join(f"{name}={share:g}" for name, share in fractions.items())
@@ -318,9 +320,7 @@ def folds(count: int, by: str, seed: int) -> list[tuple[Expr, Expr]]:
     Raises:
         PlanError: there are fewer than 2.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or not 2 <= count <= SLOTS:  # noqa: PLR2004  one to train on
-        msg = f"folds: the number of folds is {shown(count)}. Give an integer of at least 2"
-        raise PlanError(msg)
+    integer(2, SLOTS, "an integer of at least 2").need("folds: the number of folds is ", count)  # one to train on
     fold = col(by).hash(seed) % count
     return [(fold != k, fold == k) for k in range(count)]
 

@@ -7,6 +7,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from spiral_stream.arguments import is_integer
 from spiral_stream.errors import ResumeError, shown
 from spiral_stream.sampling.mixing.remainder import LeftOver, as_ranges
 from spiral_stream.sampling.order import LARGEST
@@ -109,6 +110,6 @@ def _need_ranges(left: Any, then: Any) -> bool:
 
 
 def _need_counts(*numbers: Any) -> None:
-    if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= LARGEST for n in numbers):
+    if not all(is_integer(n, 0, LARGEST) for n in numbers):
         msg = "it holds something other than whole numbers from 0 up"
         raise ValueError(msg)

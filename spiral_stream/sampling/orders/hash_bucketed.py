@@ -10,8 +10,8 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
-from spiral_stream.arguments import class_door
-from spiral_stream.errors import PlanError, shown
+from spiral_stream.arguments import check, class_door, of_kind
+from spiral_stream.errors import PlanError
 from spiral_stream.sampling.order import (
     Arrangement,
     BucketIndex,
@@ -80,9 +80,7 @@ class HashBucketed(Order):
             raise PlanError(msg)
         if self.bucket_order is None:
             object.__setattr__(self, "bucket_order", ShuffleBuckets(self.run_seed))
-        elif not isinstance(self.bucket_order, ShuffleBuckets):
-            msg = f"HashBucketed: bucket_order is {shown(self.bucket_order)}. Give ShuffleBuckets(seed=...)"
-            raise PlanError(msg)
+        check(self, "HashBucketed", " is ", bucket_order=of_kind(ShuffleBuckets, "ShuffleBuckets(seed=...)"))
 
     @property
     def needs_index(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Final, Literal, final, get_args
 
 import numpy as np
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import check, class_door, one_of
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.sampling.order import Arrangement, Order, Population, Runs, UInt64, check_integer, settled_seed
 from spiral_stream.sampling.orders.layout import Layout
@@ -64,9 +64,7 @@ class ShardAwareShuffle(Order):
             )
             raise PlanError(msg)
         object.__setattr__(self, "shard_key", tuple(self.shard_key))
-        if self.sampling_granularity not in GRANULARITIES:
-            msg = f"{name}: sampling_granularity is {shown(self.sampling_granularity)}. Give one of {', '.join(GRANULARITIES)}"
-            raise PlanError(msg)
+        check(self, name, " is ", sampling_granularity=one_of(GRANULARITIES))
         if self.grouped_by and self.sampling_granularity != "shard":
             named = [each for each in self.grouped_by if each not in _FREE_KEYS]
             msg = (

@@ -11,7 +11,7 @@ from typing import Final, final
 
 import numpy as np
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import FLAG, check, class_door
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import Expr
 from spiral_stream.sampling.order import (
@@ -63,9 +63,7 @@ class Weighted(Order):
                 f'expression as a text: weights="{text}"'
             )
             raise PlanError(msg)
-        if not isinstance(self.replacement, bool):
-            msg = f"Weighted: replacement is {shown(self.replacement)}. Give True or False"
-            raise PlanError(msg)
+        check(self, "Weighted", " is ", replacement=FLAG)
         object.__setattr__(self, "seed", settled_seed("Weighted", self.seed))
 
     @property

@@ -14,15 +14,15 @@ from typing import Any, ClassVar, Final, final
 
 import pyarrow as pa
 
-from spiral_stream.arguments import class_door
-from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.arguments import FLAG, check, class_door, of_kind
+from spiral_stream.errors import SourceError, cut
 from spiral_stream.semantic import BYTES
 from spiral_stream.sources.arrow.stream import ArrowStreamReader, has_values, object_batches
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.columnar.features import FeaturedColumns, FeaturedReader, Features, media_columns
 from spiral_stream.sources.columnar.parquet import ParquetReader
 from spiral_stream.sources.files.listing import ListedObject, confirmed, listed, listed_below
-from spiral_stream.sources.files.partition_columns import need_free, need_origin, with_added
+from spiral_stream.sources.files.partition_columns import need_free, with_added
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.import_source import FILE, INDEX, LINE_COLUMNS, ImportedSource, ImportUnit, Refused
 from spiral_stream.sources.source import Known, Reader
@@ -79,10 +79,8 @@ class HuggingFace(ImportedSource):
         object.__setattr__(self, "allow_outside", outside_allowed(self.base, self.allow_outside))
         if self.base is not None:
             object.__setattr__(self, "base", absolute(self.base))
-        if not isinstance(self.split, str | None):
-            msg = f'{_WHAT}: split={shown(self.split)}. Give the name of one split, such as "train"'
-            raise SourceError(msg)
-        need_origin(_WHAT, self.origin)
+        split = of_kind(str | None, 'the name of one split, such as "train"')
+        check(self, _WHAT, "=", SourceError, split=split, origin=FLAG)
 
     @property
     def imports(self) -> bool:

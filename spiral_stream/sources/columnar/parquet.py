@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import class_door
-from spiral_stream.errors import SourceError, shown
+from spiral_stream.arguments import FLAG, check, class_door, of_kind
+from spiral_stream.errors import SourceError
 from spiral_stream.expr import Expr
 from spiral_stream.sources.arrow.files import FilesReader
 from spiral_stream.sources.arrow.table import as_plain
@@ -32,7 +32,7 @@ from spiral_stream.sources.columnar.parquet_file import (
 )
 from spiral_stream.sources.files.listing import Paths, common_folder, listed, set_given_paths
 from spiral_stream.sources.files.lru import Recent
-from spiral_stream.sources.files.partition_columns import has_keys, hive_columns, need_equal, need_origin, with_added
+from spiral_stream.sources.files.partition_columns import has_keys, hive_columns, need_equal, with_added
 from spiral_stream.sources.row_filter import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Known, Reader, Source, ordinals_of
 
@@ -80,10 +80,7 @@ class Parquet(Source):
 
     def __post_init__(self) -> None:
         set_given_paths(self, "Parquet")
-        if not isinstance(self.hive, bool | None):
-            msg = f"Parquet: hive={shown(self.hive)}. Give True, False or None"
-            raise SourceError(msg)
-        need_origin("Parquet", self.origin)
+        check(self, "Parquet", "=", SourceError, hive=of_kind(bool | None, "True, False or None"), origin=FLAG)
 
     @property
     def _paths(self) -> Paths:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import FLAG, check, class_door
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, SpiralError, anew, cut
 from spiral_stream.expr import Expr
@@ -26,7 +26,7 @@ from spiral_stream.sources.arrow.files import FilesReader
 from spiral_stream.sources.arrow.table import plain, plain_column
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import Paths, common_folder, listed, set_given_paths
-from spiral_stream.sources.files.partition_columns import need_origin, with_added
+from spiral_stream.sources.files.partition_columns import with_added
 from spiral_stream.sources.row_filter import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit
 from spiral_stream.storage.file_object import RemoteBytes, look, read_parts
@@ -75,7 +75,7 @@ class Vortex(Source):
 
     def __post_init__(self) -> None:
         set_given_paths(self, "Vortex")
-        need_origin("Vortex", self.origin)
+        check(self, "Vortex", "=", SourceError, origin=FLAG)
 
     @property
     def _paths(self) -> Paths:

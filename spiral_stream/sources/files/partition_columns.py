@@ -114,17 +114,6 @@ def _shown(keys: Mapping[str, str]) -> str:
 _UNIT = "__unit"  # of a table of units, while units are chosen
 
 
-def need_origin(source: str, origin: object) -> None:
-    """Refuse what is no yes or no.
-
-    Raises:
-        SourceError: says what to give.
-    """
-    if not isinstance(origin, bool):
-        msg = f"{source}: origin={shown(origin)}. Give True or False"
-        raise SourceError(msg)
-
-
 def with_added(reader: Reader, of_units: Mapping[str, pa.Array], known: Known | None, *, origin: bool) -> Reader:
     """Return a reader of the same rows with further columns.
 

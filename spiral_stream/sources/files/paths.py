@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.arguments import of_kind
+from spiral_stream.errors import SourceError, cut
 from spiral_stream.storage.uri import is_object, parse_uri
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
@@ -89,9 +90,7 @@ def outside_allowed(base: str | None, stated: bool | None) -> bool:
     Raises:
         SourceError: what is asked is no yes or no.
     """
-    if not isinstance(stated, bool | None):
-        msg = f"allow_outside={shown(stated)}. Give True or False"
-        raise SourceError(msg)
+    of_kind(bool | None, "True or False").need("allow_outside=", stated, SourceError)
     return base is None if stated is None else stated
 
 

@@ -19,12 +19,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import FLAG, check, class_door
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.expr import Expr
 from spiral_stream.sources.arrow.table import no_rows, plain, plain_column
 from spiral_stream.sources.change_detection import content_key
-from spiral_stream.sources.files.partition_columns import need_origin, with_added
+from spiral_stream.sources.files.partition_columns import with_added
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.files.watch import FileStamp, Watch, facts_of
 from spiral_stream.sources.lance.calls import counting, lance_options, storage
@@ -95,7 +95,7 @@ class Lance(Source):
     origin: bool = False
 
     def __post_init__(self) -> None:
-        need_origin("Lance", self.origin)
+        check(self, "Lance", "=", SourceError, origin=FLAG)
         if is_table(self.uri):
             uri, version = dataset_of(self.uri)
             object.__setattr__(self, "uri", uri)

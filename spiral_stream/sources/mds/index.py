@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple, final
 
 import xxhash
 
+from spiral_stream.arguments import is_integer
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.files.listing import listed_below
@@ -175,7 +176,7 @@ class _Entry:
             raise self._wrong("column_names", "a name, an encoding and a size for each column")
         if not all(isinstance(text, str) and text for text in (*names, *encodings)) or len(set(names)) < len(names):
             raise self._wrong("column_names", "names and encodings that are texts, each name once")
-        if not all(size is None or (_is_count(size) and size < MOST_BYTES) for size in sizes):
+        if not all(size is None or (is_integer(size, 0) and size < MOST_BYTES) for size in sizes):
             raise self._wrong("column_sizes", "bytes, or null where they vary")
         fixed = tuple(size or None for size in sizes)  # Mosaic takes 0 for a size that varies
         raw, packed, algorithm, samples = self._data()
@@ -209,7 +210,7 @@ class _Entry:
     def _data(self) -> tuple[ShardFile, ShardFile | None, str | None, int]:
         """The file of the samples, the same compressed and how, and how many there are."""
         samples, compression = self._said.get("samples"), self._said.get("compression")
-        if not _is_count(samples):
+        if not is_integer(samples, 0):
             raise self._wrong("samples", "a whole number")
         if not isinstance(compression, str | None):
             raise self._wrong("compression", 'null, or a name such as "zstd:7"')
@@ -225,7 +226,11 @@ class _Entry:
 
     def _file(self, key: str) -> ShardFile:
         said = self._said.get(key)
-        if not isinstance(said, dict) or not isinstance(said.get("basename"), str) or not _is_count(said.get("bytes")):
+        if (
+            not isinstance(said, dict)
+            or not isinstance(said.get("basename"), str)
+            or not is_integer(said.get("bytes"), 0)
+        ):
             raise self._wrong(key, "a basename and its bytes")
         name, hashes = said["basename"], said.get("hashes") or {}
         parts = name.split("/")
@@ -314,10 +319,6 @@ def is_index(data: bytes | memoryview) -> bool:
         and bool(listed)
         and all(isinstance(each, dict) and "raw_data" in each for each in listed)
     )
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 _WAY_OUT_OF_OBJECTS: Final = "Write the folder again"

@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Final, cast, final
 
 import pyarrow as pa
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import check, class_door
 from spiral_stream.errors import DamageError, SourceError, cut, shown
 from spiral_stream.integrity.blocks import Mapped, moment, need_sound
 from spiral_stream.integrity.regular_files import need_file
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found
-from spiral_stream.sources.import_source import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
+from spiral_stream.sources.import_source import ON_ERROR, RAISE, ImportedSource, ImportUnit, Refused
 from spiral_stream.sources.mds.columns import MdsColumns, declared_schema, described, found_columns
 from spiral_stream.sources.mds.encodings import need_dtype
 from spiral_stream.sources.mds.index import (
@@ -115,7 +115,7 @@ class Mds(ImportedSource):
         object.__setattr__(self, "path", path.rstrip("/") if is_object(path) else path)
         object.__setattr__(self, "columns", need_columns("Mds", self.columns))
         object.__setattr__(self, "arrays", _need_arrays(self.arrays))
-        need_on_error("Mds", self.on_error)
+        check(self, "Mds", "=", SourceError, on_error=ON_ERROR)
         if self.schema is not None:
             object.__setattr__(self, "schema", declared_columns("Mds", self.schema, self.columns))
 

@@ -12,13 +12,21 @@ from typing import Any, ClassVar, Final, cast, final
 
 import pyarrow as pa
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import check, class_door, one_of
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, anew, cut, shown, warn
 from spiral_stream.integrity.regular_files import need_file
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import Paths, absolute_paths, common_folder, listed_units
-from spiral_stream.sources.import_source import KEY, RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
+from spiral_stream.sources.import_source import (
+    KEY,
+    ON_ERROR,
+    RAISE,
+    SKIP,
+    ImportedSource,
+    ImportUnit,
+    Refused,
+)
 from spiral_stream.sources.schema import columns
 from spiral_stream.sources.tar.rows import FoundRow, TarFields, TarFile, TarRows, batches, schema_of
 from spiral_stream.sources.tar.samples import (
@@ -40,6 +48,7 @@ from spiral_stream.threads import Workers, thread_share
 
 FIRST: Final = "first"
 LAST: Final = "last"
+_KEY: Final = one_of((FIRST, LAST), '"first" or "last": the dot that ends the key of 0001.seg.png')
 Sidecars = tuple[tuple[str, str, str], ...]  # name, what is replaced in the path of a tar, by what
 _LOOKED_AT: Final = 16  # tars, for the columns that there are
 ROWS: Final = 1000  # of the first of them
@@ -105,14 +114,10 @@ class WebDataset(ImportedSource):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute_paths(self.path, "WebDataset"))
-        if self.key not in (FIRST, LAST):
-            msg = (
-                f'WebDataset: key={shown(self.key)}. Give "first" or "last": the dot that ends the key of 0001.seg.png'
-            )
-            raise SourceError(msg)
+        check(self, "WebDataset", "=", SourceError, key=_KEY)
         object.__setattr__(self, "columns", need_columns("WebDataset", self.columns))
         object.__setattr__(self, "sidecars", _need_sidecars(self.sidecars))
-        need_on_error("WebDataset", self.on_error)
+        check(self, "WebDataset", "=", SourceError, on_error=ON_ERROR)
         if self.schema is not None:
             object.__setattr__(self, "schema", declared_columns("WebDataset", self.schema, self.columns, (KEY,)))
 

@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Final, final
 
 import pyarrow as pa
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import FLAG, check, class_door, of_kind
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.files.listing import set_paths
 from spiral_stream.sources.files.units import Record, sound, spread, units_of
-from spiral_stream.sources.import_source import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
+from spiral_stream.sources.import_source import ON_ERROR, RAISE, ImportedSource, ImportUnit, Refused
 from spiral_stream.sources.mosaic import is_shard, lines_units, shards_source
 from spiral_stream.sources.schema import columns, declared, need_column_names
 from spiral_stream.sources.text.csv_records import Chunk, CsvForm, chunks, names_of, need_names
@@ -85,17 +85,12 @@ class Csv(ImportedSource):
     newlines_in_values: bool = True
 
     def __post_init__(self) -> None:
-        need_on_error("Csv", self.on_error)
-        if not isinstance(self.newlines_in_values, bool):
-            msg = f"Csv: newlines_in_values={shown(self.newlines_in_values)}. Give True or False"
-            raise SourceError(msg)
+        check(self, "Csv", "=", SourceError, on_error=ON_ERROR, newlines_in_values=FLAG)
         set_paths(self, "Csv")
         for name in ("delimiter", "quote"):
             _need_letter(name, getattr(self, name))
         if self.column_names is not None:
-            if not isinstance(self.column_names, list | tuple):
-                msg = f"Csv: column_names={shown(self.column_names)}. Give a list of names"
-                raise SourceError(msg)
+            check(self, "Csv", "=", SourceError, column_names=of_kind(list | tuple, "a list of names"))
             object.__setattr__(self, "column_names", tuple(self.column_names))
             need_names(self.column_names, "column_names")
             need_column_names(self.column_names, "Csv: column_names", "Choose another name")

@@ -14,12 +14,19 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 import pyarrow as pa
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import check, class_door
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import set_paths
 from spiral_stream.sources.files.units import Record, sound, spread, units_of
-from spiral_stream.sources.import_source import RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
+from spiral_stream.sources.import_source import (
+    ON_ERROR,
+    RAISE,
+    SKIP,
+    ImportedSource,
+    ImportUnit,
+    Refused,
+)
 from spiral_stream.sources.json.lines import LineParser, need_readable, read_line
 from spiral_stream.sources.json.types import (
     MixedTypesError,
@@ -89,7 +96,7 @@ class Jsonl(ImportedSource):
     references: Any = ()
 
     def __post_init__(self) -> None:
-        need_on_error("Jsonl", self.on_error)
+        check(self, "Jsonl", "=", SourceError, on_error=ON_ERROR)
         set_paths(self, "Jsonl")
         object.__setattr__(self, "references", need_references("Jsonl", self.references))
         if self.schema is not None:

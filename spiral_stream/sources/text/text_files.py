@@ -8,14 +8,21 @@ from typing import ClassVar, Final, final
 
 import pyarrow as pa
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import check, class_door
 from spiral_stream.errors import SourceError, anew, cut, shown
 from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import file_units, listed_below, matcher
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found
 from spiral_stream.sources.files.units import joined
-from spiral_stream.sources.import_source import FILE, RAISE, ImportedSource, ImportUnit, Refused, need_on_error
+from spiral_stream.sources.import_source import (
+    FILE,
+    ON_ERROR,
+    RAISE,
+    ImportedSource,
+    ImportUnit,
+    Refused,
+)
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.store import Get
 from spiral_stream.storage.uri import is_object
@@ -53,7 +60,7 @@ class TextFiles(ImportedSource):
     on_error: str = RAISE
 
     def __post_init__(self) -> None:
-        need_on_error("TextFiles", self.on_error)
+        check(self, "TextFiles", "=", SourceError, on_error=ON_ERROR)
         path = absolute(self.path)
         object.__setattr__(self, "path", path.rstrip("/") if is_object(path) else path)
         if not isinstance(self.pattern, str) or not self.pattern or os.path.isabs(self.pattern):  # noqa: PTH117

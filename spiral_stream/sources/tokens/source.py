@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 import pyarrow as pa
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import check, class_door, integer, of_kind
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.host_dtypes import dtype_name
 from spiral_stream.sources.change_detection import content_key
@@ -30,6 +30,7 @@ SUFFIXES: Final = (".bin", ".npy")
 SCHEMA: Final = pa.schema([(START, pa.int64()), (LENGTH, pa.int64())])
 BATCH_ROWS: Final = 1 << 18
 BATCH_IDS: Final = 1 << 24  # that are looked through for separators at a time
+_INDEX: Final = of_kind(bool | None, "True, False or None; an index lies next to its file, as data.idx")
 
 
 @final
@@ -76,15 +77,8 @@ class Tokens(ImportedSource):
                 msg = f"Tokens: dtype={shown(self.dtype)}. Give one of {', '.join(ITEMS)}"
                 raise SourceError(msg)
             object.__setattr__(self, "dtype", name)
-        for name, low in (("separator", None), ("length", 1)):
-            value = getattr(self, name)
-            is_integer = isinstance(value, int) and not isinstance(value, bool) and (low is None or value >= low)
-            if value is not None and not is_integer:
-                msg = f"Tokens: {name}={shown(value)}. Give an integer{'' if low is None else ' of at least 1'}"
-                raise SourceError(msg)
-        if not isinstance(self.index, bool | None):
-            msg = f"Tokens: index={shown(self.index)}. Give True, False or None; an index lies next to its file, as data.idx"
-            raise SourceError(msg)
+        separator, length = integer(None, None, "an integer", none=True), integer(1, none=True)
+        check(self, "Tokens", "=", SourceError, separator=separator, length=length, index=_INDEX)
         ways = [self.separator is not None, self.length is not None, self.index is True]
         if sum(ways) > 1:
             msg = "Tokens: separator=, length= and index=True each say where documents end. Give one of them"

@@ -13,7 +13,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import class_door, is_integer, is_number
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.transforms import _augment
 from spiral_stream.transforms.image.pixel_transform import (
@@ -25,7 +25,7 @@ from spiral_stream.transforms.image.pixel_transform import (
     draw,
 )
 from spiral_stream.transforms.image.placement import portable_exp
-from spiral_stream.transforms.transform import Transform, is_number
+from spiral_stream.transforms.transform import Transform
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE, GRAY = range(5)  # kinds of `_augment.adjust`
 _MOST: Final = 100.0  # a factor beyond it leaves black and white
@@ -182,9 +182,7 @@ class GaussianBlur(PixelTransform):
     def __post_init__(self) -> None:
         size = self.kernel_size
         sides = tuple(size) if isinstance(size, Sequence) else (size, size)
-        if len(sides) != _PAIR or not all(
-            isinstance(n, int) and not isinstance(n, bool) and n % 2 and n > 0 for n in sides
-        ):
+        if len(sides) != _PAIR or not all(is_integer(n, 1) and n % 2 for n in sides):
             msg = f"GaussianBlur: kernel_size is {shown(size)}. Give an odd number of pixels, or two: (down, across)"
             raise PlanError(msg)
         object.__setattr__(self, "kernel_size", sides)
@@ -245,10 +243,10 @@ def _weights(size: int, sigma: float) -> NDArray[np.float32]:
 
 def _range(what: str, given: object, centre: float, low: float, high: float) -> tuple[float, float]:
     if is_number(given):
-        if given < 0:  # type: ignore[operator]  # a number
+        if given < 0:
             msg = f"ColorJitter: {what} is {shown(given)}. Give a number from 0 on, or (least, most)"
             raise PlanError(msg)
-        given = (max(low, centre - given), centre + given)  # type: ignore[operator]  # a number
+        given = (max(low, centre - given), centre + given)
     return checked_pair("ColorJitter", what, given, low, high)
 
 

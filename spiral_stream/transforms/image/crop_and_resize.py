@@ -18,10 +18,10 @@ from typing import ClassVar, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import class_door, is_number
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.transforms.image.placement import Placement, portable_exp, sized_to_shorter
-from spiral_stream.transforms.transform import Transform, checked_range, checked_size, is_number, plain
+from spiral_stream.transforms.transform import Transform, checked_range, checked_size, plain
 
 # B images of a batch; one-dimensional arrays are [B]
 

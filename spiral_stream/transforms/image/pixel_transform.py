@@ -6,14 +6,15 @@ moves pixels moves masks, boxes and key points too. Every other step leaves them
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.arguments import integer, is_integer, is_number
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.seeding import numbers
-from spiral_stream.transforms.transform import Transform, is_number
+from spiral_stream.transforms.transform import Transform
 
 # H W C image; N points
 
@@ -90,10 +91,10 @@ def checked_chance(name: str, p: object) -> float:
     Raises:
         PlanError: it is no number from 0 to 1.
     """
-    if not is_number(p) or not 0 <= p <= 1:  # type: ignore[operator]  # a number
+    if not is_number(p) or not 0 <= p <= 1:
         msg = f"{name}: p is {shown(p)}; it must be a number from 0 to 1"
         raise PlanError(msg)
-    return float(p)  # type: ignore[arg-type]  # a number
+    return float(p)
 
 
 def checked_pair(name: str, what: str, given: object, low: float, high: float) -> tuple[float, float]:
@@ -116,7 +117,7 @@ def checked_color(name: str, what: str, given: object) -> tuple[int, int, int]:
         PlanError: it is not that.
     """
     three = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,) * 3
-    if len(three) != 3 or not all(_is_byte(value) for value in three):  # noqa: PLR2004  R, G, B
+    if len(three) != 3 or not all(is_integer(value, 0, 255) for value in three):  # noqa: PLR2004  R, G, B
         msg = f"{name}: {what} is {shown(given)}. Give a whole number from 0 to 255, or three: red, green, blue"
         raise PlanError(msg)
     return three
@@ -128,11 +129,5 @@ def checked_label(name: str, given: object) -> int:
     Raises:
         PlanError: it is no whole number of 16 bits.
     """
-    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given < 1 << 16:
-        msg = f"{name}: mask_fill is {shown(given)}. Give a value of masks, such as 0 or 255"
-        raise PlanError(msg)
-    return given
-
-
-def _is_byte(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 255  # noqa: PLR2004  a byte
+    integer(0, (1 << 16) - 1, "a value of masks, such as 0 or 255").need(f"{name}: mask_fill is ", given)
+    return cast("int", given)

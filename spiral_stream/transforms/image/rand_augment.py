@@ -10,8 +10,8 @@ from typing import ClassVar, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import class_door
-from spiral_stream.errors import PlanError, shown
+from spiral_stream.arguments import check, class_door, integer
+from spiral_stream.errors import PlanError
 from spiral_stream.transforms import _augment
 from spiral_stream.transforms.image.color import BRIGHTNESS, CONTRAST, SATURATION, adjust
 from spiral_stream.transforms.image.pixel_transform import (
@@ -23,7 +23,7 @@ from spiral_stream.transforms.image.pixel_transform import (
     draw,
     sides,
 )
-from spiral_stream.transforms.image.warp import INTERPOLATIONS, affine, from_corner, mask_pixel, warped
+from spiral_stream.transforms.image.warp import INTERPOLATION, affine, from_corner, mask_pixel, warped
 from spiral_stream.transforms.transform import Transform
 
 OPERATIONS: Final = (
@@ -76,17 +76,13 @@ class RandAugment(PixelTransform):
     mask_fill: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("num_ops", 0), ("magnitude", 0), ("num_magnitude_bins", 2)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 1 << 10:
-                msg = f"RandAugment: {name} is {shown(value)}. Give a whole number from {least} to 1024"
-                raise PlanError(msg)
+        count = integer(0, 1 << 10, "a whole number from 0 to 1024")
+        bins = integer(2, 1 << 10, "a whole number from 2 to 1024")
+        check(self, "RandAugment", " is ", num_ops=count, magnitude=count, num_magnitude_bins=bins)
         if self.magnitude >= self.num_magnitude_bins:
             msg = f"RandAugment: magnitude {self.magnitude} of {self.num_magnitude_bins}. Give one below num_magnitude_bins"
             raise PlanError(msg)
-        if self.interpolation not in INTERPOLATIONS:
-            msg = f'RandAugment: interpolation is {shown(self.interpolation)}. Give "nearest" or "bilinear"'
-            raise PlanError(msg)
+        check(self, "RandAugment", " is ", interpolation=INTERPOLATION)
         object.__setattr__(self, "fill", checked_color("RandAugment", "fill", self.fill))
         checked_label("RandAugment", self.mask_fill)
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import check, class_door, is_number, one_of
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.transforms import _augment
 from spiral_stream.transforms.image.pixel_transform import (
@@ -26,9 +26,9 @@ from spiral_stream.transforms.image.pixel_transform import (
     draw,
     sides,
 )
-from spiral_stream.transforms.transform import Transform, is_number
+from spiral_stream.transforms.transform import Transform
 
-INTERPOLATIONS: Final = ("nearest", "bilinear")
+INTERPOLATION: Final = one_of(("nearest", "bilinear"), '"nearest" or "bilinear"')
 _TERMS: Final = 13  # of the series of sine and cosine: 1e-16 up to pi
 
 
@@ -64,9 +64,7 @@ class Warp(PixelTransform):
 
     def _check(self) -> None:
         name = type(self).__name__
-        if self.interpolation not in INTERPOLATIONS:
-            msg = f'{name}: interpolation is {shown(self.interpolation)}. Give "nearest" or "bilinear"'
-            raise PlanError(msg)
+        check(self, name, " is ", interpolation=INTERPOLATION)
         object.__setattr__(self, "fill", checked_color(name, "fill", self.fill))
         checked_label(name, self.mask_fill)
 
@@ -244,8 +242,8 @@ def _sine_cosine(degrees: float) -> tuple[float, float]:
 
 def _angles(name: str, what: str, given: object, most: float = 3600) -> tuple[float, float]:
     if is_number(given):
-        if given < 0:  # type: ignore[operator]  # a number
+        if given < 0:
             msg = f"{name}: {what} is {shown(given)}. Give a number from 0 on, or (least, most)"
             raise PlanError(msg)
-        given = (-given, given)  # type: ignore[operator]  # a number
+        given = (-given, given)
     return checked_pair(name, what, given, -most, most)

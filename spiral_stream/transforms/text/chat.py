@@ -5,12 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NoReturn, final
 
-from spiral_stream.arguments import class_door
+from spiral_stream.arguments import FLAG, check, class_door, one_of, text
 from spiral_stream.errors import PlanError, shown
-from spiral_stream.transforms.transform import TOKENIZER, Transform
+from spiral_stream.transforms.transform import MOST_TOKENS, TOKENIZER, Transform
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
-_CHOICES: Final = {"train_on": ("all", "last"), "truncate": ("end", "start", "refuse"), "no_target": ("refuse", "keep")}
+_CHOICES: Final = {
+    name: one_of(known, f"one of {', '.join(map(repr, known))}")
+    for name, known in {
+        "train_on": ("all", "last"),
+        "truncate": ("end", "start", "refuse"),
+        "no_target": ("refuse", "keep"),
+    }.items()
+}
+_LEFT_OUT: Final = text("a text, or leave it out", none=True)
 
 
 @final
@@ -73,19 +81,9 @@ class ChatTemplate(Transform):
     def __post_init__(self) -> None:
         if isinstance(self.template, os.PathLike):
             object.__setattr__(self, "template", os.fspath(self.template))
-        for what in ("column", "tokenizer"):
-            self._need_text(what, getattr(self, what))
-        for what in ("template", "prompt", "tools"):
-            if getattr(self, what) is not None:
-                self._need_text(what, getattr(self, what))
-        for what, allowed in _CHOICES.items():
-            if getattr(self, what) not in allowed:
-                self._refuse(what, f"one of {', '.join(map(repr, allowed))}")
-        if not isinstance(self.add_generation_prompt, bool):
-            self._refuse("add_generation_prompt", "True or False")
-        length = self.max_length
-        if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
-            self._refuse("max_length", "a whole number of tokens from 1 on, or None for no limit")
+        check(self, "ChatTemplate", " is ", column=text("the name of a column of messages"), tokenizer=TOKENIZER)
+        check(self, "ChatTemplate", " is ", template=_LEFT_OUT, prompt=_LEFT_OUT, tools=_LEFT_OUT, **_CHOICES)
+        check(self, "ChatTemplate", " is ", add_generation_prompt=FLAG, max_length=MOST_TOKENS)
         self._settle_roles()
         self._settle_variables()
         if len(set(self.columns)) < len(self.columns):
@@ -127,11 +125,6 @@ class ChatTemplate(Transform):
                     "variables", 'names with texts, numbers or truth values, such as {"enable_thinking": False}'
                 )
         object.__setattr__(self, "variables", tuple(sorted(pairs.items())))
-
-    def _need_text(self, what: str, value: object) -> None:
-        meanings = {"column": "the name of a column of messages", "tokenizer": TOKENIZER}
-        if not isinstance(value, str) or not value:
-            self._refuse(what, meanings.get(what, "a text, or leave it out"))
 
     def _refuse(self, what: str, right: str) -> NoReturn:
         msg = f"ChatTemplate: {what} is {shown(getattr(self, what))}. Give {right}"

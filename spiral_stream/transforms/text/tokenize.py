@@ -1,11 +1,13 @@
 """`Tokenize`: how a plan turns text into token ids. `spiral_stream.transforms.text.encoder` runs it."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Final, final
 
-from spiral_stream.arguments import class_door
-from spiral_stream.errors import PlanError, shown
-from spiral_stream.transforms.transform import TOKENIZER, Transform
+from spiral_stream.arguments import FLAG, check, class_door, text
+from spiral_stream.errors import PlanError
+from spiral_stream.transforms.transform import MOST_TOKENS, TOKENIZER, Transform
+
+_SEPARATOR: Final = text("the text of a token, or None for no separator", none=True)
 
 
 @final
@@ -51,21 +53,8 @@ class Tokenize(Transform):
     separator: str | None = None
 
     def __post_init__(self) -> None:
-        for what, value in (("column", self.column), ("tokenizer", self.tokenizer)):
-            if not isinstance(value, str) or not value:
-                meaning = "the name of a text column" if what == "column" else TOKENIZER
-                msg = f"Tokenize: {what} is {shown(value)}. Give {meaning}"
-                raise PlanError(msg)
-        if not isinstance(self.special_tokens, bool):
-            msg = f"Tokenize: special_tokens is {shown(self.special_tokens)}. Give True or False"
-            raise PlanError(msg)
-        length = self.max_length
-        if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
-            msg = f"Tokenize: max_length is {shown(length)}. Give a whole number of tokens from 1 on, or None for no limit"
-            raise PlanError(msg)
-        if self.separator is not None and (not isinstance(self.separator, str) or not self.separator):
-            msg = f"Tokenize: separator is {shown(self.separator)}. Give the text of a token, or None for no separator"
-            raise PlanError(msg)
+        check(self, "Tokenize", " is ", column=text("the name of a text column"), tokenizer=TOKENIZER)
+        check(self, "Tokenize", " is ", special_tokens=FLAG, max_length=MOST_TOKENS, separator=_SEPARATOR)
 
     @property
     def deterministic(self) -> bool:
