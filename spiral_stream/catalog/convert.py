@@ -9,11 +9,11 @@ what it has read.
 import json
 import re
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Final, final
 
@@ -26,8 +26,8 @@ from spiral_stream.derived.share.share import Share
 from spiral_stream.derived.share.store_leases import StoreLeases
 from spiral_stream.derived.work.executors import Executor, Shared, builders_in_force, building_with
 from spiral_stream.display.progress import Report, Teller, working
-from spiral_stream.errors import SourceError, cut, warn
-from spiral_stream.integrity.locks import enter, leave
+from spiral_stream.errors import SourceError, cut
+from spiral_stream.integrity.locks import LONG_PAUSES_S, Wait, enter, leave
 from spiral_stream.integrity.publish import take_out
 from spiral_stream.sources.arrow.table import Arrow
 from spiral_stream.sources.change_detection import content_key
@@ -61,7 +61,6 @@ from spiral_stream.storage.uri import printable
 
 _NAME: Final = 16  # hex digits of the unit's name in the name of its part
 _KEY: Final = 15  # hex digits of a lease
-_PAUSE_S: Final = 0.1
 _TELL_AFTER_S: Final = 1.0  # of waiting for another process
 _SHARD_OF_FILE: Final = re.compile("#[0-9]{4,}$")
 
@@ -137,14 +136,10 @@ def _turn(target: WriteTarget, about: str) -> Iterator[None]:
         assert isinstance(leases, Claims)
         leases = StoreLeases(Share(target.folder, target.uri, str(target.folder), "convert"), aside, leases, tidy=True)
     try:
-        begun, warned = time.monotonic(), False
+        said = f"convert: another process copies the same rows to {cut(printable(target.uri))}. This one waits until it ends"
+        wait = Wait(inf, LONG_PAUSES_S, lambda _: said, _TELL_AFTER_S)
         while not (leases.is_free(key) and all(leases.take_all([key]))):
-            if not warned and time.monotonic() - begun > _TELL_AFTER_S:
-                warned = True
-                shown = cut(printable(target.uri))
-                msg = f"convert: another process copies the same rows to {shown}. This one waits until it ends"
-                warn(msg)
-            time.sleep(_PAUSE_S)
+            wait.pause()
         yield
     finally:
         leases.close()

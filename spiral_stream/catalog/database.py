@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from spiral_stream.catalog.lock import locked
 from spiral_stream.errors import CatalogError, SpiralError, cut, shown
+from spiral_stream.integrity.locks import LONG_PAUSES_S, Wait
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.schema import unreadable
 
@@ -39,7 +40,7 @@ TIDY_EVERY: Final = 64  # versions; tidying up takes as long as two changes
 _STEPS: Final = 2  # versions that one change makes at most
 _LAST_VERSION: Final = 2**64 - 1  # Lance names manifests by what is left to it, or by the version
 _DIGEST: Final = "digest"
-_TRIES: Final = 6  # of a commit that another writer's overtook; 3 s together
+_DEADLINE_S: Final = 3.0  # of a commit that other writers' overtake
 _RUST_LOCATION: Final = re.compile(r",? ?/\S+\.rs:\d+:\d+")  # where in its own code a library failed
 _NO_ROWS: Final = (
     "Invalid user input",
@@ -307,14 +308,13 @@ class Database:
 
     def _retried(self, change: Callable[[], T]) -> T:
         """Commit a change; where the file lock does not reach every writer, a commit may be overtaken."""
-        for attempt in range(_TRIES):
+        wait = Wait(_DEADLINE_S, LONG_PAUSES_S)
+        while True:
             try:
                 return change()
             except (OSError, RuntimeError, ValueError) as error:
-                if "conflict" not in str(error).lower() or attempt == _TRIES - 1:
+                if "conflict" not in str(error).lower() or not wait.pause():
                     raise
-            time.sleep(0.05 * 2**attempt)
-        raise AssertionError
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from spiral_stream.errors import CacheError, warn
 DEADLINE_S: Final = 120.0  # those who are alone remove files, and nothing else
 TELL_AFTER_S: Final = 10.0  # of waiting for a lock, then a warning says for which
 _PAUSES_S: Final = 0.002, 0.02  # of who waits: first, and most
+LONG_PAUSES_S: Final = 0.02, 1.0  # where a look is a request or a commit
 FLOCK: Final = struct.Struct("hhqqi4x")  # of Linux on 64 bits: type, whence, start, length, pid
 NO_LOCKS: Final = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
 _OTHERS_HOLD_IT: Final = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EINTR}
@@ -33,6 +34,51 @@ def _timeout(said: str) -> Exception:
     return TimeoutError(errno.EWOULDBLOCK, said)
 
 
+@final
+class Wait:
+    """A wait for other processes: how long, how often one looks, and when the user is told.
+
+    Args:
+        deadline_s: of the wait; infinity where the kernel or a store says when the others are dead.
+        pauses_s: between two looks: the first, and the longest. They double, and are drawn, so that those who wait do not
+            look in step.
+        tell: gives the warning of a wait that goes on, of the seconds so far; None: whoever waits is told elsewhere.
+        tell_after_s: of waiting, once.
+    """
+
+    def __init__(
+        self,
+        deadline_s: float,
+        pauses_s: tuple[float, float] = _PAUSES_S,
+        tell: Callable[[float], str] | None = None,
+        tell_after_s: float = TELL_AFTER_S,
+    ) -> None:
+        self._deadline_s, self._tell, self._tell_after_s = deadline_s, tell, tell_after_s
+        self._pause_s, self._most_s = pauses_s
+        self.again()
+
+    def again(self) -> None:
+        """Count from now on: the others did something."""
+        self._begun = time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        """Whether the deadline has passed."""
+        return time.monotonic() - self._begun >= self._deadline_s
+
+    def pause(self) -> bool:
+        """Sleep until the next look; False at once if the deadline has passed."""
+        if self.over:
+            return False
+        waited = time.monotonic() - self._begun
+        if self._tell is not None and waited > self._tell_after_s:
+            warn(self._tell(waited))
+            self._tell = None
+        time.sleep(self._pause_s * (0.5 + random.random()))  # noqa: S311  no secret
+        self._pause_s = min(2 * self._pause_s, self._most_s)
+        return True
+
+
 def wait_for(
     take: Callable[[], T | None],
     path: Path,
@@ -40,6 +86,7 @@ def wait_for(
     who: str = "another process",
     late: Callable[[str], Exception] = _timeout,
     *,
+    unlocked: T | None = None,
     quiet: bool = False,
 ) -> T:
     """Return what is taken as soon as others do not hold it.
@@ -50,18 +97,25 @@ def wait_for(
         deadline_s: of the wait.
         who: holds it, for messages.
         late: the error of a passed deadline, of its message.
+        unlocked: is returned where the file system has no locks (`NO_LOCKS`).
         quiet: whether who waits is told elsewhere.
 
     Raises:
         TimeoutError: the deadline has passed; or what ``late`` makes.
-        OSError: the file system has no locks (`NO_LOCKS`), or refuses this one: names the lock.
+        OSError: the file system has no locks and ``unlocked`` is None, or it refuses this one: names the lock.
     """
-    begun, pause, told = time.monotonic(), _PAUSES_S[0], quiet
+
+    def tell(waited: float) -> str:
+        return f"{path} is locked by {who}, for {waited:.0f} s; waiting up to {deadline_s:g} s. `fuser {path}` names it"
+
+    wait: Wait | None = None
     while True:
         try:
             found = take()
         except OSError as error:
             if error.errno not in _OTHERS_HOLD_IT:
+                if error.errno in NO_LOCKS and unlocked is not None:
+                    return unlocked
                 if error.errno in NO_LOCKS or error.filename is not None:  # it cannot be opened
                     raise
                 why = f"the file system refuses a lock: {error.strerror or error}. Allow locks there, or use another folder"
@@ -69,16 +123,10 @@ def wait_for(
         else:
             if found is not None:
                 return found
-        waited = time.monotonic() - begun
-        if waited > deadline_s:
+        wait = wait or Wait(deadline_s, _PAUSES_S, None if quiet else tell, TELL_AFTER_S)
+        if not wait.pause():
             said = f"{path} is locked by {who}, for {deadline_s:g} s. End it (`fuser {path}`)"
             raise late(said)
-        if waited > TELL_AFTER_S and not told:
-            told = True
-            said = f"{path} is locked by {who}, for {waited:.0f} s; waiting up to {deadline_s:g} s"
-            warn(f"{said}. `fuser {path}` names it")
-        time.sleep(pause * (0.5 + random.random()))  # noqa: S311  so that those who wait do not ask in step
-        pause = min(2 * pause, _PAUSES_S[1])
 
 
 @contextmanager
@@ -94,17 +142,11 @@ def turn(
         TimeoutError: the deadline has passed; or what ``late`` makes.
         OSError: it cannot be opened, or the file system refuses the lock.
     """
-    held: Held | None = None
-    try:
-        held = wait_for(lambda: lock(path, alone=True), path, deadline_s, who, late)
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
+    held = wait_for(lambda: lock(path, alone=True), path, deadline_s, who, late, unlocked=Held(-1))
     try:
         yield
     finally:
-        if held is not None:
-            held.release()
+        held.release()
 
 
 def lock_bytes(handle: int, kind: int, first: int, count: int) -> None:
@@ -202,12 +244,7 @@ def enter(folder: Path) -> Held:
     Raises:
         OSError: it cannot be made or opened.
     """
-    try:
-        return wait_for(lambda: _entered(folder), folder, DEADLINE_S)
-    except OSError as error:
-        if error.errno in NO_LOCKS:
-            return Held(-1)
-        raise
+    return wait_for(lambda: _entered(folder), folder, DEADLINE_S, unlocked=Held(-1))
 
 
 def _entered(folder: Path) -> Held | None:

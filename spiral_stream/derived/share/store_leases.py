@@ -9,7 +9,6 @@ A builder that was taken for dead and lives makes things twice; readers take eac
 """
 
 import json
-import random
 import threading
 import time
 import uuid
@@ -22,6 +21,7 @@ from typing import Any, Final, final
 from spiral_stream.derived.share.leases import Claims, ShardLeases
 from spiral_stream.derived.share.share import Share, share_of
 from spiral_stream.errors import CacheError, cut
+from spiral_stream.integrity.locks import LONG_PAUSES_S, Wait
 from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import printable
 
@@ -30,7 +30,6 @@ BEAT_S: Final = 5.0
 DEAD_S: Final = 30.0
 LOOK_EVERY_S: Final = 2.0  # while waiting for others
 _DEADLINE_S: Final = 120.0  # for a change that others come before
-_PAUSES_S: Final = (0.02, 1.0)
 
 State = dict[str, dict[str, Any]]  # builder -> {"beat": int, "place": working folder, "keys": [16 hex digits]}
 
@@ -135,7 +134,7 @@ class StoreLeases:
         Raises:
             CacheError: the store failed, or others come before us for longer than the deadline.
         """
-        until, pause = time.monotonic() + _DEADLINE_S, _PAUSES_S[0]
+        wait = Wait(_DEADLINE_S, LONG_PAUSES_S)
         with self._lock:
             while True:
                 if not self._read:
@@ -145,14 +144,12 @@ class StoreLeases:
                     self._held |= added
                     return added
                 self._read = False
-                if time.monotonic() > until:
+                if not wait.pause():
                     shown = cut(printable(self._share.uri_of(self._path)))
                     msg = (
                         f"{shown}: other builders changed it for {_DEADLINE_S:g} s without a pause. Start fewer of them"
                     )
                     raise CacheError(msg)
-                time.sleep(pause * random.random())  # noqa: S311  no secret
-                pause = min(2 * pause, _PAUSES_S[1])
 
     def _write(self, added: set[str]) -> bool:
         """Replace the state that was read by one with our leases; whether nobody came before us."""

@@ -28,7 +28,7 @@ from spiral_stream.derived.share.store_leases import leases_of
 from spiral_stream.derived.work.executors import Builders
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity.faults import failed
-from spiral_stream.integrity.locks import Held, lock, wait_for
+from spiral_stream.integrity.locks import Held, Wait, lock, wait_for
 
 LEASES: Final = 2048  # of shards that are made and not entered yet: the kernel keeps a list of them
 WAIT_S: Final = 600.0  # for a builder that holds a lease and enters nothing; then its work is done here too
@@ -200,22 +200,19 @@ class _Shift(Generic[Made]):
 
     def _await(self, elsewhere: deque[int]) -> deque[int]:
         """Wait for what others make; returns what is missing once a maker died, or all enter nothing for too long."""
-        wait_s = WAIT_S if self._maker.wait_s is None else self._maker.wait_s
-        pause, until = PAUSES_S[0], time.monotonic() + wait_s
+        wait = Wait(WAIT_S if self._maker.wait_s is None else self._maker.wait_s, PAUSES_S)
         while elsewhere := deque(unit for unit in elsewhere if self._open(unit)):
             if sum(target.look() for target in self._targets):  # all of them, so no `any`
                 self._maker.tell(())
-                until = time.monotonic() + wait_s
+                wait.again()
                 continue
             if any(self._free(unit) for unit in elsewhere):
                 return elsewhere
             if sum(target.claims.are_moving() for target in self._targets if target.claims is not None):
-                until = time.monotonic() + wait_s
-            if time.monotonic() > until:
+                wait.again()
+            if not wait.pause():
                 self._overdue.update(elsewhere)
                 return elsewhere
-            time.sleep(pause)
-            pause = min(2 * pause, PAUSES_S[1])
         return elsewhere
 
     def _claimed(self, unit: int) -> tuple[Job | None, bool]:

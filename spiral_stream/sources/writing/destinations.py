@@ -5,7 +5,6 @@ they are put, and Lance's commit makes them visible: it is refused if anybody ad
 """
 
 import os
-import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -13,14 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from random import random
 from typing import Final, final
 
 import pyarrow as pa
 import xxhash
 
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.integrity.locks import lock, wait_for
+from spiral_stream.integrity.locks import LONG_PAUSES_S, Wait, lock, wait_for
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.sources.files.paths import absolute, is_remote, local_folder
 from spiral_stream.sources.lance.fragments import (
@@ -45,7 +43,6 @@ _SCHEMES: Final = ("s3", "gs", "az")  # that Lance and the client know alike
 _ODD: Final = frozenset("%#?")  # in a key Lance reads them in another way than the client
 _COMMITTING: Final = "committing"  # in a part's folder: a commit to a version after this one may be under way
 _DEADLINE_S: Final = 600.0  # publishing takes as long as some renames and a commit
-_PAUSE_S: Final = 0.02
 FILES: Final = 4  # that are put at a time, each in parts of its own
 
 
@@ -254,7 +251,7 @@ class StoreTarget(WriteTarget):
                 raise SourceError(msg)
 
     def _commit(self, schema: pa.Schema, shards: Sequence[PartShard], check: Check) -> int:
-        files, until = {shard.file for shard in shards}, time.monotonic() + _DEADLINE_S
+        files, wait = {shard.file for shard in shards}, Wait(_DEADLINE_S, LONG_PAUSES_S)
         while True:
             dataset = made(self.uri, schema)
             if files <= dataset.files:  # also if the answer to our commit was lost
@@ -264,31 +261,28 @@ class StoreTarget(WriteTarget):
             try:
                 return append_alone(self.uri, [_as_published(dataset, shard) for shard in shards], dataset.version)
             except SourceError:
-                if not self._moved(dataset, until):
+                if not self._moved(dataset, wait):
                     raise
 
     def _settled(self, parts: Sequence[Path]) -> frozenset[str]:
         """Return the files that versions name, as soon as no commit under way can add one of these parts."""
-        files, until = {shard.file for shard in _shards(parts)}, time.monotonic() + _DEADLINE_S
+        files, wait = {shard.file for shard in _shards(parts)}, Wait(_DEADLINE_S, LONG_PAUSES_S)
         with writing(self.folder):
             before = min(int((part / _COMMITTING).read_text()) for part in parts)
         while (dataset := self.look()) is not None and not files <= dataset.files:
             try:
                 append_alone(self.uri, (), dataset.version)
             except SourceError:
-                if not self._moved(dataset, until):
+                if not self._moved(dataset, wait):
                     raise
             else:
                 break
         return files_since(self.uri, before)
 
-    def _moved(self, dataset: Appendable, until: float) -> bool:
+    def _moved(self, dataset: Appendable, wait: Wait) -> bool:
         """Whether a commit failed since somebody was faster; then wait a moment before the next."""
         now = self.look()
-        if now is None or now.version == dataset.version or time.monotonic() > until:
-            return False
-        time.sleep(_PAUSE_S * (1 + random()))  # noqa: S311  no secret
-        return True
+        return now is not None and now.version != dataset.version and wait.pause()
 
 
 def _shards(parts: Sequence[Path]) -> list[PartShard]:

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import CacheError, DamageError, SourceError
-from spiral_stream.integrity.locks import lock_bytes
+from spiral_stream.integrity.locks import Wait, lock_bytes
 from spiral_stream.storage.counters import behind, count
 from spiral_stream.storage.local import exactly
 from spiral_stream.storage.node_cache.cache import NodeCache, Range, joined_blocks, node_cache, tell
@@ -103,7 +103,7 @@ def _set(handle: int, kind: int, first: int, count: int) -> bool:
 TOGETHER_BYTES: Final = 256 << 20  # that one call of the store brings
 WAIT_S: Final = 60.0  # for others without any progress; then the bytes are asked for here too
 MANY: Final = 4  # ranges that one request brings; fewer are left to whoever reads them
-_LOOK_S: Final = 0.01  # how often others' progress is looked at
+_PAUSES_S: Final = (0.01, 0.01)  # between two looks at what others fetch
 _Blocks = NDArray[np.int64]
 
 
@@ -278,24 +278,24 @@ class _Reading:
         if not left:
             return
         left, unkept = self._to_keep(left)
-        begun = moved = time.perf_counter()
+        begun, wait = time.perf_counter(), Wait(WAIT_S, _PAUSES_S)
         waited, missing = 0, -1
         try:
             while left or unkept:
                 with doing(f"waiting for {len(left) + len(unkept):,} objects, such as {(left or unkept)[0].key}"):
-                    late = time.perf_counter() - moved > WAIT_S
-                    others = self._turn(left, unkept, alone=late)
+                    others = self._turn(left, unkept, alone=wait.over)
                     unkept = []
                     if len(others) < len(left):
-                        moved = time.perf_counter()
+                        wait.again()
                     left, waited = others, max(waited, len(others))
                     for each in left:
                         each.is_hit = False
                     if left:
-                        time.sleep(_LOOK_S)
+                        wait.pause()
                         left = self._not_here(left)
                     if (now := sum(len(each.missing) for each in left)) != missing:
-                        missing, moved = now, time.perf_counter()
+                        missing = now
+                        wait.again()
         finally:
             count(wait_s=time.perf_counter() - begun, waits=waited)
 

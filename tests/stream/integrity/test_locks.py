@@ -179,6 +179,26 @@ def test_what_is_no_folder_is_not_entered(tmp_path: Path) -> None:
         locks.enter(tmp_path / "file")
 
 
+def test_a_wait_ends_begins_again_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, slept = [100.0], list[float]()
+    monkeypatch.setattr(locks.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(locks.time, "sleep", slept.append)
+    wait = locks.Wait(8.0, (1.0, 3.0), lambda waited_s: f"waited {waited_s:g} s", 5.0)
+    assert [wait.pause() for _ in range(4)] == [True] * 4
+    assert all(low <= s <= 3 * low for low, s in zip((0.5, 1.0, 1.5, 1.5), slept, strict=True))
+    now[0] += 7.5
+    with pytest.warns(SpiralWarning, match=r"^waited 7.5 s$"):
+        assert wait.pause()
+    assert wait.pause()
+    assert not wait.over
+    now[0] += 0.5
+    assert wait.over
+    assert not wait.pause()
+    assert len(slept) == 6  # who is late does not sleep
+    wait.again()
+    assert wait.pause()
+
+
 def test_who_waits_for_a_lock_says_so_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "TELL_AFTER_S", 0.05)
     monkeypatch.setattr(locks, "DEADLINE_S", 0.3)
