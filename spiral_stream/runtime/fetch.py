@@ -40,7 +40,7 @@ class StreamThreads(Executor):
     """
 
     def __init__(self, threads: int, traffic: Traffic | None = None, around: Around | None = None) -> None:
-        self._traffic, self._around = Traffic() if traffic is None else traffic, around
+        self.around, self._traffic = around, Traffic() if traffic is None else traffic
         self._work = Workers(threads, "spiral-work")
         self._fetch = Workers(FETCHERS, "spiral-fetch")
         self._submitted, self._ready = 0, PriorityQueue[_Ready]()
@@ -68,7 +68,7 @@ class StreamThreads(Executor):
     @property
     def threads(self) -> Sequence[StreamThread]:
         """The threads that were started."""
-        around = () if self._around is None else self._around.threads
+        around = () if self.around is None else self.around.threads
         return *self._work.threads, *self._fetch.threads, *around
 
     def submit(self, work: Callable[..., T], /, *args: Any, **options: Any) -> "Future[T]":
@@ -87,7 +87,7 @@ class StreamThreads(Executor):
                 self._ready.put(_Ready(number, partial(work, found.result()), done))
                 self.submit(self._first).add_done_callback(self._dropped)
 
-        run = fetch if self._around is None else partial(self._in_turn, self._around, number, fetch)
+        run = fetch if self.around is None else partial(self._in_turn, self.around, number, fetch)
         self._fetch.submit(counted, self._traffic, run).add_done_callback(ready)
         return done
 
@@ -96,7 +96,7 @@ class StreamThreads(Executor):
         with self._moved, doing("waiting for what lies around"):
             while number >= self._first_due + FETCHERS and around.busy and not stop_requested():
                 self._moved.wait(LOOK_S)
-        return around.run(fetch)
+        return fetch()
 
     def _first(self) -> None:
         """Do what was asked for first, of what is ready: one thing for each call."""
@@ -111,8 +111,8 @@ class StreamThreads(Executor):
 
     def stop(self) -> None:
         """Cancel what has not begun, and end each thread after its present task."""
-        if self._around is not None:
-            self._around.stop()
+        if self.around is not None:
+            self.around.stop()
         self._fetch.stop()
         self._work.stop()
 
@@ -135,6 +135,11 @@ def _copy(source: "Future[Any]", done: "Future[None]") -> None:
         done.set_exception(error)
     else:
         done.set_result(None)
+
+
+def around_of(pool: Executor) -> Around | None:
+    """Return who fetches what lies around what a pool fetches; None if nobody does."""
+    return pool.around if isinstance(pool, StreamThreads) else None
 
 
 def submitted(pool: Executor, fetch: Callable[[], T] | None, work: Callable[[T | None], None]) -> "Future[None]":

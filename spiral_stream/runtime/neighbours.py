@@ -12,9 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from contextvars import ContextVar
-from typing import Any, Final, TypeVar, final
-from weakref import ref
+from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +33,6 @@ from spiral_stream.threads import StreamThread, Workers
 
 ROWS: Final = 4096  # looked at together: 10 ms
 THREADS: Final = 4  # each with a request of 8 MiB under way
-T = TypeVar("T")
 Near = tuple[int, str, int, int]  # stream, column, storage shard, and which rows of it
 
 
@@ -74,14 +71,6 @@ class Around:
     def busy(self) -> bool:
         """Whether anything is being fetched, or waits for it."""
         return self._left > 0
-
-    def run(self, work: Callable[..., T], *args: Any) -> T:
-        """Do work; what it reads may call `near`."""
-        token = _AROUND.set(ref(self))
-        try:
-            return work(*args)
-        finally:
-            _AROUND.reset(token)
 
     def near(self, stream: int, payload: Payload, rows: UInt64, left: Callable[[UInt64], UInt64]) -> None:
         """Fetch what lies around some rows, once.
@@ -167,13 +156,3 @@ def _sorted(starts: NDArray[np.int64], lengths: NDArray[np.int64], of: NDArray[n
     """Return where ranges begin and stop, ascending."""
     by = np.argsort(starts[of], kind="stable")
     return starts[of][by], (starts[of] + lengths[of])[by]
-
-
-# weak: a client of stores that is told to stop may keep its copy of the context for ever, and a stream's files with it
-_AROUND: Final[ContextVar["ref[Around] | None"]] = ContextVar("around", default=None)
-
-
-def around() -> Around | None:
-    """Return who fetches what lies around for the stream that this thread works for; None if nobody does."""
-    current = _AROUND.get()
-    return None if current is None else current()

@@ -39,6 +39,7 @@ class Traffic:
     wait_s: float = 0.0
     first_byte_s: float = 0.0
     slowest_s: float = 0.0
+    _behind: bool = False  # whether nobody waits for what is counted here
     _answers: int = 0  # those whose time is known: Lance's client does not say
     _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
 
@@ -66,7 +67,6 @@ class Traffic:
 _BEHIND: Final = ("requests", "bytes", "retries", "again", "unkept")
 PROCESS: Final = Traffic()
 _STREAM: Final[ContextVar[Traffic | None]] = ContextVar("traffic", default=None)
-_AHEAD: Final[ContextVar[bool]] = ContextVar("behind", default=False)
 
 
 def count(**more: float) -> None:
@@ -94,14 +94,15 @@ def counted(traffic: Traffic, work: Callable[..., T], *args: Any, **options: Any
 
 def counted_behind(traffic: Traffic, work: Callable[..., T], *args: Any, given: Traffic | None = None) -> T:
     """Do work that nobody waits for: count what it asks of stores, and neither hits nor waiting; all of it in ``given``."""
-    given, token = Traffic() if given is None else given, _AHEAD.set(True)
+    given = Traffic() if given is None else given
+    given._behind = True  # noqa: SLF001  of this room
     try:
         return counted(given, work, *args)
     finally:
-        _AHEAD.reset(token)
         traffic.add(**{name: getattr(given, name) for name in _BEHIND})
 
 
 def behind() -> bool:
     """Whether nobody waits for what this thread asks for (`counted_behind`): it is of no use unless it is kept."""
-    return _AHEAD.get()
+    stream_traffic = _STREAM.get()
+    return stream_traffic is not None and stream_traffic._behind  # noqa: SLF001  of this room

@@ -30,14 +30,14 @@ from spiral_stream.planner.columns.lineage import Lineage
 from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.field_stages import FieldStage, Lowering
 from spiral_stream.runtime.columns.error_sample import blaming
-from spiral_stream.runtime.fetch import chunks, need_all, submitted
+from spiral_stream.runtime.fetch import around_of, chunks, need_all, submitted
 from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft, spread
 from spiral_stream.runtime.fields.geometry import Sizes
 from spiral_stream.runtime.fields.payload_field import PayloadField
 from spiral_stream.runtime.fields.pixels import PixelStage
 from spiral_stream.runtime.fields.rows_ahead import RowsAhead
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.neighbours import around
+from spiral_stream.runtime.neighbours import Around
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import view_keys
@@ -361,7 +361,7 @@ class ImageField(PayloadField):
         """See `PayloadField`."""
         program, at_rows = draft.filling.programs[self.name], draft.samples.stream_rows
         if program.output_shape is None:
-            whole = partial(self.fetch, at_rows) if self.waits(at_rows) else None
+            whole = partial(self.fetch, at_rows, around_of(draft.pool)) if self.waits(at_rows) else None
             draft.parts.append(submitted(draft.pool, whole, partial(self._fill_unsized, draft)))
             return
         out, keys = draft.pixels(self.name, program.output_shape), view_keys(draft.keys, self._view)
@@ -376,7 +376,8 @@ class ImageField(PayloadField):
 
         waits = self.waits(at_rows)
         for start, stop in chunks(len(at_rows), draft.filling.task_rows):
-            fetch = partial(self.fetch, at_rows.take(np.arange(start, stop))) if waits else None
+            rows = at_rows.take(np.arange(start, stop))
+            fetch = partial(self.fetch, rows, around_of(draft.pool)) if waits else None
             draft.parts.append(submitted(draft.pool, fetch, partial(piece, start, stop)))
 
     def _fill_unsized(self, draft: Draft, held: list[Held] | None) -> None:
@@ -404,15 +405,14 @@ class ImageField(PayloadField):
         del values
         return self.fetch(stream_rows)
 
-    def fetch(self, stream_rows: StreamRows) -> list[Held]:
-        """`ImageFeed.fetch` for samples: what each stream's images need."""
+    def fetch(self, stream_rows: StreamRows, around: Around | None = None) -> list[Held]:
+        """`ImageFeed.fetch` for samples: what each stream's images need; ``around`` fetches what lies around it."""
         held: list[Held] = [{} for _ in self._feeds]
-        behind = around()
         for stream, where in split(stream_rows):
             feed, payload, rows = self._feeds[stream], self.payloads[stream], stream_rows.rows[where]
             held[stream] = feed.fetch(payload.ordinals(rows))
-            if behind is not None and held[stream]:
-                behind.near(stream, payload, rows, feed.left)
+            if around is not None and held[stream]:
+                around.near(stream, payload, rows, feed.left)
         return held
 
     def render(
