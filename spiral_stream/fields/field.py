@@ -4,9 +4,9 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +46,14 @@ class Field(ABC):
         'int64'
     """
 
+    MASK: ClassVar[bool] = False  # whether it tells values from padding
+
     column: str
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether it decodes the bytes that its column names, instead of copying values."""
+        return False
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -63,6 +70,24 @@ class Field(ABC):
         Raises:
             PlanError: the field cannot represent a column of this type.
         """
+
+    def spec_among(self, spec: FieldSpec, fields: "Sequence[Field]") -> FieldSpec:
+        """Return what the batch holds given its other fields; most fields stand alone.
+
+        Args:
+            spec: of this field alone.
+            fields: of the batch.
+
+        Raises:
+            PlanError: says which field is missing.
+        """
+        del fields
+        return spec
+
+    def in_evaluation(self, fixed: Callable[[Any], tuple[Any, ...]]) -> "Field":
+        """Return the field with nothing random; ``fixed`` gives what stands for an image transform then."""
+        del fixed
+        return self
 
     def copies(self, kind: pa.DataType) -> bool:
         """Whether `fill` only copies values of a type that has no nulls: numbers as they are, or texts to a list."""

@@ -130,6 +130,7 @@ class PadMask(TokenField):
         [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
     """
 
+    MASK: ClassVar[bool] = True
     KIND: ClassVar[TokenFill] = TokenFill.ONES
     column: str
     pad_to_multiple_of: int | None = None

@@ -1,8 +1,8 @@
 """`Stack`: values of equal shape become one array with a batch dimension."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -221,6 +221,16 @@ class Stack(Field):
                 what = "clips" if name == "max_frames" else "decoded images and clips"
                 msg = f'Stack({self.column!r}): {name} limits {what}. Give decode="h264", or leave it out'
                 raise PlanError(msg)
+
+    @property
+    def is_decoded(self) -> bool:
+        return self.decode is not None
+
+    def in_evaluation(self, fixed: Callable[[Any], tuple[Any, ...]]) -> Field:
+        if self.decode is None:
+            return self
+        transforms = tuple(part for each in self.transforms for part in fixed(each))
+        return replace(self, transforms=transforms, random_start=False, random_crop=False)
 
     def spec(self, column: pa.Field) -> FieldSpec:
         semantic = semantic_of(column)

@@ -13,7 +13,6 @@ from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
 from spiral_stream.plan.fields.clips import TIMES, check_times, clip_parts, is_clip
-from spiral_stream.plan.fields.dtypes import is_decoded
 from spiral_stream.plan.fields.profiles import Frames
 from spiral_stream.plan.fields.sounds import is_sound
 from spiral_stream.plan.geometry_checks import check_followed
@@ -63,7 +62,7 @@ def with_decoded(node: nodes.Node, fields: Mapping[str, Field]) -> nodes.Node:
     if all(isinstance(field, Field) and field.column in node.schema().names for field in fields.values()):
         check_followed(node, fields)  # else what is wrong with them is said by `fields.check_fields`
     for name, field in fields.items():
-        if not isinstance(field, Stack) or not is_decoded(field) or field.column not in node.schema().names:
+        if not isinstance(field, Field) or not field.is_decoded or field.column not in node.schema().names:
             continue
         relation = _need_payload(node, name, field.column)
         if is_sound(field):

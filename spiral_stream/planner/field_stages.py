@@ -50,7 +50,6 @@ class FieldStage(ABC):
     """
 
     FILLED: ClassVar[bool] = False  # whether another field of the batch makes its array, and nothing is read for it
-    MASKS: ClassVar[bool] = False  # whether zeros are what it has for a sample that fills a batch up
     DECODES: ClassVar[bool] = False  # whether bytes become numbers
     NEIGHBOURS: ClassVar[bool] = False  # whether rows near those of a batch are worth fetching with them
     UNKNOWN_ITEMS: ClassVar[int] = 256  # that a dimension counts for where only the data knows it
@@ -83,6 +82,11 @@ class FieldStage(ABC):
     def read(self) -> tuple[str, ...]:
         """The columns that are read before `opened` starts; none where rows are looked up by address."""
         return ()
+
+    @property
+    def is_mask(self) -> bool:
+        """Whether the field tells values from padding."""
+        return False
 
     @property
     def draws(self) -> bool:
@@ -144,6 +148,11 @@ class PlainStage(FieldStage):
         del lowering
         return cls(name, field.column, spec, field)
 
+    @property
+    def is_mask(self) -> bool:
+        """See `FieldStage`."""
+        return self.field.MASK
+
     def shape(self, rows: int) -> tuple[int, ...]:
         """Return the array's shape for this many rows."""
         return (rows, *(n for n in self.spec.shape if n is not None))
@@ -169,6 +178,11 @@ class SequenceStage(FieldStage):
         if is_tokens(lowering.have.field(column).type):
             return cls(name, column, spec, field, multiple, length, together(fields, column))
         return PlainStage(name, column, spec, field.rows(multiple, length))
+
+    @property
+    def is_mask(self) -> bool:
+        """See `FieldStage`."""
+        return self.field.MASK
 
     @property
     def when(self) -> str:

@@ -25,7 +25,7 @@ from spiral_stream.expr import parse
 from spiral_stream.plan import nodes
 from spiral_stream.plan.checks import unheeded_sort
 from spiral_stream.plan.epoch_length import scheduled, size_and_shares
-from spiral_stream.plan.fields.dtypes import field_specs, is_decoded
+from spiral_stream.plan.fields.dtypes import field_specs
 from spiral_stream.plan.functions.cached_functions import SampleKept
 from spiral_stream.plan.saving.fingerprint import canonical, digest
 from spiral_stream.plan.tree import base_scan, find, need, origin, spine, walk
@@ -164,7 +164,7 @@ def _read_by_batches(collate: nodes.Collate, sample: nodes.Sample) -> list[str]:
     formation = collate.formation
     texts = [] if formation is None else [*formation.key_texts, *formation.length_texts]
     keys = [name for text in texts for name in parse(text).columns()]
-    fields = [name for _, field in collate.fields if not is_decoded(field) for name in field.columns]
+    fields = [name for _, field in collate.fields if not field.is_decoded for name in field.columns]
     have = sample.schema().names
     return [name for name in dict.fromkeys([*sample.identity, *fields, *keys]) if name in have and name != STREAM_ID]
 

@@ -30,11 +30,6 @@ from spiral_stream.semantic import AUDIO_REF, BYTES_REF, H264_REF, JPEG_REF, is_
 from spiral_stream.transforms.chain import MaskProgram, Program, as_steps, compile_chain, compile_mask, pixel_dtype
 
 
-def is_decoded(field: Field) -> bool:
-    """Whether the field decodes a reference instead of copying a column."""
-    return isinstance(field, Stack) and field.decode is not None
-
-
 def image_parts(field: Stack) -> tuple[Decoder, Program]:
     """Return the decoder and the compiled transforms of a field of images or masks.
 
@@ -69,6 +64,11 @@ def field_specs(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> dict[st
     """Return dtype and shape of every field of a batch, by name; ``have`` are the columns that it is collated from."""
     out = {name: field_spec(name, field, have.field(field.column)) for name, field in fields}
     for name, field in fields:
+        try:
+            out[name] = field.spec_among(out[name], [each for _, each in fields])
+        except PlanError as error:
+            msg = f"collate: field {name!r}: {error}"
+            raise PlanError(msg) from error
         if isinstance(field, SequenceField) and field.IN_SLOT:
             _, length = widths_of(fields, field.column)
             out[name] = replace(out[name], shape=(length, *out[name].shape[1:]))

@@ -17,7 +17,7 @@ from spiral_stream.fields.sequence import SequenceField, is_tokens
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.checks import bound_type, device_name, need_columns, need_new_names
 from spiral_stream.plan.fields.clips import clip_costs, shorthands
-from spiral_stream.plan.fields.dtypes import field_spec, widths_of
+from spiral_stream.plan.fields.dtypes import field_spec, field_specs, widths_of
 from spiral_stream.plan.fields.image_lists import check_counted, check_lists
 from spiral_stream.transforms.transform import Transform
 
@@ -76,6 +76,7 @@ def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
     for column in sequences:
         widths_of(fields, column)
     check_lists(fields, have)
+    field_specs(fields, have)
 
 
 def check_formation(

@@ -11,7 +11,6 @@ from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.tail import PadPartial, Tail
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.fields.field import Field
-from spiral_stream.fields.pad import PadMask
 from spiral_stream.fields.real import Real
 from spiral_stream.plan.fields.dtypes import field_spec
 
@@ -59,7 +58,7 @@ def check_padded(last: Tail, formation: Formation | None, fields: Sequence[tuple
         dict(last.values),
         {name: field_spec(name, field, have.field(field.column)) for name, field in fields},
     )
-    masks = {name for name, field in fields if isinstance(field, PadMask)}
+    masks = {name for name, field in fields if field.MASK}
     for name in named:
         if name and (name not in specs or specs[name].dtype in (None, "bool") or name in masks):
             lists = "is a list or a mask, which hold None and 0 there" if name in specs else "is not a field"

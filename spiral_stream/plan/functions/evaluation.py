@@ -4,8 +4,6 @@ from dataclasses import replace
 
 from spiral_stream.batching.tail import Tail
 from spiral_stream.errors import PlanError
-from spiral_stream.fields.field import Field
-from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.plan.tree import need, replaced
 from spiral_stream.transforms.python import Function
@@ -21,16 +19,9 @@ def evaluation(plan: Deliver, epoch: int, last: Tail) -> Deliver:
         last: the tail rule, `KeepPartial` so that every sample is evaluated.
     """
     sample, collate = need(plan, Sample), need(plan, Collate)
-    fields = tuple((name, _deterministic(field)) for name, field in collate.fields)
+    fields = tuple((name, field.in_evaluation(_fixed)) for name, field in collate.fields)
     source = replaced(collate.source, sample, replace(sample, epoch=epoch))
     return replace(plan, source=replace(collate, source=source, last=last, fields=fields))
-
-
-def _deterministic(field: Field) -> Field:
-    if not isinstance(field, Stack) or field.decode is None:
-        return field
-    fixed = tuple(part for each in field.transforms for part in _fixed(each))
-    return replace(field, transforms=fixed, random_start=False, random_crop=False)
 
 
 def _fixed(step: Transform | Function) -> tuple[Transform | Function, ...]:

@@ -137,8 +137,8 @@ def _value(value: Any) -> Any:
         out = {CLASS: saved_name(cls) if is_ours(value) else cls.__qualname__, VERSION: version_of(value)}
         if not is_ours(value):  # by what it does, wherever it lies
             out["@code"] = code_fingerprint(cls)
-        if isinstance(value, Stack) and value.decode is not None:
-            out["@decoder"] = decode_version(value.decode)
+        if is_ours(value) and isinstance(value, Field) and (decode := getattr(value, "decode", None)) is not None:
+            out["@decoder"] = decode_version(decode)
         return {**out, **{name: _value(item) for name, item in _fields(value)}}
     if value is None or isinstance(value, bool | int | str):
         return value

@@ -20,7 +20,6 @@ from spiral_stream.batching.tail import PadPartial
 from spiral_stream.derived.kinds.gather import NarrowColumn
 from spiral_stream.errors import DataError
 from spiral_stream.fields.boxes import Following
-from spiral_stream.fields.pad import PadMask
 from spiral_stream.fields.padded_rows import PaddedRows
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.blocks import sound
@@ -239,8 +238,7 @@ class BatchBuilder:
         def finish() -> Batch:
             following.finish(fields, refusals)
             if drawn.membership.filler is not None and isinstance(self._stages.batches.last, PadPartial):
-                masks = {each.name for each in self._stages.plains if isinstance(each.field, PadMask)}
-                masks |= {each.name for each in self._stages.sequences if isinstance(each.field, PadMask)}
+                masks = {each.name for each in self._stages.fields if each.is_mask}
                 blank(fields, drawn.membership.filler, self._stages.batches.last, masks)
             return settled(fields)
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from spiral_stream.errors import SpiralError
 from spiral_stream.planner.field_stages import FieldStage
 from spiral_stream.planner.stages import Stages
-from spiral_stream.transforms.chain import MaskProgram, Program, random_moves
+from spiral_stream.transforms.chain import ImageChain, MaskProgram, Program, random_moves
+from spiral_stream.transforms.image.image import ImageProgram
 
 _COLOURS: Final = 256  # of labels
 _RGB: Final = 3
@@ -47,13 +48,23 @@ class PixelStage(FieldStage):
         frames = array if array.ndim > _PICTURE_DIMS else array[None]
         if self.program.layout != "nhwc":
             frames = np.moveaxis(frames, -3, -1)
-        if frames.dtype != np.uint8:
-            try:
-                _, mean, std = self.program.on_device()
-            except SpiralError:
-                mean, std = np.zeros(_RGB, np.float32), np.ones(_RGB, np.float32)
-            frames = np.clip((frames.astype(np.float32) * std + mean) * _WHITE + 0.5, 0, _WHITE).astype(np.uint8)
-        return [np.repeat(each, _RGB, axis=-1) if each.shape[-1] == 1 else each for each in frames]
+        return as_shown(frames, self.program)
+
+
+def as_shown(frames: NDArray[Any], program: ImageProgram | ImageChain) -> list[Pixels]:
+    """Return pictures as they were before `Normalize`: [H, W, 3], uint8.
+
+    Args:
+        frames: shape [F, H, W, C], as the batch has them.
+        program: what made them.
+    """
+    if frames.dtype != np.uint8:
+        try:
+            _, mean, std = program.on_device()
+        except SpiralError:
+            mean, std = np.zeros(_RGB, np.float32), np.ones(_RGB, np.float32)
+        frames = np.clip((frames.astype(np.float32) * std + mean) * _WHITE + 0.5, 0, _WHITE).astype(np.uint8)
+    return [np.repeat(each, _RGB, axis=-1) if each.shape[-1] == 1 else each for each in frames]
 
 
 def pixel_stages(stages: Stages) -> list[PixelStage]:
