@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from spiral_stream.fields.labels import Labels, ShiftedLabels
     from spiral_stream.fields.list import List
     from spiral_stream.fields.pad import Pad, PadMask
+    from spiral_stream.fields.patches import Patches, PatchGrid, PatchMask
     from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
     from spiral_stream.fields.stack import Stack
 
@@ -30,6 +31,9 @@ __all__ = [
     "List",
     "Pad",
     "PadMask",
+    "PatchGrid",
+    "PatchMask",
+    "Patches",
     "Positions",
     "Segments",
     "ShiftedLabels",
@@ -47,6 +51,9 @@ _LATE: Final = {
     "List": "spiral_stream.fields.list",
     "Pad": "spiral_stream.fields.pad",
     "PadMask": "spiral_stream.fields.pad",
+    "PatchGrid": "spiral_stream.fields.patches",
+    "PatchMask": "spiral_stream.fields.patches",
+    "Patches": "spiral_stream.fields.patches",
     "Positions": "spiral_stream.fields.segments",
     "Segments": "spiral_stream.fields.segments",
     "ShiftedLabels": "spiral_stream.fields.labels",

@@ -21,6 +21,7 @@ from spiral_stream.fields.boxes import Boxes, BoxLabels, KeyPoints
 from spiral_stream.fields.labels import LabelField, Labels, ShiftedLabels
 from spiral_stream.fields.list import List
 from spiral_stream.fields.pad import Pad, PadMask
+from spiral_stream.fields.patches import Patches, PatchGrid, PatchMask
 from spiral_stream.fields.real import Real
 from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
 from spiral_stream.fields.stack import Stack
@@ -93,7 +94,7 @@ VALUES: Final = {
         *(Weighted, WindowShuffle, WithReplacement, WithinShards),
         *(profiles.Original, profiles.Raw, profiles.Jpeg, profiles.Frames),
         *(mix.Part, WindowedBucket, BucketKey, BatchBudget, StratifiedByStream, OneStream, Packed),
-        *(Boxes, BoxLabels, KeyPoints),
+        *(Boxes, BoxLabels, KeyPoints, Patches, PatchGrid, PatchMask),
         *(Pad, PadMask, ShiftedLabels, Labels, Segments, Positions, CuSeqlens, ChatTemplate, Tokenize),
         *(
             images.RandomResizedCrop,

@@ -7,9 +7,10 @@ from spiral_stream.runtime.fields.bytes import BytesStage
 from spiral_stream.runtime.fields.clips import ClipStage
 from spiral_stream.runtime.fields.image_lists import ImageListStage
 from spiral_stream.runtime.fields.images import ImageStage
+from spiral_stream.runtime.fields.patches import PatchStage
 from spiral_stream.runtime.fields.sounds import SoundStage
 
 KINDS: Final[tuple[type[FieldStage], ...]] = (
-    *(ClipStage, SoundStage, ImageListStage, ImageStage, SequenceStage, BytesStage),
+    *(ClipStage, SoundStage, ImageListStage, ImageStage, PatchStage, SequenceStage, BytesStage),
     PlainStage,  # every other field
 )

@@ -1,4 +1,4 @@
-"""Subjects of images and fields of rows: every order, tail and lane, scenes, foreign pipelines, lists, and padded rows."""
+"""Subjects of images and fields of rows: every order, tail and lane, scenes, foreign pipelines, lists, patches, padded rows."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.testing import MakeStream
-from tests.fixtures import bfloat16_fields, image_lists, padded_fields, pipelines, scene_fields, scenes, streams
+from tests.fixtures import (
+    bfloat16_fields,
+    image_lists,
+    padded_fields,
+    patches,
+    pipelines,
+    scene_fields,
+    scenes,
+    streams,
+)
 from tests.stream.laws.subject import Subject
 
 # ---- one image per row
@@ -131,4 +140,24 @@ ROWS: Final = [
     ),
 ]
 
-SUBJECTS: Final = (*IMAGES, *SCENES, *PIPELINES, *LISTS, *ROWS)
+# ---- patches
+
+PATCHES: Final = [
+    Subject(
+        f"patches, {name}",
+        patches.make_catalog,
+        st.fixed_dictionaries(
+            {
+                "batch_size": st.integers(2, 6),
+                "last": st.sampled_from([sp.DropPartial(), sp.KeepPartial(), sp.batching.PadPartial(value=0)]),
+                "max_patches": st.integers(1, 30),
+                "order": st.just(order),
+            }
+        ),
+        lambda catalog, options: lambda: patches.stream(catalog, transforms=patches.RANDOM, **options),
+        by_night=20,
+    )
+    for name, order in (("shuffled", sp.GlobalShuffle(seed=3)), ("by shard", sp.ShardAwareShuffle(seed=4)))
+]
+
+SUBJECTS: Final = (*IMAGES, *SCENES, *PIPELINES, *LISTS, *ROWS, *PATCHES)
