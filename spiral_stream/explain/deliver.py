@@ -43,10 +43,10 @@ def _measured(subject: Subject, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """What the running stream counted."""
 
     def count(name: str, unit: str) -> Figure:
-        return Figure(metrics[name], unit, "measured", source=METRICS)
+        return METRICS(metrics[name], unit)
 
     def seconds(value: float) -> Figure:
-        return Figure(value, "s", "measured", source=METRICS, form=".2f")
+        return METRICS(value, "s", ".2f")
 
     rows = metrics["cached_rows"] + metrics["source_rows"]
     spent = {name: seconds(value) for name, value in metrics["stages"].items()}
@@ -65,7 +65,7 @@ def _measured(subject: Subject, metrics: Mapping[str, Any]) -> dict[str, Any]:
             "{sign}{bytes} payload bytes of {rows}/{all} rows; the rest from caches",
             bytes=count("source_bytes", "bytes"),
             rows=count("source_rows", "rows"),
-            all=Figure(rows, "rows", "measured", source=METRICS),
+            all=METRICS(rows, "rows"),
         ),
         "table columns": phrase(
             "{sign}{bytes} bytes of {rows} rows",
@@ -90,7 +90,7 @@ def _measured(subject: Subject, metrics: Mapping[str, Any]) -> dict[str, Any]:
     }
     if called := {name: seconds(value) for name, value in metrics["functions"].items()}:
         out["seconds by function"] = Phrase(
-            "! " + ", ".join(f"{name} {each}" for name, each in _bare(called).items()), called
+            "! " + ", ".join(f"{name} {each:}" for name, each in called.items()), called
         )
     if subject.stages.formed:
         left_out = {name: count(name, "samples") for name in ("filtered", "dropped", "truncated", "alone")}
@@ -109,11 +109,6 @@ def _measured(subject: Subject, metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {**out, "bound by": f"! {metrics['bound_by']}"}
 
 
-def _bare(figures: Mapping[str, Figure]) -> dict[str, str]:
-    """Figures without their marks."""
-    return {name: format(each) for name, each in figures.items()}
-
-
 def _network(counts: Mapping[str, Any]) -> Phrase | None:
     """What was asked of object stores; None if nothing was, and the node cache gave nothing."""
     if not counts["requests"] and not counts["hits"]:
@@ -125,10 +120,7 @@ def _network(counts: Mapping[str, Any]) -> Phrase | None:
     return phrase(
         f"{{sign}}{{requests}} requests, {{retries}} repeated, {{bytes}} bytes{again}; {{hits}} hits of the node cache, "
         "{hit_bytes} bytes; first byte after {first_byte_ms} ms; waited {wait_s} s (over threads)",
-        **{
-            name: Figure(counts[name], unit, "measured", source=METRICS, form=forms.get(name, ""))
-            for name, unit in units.items()
-        },
+        **{name: METRICS(counts[name], unit, forms.get(name, "")) for name, unit in units.items()},
     )
 
 

@@ -12,15 +12,13 @@ import pyarrow as pa
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.relation.entry import STORAGE_SHARD
 from spiral_stream.catalog.statistics.measure import KNOWN, load_statistics
-from spiral_stream.explain.figure import Figure, marked
+from spiral_stream.explain.known import shortened, statistics
 from spiral_stream.explain.text import Explanation
 from spiral_stream.plan import combining, nodes
 from spiral_stream.plan.tree import UNION, owner, spine, walk
 
-_STATISTICS: Final = "statistics"
 _CHOOSE: Final = nodes.Filter | nodes.Distinct | nodes.Limit | combining.Join
 _WORTH: Final = ("min", "mean", "max")
-_CUT: Final = 24  # characters of a value
 
 
 def described(node: nodes.Node, catalog: Registry) -> Explanation:
@@ -72,12 +70,11 @@ def _row(field: pa.Field, of: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {"column": field.name, "type": str(field.type), "of": of}
     for name, label in (("rows", "rows"), ("nulls", "nulls"), ("nans", "NaN")):
         value = facts.get(name) if known else None
-        row[label] = "-" if value is None else Figure(value, "rows", source=_STATISTICS)
+        row[label] = "-" if value is None else statistics(KNOWN)(value, "rows")
     distinct = facts.get("distinct") if known else None
     row["distinct"] = "-"
     if distinct is not None:
-        row["distinct"] = Figure(distinct, "values", marked(facts["distinct_mark"] == KNOWN), source=_STATISTICS)
+        row["distinct"] = statistics(facts["distinct_mark"])(distinct, "values")
     for name in _WORTH:
-        value = facts.get(name) if known else None
-        row[name] = "-" if value is None else value if len(value) <= _CUT else f"{value[: _CUT - 3]}..."
+        row[name] = shortened(facts.get(name) if known else None)
     return row

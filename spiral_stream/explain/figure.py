@@ -15,7 +15,6 @@ from typing import Any, Final, Literal, final
 Mark = Literal["exact", "estimated", "measured"]
 Number = int | float
 RATIO: Final = "ratio"
-METRICS: Final = "metrics()"  # the source of what a running stream measured
 _SIGNS: Final[Mapping[Mark, str]] = {"exact": "", "estimated": "~", "measured": "! "}
 _SMALL: Final = 1e4  # from here on, 4 digits need an exponent
 
@@ -124,6 +123,31 @@ def sign_of(figures: Iterable[Figure]) -> str:
 def marked(exact: bool) -> Mark:
     """Return the mark of what is counted, or else estimated."""
     return "exact" if exact else "estimated"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FigureSource:
+    """What says figures, and how reliable they are: makes them.
+
+    Attributes:
+        name: of the source; "" for the plan and the selection alone.
+        mark: of its figures.
+    """
+
+    name: str
+    mark: Mark = "exact"
+
+    def __call__(self, value: Number, unit: str, form: str = "") -> Figure:
+        """Return a figure."""
+        return Figure(value, unit, self.mark, (), self.name, form)
+
+    def ratio(self, part: Number, total: Number, form: str = "") -> Figure:
+        """Return a ratio with its operands; 0 of nothing."""
+        return ratio(part, total, self.mark, self.name, form)
+
+
+METRICS: Final = FigureSource("metrics()", "measured")  # what a running stream measured
 
 
 def ratio(part: Number, total: Number, mark: Mark = "exact", source: str = "", form: str = "") -> Figure:

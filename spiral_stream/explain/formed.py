@@ -30,6 +30,7 @@ from spiral_stream.batching.formation import (
 )
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.errors import DataError, PlanError
+from spiral_stream.explain.figure import FigureSource, marked
 from spiral_stream.plan.verbs.maps import SampleFilter
 from spiral_stream.planner.columns.lineage import Lengths, Stored
 from spiral_stream.runtime.forming.batches import FormedBatches
@@ -125,6 +126,12 @@ class FirstBatches:
     tally: OversizeTally
     filtered: int  # samples that filters left out
     is_complete: bool  # whether these are all batches of the epoch
+
+    @property
+    def source(self) -> FigureSource:
+        """Of the figures of these batches."""
+        name = "all batches" if self.is_complete else f"the first {len(self.batches):,} batches"
+        return FigureSource(name, marked(self.is_complete))
 
     @property
     def joined(self) -> int:

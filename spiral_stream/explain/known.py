@@ -12,14 +12,14 @@ from spiral_stream.catalog.relation.entry import STORAGE_SHARD, Entry
 from spiral_stream.catalog.relation.manifest import UNKNOWN_BYTES, Manifest
 from spiral_stream.catalog.statistics.measure import KNOWN, Statistics, load_statistics
 from spiral_stream.catalog.statistics.skew import skew_of
-from spiral_stream.explain.figure import Figure, marked
+from spiral_stream.explain.figure import Figure, FigureSource, marked
 from spiral_stream.explain.relation import source_line
 from spiral_stream.explain.skew import DISTANCE, one_per_shard, shard_row, way_out
 from spiral_stream.plan import nodes
 from spiral_stream.plan.tree import walk
 
+_CUT: Final = 24  # characters of a value
 UNFINISHED: Final = "unknown: finish the plan with .sample(), .collate() and .to_torch() or a kin"
-_STATISTICS: Final = "statistics"
 
 
 def known_facts(node: nodes.Node, catalog: Registry) -> dict[str, Any]:
@@ -75,32 +75,22 @@ def _columns(entry: Entry, found: Statistics) -> list[dict[str, Any]]:
     """What is counted of each column."""
     rows = []
     for each in found.columns.to_pylist():
-        mark = marked(each["mark"] == KNOWN)
+        source = statistics(each["mark"])
         distinct: Any = "unknown"
         if each["distinct"] is not None:
-            distinct = Figure(each["distinct"], "values", marked(each["distinct_mark"] == KNOWN), source=_STATISTICS)
+            distinct = statistics(each["distinct_mark"])(each["distinct"], "values")
         rows.append(
             {
                 "relation": entry.name,
                 "column": each["column"],
-                "nulls": _count(each["nulls"], mark),
-                "NaN": _count(each["nans"], mark),
+                "nulls": "-" if each["nulls"] is None else source(each["nulls"], "rows"),
+                "NaN": "-" if each["nans"] is None else source(each["nans"], "rows"),
                 "distinct": distinct,
-                "min": _cut(each["min"]),
-                "max": _cut(each["max"]),
+                "min": shortened(each["min"]),
+                "max": shortened(each["max"]),
             }
         )
     return rows
-
-
-def _count(value: int | None, mark: Any) -> Figure | str:
-    return "-" if value is None else Figure(value, "rows", mark, source=_STATISTICS)
-
-
-def _cut(value: str | None, most: int = 24) -> str:
-    if value is None:
-        return "-"
-    return value if len(value) <= most else f"{value[: most - 3]}..."
 
 
 def _skewed(entry: Entry, found: Statistics) -> list[dict[str, Any]]:
@@ -113,3 +103,15 @@ def _skewed(entry: Entry, found: Statistics) -> list[dict[str, Any]]:
         for name, skew in rows
         if skew is not None and not one_per_shard(skew)
     ]
+
+
+def statistics(mark: str) -> FigureSource:
+    """Return the source of what `Catalog.measure` has counted."""
+    return FigureSource("statistics", marked(mark == KNOWN))
+
+
+def shortened(value: str | None) -> str:
+    """Write a value that statistics hold as text."""
+    if value is None:
+        return "-"
+    return value if len(value) <= _CUT else f"{value[: _CUT - 3]}..."

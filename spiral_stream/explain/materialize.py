@@ -196,7 +196,7 @@ def _built(have: int, total: int) -> Phrase:
 
 def _hit(metrics: Mapping[str, Any] | None) -> Figure | str:
     rate = None if metrics is None else metrics["cache_hit_rate"]
-    return "-" if rate is None else Figure(rate, RATIO, "measured", source=METRICS, form=".1%")
+    return "-" if rate is None else METRICS(rate, RATIO, ".1%")
 
 
 def _device_text(device: str | None) -> str:

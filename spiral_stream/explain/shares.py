@@ -22,6 +22,7 @@ from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.statistics.drift import Concentration, Drift, concentration, drift, tenths
 from spiral_stream.catalog.statistics.measure import KNOWN, Statistics, load_statistics
 from spiral_stream.catalog.statistics.skew import Skew, distances
+from spiral_stream.explain.figure import FigureSource, marked
 from spiral_stream.explain.subject import Subject
 from spiral_stream.expr import kind_of
 from spiral_stream.plan import combining, nodes
@@ -72,6 +73,12 @@ class Looked:
     time: str | None  # the column of ingest time
     columns: list[Shares]
     constant: frozenset[str]  # columns with one value left, by a filter or by chance
+
+    @property
+    def source(self) -> FigureSource:
+        """Of the figures of these rows."""
+        name = "all rows kept" if self.is_complete else f"{self.rows:,} of the rows kept"
+        return FigureSource(name, marked(self.is_complete))
 
 
 @final

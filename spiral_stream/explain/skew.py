@@ -8,7 +8,7 @@ import numpy as np
 from spiral_stream.catalog.statistics.drift import Drift
 from spiral_stream.catalog.statistics.measure import KNOWN
 from spiral_stream.catalog.statistics.skew import Skew, skew_of
-from spiral_stream.explain.figure import RATIO, Figure, Phrase, marked, phrase, ratio
+from spiral_stream.explain.figure import RATIO, Figure, FigureSource, Phrase, marked, phrase
 from spiral_stream.explain.shares import (
     MOST_ROWS,
     Holder,
@@ -32,6 +32,7 @@ from spiral_stream.sources.internal.computed import Computed
 
 DISTANCE: Final = "total variation of a shard's values to the relation's: 0 alike, 1 nothing in common"
 MADE: Final = (Computed.KIND, UnionRows.KIND)
+_COUNTED: Final = FigureSource("counted values")
 _NAMED: Final = 8  # relations that a line names
 _STREAMS: Final = 16  # most streams of a mixture whose rows are inspected
 _FOLLOWS: Final = 0.1  # total variation above that of a random tenth: batches change in the course of an epoch
@@ -129,11 +130,11 @@ def one_per_shard(skew: Skew) -> bool:
 
 def shard_row(name: str, skew: Skew) -> dict[str, Any]:
     """Return how far shards differ in one column."""
-    worst = {shard: _distance(far) for shard, far in skew.worst()}
+    worst = {shard: _COUNTED(far, "total variation", ".2f") for shard, far in skew.worst()}
     return {
         "column": name,
-        "mean": Figure(skew.mean, "total variation", source="counted values"),
-        "p95": Figure(skew.p95, "total variation", source="counted values"),
+        "mean": _COUNTED(skew.mean, "total variation"),
+        "p95": _COUNTED(skew.p95, "total variation"),
         "worst": Phrase(", ".join(f"{shard} {far}" for shard, far in worst.items()), worst),
         "values/shard": phrase(
             "{shard} of {whole}", shard=_values(skew.effective.mean()), whole=_values(skew.effective_global)
@@ -141,12 +142,8 @@ def shard_row(name: str, skew: Skew) -> dict[str, Any]:
     }
 
 
-def _distance(far: float) -> Figure:
-    return Figure(far, "total variation", source="counted values", form=".2f")
-
-
 def _values(effective: float) -> Figure:
-    return Figure(float(effective), "effective values", source="counted values", form=",.1f")
+    return _COUNTED(float(effective), "effective values", ",.1f")
 
 
 # ---- shares and ingest time
@@ -209,32 +206,28 @@ def order_text(order: Order) -> str:  # noqa: PLR0911  one return an order
 
 
 def _spread_row(shares: Shares, found: Looked) -> dict[str, Any]:
-    mark, spread = marked(found.is_complete), shares.spread
-    source = "all rows kept" if found.is_complete else f"{found.rows:,} of the rows kept"
-    largest = ratio(spread.largest_rows, spread.rows, mark, source)
+    source, spread = found.source, shares.spread
+    largest = source.ratio(spread.largest_rows, spread.rows)
     return {
         "column": shares.column,
-        "values": Figure(spread.values, "values", mark, source=source, form=","),
+        "values": source(spread.values, "values", ","),
         "largest": Phrase(f"{shares.largest} {largest:m}", {"share": largest}),
-        "ten largest": ratio(spread.ten_rows, spread.rows, mark, source),
-        "effective": Figure(spread.effective, "effective values", mark, source=source, form=",.1f"),
-        "HHI": Figure(spread.index, "squared shares", mark, source=source, form=".3f"),
+        "ten largest": source.ratio(spread.ten_rows, spread.rows),
+        "effective": source(spread.effective, "effective values", ",.1f"),
+        "HHI": source(spread.index, "squared shares", ".3f"),
     }
 
 
 def _time_row(shares: Shares, drift: Drift, found: Looked) -> dict[str, Any]:
-    mark, source = (
-        marked(found.is_complete),
-        "all rows kept" if found.is_complete else f"{found.rows:,} of the rows kept",
-    )
-    chance = Figure(drift.explained_by_chance, RATIO, mark, source=source, form=".1%")
+    source = found.source
+    chance = source(drift.explained_by_chance, RATIO, ".1%")
     explained = phrase("unknown: one time (by chance {chance})", chance=chance)
     if not np.isnan(drift.explained):
-        of_time = Figure(drift.explained, RATIO, mark, source=source, form=".1%")
+        of_time = source(drift.explained, RATIO, ".1%")
         explained = phrase("{explained:m} (by chance {chance})", explained=of_time, chance=chance)
 
     def far(tenths: float) -> Figure:
-        return Figure(tenths, "total variation", mark, source=source, form=".2f")
+        return source(tenths, "total variation", ".2f")
 
     return {
         "column": shares.column,

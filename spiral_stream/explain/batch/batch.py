@@ -14,7 +14,7 @@ from spiral_stream.batching.tail import DropPartial, PadPartial
 from spiral_stream.batching.windowed import MAX_WINDOW, WindowedBucket
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.explain.clips.costs import clip_batches, sample_costs
-from spiral_stream.explain.figure import RATIO, Figure, Mark, Phrase, marked, phrase, ratio
+from spiral_stream.explain.figure import RATIO, Figure, FigureSource, Phrase, phrase, ratio
 from spiral_stream.explain.formed import FirstBatches, begins
 from spiral_stream.explain.outline import budget_of
 from spiral_stream.explain.subject import STOPS, Subject
@@ -29,8 +29,6 @@ _BAR: Final = 40  # characters of the longest bar
 _UNUSED: Final = 0.2  # of a budget: above this, EXPLAIN warns
 _WIDER: Final = 4  # times the plan's window, in the comparison with other limits
 _ENOUGH: Final = 8  # batches from which on medians mean something
-_EXACT: Final[Mark] = "exact"
-_ESTIMATED: Final[Mark] = "estimated"
 
 # J batches, K streams
 
@@ -152,22 +150,22 @@ def _counts(subject: Subject, numbering: FormedBatches, first: FirstBatches) -> 
     out: dict[str, Any] = {"seen for this": _seen(first, total)}
     exact = numbering.unknown(bound.epoch) == 0
     if exact or first.is_complete:
-        count, mark = numbering.total(bound.epoch) if exact else len(first.batches), _EXACT
-        out["batches an epoch"] = Figure(count, "batches", source="counted chapters" if exact else _source(first))
+        count, source = numbering.total(bound.epoch) if exact else len(first.batches), FigureSource(first.source.name)
+        out["batches an epoch"] = Figure(count, "batches", source="counted chapters" if exact else source.name)
     else:
-        count, mark = first.estimated(total), _ESTIMATED
+        count, source = first.estimated(total), FigureSource(first.source.name, "estimated")
         out["batches an epoch"] = phrase(
             "{batches:m} ({chapters} chapters not formed yet)",
-            batches=Figure(count, "batches", mark, source=_source(first)),
+            batches=source(count, "batches"),
             chapters=Figure(numbering.uncounted(bound.epoch), "chapters"),
         )
     steps = tail.steps(subject.stages.batches.last, count, bound.world_size, bound.merge, bound.turn)
-    out["steps of this rank"] = Figure(steps, "steps", mark, source=_source(first))
+    out["steps of this rank"] = source(steps, "steps")
     if count and not steps:
         subject.warnings.add(f"this rank gets no batch: {count:,} batches do not make a step of all ranks", STOPS)
     filtered, of = (first.filtered, total) if first.is_complete else (first.positions - first.joined, first.positions)
     if filtered:
-        out["filtered after sample"] = ratio(filtered, of, _mark(first), _source(first))
+        out["filtered after sample"] = first.source.ratio(filtered, of)
     return out
 
 
@@ -179,23 +177,11 @@ def _seen(first: FirstBatches, total: int) -> Phrase:
     return phrase(template, seen=Figure(first.positions, "samples"), **figures)
 
 
-def _mark(first: FirstBatches) -> Mark:
-    return marked(first.is_complete)
-
-
-def _source(first: FirstBatches) -> str:
-    return "all batches" if first.is_complete else f"the first {len(first.batches):,} batches"
-
-
 def _shapes(subject: Subject, first: FirstBatches) -> dict[str, Any]:
     if not first.batches:
         subject.warnings.add("no batch is formed: no sample is left after filters and budget", STOPS)
         return {"B": "none"}
-    rows, widths = first.rows, first.widths
-
-    def figure(value: Any, unit: str, form: str = "") -> Figure:
-        return Figure(value, unit, _mark(first), source=_source(first), form=form)
-
+    rows, widths, figure = first.rows, first.widths, first.source
     least, middle, most = figure(rows.min(), "samples"), figure(np.median(rows), "samples", ",.0f"), rows.max()
     out: dict[str, Any] = {
         "B": phrase(
@@ -237,14 +223,14 @@ def _shapes(subject: Subject, first: FirstBatches) -> dict[str, Any]:
 
 def _filling(subject: Subject, first: FirstBatches) -> dict[str, Any]:
     """Budget fill, and padding with and without buckets."""
-    formation, mark, source, out = first.formation, _mark(first), _source(first), dict[str, Any]()
+    formation, source, out = first.formation, first.source, dict[str, Any]()
     assert isinstance(formation, WindowedBucket)
     budget, rows = formation.budget, first.rows
     if budget is not None and budget.max_tokens is not None:
         padded = budget.count == "padded"
         used = first.cells if padded else int(first.tokens.sum())
         limit = budget.max_tokens * len(rows)
-        out["budget fill"] = phrase("{share:m} tokens", share=ratio(used, limit, mark, source))
+        out["budget fill"] = phrase("{share:m} tokens", share=source.ratio(used, limit))
         if used < (1 - _UNUSED) * limit and len(rows) >= _ENOUGH:
             subject.warnings.add(
                 f"batches leave {1 - used / limit:.0%} of max_tokens={budget.max_tokens:,} unused, since fuller ones would pad "
@@ -259,12 +245,12 @@ def _filling(subject: Subject, first: FirstBatches) -> dict[str, Any]:
         )
     if first.cells:
         padding = first.cells - int(first.tokens.sum())
-        out["padding"] = phrase("{share:m} tokens", share=ratio(padding, first.cells, mark, source))
+        out["padding"] = phrase("{share:m} tokens", share=source.ratio(padding, first.cells))
         plain = first.unsorted()
         if plain is not None and formation.keys:
             out["padding without buckets"] = phrase(
                 "{share:m} tokens, the same samples in order",
-                share=ratio(plain[1] - plain[0], plain[1], mark, source),
+                share=source.ratio(plain[1] - plain[0], plain[1]),
             )
     return {**out, **_other_limits(first, subject.stages.epochs.total)}
 
@@ -296,24 +282,20 @@ def _made_by(first: FirstBatches, formation: WindowedBucket, total: int) -> dict
         return {"padding": f"refused: {error}", "batches an epoch": "", "B median": "", "budget fill": ""}
     budget = formation.budget
     assert budget is not None
-    source = f"the first {first.joined:,} samples"
+    source = FigureSource(f"the first {first.joined:,} samples", "estimated")
     rows, cells = np.array([b.rows for b in batches]), sum(b.rows * b.width for b in batches)
     tokens = sum(int(b.lengths.sum()) for b in batches if b.lengths is not None)
     used = cells if budget.count == "padded" else tokens
     return {
-        "padding": ratio(cells - tokens, max(1, cells), _ESTIMATED, source),
-        "batches an epoch": Figure(
-            round(len(batches) * total / max(1, first.positions)), "batches", _ESTIMATED, source=source
-        ),
-        "B median": Figure(
-            float(np.median(rows)) if len(rows) else 0.0, "samples", _ESTIMATED, source=source, form=",.0f"
-        ),
-        "budget fill": ratio(used, max(1, (budget.max_tokens or 1) * len(batches)), _ESTIMATED, source),
+        "padding": source.ratio(cells - tokens, max(1, cells)),
+        "batches an epoch": source(round(len(batches) * total / max(1, first.positions)), "batches"),
+        "B median": source(float(np.median(rows)) if len(rows) else 0.0, "samples", ",.0f"),
+        "budget fill": source.ratio(used, max(1, (budget.max_tokens or 1) * len(batches))),
     }
 
 
 def _packing(subject: Subject, first: FirstBatches) -> dict[str, Any]:
-    mark, source, used = _mark(first), _source(first), int(first.tokens.sum())
+    source, used = first.source, int(first.tokens.sum())
     pieces = [len(batch.samples) for batch in first.batches]
     longest = max(_most_pieces(batch.packing.rows) for batch in first.batches if batch.packing is not None)
     if used < (1 - _UNUSED) * first.cells and len(first.batches) >= _ENOUGH:
@@ -321,12 +303,12 @@ def _packing(subject: Subject, first: FirstBatches) -> dict[str, Any]:
             f"rows are {used / first.cells:.0%} full: a larger window_size, strategy='best_fit' or no max_segments fill them"
         )
     return {
-        "utilisation": phrase("{share:m} tokens", share=ratio(used, first.cells, mark, source)),
+        "utilisation": phrase("{share:m} tokens", share=source.ratio(used, first.cells)),
         **_by_column(first),
         "segments a row": phrase(
             "{sign}mean {mean}, max {max}",
-            mean=Figure(sum(pieces) / int(first.rows.sum()), "segments", mark, source=source, form=",.1f"),
-            max=Figure(longest, "segments", mark, source=source),
+            mean=source(sum(pieces) / int(first.rows.sum()), "segments", ",.1f"),
+            max=source(longest, "segments"),
         ),
     }
 
@@ -334,12 +316,12 @@ def _packing(subject: Subject, first: FirstBatches) -> dict[str, Any]:
 def _by_column(first: FirstBatches) -> dict[str, Any]:
     """How full each column is that has a width of its own."""
     packings = [batch.packing for batch in first.batches if batch.packing is not None]
-    rows, mark, source = int(first.rows.sum()), _mark(first), _source(first)
+    rows = int(first.rows.sum())
     columns = [
         {
             "column": name,
             "T": Figure(width, "tokens"),
-            "filled": ratio(sum(int(each.lengths[at].sum()) for each in packings), rows * width, mark, source),
+            "filled": first.source.ratio(sum(int(each.lengths[at].sum()) for each in packings), rows * width),
         }
         for at, (name, width) in enumerate(first.formation.widths.items())
     ]
@@ -361,17 +343,16 @@ def _composition(subject: Subject, first: FirstBatches) -> dict[str, Any]:
     apart = np.abs(counts_JK - sizes * shares)
     running = np.abs(np.cumsum(counts_JK, axis=0) - np.cumsum(sizes, axis=0) * shares)
     one = isinstance(first.formation, WindowedBucket) and isinstance(first.formation.composition, OneStream)
-    mark, source = _mark(first), _source(first)
 
     def far(samples: float) -> Phrase:
-        return phrase("{far:m} samples", far=Figure(samples, "samples", mark, source=source, form=",.2f"))
+        return phrase("{far:m} samples", far=first.source(samples, "samples", ",.2f"))
 
     return {
         "streams": [
             {
                 "stream": name,
                 "target": Figure(shares[k], RATIO, form=".3%"),
-                "found": ratio(int(counts_JK[:, k].sum()), int(sizes.sum()), mark, source),
+                "found": first.source.ratio(int(counts_JK[:, k].sum()), int(sizes.sum())),
                 "most apart in a batch": "one stream a batch" if one else far(apart[:, k].max()),
                 "after any batch": far(running[:, k].max()),
             }
@@ -391,7 +372,7 @@ def _histogram(first: FirstBatches) -> list[dict[str, Any]]:
             "T": f"{low + at * step:,}"
             if step == multiple
             else f"{low + at * step:,} - {low + (at + 1) * step - multiple:,}",
-            "batches": Figure(int(count), "batches", _mark(first), source=_source(first)),
+            "batches": first.source(int(count), "batches"),
             "": "#" * -(-int(count) * _BAR // int(counts.max())),
         }
         for at, count in enumerate(counts)

@@ -5,7 +5,17 @@ from typing import Any, Final
 import numpy as np
 
 from spiral_stream.explain.clips.footage import Footage, first_reasons, footage
-from spiral_stream.explain.figure import METRICS, RATIO, Figure, Mark, Phrase, joined, marked, phrase, ratio
+from spiral_stream.explain.figure import (
+    METRICS,
+    RATIO,
+    Figure,
+    FigureSource,
+    Phrase,
+    joined,
+    marked,
+    phrase,
+    ratio,
+)
 from spiral_stream.explain.outline import chosen_text
 from spiral_stream.explain.subject import STOPS, Subject
 from spiral_stream.fields.stack import Stack
@@ -56,8 +66,8 @@ def clip_facts(subject: Subject, clip: ClipStage) -> dict[str, Any]:
     facts = {
         "selection": f"{clip.frames} frames a sample, {chosen_text(field)}",
         "over-read": _over_read(subject, clip, seen),
-        "decode bytes": _decode_bytes(seen, _mark(subject, clip, seen)),
-        "key-frame distance": _key_frames(seen, _mark(subject, clip, seen)),
+        "decode bytes": _decode_bytes(seen, _index(subject, clip, seen)),
+        "key-frame distance": _key_frames(seen, _index(subject, clip, seen)),
         "short clips": _short(subject, clip, seen),
         "refused": _refused(seen),
     }
@@ -80,44 +90,45 @@ def _measured(subject: Subject, *names: str) -> tuple[int, ...] | None:
     return tuple(int(subject.metrics[name]) for name in names)
 
 
-def _mark(subject: Subject, clip: ClipStage, seen: Footage) -> Mark:
+def _index(subject: Subject, clip: ClipStage, seen: Footage) -> FigureSource:
     """Exact if every row was planned and the plan has no random selection; else figures are estimates."""
-    return marked(seen.planned == seen.total and clip.selection.deterministic and not subject.stages.mixed)
+    exact = seen.planned == seen.total and clip.selection.deterministic and not subject.stages.mixed
+    return FigureSource(_INDEX, marked(exact))
 
 
 def _over_read(subject: Subject, clip: ClipStage, seen: Footage) -> Phrase | str:
     parts: list[Phrase | str] = []
     if seen.planned:
-        over = ratio(sum(seen.decoded), sum(seen.needed_frames), _mark(subject, clip, seen), _INDEX, ",.2f")
+        over = _index(subject, clip, seen).ratio(sum(seen.decoded), sum(seen.needed_frames), ",.2f")
         of = f"of {seen.planned:,} of {seen.total:,} clips, by the video index"
         parts.append(phrase(f"{{planned:m}} frames decoded / kept, {of}", planned=over))
     else:
         parts.append(f"{_UNKNOWN}, or {_way_out(clip)}")
     measured = _measured(subject, "frames_decoded", "frames_kept")
     if measured is not None and measured[1]:
-        parts.append(phrase("{measured:m}", measured=ratio(measured[0], measured[1], "measured", METRICS, ",.2f")))
+        parts.append(phrase("{measured:m}", measured=METRICS.ratio(measured[0], measured[1], ",.2f")))
     if clip.sources[0].frames is not None:
         parts.append("paid once, when the cache is built")
     return joined(parts, "; ")
 
 
-def _decode_bytes(seen: Footage, mark: Mark) -> Phrase | str:
+def _decode_bytes(seen: Footage, index: FigureSource) -> Phrase | str:
     if not seen.planned:
         return _UNKNOWN
     return phrase(
         f"{{sign}}mean {{mean}} / max {{max}} bytes of packets a clip, of {seen.planned:,} clips",
-        mean=Figure(float(np.mean(seen.read)), "bytes", mark, source=_INDEX, form=",.0f"),
-        max=Figure(max(seen.read), "bytes", mark, source=_INDEX),
+        mean=index(float(np.mean(seen.read)), "bytes", ",.0f"),
+        max=index(max(seen.read), "bytes"),
     )
 
 
-def _key_frames(seen: Footage, mark: Mark) -> Phrase | str:
+def _key_frames(seen: Footage, index: FigureSource) -> Phrase | str:
     if not seen.planned:
         return _UNKNOWN
     return phrase(
         "{sign}median {median} / max {max} frames, the farthest key frames of a file",
-        median=Figure(np.median(seen.apart), "frames", mark, source=_INDEX, form=",.0f"),
-        max=Figure(max(seen.apart), "frames", mark, source=_INDEX),
+        median=index(float(np.median(seen.apart)), "frames", ",.0f"),
+        max=index(max(seen.apart), "frames"),
     )
 
 
@@ -133,7 +144,7 @@ def _short(subject: Subject, clip: ClipStage, seen: Footage) -> Phrase | str:
         parts = [phrase(f"{{share:m}} {sentence}", share=ratio(short, of, mark, source))]
     measured = _measured(subject, "short_clips")
     if measured is not None:
-        parts.append(phrase("{met:m} met", met=Figure(measured[0], "clips", "measured", source=METRICS)))
+        parts.append(phrase("{met:m} met", met=METRICS(measured[0], "clips")))
     return joined(parts, "; ")
 
 
@@ -206,4 +217,4 @@ def _warn_of_clips(subject: Subject, clip: ClipStage, seen: Footage) -> None:
 def hit(subject: Subject, clip: ClipStage) -> Figure | str:
     """Return the share of clips that came from the cache in this run; "-" if that is not measured."""
     rate = None if subject.metrics is None or clip.sources[0].frames is None else subject.metrics["cache_hit_rate"]
-    return "-" if rate is None else Figure(rate, RATIO, "measured", source=METRICS, form=".1%")
+    return "-" if rate is None else METRICS(rate, RATIO, ".1%")

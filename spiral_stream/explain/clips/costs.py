@@ -16,7 +16,7 @@ from spiral_stream.batching.budget import limits_of
 from spiral_stream.batching.cutting import cut
 from spiral_stream.batching.formation import Int64
 from spiral_stream.batching.windowed import WindowedBucket
-from spiral_stream.explain.figure import RATIO, Figure, Mark, Phrase, marked, phrase, ratio
+from spiral_stream.explain.figure import RATIO, Figure, FigureSource, Phrase, marked, phrase
 from spiral_stream.explain.formed import FirstBatches
 from spiral_stream.explain.subject import Subject
 from spiral_stream.plan.fields.clips import clip_costs
@@ -39,32 +39,30 @@ def clip_batches(subject: Subject, first: FirstBatches) -> dict[str, Any]:
     if not costs["frames"] or not len(first.rows):
         return {}
     out: dict[str, Any] = {}
-    mark = marked(first.is_complete)
+    seen = FigureSource(_SEEN, marked(first.is_complete))
     for name, cost in costs.items():
         low, middle, high = first.rows.min() * cost, np.median(first.rows) * cost, first.rows.max() * cost
         out[f"{name} a batch"] = phrase(
             "{sign}min {min} / median {median} / max {max}, {sample} a sample",
-            min=Figure(low, name, mark, source=_SEEN),
-            median=Figure(middle, name, mark, source=_SEEN, form=",.0f"),
-            max=Figure(high, name, mark, source=_SEEN),
+            min=seen(low, name),
+            median=seen(middle, name, ",.0f"),
+            max=seen(high, name),
             sample=Figure(cost, name),
         )
     if isinstance(first.formation, WindowedBucket):
-        out |= _fill(subject, first, costs, mark)
+        out |= _fill(subject, first, costs, seen)
         out |= _tight(subject, first.formation, costs)
-        out |= _alike(subject, first, costs, mark)
+        out |= _alike(subject, first, costs, seen)
     return out
 
 
-def _fill(subject: Subject, first: FirstBatches, costs: dict[str, int], mark: Mark) -> dict[str, Any]:
+def _fill(subject: Subject, first: FirstBatches, costs: dict[str, int], seen: FigureSource) -> dict[str, Any]:
     """How much of each limit the batches seen use."""
     batches, rows = len(first.rows), int(first.rows.sum())
-    used = {
-        name: ratio(rows * costs[unit], limit * batches, mark, _SEEN) for name, unit, limit in _limits(first.formation)
-    }
+    used = {name: seen.ratio(rows * costs[unit], limit * batches) for name, unit, limit in _limits(first.formation)}
     size = subject.forming.batch_size
     if size is not None:
-        used["batch_size"] = ratio(rows, size * batches, mark, _SEEN)
+        used["batch_size"] = seen.ratio(rows, size * batches)
     return {"budget used": phrase("{sign}" + "; ".join(f"{name} {{{name}}}" for name in used), **used)} if used else {}
 
 
@@ -93,7 +91,7 @@ def _tight(subject: Subject, formation: WindowedBucket, costs: dict[str, int]) -
 # ---- how similar the clips of a batch are
 
 
-def _alike(subject: Subject, first: FirstBatches, costs: dict[str, int], mark: Mark) -> dict[str, Any]:
+def _alike(subject: Subject, first: FirstBatches, costs: dict[str, int], source: FigureSource) -> dict[str, Any]:
     """The variance of decode cost inside batches, with buckets and without."""
     formation = first.formation
     if not isinstance(formation, WindowedBucket) or not formation.keys:
@@ -109,22 +107,23 @@ def _alike(subject: Subject, first: FirstBatches, costs: dict[str, int], mark: M
     total = float(((cost_S[seen] - 1) ** 2).sum())
     if total == 0:
         return {"decode cost": "every sample costs the same"}
-    rows = [_bucketed(first, mark, subject)]
+    rows = [_bucketed(first, source, subject)]
     order, cuts = _cut(first, costs, seen)
-    rows.append(_row("the same samples in order", _Spread(cost_S, order, cuts), total, mark, subject))
+    rows.append(_row("the same samples in order", _Spread(cost_S, order, cuts), total, source, subject))
     if len(formation.keys) > 1:
         order, cuts = _cut(first, costs, seen, cost_S)
-        rows.append(_row("sorted by the product as one key", _Spread(cost_S, order, cuts), total, "estimated", subject))
+        estimate = FigureSource(_SEEN, "estimated")
+        rows.append(_row("sorted by the product as one key", _Spread(cost_S, order, cuts), total, estimate, subject))
     product = " x ".join(text if text.isidentifier() else f"({text})" for text in formation.key_texts)
     return {"a sample's decode cost": f"{product}, in units of its mean", "decode cost": rows}
 
 
-def _bucketed(first: FirstBatches, mark: Mark, subject: Subject) -> dict[str, Any]:
+def _bucketed(first: FirstBatches, source: FigureSource, subject: Subject) -> dict[str, Any]:
     """The batches that a run makes."""
     cost = np.concatenate([np.prod([key.astype(np.float64) for key in keys], axis=0) for keys in first.keys])
     cost = cost / cost.mean()
     spread = _Spread(cost, np.arange(len(cost)), first.rows)
-    return _row("with buckets", spread, float(((cost - 1) ** 2).sum()), mark, subject)
+    return _row("with buckets", spread, float(((cost - 1) ** 2).sum()), source, subject)
 
 
 class _Spread:
@@ -140,24 +139,21 @@ class _Spread:
         self.deviations = np.sqrt(squares / sizes) / means
 
 
-def _row(name: str, spread: _Spread, total: float, mark: Mark, subject: Subject) -> dict[str, Any]:
-    def share(value: float) -> Figure:
-        return Figure(value, RATIO, mark, source=_SEEN, form=".1%")
-
-    within = ratio(spread.within, total, mark, _SEEN)
+def _row(name: str, spread: _Spread, total: float, source: FigureSource, subject: Subject) -> dict[str, Any]:
+    within = source.ratio(spread.within, total)
     text = f"{within.sign}{spread.within / total:.1%} ({spread.within:,.2f}/{total:,.2f})"
     row: dict[str, Any] = {
         "decode cost": name,
         "variance in a batch": Phrase(text, {"share": within}),
         "deviation/mean in a batch": phrase(
             "{sign}median {median} / max {max}",
-            median=share(np.median(spread.deviations)),
-            max=share(spread.deviations.max()),
+            median=source(float(np.median(spread.deviations)), RATIO, ".1%"),
+            max=source(float(spread.deviations.max()), RATIO, ".1%"),
         ),
     }
     group = subject.bound.world_size * subject.bound.merge
     if group > 1:
-        row["costliest batch of a step"] = _in_step(spread.sums, group, mark)
+        row["costliest batch of a step"] = _in_step(spread.sums, group, source)
     return row
 
 
@@ -184,10 +180,10 @@ def _cut(
     return samples, np.diff(cut(len(samples), length, each, limits))
 
 
-def _in_step(sums: Float64, group: int, mark: Mark) -> Phrase | str:
+def _in_step(sums: Float64, group: int, source: FigureSource) -> Phrase | str:
     """How far the costliest batch of a step is above the mean: how long the other ranks wait."""
     steps = sums[: len(sums) // group * group].reshape(-1, group)
     if not len(steps):
-        return f"{Figure(0, RATIO, mark).sign}no whole step"
+        return f"{source(0, RATIO).sign}no whole step"
     over = steps.max(axis=1) / steps.mean(axis=1) - 1
-    return phrase("{over:m} above the step's mean", over=Figure(over.mean(), RATIO, mark, source=_SEEN, form=".1%"))
+    return phrase("{over:m} above the step's mean", over=source(float(over.mean()), RATIO, ".1%"))

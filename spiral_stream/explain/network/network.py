@@ -11,7 +11,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from spiral_stream.explain.figure import Figure, Mark, Phrase, marked, phrase, ratio
+from spiral_stream.explain.figure import Figure, FigureSource, Mark, Phrase, marked, phrase, ratio
 from spiral_stream.explain.network.link import Network
 from spiral_stream.explain.network.node_reads import MOST_SAMPLES, Asks, Live, asks, fetched, live
 from spiral_stream.explain.network.remote_columns import Remote, remote
@@ -23,7 +23,7 @@ from spiral_stream.sampling.nodes import Nodes
 from spiral_stream.storage.node_cache.cache import node_cache
 from spiral_stream.storage.objects import IN_FLIGHT
 
-_LAID_OUT: Final = "the epoch's positions"
+_LAID_OUT: Final = FigureSource("the epoch's positions")
 _WITHIN: Final = 10  # %; 52 runs differed by up to 4 % (docs/decisions/0049)
 _CROWDED: Final = 0.5  # of the cache, under way: above, 26 to 37 % more came in a first epoch; up to 0.42, 5 % at most
 _CONNECT: Final = 2  # round trips before the first request: TCP, and TLS
@@ -84,13 +84,9 @@ def _what(found: Remote) -> Phrase | str:
 
 
 def _requested(subject: Subject, seen: Counted) -> dict[str, Any]:
-    bound, mark = subject.bound, marked(seen.exact)
+    bound, figure = subject.bound, FigureSource(f"{len(seen.samples):,} batches, drawn", marked(seen.exact))
     share = 1 / bound.world_size
-    source = f"{len(seen.samples):,} batches, drawn"
     unsized = ", and objects whose size is not known" if seen.unsized else ""
-
-    def figure(value: float, unit: str, form: str = "") -> Figure:
-        return Figure(value, unit, mark, source=source, form=form)
 
     def epoch(values: list[int], unit: str, rest: str) -> Phrase:
         rank_text = ", this rank {rank}" if bound.world_size > 1 else ""
@@ -149,9 +145,7 @@ def _rates(subject: Subject, seen: Counted, link: Network, table: bool) -> dict[
         else ""
     )
 
-    def about(value: float, unit: str, form: str) -> Figure:
-        return Figure(value, unit, "estimated", source="the model of bandwidth and latency", form=form)
-
+    about = FigureSource("the model of bandwidth and latency", "estimated")
     return {
         "under way": phrase(
             f"{{requests:m}} requests, of {{most}} at most ({FETCHERS} tasks of {IN_FLIGHT}){raised}",
@@ -207,13 +201,13 @@ def _node(subject: Subject, found: Remote, seen: Counted) -> dict[str, Any]:
         "node": f"{node} of {nodes.count:,}, {_many(nodes.ranks_per_node, 'rank')} each",
         "a node reads": phrase(
             "{bytes} bytes of {files} files an epoch, in blocks of 64 KiB",
-            bytes=Figure(read.bytes, "bytes", source=_LAID_OUT),
-            files=Figure(read.files, "files", source=_LAID_OUT),
+            bytes=_LAID_OUT(read.bytes, "bytes"),
+            files=_LAID_OUT(read.files, "files"),
         ),
         "live files": phrase(
             "{files} at a time, of {bytes} bytes",
-            files=Figure(read.most_files, "files", source=_LAID_OUT),
-            bytes=Figure(read.most_bytes, "bytes", source=_LAID_OUT),
+            files=_LAID_OUT(read.most_files, "files"),
+            bytes=_LAID_OUT(read.most_bytes, "bytes"),
         ),
     }
     cache = node_cache()
@@ -250,27 +244,25 @@ def _cache(
             "shuffle_block_size, or give nodes lanes of their own: bind(ranks_per_node=)"
         )
 
-    def figure(value: int, unit: str, mark: Mark = mark) -> Figure:
-        return Figure(value, unit, mark, source="the node cache, followed ask by ask")
-
+    figure, of_all = (FigureSource("the node cache, followed ask by ask", each) for each in (mark, later))
     return {
         "node cache": phrase(f"{{limit}} bytes ($SPIRAL_NODE_CACHE_BYTES): {fits}", limit=Figure(limit, "bytes")),
         "first epoch": phrase(
             "{bytes:m} bytes in at most {requests:m} requests into an empty node cache, {again} of them again",
             bytes=figure(came.cold, "bytes"),
             requests=figure(came.requests[0], "requests"),
-            again=ratio(again, came.cold, mark, "the node cache, followed ask by ask"),
+            again=figure.ratio(again, came.cold),
         ),
         "later epochs": phrase(
             "{bytes:m} bytes in {requests:m} requests, for {read} that the node reads",
             bytes=figure(came.later, "bytes"),
             requests=figure(came.requests[1], "requests"),
-            read=Figure(live(epochs[1]).bytes, "bytes", source=_LAID_OUT),
+            read=_LAID_OUT(live(epochs[1]).bytes, "bytes"),
         ),
         "egress of all nodes": phrase(
             f"{{first:m}} bytes in the first epoch, {{later:m}} in later ones ({_many(nodes.count, 'node')})",
-            first=figure(came.cold * nodes.count, "bytes", later),
-            later=figure(came.later * nodes.count, "bytes", later),
+            first=of_all(came.cold * nodes.count, "bytes"),
+            later=of_all(came.later * nodes.count, "bytes"),
         ),
     }
 
@@ -296,8 +288,8 @@ def _choice(subject: Subject, found: Remote, dealing: Dealing, node: int) -> dic
     return {
         "lanes": phrase("-> {lanes}" if now else "   {lanes}", lanes=Figure(dealing.lanes, "lanes")),
         "dealt to": "nodes" if dealing.by_node else "ranks",
-        "bytes a node reads": Figure(read.bytes, "bytes", source=_LAID_OUT),
-        "files": Figure(read.files, "files", source=_LAID_OUT),
-        "live files": Figure(read.most_files, "files", source=_LAID_OUT),
-        "live bytes": Figure(read.most_bytes, "bytes", source=_LAID_OUT),
+        "bytes a node reads": _LAID_OUT(read.bytes, "bytes"),
+        "files": _LAID_OUT(read.files, "files"),
+        "live files": _LAID_OUT(read.most_files, "files"),
+        "live bytes": _LAID_OUT(read.most_bytes, "bytes"),
     }

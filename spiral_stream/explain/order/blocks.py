@@ -12,7 +12,7 @@ import numpy as np
 
 from spiral_stream.errors import SpiralError
 from spiral_stream.explain.batch.sizes import batch_size
-from spiral_stream.explain.figure import RATIO, Figure, Phrase, marked, phrase
+from spiral_stream.explain.figure import RATIO, Figure, FigureSource, Phrase, marked, phrase
 from spiral_stream.explain.order.mixing import (
     Groups,
     groups_of,
@@ -44,18 +44,20 @@ def block_rows(subject: Subject, order: ShardAwareShuffle, k: int, meeting: int)
     number, is_full = subject.pass_of(k)
     choices: Any = randomness(stream.population, order, meeting, number)["choices"]
     label, row_bytes = label_of(subject, stream), _row_bytes(subject)
-    source = f"the units of pass {number:,}"
-    out = []
+    out, units = [], f"the units of pass {number:,}"
     for each in choices:
-        held, mark = min(each["block_rows"], stream.selected.total), marked(each["exact"] and is_full)
-        sized, same = _resized(order, each), Figure(each["same_shard"], RATIO, mark, source=source)
+        held, source = (
+            min(each["block_rows"], stream.selected.total),
+            FigureSource(units, marked(each["exact"] and is_full)),
+        )
+        sized, same = _resized(order, each), source(each["same_shard"], RATIO)
         if subject.stages.mixed and sized is not None:  # a mixture spreads the samples of a stream over slices
-            same = Figure(same_shard(stream, sized, groups), RATIO, "estimated", source=groups.source)
+            same = FigureSource(groups.source.name, "estimated")(same_shard(stream, sized, groups), RATIO)
         row = {
             BLOCK: _block(each),
-            "shards/block": Figure(each["shards_per_block"], "shards", mark, source=source),
+            "shards/block": source(each["shards_per_block"], "shards"),
             "P(same shard)": same,
-            "run length": Figure(each["run_length"], "rows", mark, source=source),
+            "run length": source(each["run_length"], "rows"),
             "rows buffered": Figure(held, "rows"),
             "block bytes": "unknown"
             if row_bytes is None
@@ -108,4 +110,4 @@ def _labels(
     if warns:
         counts, size = np.bincount(codes).astype(np.float64), round(len(rows) / groups.count)
         warn_of_labels(subject, order, stream, label, found, met_at_random(counts, size).values)
-    return Figure(found, "values", groups.mark, source=groups.source)
+    return groups.source(found, "values")

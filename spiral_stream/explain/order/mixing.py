@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.explain.figure import RATIO, Figure, Mark, Phrase, marked, phrase
+from spiral_stream.explain.figure import RATIO, Figure, FigureSource, Phrase, marked, phrase
 from spiral_stream.explain.shares import joined_or_delivered
 from spiral_stream.explain.subject import Subject
 from spiral_stream.expr import kind_of
@@ -44,18 +44,10 @@ class Groups:
     is_complete: bool  # whether these are all batches of the epoch
 
     @property
-    def mark(self) -> Mark:
+    def source(self) -> FigureSource:
         """Of what is counted in them."""
-        return marked(self.is_complete)
-
-    @property
-    def source(self) -> str:
-        """Of what is counted in them."""
-        return (
-            f"{self.count:,} batches of the epoch"
-            if self.is_complete
-            else f"{self.count:,} of the epoch's batches or windows"
-        )
+        name = "batches of the epoch" if self.is_complete else "of the epoch's batches or windows"
+        return FigureSource(f"{self.count:,} {name}", marked(self.is_complete))
 
     def rows(self, arrange: Callable[[int], Arrangement]) -> UInt64:
         """Return the rows that an order reads there; shape [N]."""
@@ -150,21 +142,21 @@ def mixing_rows(subject: Subject, k: int) -> list[dict[str, Any]]:
     if not groups.count:
         return []
     rows = groups.rows(lambda number: order.arrange(stream.population, number))
-    size = Figure(len(rows) / groups.count, "rows", groups.mark, source=groups.source)
+    size = groups.source(len(rows) / groups.count, "rows")
     if len(rows) % groups.count == 0 and not subject.stages.mixed:
         size = Figure(len(rows) // groups.count, "rows")
     ours, random = met(_shards_of(stream, rows), groups), met_at_random(_shard_rows(stream), round(size.value))
     out = [
-        _row(f"-> {type(order).__name__}", ours, size, groups.mark, groups.source),
-        _row("   at random", random, size, "estimated", "rows"),
+        _row(f"-> {type(order).__name__}", ours, size, groups.source),
+        _row("   at random", random, size, FigureSource("rows", "estimated")),
     ]
     label = label_of(subject, stream)
     if label is not None:
         codes = labels_in(stream, rows, label)
         chance = met_at_random(np.bincount(codes).astype(np.float64), round(size.value)).values
         found = met(codes, groups).values
-        out[0][f"{label}{_LABEL}"] = Figure(found, "values", groups.mark, source=groups.source)
-        out[1][f"{label}{_LABEL}"] = Figure(chance, "values", "estimated", source=groups.source)
+        out[0][f"{label}{_LABEL}"] = groups.source(found, "values")
+        out[1][f"{label}{_LABEL}"] = FigureSource(groups.source.name, "estimated")(chance, "values")
         warn_of_labels(subject, order, stream, label, found, chance)
     return out
 
@@ -179,12 +171,12 @@ def _shards_of(stream: StreamStage, rows_N: UInt64) -> Int64:
     return np.asarray(stream.base.manifest.shard_of(stream.selected.columns.ordinals(rows_N)), dtype=np.int64)
 
 
-def _row(name: str, found: Met, size: Figure, mark: Mark, source: str) -> dict[str, Any]:
+def _row(name: str, found: Met, size: Figure, source: FigureSource) -> dict[str, Any]:
     return {
         _ORDER: name,
         "rows that meet": size,
-        "shards/batch": Figure(found.values, "shards", mark, source=source),
-        "P(same shard)": Figure(found.same, RATIO, mark, source=source),
+        "shards/batch": source(found.values, "shards"),
+        "P(same shard)": source(found.same, RATIO),
     }
 
 
