@@ -25,12 +25,12 @@ from spiral_stream.derived.exchange import ABOUT, RECORDS, fetch_part, parsed, r
 from spiral_stream.derived.folder import StoredDerivation, StoredPieces
 from spiral_stream.derived.index import FILE, Roster, RosterFile, record_of, slots_in
 from spiral_stream.derived.part import DATA, SUMS, Written
-from spiral_stream.derived.share.share import Share, skipped
 from spiral_stream.errors import CacheError, DamageError, SourceError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.locks import share as shared_lock
 from spiral_stream.integrity.one_look import look
 from spiral_stream.integrity.publish import new_draft, write_file
+from spiral_stream.keeping.share import Share, skipped
 from spiral_stream.storage.open import store_of
 
 DERIVED: Final = "derived"

@@ -16,12 +16,12 @@ from typing import Final, final
 from spiral_stream.cache.store.retained import StoredCache
 from spiral_stream.cache.store.sweep import READERS, WRITERS
 from spiral_stream.derived.folder import StoredPieces
-from spiral_stream.derived.in_use import unread
 from spiral_stream.derived.index import record_of
 from spiral_stream.derived.part import SUMS
-from spiral_stream.derived.share.share import noted, share_of, working_folders
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity.locks import alone
+from spiral_stream.keeping.in_use import unread
+from spiral_stream.keeping.share import noted, share_of, working_folders
 from spiral_stream.storage.node_cache.cache import limit_said
 
 LIMIT_ENV: Final = "SPIRAL_CACHE_BYTES"

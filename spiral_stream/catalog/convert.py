@@ -21,14 +21,14 @@ import pyarrow as pa
 
 from spiral_stream.catalog.registry import connect
 from spiral_stream.catalog.relation.row_identity import RowIdentity
-from spiral_stream.derived.share.leases import Claims, ShardLeases
-from spiral_stream.derived.share.share import Share
-from spiral_stream.derived.share.store_leases import StoreLeases
 from spiral_stream.derived.work.executors import Executor, Shared, builders_in_force, building_with
 from spiral_stream.display.progress import Report, Teller, working
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.integrity.locks import LONG_PAUSES_S, Wait, enter, leave
 from spiral_stream.integrity.publish import take_out
+from spiral_stream.keeping.leases import Claims, ShardLeases
+from spiral_stream.keeping.share import Share
+from spiral_stream.keeping.store_leases import StoreLeases
 from spiral_stream.sources.arrow.table import Arrow
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.paths import is_remote

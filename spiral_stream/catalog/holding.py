@@ -2,7 +2,7 @@
 
 They lie under names that are made from their content, so another process may drop the last name of what this one is
 registering. Whoever registers shares the content's name until its own row is written; whoever drops takes it alone,
-looks whether anybody names it, and only then removes it. The locks are those of derived data (`derived.in_use`).
+looks whether anybody names it, and only then removes it. The locks are those of derived data (`keeping.in_use`).
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
 
-from spiral_stream.derived.in_use import Reading, reading, unread
+from spiral_stream.keeping.in_use import Reading, reading, unread
 
 _LOCKS: Final = ".held"  # a folder of the catalog
 

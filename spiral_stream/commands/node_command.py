@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from spiral_stream.cache.working_folder import held_here, make_room
-from spiral_stream.derived.share.share import working_folders
+from spiral_stream.keeping.share import working_folders
 from spiral_stream.storage.node_cache.cache import OFF, NodeCache
 
 _WIDTH: Final = 10_000  # where no terminal shows lines: none is broken

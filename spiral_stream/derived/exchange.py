@@ -28,11 +28,11 @@ from spiral_stream.derived.index import (
     write_roster,
 )
 from spiral_stream.derived.part import SUMS, digest_of
-from spiral_stream.derived.share.share import ObjectDamageError, Share, note, noted, skipped
 from spiral_stream.errors import DamageError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import SHIFT, Mapped, verify_block
 from spiral_stream.integrity.publish import mended
+from spiral_stream.keeping.share import ObjectDamageError, Share, note, noted, skipped
 
 RECORDS: Final = "records"
 ABOUT: Final = "derivation.json"

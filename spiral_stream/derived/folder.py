@@ -12,15 +12,15 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from spiral_stream.derived.in_use import unread
 from spiral_stream.derived.index import FILE, Keys, Roster, RosterFile, slots_in
 from spiral_stream.derived.part import ALIGN, SUMS
-from spiral_stream.derived.share.share import working_folder
 from spiral_stream.errors import CacheError, SourceError, cut
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.one_look import look, size_of, written_at
 from spiral_stream.integrity.publish import write_file
+from spiral_stream.keeping.in_use import unread
+from spiral_stream.keeping.share import working_folder
 from spiral_stream.sources.files.paths import local_folder
 from spiral_stream.storage.node_cache.cache import FOLDER_ENV
 from spiral_stream.storage.uri import MEMORY, OBJECTS, printable, scheme_of

@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.derived.in_use import Reading, reading, used
 from spiral_stream.derived.part import DATA, SUMS, Written, digest_of
-from spiral_stream.derived.share.share import forget, noted, share_of
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.locks import turn
 from spiral_stream.integrity.publish import publish_file, sweep_drafts
+from spiral_stream.keeping.in_use import Reading, reading, used
+from spiral_stream.keeping.share import forget, noted, share_of
 
 FILE: Final = "roster.sealed.arrow"
 _PARTS: Final = b"spiral:parts"

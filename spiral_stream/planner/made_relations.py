@@ -26,7 +26,6 @@ from spiral_stream.catalog.registering.unique import check_columns, duplicate
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import Manifest, build_manifest
 from spiral_stream.catalog.relation.shard_rows import SourceRows
-from spiral_stream.derived.in_use import Reading, reading, used
 from spiral_stream.derived.kinds.identities import Identities
 from spiral_stream.derived.work.make import one_at_a_time
 from spiral_stream.errors import CatalogError, DamageError, PlanError, ResumeError, SourceError
@@ -34,6 +33,7 @@ from spiral_stream.integrity import seal
 from spiral_stream.integrity.folders import files_of, need_written
 from spiral_stream.integrity.one_look import size_of
 from spiral_stream.integrity.publish import mended, publish
+from spiral_stream.keeping.in_use import Reading, reading, used
 from spiral_stream.plan import nodes
 from spiral_stream.plan.combining import Aggregate, Union
 from spiral_stream.plan.fields.profiles import Profile

@@ -7,11 +7,11 @@ from typing import Any, final
 from spiral_stream.cache.store.ledger import LedgerEntry
 from spiral_stream.cache.store.store import CacheStore
 from spiral_stream.cache.store.sweep import READERS, WRITERS, Usage
-from spiral_stream.derived.share.share import forget
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.locks import alone
 from spiral_stream.integrity.one_look import size_of, written_at
 from spiral_stream.integrity.publish import take_out
+from spiral_stream.keeping.share import forget
 
 
 @final

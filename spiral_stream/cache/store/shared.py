@@ -13,10 +13,10 @@ from typing import Final, final
 from spiral_stream.cache.store.checksums import HEAD, PartFiles, words_in, wrong_data
 from spiral_stream.cache.store.ledger import Ledger, LedgerEntry, parse
 from spiral_stream.derived.exchange import wrong_blocks
-from spiral_stream.derived.share.share import STORED, ObjectDamageError, forget, note, noted, share_of, skipped
 from spiral_stream.errors import CacheError, DamageError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import write_file
+from spiral_stream.keeping.share import STORED, ObjectDamageError, forget, note, noted, share_of, skipped
 
 ABOUT: Final = "cache.json"
 

@@ -38,7 +38,6 @@ from spiral_stream.cache.store.part_schema import ONE_FILE, schema_of
 from spiral_stream.cache.store.reader import PARTS, REFUSED, ROW, SUMS, CacheReader, OpenShards, files_of, parts_of
 from spiral_stream.cache.store.shared import SharedCache
 from spiral_stream.cache.store.sweep import READERS, WRITERS, Usage, remove_dead, remove_old_versions, usage
-from spiral_stream.derived.in_use import used
 from spiral_stream.errors import CacheError, DamageError, warn
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import need_sound
@@ -46,6 +45,7 @@ from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.locks import alone, share
 from spiral_stream.integrity.one_look import size_of
 from spiral_stream.integrity.publish import write_file
+from spiral_stream.keeping.in_use import used
 
 _ALL_ROWS: Final = (1 << 31) - 1
 _OTHERS_CAME_FIRST: Final = ("conflict", "already exists")  # what Lance says of a version, and of the first one

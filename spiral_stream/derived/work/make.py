@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.derived.index import Keys
-from spiral_stream.derived.share.leases import ShardLeases
-from spiral_stream.derived.share.store_leases import leases_of
 from spiral_stream.derived.work.executors import Builders
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.locks import Held, Wait, lock, wait_for
+from spiral_stream.keeping.leases import ShardLeases
+from spiral_stream.keeping.store_leases import leases_of
 
 LEASES: Final = 2048  # of shards that are made and not entered yet: the kernel keeps a list of them
 WAIT_S: Final = 600.0  # for a builder that holds a lease and enters nothing; then its work is done here too

@@ -27,17 +27,17 @@ from spiral_stream.catalog.records import RELATIONS as RELATIONS_TABLE
 from spiral_stream.catalog.records import STREAMS
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.derived.folder import StoredPieces, catalogs_of, described
-from spiral_stream.derived.in_use import unread
 from spiral_stream.derived.index import Keys
 from spiral_stream.derived.kinds.column import Column, ListLengths
 from spiral_stream.derived.kinds.column_facts import ColumnFacts
 from spiral_stream.derived.kinds.identities import Identities
 from spiral_stream.derived.kinds.values import Values
-from spiral_stream.derived.share.share import share_of
 from spiral_stream.errors import CacheError, warn
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.publish import is_aside, is_draft, sweep_draft, take_out
+from spiral_stream.keeping.in_use import unread
+from spiral_stream.keeping.share import share_of
 from spiral_stream.planner.made_relations import FACTS
 from spiral_stream.planner.made_relations import FOLDER as RELATIONS
 from spiral_stream.planner.prepared_data.folder import cache_root

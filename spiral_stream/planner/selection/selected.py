@@ -27,11 +27,11 @@ from spiral_stream import expr
 from spiral_stream.catalog.lookup import IdentityLookup, RowIdLookup, has_kind, lookup
 from spiral_stream.catalog.relation.manifest import RUNS_PER_SHARD
 from spiral_stream.catalog.relation.reader import OpenRelation
-from spiral_stream.derived.in_use import Reading, reading, used
 from spiral_stream.dialects.numpy import passes, to_column
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import mended, publish_file
+from spiral_stream.keeping.in_use import Reading, reading, used
 from spiral_stream.plan import nodes
 from spiral_stream.plan.saving.fingerprint import digest
 from spiral_stream.planner.selection.fetched_columns import Columns, Right, UInt64, in_memory, leaf_of

@@ -15,12 +15,12 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.derived.in_use import used
 from spiral_stream.errors import warn
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.publish import set_aside, write_file
+from spiral_stream.keeping.in_use import used
 from spiral_stream.planner.prepared_data.usage import PLAN
 from spiral_stream.seeding import key
 

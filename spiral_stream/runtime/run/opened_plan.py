@@ -15,11 +15,11 @@ import numpy as np
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.state_records import StateRecords
 from spiral_stream.cursor import Cursor
-from spiral_stream.derived.in_use import Reading, reading
 from spiral_stream.derived.work.executors import Executor, building_with
 from spiral_stream.display.progress import Progress, Report, working
 from spiral_stream.errors import ResumeError, shown
 from spiral_stream.fields.field import FieldSpec
+from spiral_stream.keeping.in_use import Reading, reading
 from spiral_stream.plan.fields.dtypes import field_specs
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.plan.saving.drawn_seeds import drawn_seed

@@ -19,7 +19,7 @@ from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.lance.fragments import Appendable
 
 DRAFTS: Final = "_drafts"
-CLAIMS: Final = "claims"  # locks of those who convert to the dataset (`derived.share.leases`)
+CLAIMS: Final = "claims"  # locks of those who convert to the dataset (`keeping.leases`)
 NOTE: Final = "part.json"
 _NAME: Final = re.compile("[A-Za-z0-9_]{1,64}")
 _FILE: Final = re.compile("([A-Za-z0-9_]{1,64})-[0-9]{5,}-[0-9a-f]{32}[.]lance")

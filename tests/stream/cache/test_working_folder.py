@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from spiral_stream.cache import working_folder as working
 from spiral_stream.cache.working_folder import held_here, keep_limit, make_room
 from spiral_stream.commands.cli import app
-from spiral_stream.derived.share.share import STORED, share_of
 from spiral_stream.errors import CacheError
+from spiral_stream.keeping.share import STORED, share_of
 from tests.fixtures import sharing
 from tests.fixtures.two_machines import Team
 

@@ -427,7 +427,7 @@ def test_two_machines_that_convert_the_same_files_add_them_once(
         return commit(*args)
 
     uri, source = on_store(bucket, tmp_path, monkeypatch), write(tmp_path / "in", 3)
-    monkeypatch.setattr("spiral_stream.derived.share.store_leases.DEAD_S", 0.0)  # the first one is taken for dead
+    monkeypatch.setattr("spiral_stream.keeping.store_leases.DEAD_S", 0.0)  # the first one is taken for dead
     commit, taken = targets.append_alone, list[int]()
     monkeypatch.setattr(targets, "append_alone", overtaken)
     done = convert(source, uri)

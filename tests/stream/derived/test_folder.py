@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from spiral_stream.derived.folder import CACHE_ENV, derived_root
-from spiral_stream.derived.share.share import share_of
 from spiral_stream.errors import CacheError
+from spiral_stream.keeping.share import share_of
 
 
 def test_derived_data_lies_in_the_catalog_unless_the_environment_names_a_folder(

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from spiral_stream.catalog.lock import locked
-from spiral_stream.derived.in_use import reading, unread
 from spiral_stream.errors import CacheError, SpiralError, SpiralWarning
 from spiral_stream.integrity import locks
 from spiral_stream.integrity.locks import alone, lock, share
+from spiral_stream.keeping.in_use import reading, unread
 
 
 def test_many_share_and_nobody_is_alone_meanwhile(tmp_path: Path) -> None:

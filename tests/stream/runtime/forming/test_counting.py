@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.derived.share.leases import Claims
 from spiral_stream.derived.work.executors import Processes, Threads
+from spiral_stream.keeping.leases import Claims
 from spiral_stream.runtime.forming import counting
 from spiral_stream.runtime.forming.chapter import Chapter
 from spiral_stream.runtime.forming.counting import claim_of

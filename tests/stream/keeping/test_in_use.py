@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from spiral_stream.derived.in_use import Reading, reading, unread
 from spiral_stream.errors import CacheError
+from spiral_stream.keeping.in_use import Reading, reading, unread
 
 ROOT = Path(__file__).parents[3]
 LEFT = """
 import os, sys
 from pathlib import Path
-from spiral_stream.derived.in_use import reading
+from spiral_stream.keeping.in_use import reading
 os.kept = reading(Path(sys.argv[1]), "a")
 """
 OTHER = """
 import sys
 from pathlib import Path
-from spiral_stream.derived.in_use import reading
+from spiral_stream.keeping.in_use import reading
 held = reading(Path(sys.argv[1]), "a")
 print("held", flush=True)
 sys.stdin.readline()
@@ -29,7 +29,7 @@ sys.stdin.readline()
 FORKED = """
 import os, sys
 from pathlib import Path
-from spiral_stream.derived.in_use import reading, unread
+from spiral_stream.keeping.in_use import reading, unread
 root = Path(sys.argv[1])
 held = reading(root, "a")
 child = os.fork()

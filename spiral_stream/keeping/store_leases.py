@@ -18,10 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, final
 
-from spiral_stream.derived.share.leases import Claims, ShardLeases
-from spiral_stream.derived.share.share import Share, share_of
 from spiral_stream.errors import CacheError, cut
 from spiral_stream.integrity.locks import LONG_PAUSES_S, Wait
+from spiral_stream.keeping.leases import Claims, ShardLeases
+from spiral_stream.keeping.share import Share, share_of
 from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import printable
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiral_stream.derived.share import store_leases
-from spiral_stream.derived.share.leases import Claims
-from spiral_stream.derived.share.share import Share
-from spiral_stream.derived.share.store_leases import StoreLeases
+from spiral_stream.keeping import store_leases
+from spiral_stream.keeping.leases import Claims
+from spiral_stream.keeping.share import Share
+from spiral_stream.keeping.store_leases import StoreLeases
 
 KEYS = [0, 1, 2**47, 2**64 - 1]
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.derived.share.leases import Claims
+from spiral_stream.keeping.leases import Claims
 from tests.fixtures import warm
 
 HOLD = """
 import signal, sys, pathlib
 signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a runner may have it ignored
-from spiral_stream.derived.share.leases import Claims
+from spiral_stream.keeping.leases import Claims
 claims = Claims(pathlib.Path(sys.argv[1]))
 print(*(int(claims.take(int(key))) for key in sys.argv[2:]), flush=True)
 sys.stdin.read()

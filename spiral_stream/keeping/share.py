@@ -19,11 +19,11 @@ from typing import Final, final
 
 import xxhash
 
-from spiral_stream.derived.share.leases import Claims
 from spiral_stream.errors import CacheError, DamageError, SourceError, anew, cut, warn
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.locks import wait_for
 from spiral_stream.integrity.publish import new_draft, sweep_drafts, write_file
+from spiral_stream.keeping.leases import Claims
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.node_cache.cache import working_root
 from spiral_stream.storage.open import store_of
