@@ -64,9 +64,10 @@ def build(
     """
     store.mend()
     store.sweep()
-    store.shared.ask_again()
+    if store.parts.share is not None:
+        store.parts.share.ask_again(store.folder)
     store.pull()
-    store.shared.push_rest()
+    store.parts.push()
     target = _Target(store, shards)
     if target.total:
         what = f"building the cache of {kind.relation}.{kind.column}"

@@ -19,7 +19,7 @@ import pyarrow as pa
 from spiral_stream.catalog.database import CatalogTable
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import Manifest
-from spiral_stream.catalog.shared.mirror import place_of
+from spiral_stream.catalog.shared.mirror import location_of
 from spiral_stream.errors import CatalogError, SpiralError, cut, shown
 from spiral_stream.semantic import SEMANTIC, SEMANTIC_TYPES
 from spiral_stream.sources.arrow.table import plain
@@ -187,5 +187,5 @@ def _reading(root: Path, what: str, way_out: str) -> "Iterator[None]":
     try:
         yield
     except (SpiralError, *_WRONG) as error:
-        msg = f"catalog {place_of(root)}: {what} cannot be read: {cut(str(error))}. {way_out}"
+        msg = f"catalog {location_of(root)}: {what} cannot be read: {cut(str(error))}. {way_out}"
         raise CatalogError(msg) from error

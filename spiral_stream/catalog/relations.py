@@ -17,7 +17,7 @@ from spiral_stream.catalog.records import RELATIONS, entry_of
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import Manifest
 from spiral_stream.catalog.relation.on_store import bring, bring_former, bring_rows
-from spiral_stream.catalog.shared.mirror import place_of
+from spiral_stream.catalog.shared.mirror import location_of
 from spiral_stream.catalog.shared.tables import SharedRows
 from spiral_stream.errors import CatalogError, SpiralError, shown
 from spiral_stream.sources.internal.former import FormerRows
@@ -62,7 +62,7 @@ class Relations:
         for name in sorted(rows) if names is None else names:
             if name not in rows:
                 near = suggestions(str(name), rows)
-                msg = f"relation {shown(name)} is not in catalog {place_of(self._root)}; {near} Register it first"
+                msg = f"relation {shown(name)} is not in catalog {location_of(self._root)}; {near} Register it first"
                 raise CatalogError(msg)
             found[name] = bring(entry_of(self._root, rows[name]))
         return found
@@ -86,7 +86,7 @@ class Relations:
                 if manifest.data_version == data_version:
                     return _former(entry, path.name, manifest)
         msg = (
-            f"{entry.name}: its shard table of data version {data_version[:8]} is not in catalog {place_of(self._root)}, so "
+            f"{entry.name}: its shard table of data version {data_version[:8]} is not in catalog {location_of(self._root)}, so "
             "which rows were delivered is not known. Use the catalog that the run used, or start a new epoch on the new data"
         )
         raise CatalogError(msg)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, final
 
-from spiral_stream.catalog.shared.mirror import place_of, shared_of
+from spiral_stream.catalog.shared.mirror import location_of, shared_of
 from spiral_stream.errors import CatalogError, DamageError, PlanError, ResumeError, SpiralError, cut
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.integrity.seal import read_json, sealed_json
@@ -80,7 +80,7 @@ class StateRecords:
         found = self.find(name)
         if found is None:
             msg = (
-                f"resume: {what} of the state lie in the catalog that saved it, and {place_of(self._root)} has none of the "
+                f"resume: {what} of the state lie in the catalog that saved it, and {location_of(self._root)} has none of the "
                 f'name {name[:8]}. There: catalog.export_state(state, "state.json"); here: '
                 'state = catalog.import_state("state.json")'
             )
@@ -120,7 +120,7 @@ class StateRecords:
             msg = f"import_state: {cut(str(path))} is not what was written. Give a file that catalog.export_state wrote"
             raise CatalogError(msg)
         if not all(self.keep(value) for value in records.values()):
-            msg = f"import_state: catalog {place_of(self._root)} cannot be written. Give a catalog that can"
+            msg = f"import_state: catalog {location_of(self._root)} cannot be written. Give a catalog that can"
             raise CatalogError(msg)
         return dict(state)
 

@@ -9,7 +9,7 @@ from typing import Any, final
 from spiral_stream.catalog.database import Database
 from spiral_stream.catalog.names import suggestions
 from spiral_stream.catalog.records import STREAMS, need_name, plan_of
-from spiral_stream.catalog.shared.mirror import place_of
+from spiral_stream.catalog.shared.mirror import location_of
 from spiral_stream.catalog.shared.tables import SharedRows
 from spiral_stream.errors import CatalogError, shown
 
@@ -40,7 +40,7 @@ class SavedStreams:
         rows = self._database.rows(STREAMS)
         if name not in rows:
             way_out = f"{suggestions(str(name), rows)} Save it with save_stream first"
-            msg = f"stream {shown(name)} is not in catalog {place_of(self._root)}; {way_out}"
+            msg = f"stream {shown(name)} is not in catalog {location_of(self._root)}; {way_out}"
             raise CatalogError(msg)
         return plan_of(self._root, rows[name])
 

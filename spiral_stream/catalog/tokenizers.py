@@ -21,7 +21,7 @@ from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.holding import holding, unheld
 from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.names import suggestions
-from spiral_stream.catalog.shared.mirror import place_of
+from spiral_stream.catalog.shared.mirror import location_of
 from spiral_stream.catalog.shared.tokenizers import TOKENIZERS, bring_content, bring_names, drop_name, keep_name
 from spiral_stream.display.progress import working
 from spiral_stream.errors import CatalogError, SourceError, cut, shown
@@ -127,8 +127,8 @@ class Tokenizers:
             data, roles, origin, chat = _content(name, name)
             return self._entry(name, self._keep(data, content_digest(data), roles, origin) | {"chat": chat})
         msg = (
-            f"tokenizer {shown(name)} is not in catalog {place_of(self._folder.parent)}, and no file; {suggestions(name, names)} "
-            f"Register it: catalog.register_tokenizer({shown(name)}, source)"
+            f"tokenizer {shown(name)} is not in catalog {location_of(self._folder.parent)}, and no file; "
+            f"{suggestions(name, names)} Register it: catalog.register_tokenizer({shown(name)}, source)"
         )
         raise CatalogError(msg)
 
@@ -145,9 +145,7 @@ class Tokenizers:
         """
         names = self.names()
         if name not in names:
-            msg = (
-                f"tokenizer {shown(name)} is not in catalog {place_of(self._folder.parent)}; {suggestions(name, names)}"
-            )
+            msg = f"tokenizer {shown(name)} is not in catalog {location_of(self._folder.parent)}; {suggestions(name, names)}"
             raise CatalogError(msg)
         if drop_name(self._folder.parent, name):
             return
@@ -204,7 +202,7 @@ class Tokenizers:
 
     def _damaged(self, name: str, what: str) -> CatalogError:
         return CatalogError(
-            f"catalog {place_of(self._folder.parent)}: tokenizer {name!r} cannot be read: {what}. Register it again with "
+            f"catalog {location_of(self._folder.parent)}: tokenizer {name!r} cannot be read: {what}. Register it again with "
             f"register_tokenizer({name!r}, source, replace=True)"
         )
 

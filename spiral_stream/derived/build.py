@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.derived.derivation import Derivation, ShardRows, ShardSource, ShardTable
-from spiral_stream.derived.exchange import meet, pull, push
+from spiral_stream.derived.exchange import PiecesParts, meet
 from spiral_stream.derived.index import Keys, Roster, RosterFile, keys_of
 from spiral_stream.derived.part import PartWriter, Written
 from spiral_stream.derived.unasked import cost_of, tell
@@ -61,7 +61,7 @@ class _Target(Target):
         return self.roster.find(self._keys[shards]) < 0
 
     def look(self) -> bool:
-        pull(self.file)
+        PiecesParts(self.file).pull()
         stamp = self.file.stamp()
         if stamp == self.stamp:
             return False
@@ -153,7 +153,7 @@ class _Pieces(Maker[list[Written]]):
             ]
             if made:
                 target.roster, target.stamp = target.file.commit(made)
-                push(target.file)
+                PiecesParts(target.file).push()
 
     def tell(self, running: Sequence[Job]) -> None:  # noqa: ARG002  a chunk takes a second
         now = [target.roster for target in self._derived]

@@ -19,8 +19,9 @@ from spiral_stream.integrity import seal
 from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.one_look import look, size_of, written_at
 from spiral_stream.integrity.publish import write_file
+from spiral_stream.keeping.collect import register
 from spiral_stream.keeping.in_use import unread
-from spiral_stream.keeping.share import working_folder
+from spiral_stream.keeping.share import share_of, working_folder
 from spiral_stream.sources.files.paths import local_folder
 from spiral_stream.storage.node_cache.cache import FOLDER_ENV
 from spiral_stream.storage.uri import MEMORY, OBJECTS, printable, scheme_of
@@ -53,8 +54,17 @@ def derived_root(catalog: Path) -> Path:
         ) from error
 
 
-def note_catalog(root: Path, catalog: Path) -> None:
-    """Note that a catalog keeps derived data outside of its own folder, so that no other one takes that for dead."""
+def note_catalog(root: Path, catalog: Path, location: str) -> None:
+    """Note that a catalog keeps derived data outside of its own folder, so that no other one takes that for dead.
+
+    Args:
+        root: of the derived data.
+        catalog: its folder.
+        location: the URI that this mirrors, or the folder.
+    """
+    share = share_of(root)
+    if share is not None:
+        register(share, location, is_folder=location == str(catalog))
     if root == catalog / "prepared":
         return
     file = root / "catalogs" / xxhash.xxh3_64_hexdigest(str(catalog).encode())

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.derived import _gather
-from spiral_stream.derived.exchange import fetch_part, fetch_parts
+from spiral_stream.derived.exchange import PiecesPart, PiecesParts
 from spiral_stream.derived.index import Keys, Roster, RosterFile
 from spiral_stream.derived.part import ALIGN, open_part
 from spiral_stream.errors import CacheError, DamageError
@@ -78,7 +78,7 @@ class Pieces:
             DamageError: a part is not what was written; it is taken out of the roster.
         """
         parts = np.unique(self._part).tolist()
-        fetch_parts(self._file, [self._parts[part] for part in parts])
+        PiecesParts(self._file).fetch_all([PiecesPart(self._file, self._parts[part]) for part in parts])
         for part in parts:
             self._map(part)
         self._absolute = {slot: self._bases[self._part] + begins for slot, begins in self._begins.items()}
@@ -204,7 +204,7 @@ class Pieces:
                 return
             mapped = self._file.mapped.get(facts.name)
             if mapped is None:
-                fetch_part(self._file, facts)
+                PiecesParts(self._file).fetch(PiecesPart(self._file, facts))
                 try:
                     mapped = open_part(path, facts.size, facts.digest)
                 except DamageError:

@@ -166,15 +166,19 @@ class Share:
         with self._asking(path) as (store, key):
             store.delete(key)
 
-    def put_file(self, path: Path) -> None:
-        """Write an object from a file of the working folder, whose name nobody else gives to other bytes.
+    def put_file(self, path: Path, held: Path) -> None:
+        """Write an object from a file.
+
+        Args:
+            path: of the working folder; nobody else gives this name to other bytes.
+            held: has the bytes.
 
         Raises:
             CacheError: the store failed.
         """
         with self._asking(path) as (store, key):
-            store.put_file(key, path)
-        self._count(put=1, put_bytes=path.stat().st_size)
+            store.put_file(key, held)
+        self._count(put=1, put_bytes=held.stat().st_size)
 
     def fetch(self, path: Path, size: int | None, check: Callable[[Path], str | None]) -> None:
         """Let a file of the store appear in the working folder, whole and verified, unless it is there.
@@ -344,6 +348,11 @@ def noted(folder: Path) -> set[str]:
     with suppress(OSError):
         return set(os.listdir(folder / STORED))  # noqa: PTH208
     return set()
+
+
+def is_noted(folder: Path, name: str) -> bool:
+    """Whether a record was noted."""
+    return bool(name) and (folder / STORED / name).exists()
 
 
 def forget(folder: Path, name: str) -> None:

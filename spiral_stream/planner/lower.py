@@ -6,7 +6,7 @@ by every rank that comes after.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from math import ceil
 from pathlib import Path
 
@@ -18,10 +18,14 @@ from spiral_stream.cache.kinds.chats import ChatKind
 from spiral_stream.cache.kinds.tokens import TokenKind
 from spiral_stream.cache.working_folder import keep_limit
 from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.catalog.shared.mirror import location_of
 from spiral_stream.derived.folder import note_catalog
 from spiral_stream.errors import PlanError, warn
 from spiral_stream.expr import parse
+from spiral_stream.keeping.collect import note_use
+from spiral_stream.keeping.share import share_of
 from spiral_stream.plan import nodes
 from spiral_stream.plan.checks import unheeded_sort
 from spiral_stream.plan.epoch_length import scheduled, size_and_shares
@@ -41,6 +45,7 @@ from spiral_stream.planner.defaults import chat_encoder, doubts
 from spiral_stream.planner.field_stages import FieldStage, Lowering, PayloadCache, cached
 from spiral_stream.planner.made_relations import DerivedRelations
 from spiral_stream.planner.prepared_data.folder import cache_root, keep_plan
+from spiral_stream.planner.prepared_data.usage import shard_keys
 from spiral_stream.planner.selection.find import Workplace, make_together
 from spiral_stream.planner.selection.narrow_columns import NarrowColumns, NarrowSource, Rosters
 from spiral_stream.planner.selection.selected import Selected, select
@@ -86,7 +91,7 @@ def lower(
         entries = {name: catalog.relations.former(entry, former.get(name, "")) for name, entry in entries.items()}
     versions = {name: entry.data_version for name, entry in entries.items()}
     root = cache_root(catalog)
-    note_catalog(root, catalog.root)
+    note_catalog(root, catalog.root, location_of(catalog.root))
     keep_limit(root)
     opened = cache(
         lambda name: OpenRelation(entries[name])
@@ -117,6 +122,10 @@ def lower(
     fields = _fields(Lowering(collate, streams, workplace.root), kinds)
     tokens = [_tokens(each, streams, catalog, workplace.root) for each in maps if isinstance(each, SampleTokens)]
     _warn_of_too_few(collate, epochs.total)
+    share = share_of(root)
+    if share is not None:
+        for entry in entries.values():  # derived ones came to them
+            note_use(share, entry.data_version, partial(_keys_of, entry))
     stages = Stages(
         plan=plan,
         fingerprint=form_digest,
@@ -296,6 +305,11 @@ def _base_text(node: nodes.Node, stream: StreamStage, column: str) -> str | None
         if column in made:
             return None
     return origin(stream.node, column)
+
+
+def _keys_of(entry: Entry) -> bytes:
+    """Content keys of a relation's shards, 16 bytes each."""
+    return shard_keys(entry.manifest()).tobytes()
 
 
 def _relations(node: nodes.Node) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from spiral_stream.catalog.relation.entry import STORAGE_SHARD, Entry
 from spiral_stream.catalog.relation.manifest import UNKNOWN_BYTES
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.relation.source_facts import source_facts
-from spiral_stream.catalog.shared.mirror import place_of
+from spiral_stream.catalog.shared.mirror import location_of
 from spiral_stream.catalog.statistics.measure import KNOWN, Statistics, load_statistics
 from spiral_stream.display import markup
 from spiral_stream.display.markup import PAGE_BYTES, element
@@ -90,7 +90,7 @@ class Report:
             >>> len(spiral.report.report_relation(catalog, "texts", pictures=0).snippet) > 0
             True
         """
-        root = place_of(self.default_path.parent.parent)
+        root = location_of(self.default_path.parent.parent)
         lines = ("import spiral_stream as spiral", "", f"catalog = spiral.connect({root!r})")
         return "\n".join([*lines, f'rows = catalog.table("{self.name}")', ""])
 

@@ -32,11 +32,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.cache.store.checksums import PartFiles
-from spiral_stream.cache.store.ledger import Ledger, LedgerEntry
+from spiral_stream.cache.store.ledger import LedgerEntry
 from spiral_stream.cache.store.part_rows import Chunk, PartRows
 from spiral_stream.cache.store.part_schema import ONE_FILE, schema_of
 from spiral_stream.cache.store.reader import PARTS, REFUSED, ROW, SUMS, CacheReader, OpenShards, files_of, parts_of
-from spiral_stream.cache.store.shared import SharedCache
+from spiral_stream.cache.store.shared import ABOUT, CacheParts
 from spiral_stream.cache.store.sweep import READERS, WRITERS, Usage, remove_dead, remove_old_versions, usage
 from spiral_stream.errors import CacheError, DamageError, warn
 from spiral_stream.integrity import seal
@@ -60,11 +60,11 @@ class CacheStore:
 
     def __init__(self, folder: Path, facts: Mapping[str, object]) -> None:
         self.folder = folder
-        self.ledger, self.facts = Ledger(folder / "ledger"), facts
+        self.parts, self.facts = CacheParts(folder, facts), facts
+        self.ledger = self.parts.ledger
         self._data = folder / "data.lance"
         self._shards = OpenShards()
         self._pid = os.getpid()
-        self.shared = SharedCache(folder, facts, self.ledger)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CacheStore, (self.folder, dict(self.facts))
@@ -125,7 +125,7 @@ class CacheStore:
                 sums = PartFiles(self.folder, key, made[0].files[0].path).write_sums()
                 fragment = json.dumps(made[0].to_json())
                 entered = self.ledger.enter(key, part.mask, part.bytes, fragment, sums, part.refused)
-            self.shared.push(entered)
+            self.parts.push([entered.name])
         except OSError as error:
             if part.failed:
                 raise part.failed.pop() from None
@@ -138,16 +138,17 @@ class CacheStore:
         Raises:
             CacheError: the store failed, or the folder cannot be written.
         """
-        if not self.shared.is_due():
+        if self.parts.share is None or not self.parts.share.is_due(self.folder):
             return False
         with self._locked(WRITERS):
-            return self.shared.pull()
+            self.parts.pull()
+        return not self.parts.are_committed
 
     def meet(self) -> None:
         """Let readers see what other machines stored; see `pull`."""
         if self.pull():
             self.commit()
-            self.shared.committed()
+            self.parts.committed()
 
     def commit(self) -> int:
         """Make every finished part visible to readers that open from now on; return the dataset's version."""
@@ -207,7 +208,7 @@ class CacheStore:
             if self._pid != os.getpid():  # a thread of the parent may hold a lock of what was inherited
                 self._shards, self._pid = OpenShards(), os.getpid()
             self._shards.forget_changed()
-            return CacheReader(self._dataset(), self._data, self._shards, held, self.shared.fetch)
+            return CacheReader(self._dataset(), self._data, self._shards, held, self.parts.fetch_files)
         except BaseException:
             if held is not None:
                 held.release()  # now, and not once whoever gets the error drops it
@@ -228,7 +229,7 @@ class CacheStore:
                     self._look_at(entry)
             except DamageError as error:
                 path.unlink(missing_ok=True)
-                self.shared.lost(path.name, entry)
+                self.parts.mended(path.name, entry)
                 dropped.append(f"{error}. It is dropped from the cache, and built again")
         while self._exists():
             try:
@@ -279,7 +280,7 @@ class CacheStore:
 
     def part(self, entry: LedgerEntry) -> PartFiles:
         """Return the files of a ledger entry."""
-        return PartFiles(self.folder, entry.key, entry.file, entry.sums)
+        return self.parts.files_of(entry)
 
     # ---- parts
 
@@ -292,7 +293,7 @@ class CacheStore:
         size = entry.fragment["files"][0].get("file_size_bytes")
         for path, need in ((part.data, size), (part.blob, entry.bytes)):
             held = size_of(path)
-            if need is not None and held < int(need) and not self.shared.is_away(entry, path):
+            if need is not None and held < int(need) and not self.parts.is_away(entry.path.name, path):
                 raise part.damage(path, f"it has {held:,} bytes, {int(need):,} were written")
 
     # ---- versions
@@ -366,8 +367,8 @@ class CacheStore:
 
     def _create(self, schema: pa.Schema) -> None:
         """Make the dataset, empty, unless it is there."""
-        if not (self.folder / "cache.json").exists():
-            write_file(self.folder / "cache.json", seal.sealed_json(dict(self.facts)))
+        if not (self.folder / ABOUT).exists():
+            write_file(self.folder / ABOUT, self.parts.about())
         if not self._exists():
             import lance
 
@@ -385,7 +386,7 @@ class CacheStore:
         from lance.file import LanceFileReader
 
         part = self.part(entry)
-        self.shared.fetch(part, payload=False)
+        self.parts.fetch_files(part, payload=False)
         names = list(LanceFileReader(str(part.data)).metadata().schema.names)
         return schema_of(names[names.index(ROW) + 1 : names.index(REFUSED)])
 

@@ -16,6 +16,7 @@ from spiral_stream.catalog.relation.entry import Changes, Entry
 from spiral_stream.catalog.relation.manifest import Manifest, build_manifest
 from spiral_stream.catalog.relation.row_identity import ROW_ID, repeated
 from spiral_stream.catalog.relation.shard_rows import SourceRows
+from spiral_stream.catalog.shared.mirror import location_of
 from spiral_stream.derived.build import build
 from spiral_stream.derived.folder import derived_root, note_catalog
 from spiral_stream.derived.index import RosterFile, keys_of
@@ -123,6 +124,6 @@ def writable_folder(root: Path) -> Path | None:
     with suppress(CacheError, OSError):
         folder = derived_root(root)
         folder.mkdir(parents=True, exist_ok=True)
-        note_catalog(folder, root)
+        note_catalog(folder, root, location_of(root))
         return folder if os.access(folder, os.W_OK) else None
     return None

@@ -71,7 +71,7 @@ def shared_of(root: Path) -> SharedCatalog | None:
         return _KNOWN.get(root)
 
 
-def place_of(root: Path) -> str:
+def location_of(root: Path) -> str:
     """Return where a catalog lies, for people: the URI that its folder mirrors, or the folder."""
     shared = shared_of(root)
     return str(root) if shared is None else shared.uri

@@ -4,7 +4,7 @@ Dead is what no saved stream names, and pieces of shards that no registered rela
 somebody reads or makes (locks say so), and nothing that was used or written within a grace: programs that save no
 stream use selections and caches too.
 
-Where prepared data lies on a store, copies on this machine are removed, and the store keeps its objects.
+Where prepared data lies on a store, copies on this machine are removed; `collected` says what goes from the store.
 """
 
 import os
@@ -32,7 +32,7 @@ from spiral_stream.derived.kinds.column import Column, ListLengths
 from spiral_stream.derived.kinds.column_facts import ColumnFacts
 from spiral_stream.derived.kinds.identities import Identities
 from spiral_stream.derived.kinds.values import Values
-from spiral_stream.errors import CacheError, warn
+from spiral_stream.errors import CacheError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.publish import is_aside, is_draft, sweep_draft, take_out
@@ -40,6 +40,7 @@ from spiral_stream.keeping.in_use import unread
 from spiral_stream.keeping.share import share_of
 from spiral_stream.planner.made_relations import FACTS
 from spiral_stream.planner.made_relations import FOLDER as RELATIONS
+from spiral_stream.planner.prepared_data.collected import collected
 from spiral_stream.planner.prepared_data.folder import cache_root
 from spiral_stream.planner.prepared_data.usage import (
     PLAN,
@@ -446,21 +447,33 @@ _OF_STORE: Final = frozenset(("caches", "derived"))  # folders that machines sha
 def looked_over(
     catalog: Registry, plans: Callable[[Path], tuple[Registry, ReadPlan]], *, remove_dead: bool, older_than: timedelta
 ) -> list[PreparedData]:
-    """Return `prepared_data`; of what was removed and lies on a store, say that the store keeps it, and warn once."""
+    """Return `prepared_data`; where it lies on a store, remove what no catalog needs from there too, and say what stays."""
     found = prepared_data(catalog, plans, remove_dead=remove_dead, older_than=older_than)
     root = cache_root(catalog)
     share, out = share_of(root), list(found)
-    if share is None:
+    if share is None or not remove_dead:
         return out
     for at, each in enumerate(out):
         if each.removed_bytes and each.path.is_relative_to(root) and each.path.relative_to(root).parts[0] in _OF_STORE:
             out[at] = replace(each, note=f"removed from this machine; {share.shown} keeps it")
-    replaced = sum(one is not other for one, other in zip(found, out, strict=True))
-    if replaced:
-        msg = (
-            f"caches: {replaced:,} entries were removed from this machine only. {share.shown} keeps them: no machine knows what "
-            "the others use. To tidy up, copy what you need to another prefix (spiral copy), let all machines use that one, "
-            "and delete the old one"
+    for folder, size, dead, removed, note in collected(share, lambda path: plans(path)[0], older_than):
+        path = root / folder
+        kind, live = "cache" if folder.startswith("caches") else path.parent.name, size - dead
+        out.append(
+            PreparedData(
+                kind,
+                path.name,
+                f"on {share.shown}",
+                (),
+                (),
+                path,
+                size,
+                live,
+                dead,
+                datetime.now(UTC),
+                (),
+                removed,
+                note,
+            )
         )
-        warn(msg)
     return out

@@ -126,9 +126,12 @@ def present(catalog: Registry) -> Iterator[Present]:
         CatalogError: one cannot be read, so nobody knows which of its shards are there.
     """
     for name, entry in catalog.relations.entries().items():
-        manifest = entry.manifest()
-        keys = [keys_of(manifest.content_keys), keys_of(manifest.row_keys)]
-        yield Present(name, entry.schema, np.unique(np.concatenate(keys), axis=0))
+        yield Present(name, entry.schema, shard_keys(entry.manifest()))
+
+
+def shard_keys(manifest: Manifest) -> Keys:
+    """Return the keys by which derived data may know the shards of a relation."""
+    return np.unique(np.concatenate([keys_of(manifest.content_keys), keys_of(manifest.row_keys)]), axis=0)
 
 
 def present_derived(root: Path) -> Iterator[tuple[Path, Present]]:

@@ -175,7 +175,7 @@ def _cache(store: CacheStore) -> Iterator[_Task]:
         with suppress(DamageError):
             entry = ledger.read(path)
             part = None if entry is None else store.part(entry)
-            if entry is not None and part is not None and not store.shared.is_away(entry, part.data):
+            if entry is not None and part is not None and not store.parts.is_away(entry.path.name, part.data):
                 yield _Task(part.data, what, part.verify, _size(part.data) + _size(part.blob))
 
 

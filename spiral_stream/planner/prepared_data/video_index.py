@@ -84,8 +84,8 @@ def index_videos(
         works = _works(base, shards)
         kind = IndexKind(relation, column, set(TIMES) <= set(base.schema.names))
         store = CacheStore(cache_root(catalog.registry) / "caches" / kind.fingerprint, kind.facts())
-        if afresh and store.shared.share is not None:
-            shown = store.shared.share.shown
+        if afresh and store.parts.share is not None:
+            shown = store.parts.share.shown
             msg = (
                 f"index_videos: afresh=True would drop what others share at {shown}. Set $SPIRAL_CACHE to another place"
             )
