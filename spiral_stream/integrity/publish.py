@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+import pyarrow as pa
+
 from spiral_stream.errors import DamageError, warn
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.integrity.faults import failed
@@ -80,6 +82,16 @@ def publish_file(file: Path) -> Iterator[Path]:
     finally:
         if work is not None:
             work.unlink(missing_ok=True)
+
+
+def publish_table(file: Path, table: pa.Table) -> None:
+    """Let a table appear as a sealed file; see `publish_file` and `seal.table`."""
+    with (
+        publish_file(file) as draft,
+        pa.OSFile(str(draft), "wb") as sink,
+        pa.ipc.new_file(sink, table.schema) as writer,
+    ):
+        writer.write_table(table.combine_chunks())
 
 
 def write_file(file: Path, data: bytes) -> None:

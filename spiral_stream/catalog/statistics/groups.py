@@ -20,12 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.catalog.statistics.tables import read_table, write_table
 from spiral_stream.derived import _runs
 from spiral_stream.derived.index import Keys
 from spiral_stream.derived.kinds.column_facts import REGISTERS, ColumnFacts, is_word, restored
 from spiral_stream.derived.pieces import Pieces
-from spiral_stream.errors import CatalogError, cut
+from spiral_stream.errors import CacheError, CatalogError, cut
+from spiral_stream.integrity import seal
+from spiral_stream.integrity.publish import publish_table
 from spiral_stream.sources.change_detection import content_key
 
 HISTOGRAMS: Final = pa.schema(
@@ -102,8 +103,8 @@ class ShardGroup:
             OSError: the folder cannot be written.
         """
         if not isinstance(self._found, Path):
-            write_table(histogram_path(folder, self.key), self._found)
-            write_table(facts_path(folder, self.key), self.facts)  # last: its presence says that both are there
+            publish_table(histogram_path(folder, self.key), self._found)
+            publish_table(facts_path(folder, self.key), self.facts)  # last: its presence says that both are there
 
 
 def histogram_path(folder: Path, key: str) -> Path:
@@ -122,19 +123,18 @@ def kept_group(folder: Path, key: str) -> ShardGroup | None:
     if not (path.exists() and histogram.exists()):
         return None
     try:
-        facts = read_table(path).replace_schema_metadata(None)
-    except (OSError, ValueError, pa.ArrowException):
+        facts = seal.table(path)
+    except CacheError:
         return None
     return ShardGroup(key, facts, histogram) if facts.schema.equals(FACTS) else None
 
 
 def _histogram(path: Path) -> pa.Table:
     try:
-        found = read_table(path).replace_schema_metadata(None)
+        found = seal.table(path)
         if not found.schema.equals(HISTOGRAMS):
-            msg = "its columns are not those of a histogram"
-            raise ValueError(msg)  # noqa: TRY301  one reaction to all that is wrong with it
-    except (OSError, ValueError, pa.ArrowException) as error:
+            raise seal.damaged(path, "its columns are not those of a histogram")
+    except CacheError as error:
         with suppress(OSError):
             path.unlink()
         name = path.parent.parent.name

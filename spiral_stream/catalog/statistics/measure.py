@@ -36,18 +36,20 @@ from spiral_stream.catalog.statistics.merge import (
     Statistics,
     merged,
 )
-from spiral_stream.catalog.statistics.tables import MARKS, read_table, write_table
 from spiral_stream.derived.build import build, load
 from spiral_stream.derived.exchange import meet
 from spiral_stream.derived.index import RosterFile, keys_of
 from spiral_stream.derived.kinds.column_facts import ColumnFacts
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.display.progress import working
-from spiral_stream.errors import CatalogError, DamageError, cut
+from spiral_stream.errors import CacheError, CatalogError, DamageError, cut
+from spiral_stream.integrity import seal
+from spiral_stream.integrity.publish import publish_table
 from spiral_stream.semantic import semantic_of
 
 __all__ = ["ESTIMATED", "HISTOGRAMS", "KNOWN", "SHARDS", "UNKNOWN", "Statistics"]
 
+_MARKS: Final = b"spiral:marks"  # metadata of the table of shards
 STATISTICS: Final = "statistics"  # kind of the records of a shared catalog that name these files
 HISTOGRAM_VALUES: Final = 10_000  # a column with more distinct values has no histogram: it is no label or source
 _LOOKED_AT: Final = 1 << 15  # rows, to tell whether a column has more
@@ -179,7 +181,7 @@ def _place(root: Path) -> Iterator[Path]:
 def save_statistics(entry: Entry, statistics: Statistics) -> None:
     """Keep statistics in the catalog, under the relation and its data version; versions share groups of shards."""
     path = _path(entry)
-    marked = statistics.shards.replace_schema_metadata({MARKS: json.dumps(statistics.marks, sort_keys=True).encode()})
+    marked = statistics.shards.replace_schema_metadata({_MARKS: json.dumps(statistics.marks, sort_keys=True).encode()})
     spans = statistics.found.spans
     with trying(entry.root, f"keep statistics of {entry.name}"):
         folder = _groups(entry)
@@ -189,9 +191,9 @@ def save_statistics(entry: Entry, statistics: Statistics) -> None:
         named = [(group.key, at, rows) for group, at, rows in spans]
         columns = [list(each) for each in zip(*named, strict=True)] or [[], [], []]
         histograms = pa.table(columns, schema=_SPANS) if statistics.groups else statistics.histograms
-        write_table(path.with_suffix(".histograms"), histograms)
-        write_table(path.with_suffix(".columns"), statistics.columns)
-        write_table(path, marked)  # last: its presence says that all are there
+        publish_table(path.with_suffix(".histograms"), histograms)
+        publish_table(path.with_suffix(".columns"), statistics.columns)
+        publish_table(path, marked)  # last: its presence says that all are there
     shared = shared_of(entry.root)
     if shared is not None:
         paths = [path, path.with_suffix(".histograms"), path.with_suffix(".columns")]
@@ -211,17 +213,17 @@ def load_statistics(entry: Entry) -> Statistics | None:
     if not path.exists() and not _brought(entry):
         return None
     try:
-        shards, histograms = read_table(path), read_table(path.with_suffix(".histograms"))
+        shards, histograms = seal.table(path), seal.table(path.with_suffix(".histograms"))
         wholes = path.with_suffix(".columns")  # none of earlier versions
-        columns = read_table(wholes) if wholes.exists() else COLUMNS.empty_table()
+        columns = seal.table(wholes) if wholes.exists() else COLUMNS.empty_table()
         if columns.schema.names == COLUMNS.names[: COLUMNS.get_field_index("mean")]:  # nor did they keep means
             columns = COLUMNS.empty_table()
-        marks: dict[str, str] = json.loads(shards.schema.metadata[MARKS])
+        marks: dict[str, str] = json.loads(shards.schema.metadata[_MARKS])
         if not (shards.schema.equals(SHARDS) and isinstance(marks, dict) and columns.schema.equals(COLUMNS)):
             msg = "its columns are not those of statistics"
             raise ValueError(msg)  # noqa: TRY301  one reaction to all that is wrong with them
         found = _found(histograms.replace_schema_metadata(None), _groups(entry))
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+    except (OSError, ValueError, KeyError, TypeError, CacheError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         msg = f'statistics of {entry.name}: {path}: {cut(reason)}. Count again with catalog.measure("{entry.name}")'
         raise CatalogError(msg) from error
