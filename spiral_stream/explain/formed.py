@@ -36,6 +36,7 @@ from spiral_stream.planner.columns.lineage import Lengths, Stored
 from spiral_stream.runtime.forming.batches import FormedBatches
 from spiral_stream.runtime.forming.chapter import Chapter
 from spiral_stream.runtime.forming.inputs import Forming
+from spiral_stream.runtime.numbering.numbering import BatchStore
 
 SAMPLES: Final = 1 << 16  # in windows that are recorded, if the chapter has as many
 DRAWN: Final = 1 << 19  # in batches that are drawn: a chapter of common size, whose last batches are not like its first
@@ -242,21 +243,19 @@ def begins(batch: Membership) -> NDArray[np.bool_]:
     return np.ones(len(batch.samples), dtype=np.bool_) if batch.packing is None else batch.packing.offsets == 0
 
 
-def first_batches(
-    forming: Forming, numbering: FormedBatches, epoch: int, payload: frozenset[str]
-) -> FirstBatches | str:
+def first_batches(forming: Forming, known: BatchStore, epoch: int, payload: frozenset[str]) -> FirstBatches | str:
     """Form the first batches of an epoch.
 
     Args:
         forming: what the chapters share.
-        numbering: the batches, with what is known of them.
+        known: the batches, with what is known of them.
         epoch: the epoch.
         payload: columns that may not be read.
 
     Returns:
         the batches; or why they are not known, and what would make them known.
     """
-    unknown = _unknown(forming, numbering, epoch, payload)
+    unknown = _unknown(forming, known, epoch, payload)
     if unknown is not None:
         return unknown
     watching, before = _Watching(forming.formation), forming.reader.metrics.filtered
@@ -287,7 +286,7 @@ def _drawn(
         every = FormedBatches(Forming(forming.stages, forming.reader, forming.formation), Path(folder))
         held = 0
         while held < DRAWN and every.exists(epoch, len(batches)):
-            drawn = every.draw(epoch, len(batches))
+            (drawn,) = every.draw(epoch, [len(batches)])
             batches.append(drawn.membership)
             streams.append(drawn.samples.stream_rows.streams)
             held += len(drawn.samples)
@@ -299,7 +298,7 @@ def _drawn(
     return batches, streams, keys, OversizeTally(*counts[:3]), counts[3], is_complete
 
 
-def _unknown(forming: Forming, numbering: FormedBatches, epoch: int, payload: frozenset[str]) -> str | None:
+def _unknown(forming: Forming, known: BatchStore, epoch: int, payload: frozenset[str]) -> str | None:
     """Why batches cannot be formed without reading payload; None if they can."""
     computed = forming.unknown()
     if computed:
@@ -308,7 +307,7 @@ def _unknown(forming: Forming, numbering: FormedBatches, epoch: int, payload: fr
     if heavy:
         return f"unknown: {', '.join(heavy)} decides, and is payload: keep what decides as a column of the relation"
     stored = _stored_lists(forming)
-    if stored and not _formed_before(forming, numbering, epoch):
+    if stored and not _formed_before(forming, known, epoch):
         return f"unknown: lengths of {', '.join(stored)} are read once, by the first chapter: loop, or stream.count()"
     return None
 
@@ -331,8 +330,8 @@ def _stored_lists(forming: Forming) -> list[str]:
     return [name for name, key in keys.items() if isinstance(key, Lengths)]
 
 
-def _formed_before(forming: Forming, numbering: FormedBatches, epoch: int) -> bool:
+def _formed_before(forming: Forming, known: BatchStore, epoch: int) -> bool:
     """Whether a chapter of this epoch or the first was formed: forming stores the lengths of list columns."""
     lanes = forming.stages.batches.lanes
     chapters = sum(lanes.chapter_count(lane, forming.span) for lane in range(lanes.count))
-    return any(numbering.unknown(each) < chapters for each in {epoch, 0})
+    return any(known.unknown(each) < chapters for each in {epoch, 0})

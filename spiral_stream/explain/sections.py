@@ -24,7 +24,7 @@ from spiral_stream.plan.tree import walk
 from spiral_stream.plan.verbs.mix import Mix
 from spiral_stream.planner.binding.bindings import Bound
 from spiral_stream.planner.stages import Stages
-from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.runtime.numbering.run_batches import RunBatches
 
 
 def explain_plan(node: nodes.Node, catalog: Registry) -> Explanation:
@@ -43,7 +43,7 @@ def explain_stream(
     devices: Mapping[str, str | None],
     threads: int,
     metrics: Mapping[str, Any] | None,
-    numbering: Numbering,
+    numbering: RunBatches,
     catalog: Registry,
     state_bytes: int,
     network: str | None = None,

@@ -22,10 +22,10 @@ from spiral_stream.planner.columns.streams import StreamStage
 from spiral_stream.planner.prepared_data.build import CacheWork, built, caches, needed
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.columns.samples import SampleReader
-from spiral_stream.runtime.forming.batches import FormedBatches
 from spiral_stream.runtime.forming.inputs import Forming
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.runtime.numbering.numbering import BatchStore
+from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.semantic import semantic_of
 
 MEETING_ROWS: Final = 65_536  # looked at, to tell what meets in a batch
@@ -58,7 +58,7 @@ class Subject:
     devices: Mapping[str, str | None]  # where each array field is delivered
     threads: int
     metrics: Mapping[str, Any] | None  # what the running stream measured
-    numbering: Numbering
+    numbering: RunBatches
     catalog: Registry
     state_bytes: int  # of a state at the epoch's start, as JSON
     warnings: Warnings = field(default_factory=Warnings)
@@ -74,11 +74,9 @@ class Subject:
             self.reader.close()
 
     @property
-    def formed(self) -> tuple[FormedBatches, Forming]:
+    def formed(self) -> tuple[BatchStore, Forming]:
         """The batches of a plan with a formation, and what its chapters share."""
-        every = self.numbering.every
-        assert isinstance(every, FormedBatches)
-        return every, self.forming
+        return self.numbering.store, self.forming
 
     @cached_property
     def forming(self) -> Forming:

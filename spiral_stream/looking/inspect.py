@@ -23,11 +23,13 @@ from spiral_stream.looking.stream_view import StreamView
 from spiral_stream.planner.binding.bindings import epoch_number
 from spiral_stream.planner.prepared_data.build import CacheStatus, caches, status
 from spiral_stream.planner.prepared_data.verify import relations_of
+from spiral_stream.planner.state.skips import NOTHING
 from spiral_stream.runtime.columns.error_sample import identities
 from spiral_stream.runtime.columns.values import value_statuses
 from spiral_stream.runtime.delivery import HOST
 from spiral_stream.runtime.numbering.numbering import batch_number, need_not_skipped
 from spiral_stream.runtime.numbering.random_access import OneSample, OrderedRows, alone, found_rows, position_in
+from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.runtime.numbering.steps import first_delivery, length_of, need_delivered
 from spiral_stream.runtime.run.loop import Pass
 from spiral_stream.runtime.run.stream_run import StreamRun
@@ -224,7 +226,7 @@ class Inspection:
         run = self._run
         drawn = run.position.drawn(epoch)
         one = OneSample(run.stages(), position_in(run.stages(), drawn, position))
-        return alone(run.passes.build(run.now, run.delivery, drawn, 0, one))
+        return alone(run.passes.build(run.now, run.delivery, drawn, 0, RunBatches(one, NOTHING, run.stages())))
 
     def ledger(self, number: int, epoch: int | None = None) -> list[Any]:
         """Return which samples a global batch holds; reads payload only where the answer depends on it.
@@ -345,7 +347,7 @@ class Inspection:
         drawn, numbering = self._run.position.drawn(epoch), self._run.numbering()
         delivered = numbering.skips.delivered(drawn, batch_number(number))
         if delivered is not None:
-            numbering.every.limits.need_near(drawn, batch_number(number), asked)
+            numbering.store.limits.need_near(drawn, batch_number(number), asked)
             self._need_delivered(delivered, epoch)
         return drawn, delivered
 

@@ -20,7 +20,7 @@ from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.looking.contact_sheet import Sheet, Sound, Strip, Tile
 from spiral_stream.looking.tokens import Decode, Document, document
 from spiral_stream.planner.stages import Stages
-from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.runtime.numbering.run_batches import RunBatches
 
 _TOKENS: Final = 400  # of a row that are decoded
 _VALUES: Final = 6  # of an array that are written
@@ -80,7 +80,7 @@ class _Shown:
 def taken(
     build: Build,
     stages: Stages,
-    numbering: Numbering,
+    numbering: RunBatches,
     catalog: Registry,
     epoch: int,
     number: int,
@@ -102,7 +102,7 @@ def taken(
             if not tiles:
                 raise
             break
-        drawn = numbering.draw(epoch, number).membership
+        drawn = numbering.draw(epoch, [number])[0].membership
         spans = _spans_in(fields, stages) if drawn.lengths is None else _spans(drawn, stages, fields)
         rows = next((len(values) for name, values in fields.items() if not _is_cu(stages, name)), 0)
         batch = numbering.skips.number(epoch, number)

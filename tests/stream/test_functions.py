@@ -17,7 +17,7 @@ from spiral_stream.errors import BindError, DataError, PlanError, ResumeError, S
 from spiral_stream.testing import frozen, same
 from tests.fixtures import functions as own
 from tests.fixtures.functions import COLUMNS, collated, kept, mapped, paired, sampled
-from tests.fixtures.inner import numbering_of
+from tests.fixtures.inner import batches_of
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(300)]
 
@@ -346,7 +346,7 @@ def test_assembled_samples_run_on_many_ranks_by_lanes(catalog: sp.Catalog) -> No
 def test_a_rank_forms_its_own_lanes_alone(catalog: sp.Catalog) -> None:
     with paired(catalog).to_numpy().bind(rank=1, world_size=2, steps_per_epoch=10) as run:
         list(run)
-        lanes = {lane for _, lane, _ in numbering_of(run).every.chapters.open}
+        lanes = {lane for _, lane, _ in batches_of(run).chapters.open}
 
     assert lanes == {1, 3}
 

@@ -17,7 +17,7 @@ from spiral_stream.planner.binding.bindings import Bound
 from spiral_stream.testing import frozen, same
 from tests.fixtures.drawn_streams import CACHES, ORDERS, TOKENS, Drawn, catalogs, plans
 from tests.fixtures.examples import few
-from tests.fixtures.inner import numbering_of, stages_of
+from tests.fixtures.inner import batches_of, drawn_of, stages_of
 from tests.fixtures.texts import SMALL_PLANS, fields, ids_of, make_catalog, tokenized
 
 pytestmark = [SMALL_PLANS, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
@@ -154,7 +154,7 @@ def _delivered(stream: Any, drawn: Drawn, epoch: int) -> Counter[tuple[str, str]
     out = Counter[tuple[str, str]]()
     for number in range(stream.count(epoch)):
         pairs = [each if drawn.mixed else ("", each) for each in stream.ledger(number, epoch)]
-        packing = numbering_of(stream).draw(epoch, number).membership.packing
+        packing = drawn_of(stream, epoch, number).membership.packing
         out.update(pair for at, pair in enumerate(pairs) if packing is None or packing.offsets[at] == 0)
     return out
 
@@ -354,7 +354,7 @@ def test_workers_need_lengths_that_are_known(shelf: Catalogs) -> None:
     pytest.importorskip("torch")
     stream = replace(PLAN, source="none", formation=replace(PLAN.formation, keys=())).plan(shelf).to_torch()
     with stream, pytest.raises(sp.errors.BindError, match=r"decided by len\(tokens\).*2 workers"):
-        numbering_of(stream).store.need_known(Bound(0, 0, 1, 0, 1), 2, 0)
+        batches_of(stream).need_known(Bound(0, 0, 1, 0, 1), 2, 0)
 
 
 def test_a_state_of_batches_that_were_cut_otherwise_is_refused_by_name(

@@ -22,7 +22,7 @@ from spiral_stream.plan.bad_samples import allowed, budget_text
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.defaults import doubts
-from spiral_stream.runtime.forming.batches import FormedBatches
+from spiral_stream.runtime.numbering.numbering import BatchStore
 
 _BARS: Final = 8  # bars of the histogram of T
 _BAR: Final = 40  # characters of the longest bar
@@ -79,7 +79,7 @@ def _dropped(dropped: int, total: int) -> Phrase:
 
 
 def _formed(subject: Subject) -> dict[str, Any]:
-    numbering, forming = subject.formed
+    batches, forming = subject.formed
     formation = forming.formation
     window = Figure(formation.window_size, "samples")
     out: dict[str, Any] = {"formation": Phrase(f"{type(formation).__name__}, window {window}", {"window": window})}
@@ -98,24 +98,24 @@ def _formed(subject: Subject) -> dict[str, Any]:
         subject.warnings.add(doubt.removeprefix("collate: "))
     out["last"] = _tail(subject)
     if forming.leaves:
-        out |= _left(subject, numbering)
+        out |= _left(subject, batches)
     first = subject.first
     if isinstance(first, str):
         out["batches"] = first
         if "cannot be formed" in first:
             subject.warnings.add(first.removeprefix("unknown: "), STOPS)
         return out
-    return {**out, **_counts(subject, numbering, first), **_shapes(subject, first)}
+    return {**out, **_counts(subject, batches, first), **_shapes(subject, first)}
 
 
-def _left(subject: Subject, numbering: FormedBatches) -> dict[str, Any]:
+def _left(subject: Subject, batches: BatchStore) -> dict[str, Any]:
     """What chapters cannot fill, where it goes, and what `DropPartial` leaves out of it at the epoch's end."""
-    forming = numbering.forming
+    forming = subject.forming
     unit = "rows" if isinstance(forming.formation, Packed) else "samples"
     most = Figure(forming.most_left, unit)
     out: dict[str, Any] = {"chapters leave": "nothing: they begin at whole batches"}
     if not forming.arithmetic:
-        again = Figure(numbering.not_indexed(subject.bound.epoch), "chapters")
+        again = Figure(batches.not_indexed(subject.bound.epoch), "chapters")
         out["chapters leave"] = phrase(
             f"at most {{most}} {unit} each, delivered at the lane's end; a run that resumes without their index forms {{again}} "
             "chapters again for that",
@@ -126,7 +126,7 @@ def _left(subject: Subject, numbering: FormedBatches) -> dict[str, Any]:
         total = subject.stages.epochs.length(subject.bound.epoch)
         out[f"{unit} dropped at the end"] = phrase(f"at most {{most}} {unit}", most=most)
         if forming.arithmetic:
-            count = numbering.total(subject.bound.epoch)
+            count = batches.total(subject.bound.epoch)
             out[f"{unit} dropped at the end"] = _dropped(total - count * forming.rows, total)
     return out
 
@@ -144,20 +144,20 @@ def _tail(subject: Subject) -> Phrase | str:
     return type(last).__name__
 
 
-def _counts(subject: Subject, numbering: FormedBatches, first: FirstBatches) -> dict[str, Any]:
+def _counts(subject: Subject, batches: BatchStore, first: FirstBatches) -> dict[str, Any]:
     """Batches and steps of an epoch: exact if all chapters are known, else extrapolated from the first batches."""
     bound, total = subject.bound, subject.stages.epochs.total
     out: dict[str, Any] = {"seen for this": _seen(first, total)}
-    exact = numbering.unknown(bound.epoch) == 0
+    exact = batches.unknown(bound.epoch) == 0
     if exact or first.is_complete:
-        count, source = numbering.total(bound.epoch) if exact else len(first.batches), FigureSource(first.source.name)
+        count, source = batches.total(bound.epoch) if exact else len(first.batches), FigureSource(first.source.name)
         out["batches an epoch"] = Figure(count, "batches", source="counted chapters" if exact else source.name)
     else:
         count, source = first.estimated(total), FigureSource(first.source.name, "estimated")
         out["batches an epoch"] = phrase(
             "{batches:m} ({chapters} chapters not formed yet)",
             batches=source(count, "batches"),
-            chapters=Figure(numbering.uncounted(bound.epoch), "chapters"),
+            chapters=Figure(batches.uncounted(bound.epoch), "chapters"),
         )
     steps = tail.steps(subject.stages.batches.last, count, bound.world_size, bound.merge, bound.turn)
     out["steps of this rank"] = source(steps, "steps")

@@ -95,7 +95,8 @@ def _stream_rows(subject: Subject, number: int) -> StreamRows | None:
     there = [each for each in numbers if padded or numbering.exists(bound.epoch, each)]
     if not there:
         return None
-    return StreamRows.concat([numbering.draw(bound.epoch, each).samples.stream_rows for each in there])
+    drawn = [each for number in there for each in numbering.draw(bound.epoch, [number])]
+    return StreamRows.concat([each.samples.stream_rows for each in drawn])
 
 
 def _count(out: Counted, found: Remote, stream_rows: StreamRows) -> None:

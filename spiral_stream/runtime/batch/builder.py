@@ -39,7 +39,7 @@ from spiral_stream.runtime.fields.sequences import SequenceFilling
 from spiral_stream.runtime.fields.size import OBJECT_BYTES, object_bytes
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.drawn import sample_count
-from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.runtime.slots import Slots
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
@@ -72,7 +72,7 @@ class BatchBuilder:
     def __init__(
         self,
         fields: OpenedFields,
-        numbering: Numbering,
+        numbering: RunBatches,
         reader: SampleReader,
         metrics: Metrics,
         slots: Slots,

@@ -168,7 +168,7 @@ class LookingUp:
             chosen: which batch is taken for each.
         """
         begun = moment()
-        drawn = [self._numbering.draw(epoch, number) for number in chosen]
+        drawn = [each for number in chosen for each in self._numbering.draw(epoch, [number])]
         found = LookedUpBatch(
             numbers, joined(drawn), [len(one.samples) for one in drawn], begun, lost=[()] * len(drawn)
         )
@@ -197,7 +197,7 @@ class LookingUp:
 
     def _drawn(self, epoch: int, steps: Sequence[range], begun: int) -> list[LookedUpBatch]:
         with blaming(self._stages, None):
-            drawn = iter(self._numbering.draw_several(epoch, [number for numbers in steps for number in numbers]))
+            drawn = iter(self._numbering.draw(epoch, [number for numbers in steps for number in numbers]))
         each = [[next(drawn) for _ in numbers] for numbers in steps]
         return [
             LookedUpBatch(

@@ -33,13 +33,15 @@ from spiral_stream.runtime.forming.inputs import Forming
 from spiral_stream.runtime.forming.open_chapters import OpenChapters
 from spiral_stream.runtime.numbering.drawn import Drawn
 from spiral_stream.runtime.numbering.known_chapters import Known
-from spiral_stream.runtime.numbering.numbering import BatchStore, Drawable, Numbering, batch_number
+from spiral_stream.runtime.numbering.numbering import BatchStore, batch_number
 from spiral_stream.sampling.order import UInt64
 
 
 @final
-class FormedAhead(Drawable):
-    """Batches of a formation, each drawn once and in ascending order. Not thread-safe.
+class FormedAhead(BatchStore):
+    """The first batches of an epoch, for whoever looks at them before it begins. Not thread-safe.
+
+    Each is drawn once, in ascending order. That changes neither what is known of batches nor what is counted.
 
     Args:
         forming: what the chapters share.
@@ -51,12 +53,15 @@ class FormedAhead(Drawable):
         self.last = forming.stages.batches.last
         self._chapters: dict[tuple[int, int], Chapter] = {}  # by epoch and lane
 
+    def total(self, epoch: int) -> int:
+        raise NotImplementedError
+
     def exists(self, epoch: int, number: int) -> bool:
         """Return whether the first chapter of a lane has this batch, as long as no lane has ended."""
         k, lane = divmod(number, self._lanes.count)
         return number >= 0 and self._chapter(epoch, lane).has(k)
 
-    def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
+    def draw(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
         out = []
         for number in numbers:
             if not self.exists(epoch, number):
@@ -89,7 +94,7 @@ def _blank(drawn: Drawn) -> Drawn:
 
 
 @final
-class FormedBatches(Numbering, BatchStore):
+class FormedBatches(BatchStore):
     """Batches of a formation: chapters, formed as far as batches are asked for.
 
     Args:
@@ -110,10 +115,6 @@ class FormedBatches(Numbering, BatchStore):
         self.limits: FormedLimits = FormedLimits(self.chapters)
         self._lanes = forming.stages.batches.lanes
         self.in_lanes = False
-
-    @property
-    def store(self) -> BatchStore:
-        return self
 
     def by_lane(self) -> "FormedBatches":
         if self.in_lanes or not self.forming.unknown():  # else it is known how many batches there are
@@ -163,10 +164,6 @@ class FormedBatches(Numbering, BatchStore):
             self.chapters.count(epoch, self.chapters.missing_of(epoch))
             return self.chapters.known_of(epoch).total
 
-    @property
-    def ahead(self) -> FormedAhead | None:
-        return None if self.forming.unknown() else FormedAhead(self.forming)
-
     def unknown(self, epoch: int) -> int:
         if self.forming.arithmetic:
             return 0
@@ -174,12 +171,10 @@ class FormedBatches(Numbering, BatchStore):
             return self.chapters.known_of(epoch).unknown
 
     def uncounted(self, epoch: int) -> int:
-        """Return how many chapters of the epoch are not counted, apart from those made of what others left."""
         with self.chapters.lock:
             return self.chapters.known_of(epoch).uncounted
 
     def not_indexed(self, epoch: int) -> int:
-        """Return how many chapters a run that begins now, in mid-epoch, would form again for what they left."""
         if not self.forming.leaves or self.forming.arithmetic:
             return 0
         with self.chapters.lock:
@@ -202,7 +197,7 @@ class FormedBatches(Numbering, BatchStore):
         at, first = self.chapters.known_of(epoch).walk(0, number)
         return at, number - first
 
-    def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
+    def draw(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
         wanted, out = [batch_number(number) for number in numbers], list[Drawn]()
         with self.chapters.request(f"batch {wanted[0]:,} of epoch {epoch}"):
             while len(out) < len(wanted):

@@ -1,7 +1,8 @@
-"""Which samples form batch g of an epoch, and where the epoch's batches end.
+"""Which samples form batch n of an epoch, and where the epoch's batches end.
 
-`Numbering` is the interface. With a fixed number of samples per batch the answers are arithmetic, and that is here;
-`formed_batches` is for plans with a formation.
+`Numbering` is the interface of those who draw: five questions. `BatchStore` is all batches of a plan, and says besides what
+is known of them. With a fixed number of samples per batch the answers are arithmetic, and that is here; `forming.batches`
+is for plans with a formation. What a run delivers of a store is `run_batches`.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +22,6 @@ from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.planner.binding.bindings import Bound
 from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.saved_state import Anchor
-from spiral_stream.planner.state.skips import NOTHING, Skips
 from spiral_stream.runtime.columns.samples import Samples
 from spiral_stream.runtime.numbering.drawn import Drawn
 from spiral_stream.runtime.numbering.known_chapters import Known
@@ -49,8 +49,12 @@ class CountLimits:
         """
 
 
-class Drawable(ABC):
-    """Batches of an epoch, drawn by number."""
+class Numbering(ABC):
+    """The batches of every epoch, by number. Thread-safe.
+
+    Attributes:
+        last: what becomes of an epoch's last batches.
+    """
 
     last: Tail
 
@@ -59,20 +63,24 @@ class Drawable(ABC):
         """Return whether the epoch has this batch, before the tail rule; forms no further than needed."""
 
     @abstractmethod
-    def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
-        """Return the samples of each of some batches, ascending: what `draw` returns for each.
+    def total(self, epoch: int) -> int:
+        """Return the batches of a whole epoch, before the tail rule; forms those that are not known."""
+
+    @abstractmethod
+    def draw(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
+        """Return the samples of some batches, ascending. With `PadPartial`, batches past the end repeat those of the start.
 
         Raises:
             IndexError: the epoch lacks one of them.
         """
 
-    def draw(self, epoch: int, number: int) -> Drawn:
-        """Return the samples of a batch. With `PadPartial`, batches past the end repeat those of the start.
+    def find(self, epoch: int, stream: int, row: int) -> Iterable[int]:
+        """Yield the batches that hold a surviving row of a stream, ascending; forms no more chapters than are asked for.
 
         Raises:
-            IndexError: the epoch has no such batch.
+            StreamError: the chapters before it are not counted, and counting them takes long.
         """
-        return self.draw_several(epoch, [number])[0]
+        raise NotImplementedError
 
     def ready(self, epoch: int, number: int) -> int:
         """Return how many batches from this one on there are that can be drawn at once, for they are formed.
@@ -83,13 +91,45 @@ class Drawable(ABC):
         return 0
 
 
-class BatchStore:
-    """What is known of all batches of a plan, by their numbers: for states, rebases and several readers. Draws nothing.
+class BatchStore(Numbering):
+    """All batches of a plan, and what is known of them: for states, rebases, counts and several readers.
 
     Batches that are counted know no more than their arithmetic.
     """
 
+    limits = CountLimits()
     in_lanes: bool = False  # whether each batch is looked for in its own lane, because no lane has ended yet
+
+    def by_lane(self) -> "BatchStore":
+        """Return the same batches for a run that ends its epochs before a lane ends, looked for in their own lanes.
+
+        So each rank forms the chapters of its own lanes alone. Batches that are known without forming are returned as
+        they are.
+        """
+        return self
+
+    def unknown(self, epoch: int) -> int:
+        """Return how many chapters of the epoch `total` has to form first; 0 if it and `exists` know the answer."""
+        del epoch
+        return 0
+
+    def uncounted(self, epoch: int) -> int:
+        """Return how many chapters of the epoch are not counted, apart from those made of what others left."""
+        del epoch
+        return 0
+
+    def not_indexed(self, epoch: int) -> int:
+        """Return how many chapters a run that begins now, in mid-epoch, would form again for what they left."""
+        del epoch
+        return 0
+
+    def alike(self, drawn: Callable[[int], int]) -> bool:
+        """Return whether it is known without counting that all epochs have equally many batches.
+
+        Args:
+            drawn: which epoch's order an epoch has.
+        """
+        return drawn(0) == drawn(1)
 
     def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
         """Return the positions of the epoch that batches ``number`` and later will deliver; for one lane only.
@@ -144,64 +184,6 @@ class BatchStore:
         return nullcontext()
 
 
-class Numbering(Drawable):
-    """The batches of every epoch, by number. Thread-safe."""
-
-    limits = CountLimits()
-    skips: Skips = NOTHING  # what the run skips of them
-
-    @property
-    @abstractmethod
-    def store(self) -> BatchStore:
-        """What is known of all batches."""
-
-    @property
-    def every(self) -> "Numbering":
-        """The batches with those and with the samples that the run skips."""
-        return self
-
-    def by_lane(self) -> "Numbering":
-        """Return the same batches for a run that ends its epochs before a lane ends, looked for in their own lanes.
-
-        So each rank forms the chapters of its own lanes alone. Batches that are known without forming are returned as
-        they are.
-        """
-        return self
-
-    @abstractmethod
-    def total(self, epoch: int) -> int:
-        """Return the batches of a whole epoch, before the tail rule; forms those that are not known."""
-
-    @property
-    def ahead(self) -> Drawable | None:
-        """The same batches for whoever looks at the first ones of an epoch before it begins; None if that is costly.
-
-        Looking there changes neither what is known of batches nor what is counted.
-        """
-        return None
-
-    @abstractmethod
-    def find(self, epoch: int, stream: int, row: int) -> Iterable[int]:
-        """Yield the batches that hold a surviving row of a stream, ascending; forms no more chapters than are asked for.
-
-        Raises:
-            StreamError: the chapters before it are not counted, and counting them takes long.
-        """
-
-    def unknown(self, epoch: int) -> int:
-        """Return how many chapters of the epoch `total` has to form first; 0 if it and `exists` know the answer."""
-        del epoch
-        return 0
-
-    def alike(self, drawn: Callable[[int], int]) -> bool:
-        """Return whether it is known without counting that all epochs have equally many batches.
-
-        Args:
-            drawn: which epoch's order an epoch has.
-        """
-        return drawn(0) == drawn(1)
-
-
 def batch_number(number: object) -> int:
     """Return a batch's number as an integer; NumPy's integers are integers too.
 
@@ -237,17 +219,13 @@ def need_not_skipped(delivered: int | None, epoch: int, number: int) -> int:
 
 
 @final
-class CountedBatches(Numbering, BatchStore):
+class CountedBatches(BatchStore):
     """Batches of a fixed number of samples: arithmetic."""
 
     def __init__(self, stages: Stages) -> None:
         self._stages = stages
         self._batches = lru_cache(2)(stages.batches_of)
         self.last = stages.batches.last
-
-    @property
-    def store(self) -> BatchStore:
-        return self
 
     def exists(self, epoch: int, number: int) -> bool:
         return 0 <= number < self._batches(epoch).formed
@@ -258,14 +236,10 @@ class CountedBatches(Numbering, BatchStore):
     def alike(self, drawn: Callable[[int], int]) -> bool:
         return self._stages.epochs.mixture is None or drawn(0) == drawn(1)
 
-    @property
-    def ahead(self) -> Drawable:
-        return self
-
     def ready(self, epoch: int, number: int) -> int:
         return max(0, self._batches(epoch).formed - number)
 
-    def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
+    def draw(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
         batches, out, first = self._batches(epoch), list[Drawn](), 0
         positions = [batches.positions(batch_number(number)) for number in numbers]
         samples = self._stages.epochs.stream_rows(

@@ -1,6 +1,6 @@
 """Look up samples of an epoch: by position, by identity, or one sample built by itself."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -20,7 +20,7 @@ from spiral_stream.planner.columns.streams import fetch, ordinals, split
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.columns.samples import Samples
 from spiral_stream.runtime.numbering.drawn import Drawn
-from spiral_stream.runtime.numbering.numbering import BatchStore, Numbering
+from spiral_stream.runtime.numbering.numbering import BatchStore
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 
@@ -161,7 +161,7 @@ class OrderedRows:
 
 
 @final
-class OneSample(Numbering):
+class OneSample(BatchStore):
     """A single batch that holds the sample at one position of an epoch."""
 
     last = KeepPartial()
@@ -187,10 +187,6 @@ class OneSample(Numbering):
             raise StreamError(msg)
         self._stages, self._position = stages, np.array([position], dtype=np.uint64)
 
-    @property
-    def store(self) -> BatchStore:
-        return BatchStore()
-
     def exists(self, epoch: int, number: int) -> bool:
         del epoch
         return number == 0
@@ -199,12 +195,9 @@ class OneSample(Numbering):
         del epoch
         return 1
 
-    def draw_several(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
+    def draw(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
         samples = self._stages.epochs.stream_rows(epoch, self._position)
         return [Drawn(Samples.at(samples), Membership(np.arange(1), 1)) for _ in numbers]
-
-    def find(self, epoch: int, stream: int, row: int) -> Iterable[int]:
-        raise NotImplementedError
 
 
 def position_in(stages: Stages, epoch: int, position: object) -> int:

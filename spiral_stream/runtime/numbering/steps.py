@@ -14,7 +14,8 @@ from spiral_stream.batching.tail import DropPartial, PadPartial
 from spiral_stream.cursor import Cursor, Segment
 from spiral_stream.errors import ResumeError, SpiralError, StreamError, warn
 from spiral_stream.planner.binding.bindings import Bound
-from spiral_stream.runtime.numbering.numbering import Drawable, Numbering
+from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.runtime.numbering.run_batches import RunBatches
 
 _RUN: Final = 64  # steps of a run at most
 
@@ -30,7 +31,7 @@ class Steps:
         turn: that of the rank in each step (`sampling.nodes`).
     """
 
-    def __init__(self, numbering: Drawable, epoch: int, start: Cursor, turn: int) -> None:
+    def __init__(self, numbering: Numbering, epoch: int, start: Cursor, turn: int) -> None:
         self.numbering, self.epoch, self.start, self.turn = numbering, epoch, start, turn
         self._ends: int | None = None  # the first step that `due` found missing
 
@@ -72,13 +73,13 @@ class Steps:
             return False
 
 
-def delivered_at(numbering: Drawable, epoch: int, segment: Segment, step: int, turn: int) -> range | None:
+def delivered_at(numbering: Numbering, epoch: int, segment: Segment, step: int, turn: int) -> range | None:
     """Return the batch numbers of a place (`sampling.nodes`) at a step of a segment; None if its steps have ended."""
     exists = partial(numbering.exists, epoch)
     return tail.admits(numbering.last, segment.first(step), segment.group, segment.batches(step, turn), exists)
 
 
-def steps_of(numbering: Numbering, epoch: int, bound: Bound, argument: str = "steps_per_epoch") -> int:
+def steps_of(numbering: RunBatches, epoch: int, bound: Bound, argument: str = "steps_per_epoch") -> int:
     """Return how many steps of a whole epoch the run's rank makes.
 
     Args:
@@ -94,7 +95,7 @@ def steps_of(numbering: Numbering, epoch: int, bound: Bound, argument: str = "st
     return tail.steps(numbering.last, numbering.total(epoch), bound.world_size, bound.merge, bound.turn)
 
 
-def length_of(numbering: Numbering, epoch: int, bound: Bound) -> int:
+def length_of(numbering: RunBatches, epoch: int, bound: Bound) -> int:
     """Return `steps_of` for ``len()``.
 
     Raises:
@@ -130,7 +131,7 @@ def first_delivery(
     return None
 
 
-def need_delivered(numbering: Numbering, epoch: int, drawn: int, number: int, cursor: Cursor, bound: Bound) -> None:
+def need_delivered(numbering: RunBatches, epoch: int, drawn: int, number: int, cursor: Cursor, bound: Bound) -> None:
     """Refuse a batch behind those with which `PadPartial` fills the last step. Other tail rules draw none there.
 
     Args:
@@ -149,7 +150,7 @@ def need_delivered(numbering: Numbering, epoch: int, drawn: int, number: int, cu
     cursor_now = (cursor if epoch == cursor.epoch else Cursor(epoch)).enter(bound.world_size, bound.merge)
     step, at = cursor_now.batch_to_step(number)
     if delivered_at(numbering, drawn, cursor_now.segment_of(number), step, at) is None:
-        total = numbering.every.total(drawn)
+        total = numbering.store.total(drawn)
         msg = (
             f"batch {numbering.skips.number(drawn, number):,} of an epoch of {total:,}: PadPartial repeats batches only to fill "
             f"the last step of {bound.world_size:,} ranks. Give a number in [0, {total:,})"
@@ -191,7 +192,7 @@ def need_inside(numbering: Numbering, epoch: int, cursor: Cursor) -> None:
         raise ResumeError(msg)
 
 
-def warn_of_nothing(numbering: Numbering, epoch: int, bound: Bound) -> None:
+def warn_of_nothing(numbering: RunBatches, epoch: int, bound: Bound) -> None:
     """Warn that a pass over a whole epoch delivered nothing to this rank, and say why."""
     total, group = numbering.total(epoch), bound.world_size * bound.merge
     found = f"{total:,} batches do not make a step of {bound.world_size:,} ranks with merge={bound.merge:,}"

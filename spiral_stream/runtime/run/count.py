@@ -40,18 +40,18 @@ def count_epoch(
     Raises:
         CacheError: the folder of the formation index cannot be written.
     """
-    numbering = opening.read(run_seed)[1].every
-    if not isinstance(numbering, FormedBatches) or not numbering.unknown(epoch):
-        return numbering.total(epoch)
+    formed = opening.formed(run_seed)
+    if formed is None or not formed.unknown(epoch):
+        return opening.read(run_seed)[1].store.total(epoch)
     what = f"counting epoch {epoch} (Ctrl-C keeps what is counted)"
     with working(what, "samples", report=report) as tell:
-        if builders is None and numbering.limits.is_quick(epoch):
-            return numbering.total(epoch)
-        with (builders or _threads(numbering.forming))() as pool:
+        if builders is None and formed.limits.is_quick(epoch):
+            return formed.total(epoch)
+        with (builders or _threads(formed.forming))() as pool:
             if isinstance(pool, Threads):
-                return _together(numbering, epoch, pool, count_here, numbering.forming.for_counting(), tell)
+                return _together(formed, epoch, pool, count_here, formed.forming.for_counting(), tell)
             given = pickle.dumps(opening.given(run_seed))
-            return _together(numbering, epoch, pool, count_elsewhere, given, tell)
+            return _together(formed, epoch, pool, count_elsewhere, given, tell)
 
 
 def _together(batches: FormedBatches, epoch: int, pool: Builders, work: Work, given: Any, report: Report) -> int:
@@ -107,6 +107,6 @@ def _opened(given: bytes) -> Forming:
     catalog: Registry
     rebase: Rebase | None
     plan, catalog, rebase, run_seed = pickle.loads(given)  # noqa: S301  written by the process that gives the work
-    numbering: Any = Opening(plan, catalog, Metrics(), rebase, threads=ThreadShare(1)).read(run_seed)[1]
-    forming: Forming = numbering.forming.for_counting()
-    return forming
+    formed = Opening(plan, catalog, Metrics(), rebase, threads=ThreadShare(1)).formed(run_seed)
+    assert formed is not None
+    return formed.forming.for_counting()

@@ -22,10 +22,9 @@ from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.batch.builder import BatchBuilder
 from spiral_stream.runtime.columns.samples import SampleReader
 from spiral_stream.runtime.delivery import Delivery, Devices, OneBatch
-from spiral_stream.runtime.forming.bounded import promised
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.neighbours import Around
-from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.runtime.numbering.steps import warn_of_nothing
 from spiral_stream.runtime.run.next_epoch import NextEpoch
 from spiral_stream.runtime.run.opened_plan import Lowered, Opening
@@ -110,7 +109,7 @@ class Passes:
         self._position, self._metrics, self._threads, self._budget_bytes = position, metrics, threads, budget_bytes
         self._pipeline: Pipeline | None = None
         self._opening: Opening | None = None  # what the pipeline reads
-        self._numbering: Numbering | None = None  # whose batches it builds
+        self._numbering: RunBatches | None = None  # whose batches it builds
         self._bound: Bound | None = None  # of the pass
         self._begin: Cursor | None = None  # where the pass began, in the epoch whose order is drawn
         self._memory: Slots | None = None  # kept over epochs
@@ -138,7 +137,7 @@ class Passes:
                 lowered, (reader, numbering) = opening.lowered(), opening.read(bound.run_seed)
                 if bound.rank == worker == 0:  # one process looks for all
                     lowered.check_cached(bound.run_seed)
-                numbering = promised(numbering, bound)
+                numbering = numbering.promised(bound)
                 numbering.store.need_known(bound, workers, self._position.drawn())
                 steps = self._position.begin(numbering, bound)
                 start, stages = steps.start, lowered.stages
@@ -174,7 +173,7 @@ class Passes:
                 self._leave(pipeline)
 
     def build(
-        self, now: Now, delivery: Delivery, epoch: int, numbers: int | range, numbering: Numbering | None = None
+        self, now: Now, delivery: Delivery, epoch: int, numbers: int | range, numbering: RunBatches | None = None
     ) -> Any:
         """Build one global batch by itself, or several merged into one, with threads of its own.
 
@@ -195,12 +194,12 @@ class Passes:
             without_values(error)
             raise
 
-    def _build(self, now: Now, delivery: Delivery, epoch: int, numbers: range, numbering: Numbering | None) -> Any:
+    def _build(self, now: Now, delivery: Delivery, epoch: int, numbers: range, numbering: RunBatches | None) -> Any:
         opening, bound, devices = now()
         lowered = opening.lowered()
         lowered.check_cached(bound.run_seed)
         reader, own = opening.read(bound.run_seed)
-        wanted = promised(numbering or own, bound)
+        wanted = numbering or own.promised(bound)
         builder = self._builder(lowered, reader, wanted, len(numbers), delivery, devices)
         with Workers(reader.threads, "spiral-batch") as pool:
             done = builder.begin(epoch, numbers, pool).result()
@@ -212,7 +211,7 @@ class Passes:
         self,
         lowered: Lowered,
         reader: SampleReader,
-        numbering: Numbering,
+        numbering: RunBatches,
         merge: int,
         delivery: Delivery,
         devices: Devices,

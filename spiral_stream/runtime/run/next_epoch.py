@@ -32,6 +32,7 @@ from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime import read_ahead
 from spiral_stream.runtime.columns.samples import SampleReader, Samples
 from spiral_stream.runtime.fields.payload_field import Coming, Fetch, payload_fields
+from spiral_stream.runtime.forming.batches import FormedAhead
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.steps import Steps
 from spiral_stream.runtime.run.opened_plan import Opening
@@ -131,11 +132,13 @@ class NextEpoch:
         if cache is None or start.epoch > last:
             return
         reader, numbering = opening.read(bound.run_seed)
-        batches, stages = numbering.ahead, opening.stages
-        if batches is None:
-            return
+        formed, stages = opening.formed(bound.run_seed), opening.stages
+        if formed is not None:
+            if formed.forming.unknown():
+                return
+            numbering = numbering.over(FormedAhead(formed.forming))
         start = start.enter(bound.world_size, bound.merge)
-        then = Steps(batches, position.drawn(start.epoch), start, bound.turn)
+        then = Steps(numbering, position.drawn(start.epoch), start, bound.turn)
         due = islice(
             chain.from_iterable(then.due(*which)), min(stages.plan.prefetch, bound.steps or stages.plan.prefetch)
         )
@@ -151,7 +154,8 @@ class NextEpoch:
         payload = PayloadAhead(stages, reader)
         for numbers in due:
             for number in numbers:
-                for fetch in payload.fetches(steps.epoch, steps.numbering.draw(steps.epoch, number).samples):
+                (drawn,) = steps.numbering.draw(steps.epoch, [number])
+                for fetch in payload.fetches(steps.epoch, drawn.samples):
                     pool.submit(self._counted, fetch)
                 if self._left <= 0:
                     return

@@ -47,8 +47,9 @@ from spiral_stream.runtime.forming.inputs import Forming
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.formation_index import RESTS, name_plan, verify_index, verify_rests
 from spiral_stream.runtime.numbering.known_chapters import Known
-from spiral_stream.runtime.numbering.numbering import CountedBatches, Numbering
-from spiral_stream.runtime.numbering.skipped import SkippingBatches, carried
+from spiral_stream.runtime.numbering.numbering import BatchStore, CountedBatches
+from spiral_stream.runtime.numbering.run_batches import RunBatches
+from spiral_stream.runtime.numbering.skipped import carried
 from spiral_stream.runtime.numbering.steps import need_inside
 from spiral_stream.runtime.quarantine import Quarantine, verify_quarantine
 from spiral_stream.runtime.run.rebase import Before, taken_over
@@ -134,7 +135,8 @@ class Opening:
         self._plan, self._catalog, self._metrics = plan, catalog, metrics
         self._threads = threads or ThreadShare()
         self._lowered: Lowered | None = None
-        self._read: tuple[SampleReader, Numbering] | None = None
+        self._read: tuple[SampleReader, RunBatches] | None = None
+        self._formed: FormedBatches | None = None
         self._known: tuple[Path, Known] | None = None  # what a numbering that was let go knew, by its folder
         self._refusals = partial(_refusals, catalog, rebase, metrics, RefusalTally())
         self.records = StateRecords(catalog.root)
@@ -167,7 +169,7 @@ class Opening:
         root = cache_root(self._catalog)
         return [reading(root, name) for name in names]
 
-    def read(self, run_seed: int) -> tuple[SampleReader, Numbering]:
+    def read(self, run_seed: int) -> tuple[SampleReader, RunBatches]:
         """Return what reads the columns of samples, and what numbers the batches.
 
         Args:
@@ -180,9 +182,13 @@ class Opening:
             alone = not self._threads.in_worker
             with working("opening the plan"):
                 reader = SampleReader(stages, run_seed, self._metrics, self._threads.working(), processes=alone)
-                every = self._numbering(stages, reader)
-            self._read = (reader, SkippingBatches(every, self.skips, stages) if self.skips else every)
+                self._read = reader, RunBatches(self._batches(stages, reader), self.skips, stages)
         return self._read
+
+    def formed(self, run_seed: int) -> FormedBatches | None:
+        """Return all batches of a plan with a formation; None where they are counted. Arguments as for `read`."""
+        self.read(run_seed)
+        return self._formed
 
     @property
     def edits(self) -> str:
@@ -195,14 +201,16 @@ class Opening:
         """What happens to samples that cannot be read. Their counts live as long as this object."""
         return self.lowered().refusals
 
-    def _numbering(self, stages: Stages, reader: SampleReader) -> Numbering:
+    def _batches(self, stages: Stages, reader: SampleReader) -> BatchStore:
+        self._formed = None
         if stages.formation is None:
             return CountedBatches(stages)
         folder = self._formations(stages, reader.run_seed)
         self.lowered().held.append(reading(folder.parent.parent, folder.name))
         name_plan(folder, stages.fingerprint)
         known = self._known[1] if self._known is not None and self._known[0] == folder else None
-        return FormedBatches(Forming(stages, reader, stages.formation), folder, known)
+        self._formed = FormedBatches(Forming(stages, reader, stages.formation), folder, known)
+        return self._formed
 
     def _formations(self, stages: Stages, run_seed: int) -> Path:
         """Return the folder of the plan's formation index."""
@@ -247,12 +255,12 @@ class Opening:
         """
         stages = self.stages
         reader, numbering = self.read(bound.run_seed)
-        numbering = numbering if bound.steps is None else numbering.by_lane()
+        numbering = numbering if bound.steps is None else numbering.over(numbering.store.by_lane())
         delivered = numbering.skips.delivered(epoch, number)
         if delivered is None:
             return None
-        numbering.every.limits.need_near(epoch, number, "ledger")
-        drawn = numbering.draw(epoch, delivered)
+        numbering.store.limits.need_near(epoch, number, "ledger")
+        (drawn,) = numbering.draw(epoch, [delivered])
         samples, filler = drawn.samples, drawn.membership.filler
         if filler is not None:  # rows that hold a value, and no samples
             samples = samples.take(np.delete(np.arange(len(samples)), filler))
@@ -299,7 +307,7 @@ class Opening:
         """Return where this plan goes on from a place of what another one has open."""
         numbering = before.read(saved.run_seed)[1]
         number = numbering.skips.number(epoch, cursor.batch)
-        at = Before(before.stages, numbering.every, epoch, number, saved.rebase)
+        at = Before(before.stages, numbering.store, epoch, number, saved.rebase)
         begins, rebase = taken_over(at, self.stages, cache_root(self._catalog))
         return begins, rebase, carried(saved.skips, self.stages, epoch, number, begins)
 

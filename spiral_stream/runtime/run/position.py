@@ -16,7 +16,7 @@ from spiral_stream.cursor import Cursor
 from spiral_stream.errors import ResumeError, StreamError, warn
 from spiral_stream.planner.binding.bindings import Bound, epoch_number
 from spiral_stream.planner.state.saved_state import WorkerState
-from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.runtime.numbering.steps import Steps, entered, need_inside
 from spiral_stream.runtime.shared_array import shared_array
 
@@ -143,7 +143,7 @@ class RunPosition:
         finally:
             self._free.append(True)
 
-    def begin(self, numbering: Numbering, bound: Bound) -> Steps:
+    def begin(self, numbering: RunBatches, bound: Bound) -> Steps:
         """Begin a pass from here.
 
         Raises:
@@ -154,7 +154,7 @@ class RunPosition:
         self._ended = False
         return self.steps
 
-    def coming(self, numbering: Numbering, bound: Bound) -> Steps:
+    def coming(self, numbering: RunBatches, bound: Bound) -> Steps:
         """Return the steps of a pass that begins from here, and begin none.
 
         Raises:
@@ -210,7 +210,7 @@ class RunPosition:
             return self.cursor
         return self.cursor.next_epoch()
 
-    def after(self, delivered: int, numbering: Numbering, bound: Bound) -> Cursor:
+    def after(self, delivered: int, numbering: RunBatches, bound: Bound) -> Cursor:
         """Return the place after some batches of the pass.
 
         Where workers read formed batches, it may be an epoch's end without saying so: the next pass finds that out.

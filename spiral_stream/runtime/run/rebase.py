@@ -26,7 +26,7 @@ from spiral_stream.planner.columns.streams import StreamStage
 from spiral_stream.planner.selection.find import read_by
 from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.rebase import ALONE, Rebase
-from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.runtime.numbering.numbering import BatchStore
 from spiral_stream.sampling.mixing.mixture import Mixture
 from spiral_stream.sampling.mixing.remainder import LeftOver, as_ranges, joined_ranges
 from spiral_stream.sampling.mixing.stream_end import passes_of, use_of
@@ -41,13 +41,13 @@ _AT_ITS_END: Final = "Go on at the end of its epoch, without rebase"
 
 
 def rows_left(
-    earlier: Stages, numbering: Numbering, epoch: int, number: int, now: Stages, root: Path
+    earlier: Stages, batches: BatchStore, epoch: int, number: int, now: Stages, root: Path
 ) -> tuple[int, Rebase | None]:
     """Return where a plan goes on with the running epoch of another one.
 
     Args:
         earlier: the plan so far.
-        numbering: its batches.
+        batches: all of it.
         epoch: the epoch in which it stands.
         number: how many batches of that epoch were delivered.
         now: the plan that goes on.
@@ -61,7 +61,7 @@ def rows_left(
         SourceError: rows that changed since would have to be read.
     """
     _need_places(earlier, now)
-    delivered = found_again(earlier.streams[0], _delivered(earlier, numbering, epoch, number), now.streams[0], root)
+    delivered = found_again(earlier.streams[0], _delivered(earlier, batches, epoch, number), now.streams[0], root)
     if not delivered.any():
         return epoch, None
     if delivered.all():
@@ -154,10 +154,10 @@ def need_whole_passes(stages: Stages) -> None:
         raise ResumeError(msg)
 
 
-def _delivered(earlier: Stages, numbering: Numbering, epoch: int, number: int) -> Mask:
+def _delivered(earlier: Stages, batches: BatchStore, epoch: int, number: int) -> Mask:
     """Which surviving rows are not owed any more in an epoch: shape [N], bool."""
     epochs = earlier.epochs
-    begun, position = numbering.store.undelivered(epoch, number) if number else (np.empty(0, dtype=np.uint64), 0)
+    begun, position = batches.undelivered(epoch, number) if number else (np.empty(0, dtype=np.uint64), 0)
     out = np.ones(epochs.total, dtype=np.bool_)
     out[epochs.stream_rows(epoch, begun).rows] = False
     length = epochs.length(epoch)
@@ -270,7 +270,7 @@ class Before:
     """The plan so far: its batches, the epoch in which it stands, batches of it delivered, and its own rebase."""
 
     stages: Stages
-    numbering: Numbering
+    batches: BatchStore
     epoch: int
     number: int
     rebase: Rebase | None
@@ -294,7 +294,7 @@ def taken_over(before: Before, now: Stages, root: Path) -> tuple[int, Rebase | N
     if before.stages.mixed or now.mixed:
         rebase = left_over(before, now, root)
         return rebase.epoch, rebase
-    return rows_left(before.stages, before.numbering, before.epoch, before.number, now, root)
+    return rows_left(before.stages, before.batches, before.epoch, before.number, now, root)
 
 
 def left_over(before: Before, now: Stages, root: Path) -> Rebase:
@@ -308,9 +308,9 @@ def left_over(before: Before, now: Stages, root: Path) -> Rebase:
     Raises:
         ResumeError: a plan mixes nothing, the earlier one has several lanes, or a stream has rows of another relation.
     """
-    earlier, numbering, epoch, number = before.stages, before.numbering, before.epoch, before.number
+    earlier, batches, epoch, number = before.stages, before.batches, before.epoch, before.number
     mixture, epochs = _carried(earlier, now), earlier.epochs
-    begun, position = numbering.store.undelivered(epoch, number) if number else (np.empty(0, dtype=np.uint64), 0)
+    begun, position = batches.undelivered(epoch, number) if number else (np.empty(0, dtype=np.uint64), 0)
     border = mixture.border(epoch, position)
     positions = np.concatenate([begun, np.arange(position, border, dtype=np.uint64)])
     streams, uses = epochs.uses(epoch, positions)

@@ -13,7 +13,7 @@ from spiral_stream.cursor import Cursor
 from spiral_stream.errors import BindError, ResumeError, shown
 from spiral_stream.planner.binding.bindings import Bound, epoch_number
 from spiral_stream.planner.state.rebase import Rebase
-from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.runtime.numbering.steps import Steps, delivered_at
 from spiral_stream.runtime.run.position import RunPosition
 from spiral_stream.sampling.order import LARGEST
@@ -22,7 +22,7 @@ _WALKED: Final = 1 << 16  # epochs whose steps are added up
 
 
 def sought(
-    position: RunPosition, numbering: Numbering, bound: Bound, rebase: Rebase | None, epoch: Any, batch: Any, step: Any
+    position: RunPosition, numbering: RunBatches, bound: Bound, rebase: Rebase | None, epoch: Any, batch: Any, step: Any
 ) -> Cursor:
     """Return the place that `seek` names, as every rank knows it; an epoch's end is the start of the next one.
 
@@ -79,7 +79,7 @@ def _number(name: str, value: Any) -> int:
 
 
 def _epoch_of(
-    position: RunPosition, numbering: Numbering, bound: Bound, rebase: Rebase | None, step: int
+    position: RunPosition, numbering: RunBatches, bound: Bound, rebase: Rebase | None, step: int
 ) -> tuple[int, int]:
     """Return the epoch of a step that is counted from epoch 0 on, and the steps before it in that epoch."""
     if rebase is not None:
@@ -107,13 +107,13 @@ def _epoch_of(
         epoch, step = epoch + 1, step - steps
 
 
-def _steps(numbering: Numbering, drawn: int, bound: Bound) -> int:
+def _steps(numbering: RunBatches, drawn: int, bound: Bound) -> int:
     """Return the steps of an epoch that any rank makes."""
     numbering.limits.need_countable(drawn, "seek")
     return tail.steps(numbering.last, numbering.total(drawn), bound.world_size, bound.merge, 0)
 
 
-def _after_batches(numbering: Numbering, epoch: int, drawn: int, bound: Bound, number: int) -> Cursor:
+def _after_batches(numbering: RunBatches, epoch: int, drawn: int, bound: Bound, number: int) -> Cursor:
     """Return the place before a global batch, by its number."""
     before = numbering.skips.delivered(drawn, number)
     if before is None:
@@ -121,7 +121,7 @@ def _after_batches(numbering: Numbering, epoch: int, drawn: int, bound: Bound, n
         raise ResumeError(msg)
     steps, rest = divmod(before, bound.world_size * bound.merge)
     if before:
-        numbering.every.limits.need_near(drawn, numbering.skips.number(drawn, before - 1), "seek")
+        numbering.store.limits.need_near(drawn, numbering.skips.number(drawn, before - 1), "seek")
         if not numbering.exists(drawn, before - 1):
             raise _beyond(numbering, epoch, drawn, f"batch {number:,}")
     position = Cursor(epoch).enter(bound.world_size, bound.merge).advanced(steps)
@@ -130,26 +130,26 @@ def _after_batches(numbering: Numbering, epoch: int, drawn: int, bound: Bound, n
     return _or_next(numbering, drawn, bound, position)
 
 
-def _after_steps(numbering: Numbering, epoch: int, drawn: int, bound: Bound, step: int) -> Cursor:
+def _after_steps(numbering: RunBatches, epoch: int, drawn: int, bound: Bound, step: int) -> Cursor:
     """Return the place after some steps of an epoch."""
     position = Cursor(epoch).enter(bound.world_size, bound.merge)
     last = position.segments[-1].first(step) - 1  # the last batch, unless the last step is short
     if last > LARGEST:
         raise _beyond(numbering, epoch, drawn, f"step {step:,}")
     if step:
-        numbering.every.limits.need_near(drawn, numbering.skips.number(drawn, last), "seek")
+        numbering.store.limits.need_near(drawn, numbering.skips.number(drawn, last), "seek")
         if delivered_at(numbering, drawn, position.segments[-1], step - 1, 0) is None:
             raise _beyond(numbering, epoch, drawn, f"step {step:,}")
     return _or_next(numbering, drawn, bound, position.advanced(step))
 
 
-def _or_next(numbering: Numbering, drawn: int, bound: Bound, position: Cursor) -> Cursor:
+def _or_next(numbering: RunBatches, drawn: int, bound: Bound, position: Cursor) -> Cursor:
     """Return the place, or the start of the next epoch if no rank has a step from it on."""
     inside = not position.batch or Steps(numbering, drawn, position, bound.turn).there(position.step)
     return position if inside else position.next_epoch()
 
 
-def _beyond(numbering: Numbering, epoch: int, drawn: int, what: str) -> ResumeError:
+def _beyond(numbering: RunBatches, epoch: int, drawn: int, what: str) -> ResumeError:
     total = numbering.total(drawn)
     msg = (
         f"seek: {what} lies beyond the end of epoch {epoch:,}, which has {total:,} batches. Give a place inside it, or count "

@@ -19,9 +19,8 @@ from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.planner.state.saved_state import SavedState
 from spiral_stream.planner.state.skips import NOTHING, Skips
 from spiral_stream.runtime.delivery import Delivery, Devices
-from spiral_stream.runtime.forming.bounded import promised
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.runtime.run.forked_worker import SubprocessReader
 from spiral_stream.runtime.run.loop import Passes
 from spiral_stream.runtime.run.opened_plan import Opening
@@ -102,10 +101,10 @@ class StreamRun:
         """
         return settle(self.bindings, self.sample)
 
-    def numbering(self) -> Numbering:
+    def numbering(self) -> RunBatches:
         """Return which samples form which batch."""
         bound = self.bound()
-        return promised(self.open().read(bound.run_seed)[1], bound)
+        return self.open().read(bound.run_seed)[1].promised(bound)
 
     def devices(self) -> dict[str, str | None]:
         """Return the device of each array field; None where nobody names one."""

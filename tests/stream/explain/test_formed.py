@@ -7,7 +7,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.explain import formed
 from spiral_stream.explain.formed import FirstBatches, first_batches
-from tests.fixtures.inner import numbering_of
+from tests.fixtures.inner import batches_of, drawn_of
 from tests.fixtures.texts import make_catalog, mixed
 
 WINDOW = 16
@@ -29,7 +29,7 @@ def stream(catalog: sp.Catalog, size: int = 10**9, **options: Any) -> Any:
 
 
 def first_of(one: Any, payload: frozenset[str] = frozenset()) -> FirstBatches | str:
-    return first_batches(numbering_of(one).forming, numbering_of(one), 0, payload)
+    return first_batches(batches_of(one).forming, batches_of(one), 0, payload)
 
 
 def test_the_first_batches_are_those_that_a_run_delivers(catalog: sp.Catalog) -> None:
@@ -40,7 +40,7 @@ def test_the_first_batches_are_those_that_a_run_delivers(catalog: sp.Catalog) ->
         assert (first.positions, first.joined, first.filtered) == (900, 900, 0)
         assert len(first.batches) == one.count()
         for number, batch in enumerate(first.batches):
-            drawn = numbering_of(one).draw(0, number).membership
+            drawn = drawn_of(one, 0, number).membership
             assert drawn.samples.tolist() == batch.samples.tolist()
         assert first.rows.tolist() == [len(batch["id"]) for batch in one]
 

@@ -14,7 +14,7 @@ from spiral_stream.runtime.bad_samples import BatchRefusals, Refusals, RefusalTa
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.quarantine import Quarantine
 from tests.fixtures.damaged import catalog, image_plan
-from tests.fixtures.inner import numbering_of, stages_of
+from tests.fixtures.inner import drawn_of, stages_of
 
 # B rows of a batch
 
@@ -33,7 +33,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Any:
         stream = streams[name]
         made = Refusals(stages_of(stream), Metrics(), Quarantine(folder, stages_of(stream), None), RefusalTally())
         made.allowed = made.allowed if allowed is None else allowed
-        samples = numbering_of(stream).draw(0, 0).samples.take(np.arange(bounds[-1]))
+        samples = drawn_of(stream, 0, 0).samples.take(np.arange(bounds[-1]))
         return made.of(0, range(len(bounds) - 1), samples, np.diff(bounds).tolist())
 
     yield make

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.explain import formed
 from tests.fixtures.examples import few
-from tests.fixtures.inner import numbering_of, stages_of
+from tests.fixtures.inner import batches_of, stages_of
 from tests.fixtures.texts import SMALL_PLANS
 from tests.stream.explain.mixtures import KEYS, bucketed, delivered, make_catalog, program
 from tests.stream.explain.words import in_words
@@ -288,7 +288,7 @@ def test_a_fixed_count_of_a_mixture_counts_its_positions(catalog: sp.Catalog) ->
 def test_explain_says_how_many_chapters_would_be_formed_again_for_what_they_left(catalog: sp.Catalog) -> None:
     formation = sp.batching.Packed(max_tokens=128, window_size=4)
     with program(catalog, formation=formation, composition=None, batch_size=3, last=sp.DropPartial) as stream:
-        lanes, span = stages_of(stream).batches.lanes, numbering_of(stream).every.forming.span
+        lanes, span = stages_of(stream).batches.lanes, batches_of(stream).forming.span
         chapters = sum(lanes.chapter_count(lane, span) for lane in range(lanes.count))
         before = batch_of(stream)
         stream.count()

@@ -284,10 +284,10 @@ def test_of_a_run_of_steps_only_the_first_forms_a_window(rows: sp.Relation) -> N
         runs = Steps(numbering, 0, Cursor().enter(1, 1), 0).due(0, 1)
         begun = 0
         for taken, run in zip(range(1, 4), runs, strict=False):
-            (chapter,) = numbering.chapters.open.values()
+            (chapter,) = numbering.store.chapters.open.values()
             assert [each.start for each in run] == list(range(begun, len(chapter.batches)))
             assert chapter.formed <= 150 * taken  # and each window leaves some batches to wait
-            drawn = numbering.draw_several(0, [each.start for each in run])
+            drawn = numbering.draw(0, [each.start for each in run])
             assert [len(each.samples) for each in drawn] == [each.rows for each in chapter.batches[begun:]]
             assert numbering.ready(0, begun) == 0  # they are drawn
             begun += len(run)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.runtime.columns.tokens import TokenFeed
 from tests.fixtures.examples import few
-from tests.fixtures.inner import numbering_of, stages_of
+from tests.fixtures.inner import batches_of, stages_of
 from tests.fixtures.texts import TOKENIZER, documents, tokenizer
 
 ROWS = 500
@@ -104,7 +104,7 @@ def test_counting_reads_lengths_of_a_token_cache_and_no_token(
         raise AssertionError(msg)
 
     with plan(catalog, made, stored=False) as one:
-        (Path(numbering_of(one).folder) / "epoch-0.index").unlink()
+        (Path(batches_of(one).folder) / "epoch-0.index").unlink()
         monkeypatch.setattr(TokenFeed, "tokens", refused)
         assert one.count() == expected
 
@@ -183,7 +183,7 @@ def test_the_column_of_lengths_is_kept_so_that_counting_reads_no_source(catalog:
     with plan(catalog, sp.batching.Packed(max_tokens=24, length="n")) as one:
         assert one.count() > 0
         assert all("n" in stream.selected.narrow for stream in stages_of(one).streams)
-        assert numbering_of(one).forming.for_counting().reader.metrics.source_rows == 0
+        assert batches_of(one).forming.for_counting().reader.metrics.source_rows == 0
 
 
 def test_the_explanation_says_where_lengths_come_from(catalog: sp.Catalog, caches: Path) -> None:

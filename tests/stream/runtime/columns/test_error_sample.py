@@ -11,7 +11,7 @@ import spiral_stream as sp
 from spiral_stream.errors import DataError, PlanError, SourceError
 from spiral_stream.runtime.columns.error_sample import blaming, identities, read_identity
 from spiral_stream.runtime.columns.samples import Samples
-from tests.fixtures.inner import numbering_of, stages_of
+from tests.fixtures.inner import drawn_of, stages_of
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 
 
@@ -30,7 +30,7 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
 
 
 def samples_of(stream: Any) -> Samples:
-    samples: Samples = numbering_of(stream).draw(0, 0).samples
+    samples: Samples = drawn_of(stream, 0, 0).samples
     return Samples(samples.stream_rows, samples.parts, samples.origins)
 
 

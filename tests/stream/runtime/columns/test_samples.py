@@ -12,7 +12,7 @@ from spiral_stream.planner.columns.lineage import Stored
 from spiral_stream.runtime.columns.samples import SampleReader, Samples, lengths_of
 from spiral_stream.sampling.epoch import StreamRows
 from tests.fixtures.examples import few
-from tests.fixtures.inner import numbering_of
+from tests.fixtures.inner import batches_of
 from tests.fixtures.texts import TOKENIZER, documents, fields, ids_of, make_catalog, tokenized
 
 ROWS = 40
@@ -53,7 +53,7 @@ def mapped(catalog: sp.Catalog) -> Iterator[Any]:
 
 def reader_of(stream: Any) -> SampleReader:
     """What the stream reads columns of samples with."""
-    reader: SampleReader = numbering_of(stream).forming.reader
+    reader: SampleReader = batches_of(stream).forming.reader
     return reader
 
 

@@ -15,7 +15,7 @@ from spiral_stream.runtime.fields.clips import TASK_CACHED_CLIPS, TASK_CLIPS, Cl
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sources.references.ranged import Located
 from tests.fixtures.clips import SEGMENTS, Clips, video_catalog
-from tests.fixtures.inner import numbering_of, stages_of
+from tests.fixtures.inner import drawn_of, stages_of
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -42,7 +42,7 @@ def stream(shelf: Clips, request: pytest.FixtureRequest) -> Iterator[Any]:
 def rendered(stream: Any, field: ClipField) -> Any:
     """The pixels of the first batch, piece by piece."""
     (stage,) = (each for each in stages_of(stream).fields if each.frames)
-    samples = numbering_of(stream).draw(0, 0).samples
+    samples = drawn_of(stream, 0, 0).samples
     out = np.zeros((BATCH, stage.frames, *stage.program.output_shape), stage.program.dtype)
     for (feed, found, part, rows), _ in field.find(samples.stream_rows, np.zeros(len(samples.stream_rows), np.uint64)):
         own = np.empty((len(part), *out.shape[1:]), out.dtype)
@@ -53,7 +53,7 @@ def rendered(stream: Any, field: ClipField) -> Any:
 
 def test_every_clip_of_a_batch_is_in_one_piece(stream: Any) -> None:
     (stage,) = (each for each in stages_of(stream).fields if each.frames)
-    places = numbering_of(stream).draw(0, 0).samples.stream_rows
+    places = drawn_of(stream, 0, 0).samples.stream_rows
     pieces = [task for task, _ in ClipField(stage, Metrics()).find(places, np.zeros(len(places), np.uint64))]
     most = TASK_CLIPS if stage.sources[0].frames is None else TASK_CACHED_CLIPS
 
@@ -88,7 +88,7 @@ def test_an_original_that_cannot_be_read_carries_its_place(stream: Any) -> None:
         raise DataError(message)
 
     field = ClipField(stage, Metrics(), failing)
-    places = numbering_of(stream).draw(0, 0).samples.stream_rows
+    places = drawn_of(stream, 0, 0).samples.stream_rows
     for (feed, found, part, _), _fetch in field.find(places, np.zeros(len(places), np.uint64)):
         out = np.empty((len(part), stage.frames, *stage.program.output_shape), stage.program.dtype)
         with pytest.raises(DataError, match="broken") as caught:

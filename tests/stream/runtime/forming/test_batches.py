@@ -10,7 +10,7 @@ from spiral_stream.batching.lanes import Lanes
 from spiral_stream.planner.binding.bindings import Bound
 from spiral_stream.runtime.numbering.formation_index import FormationIndex
 from spiral_stream.runtime.numbering.known_chapters import KnownChapters
-from tests.fixtures.inner import numbering_of, stages_of
+from tests.fixtures.inner import batches_of, numbering_of, stages_of
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 
 EPOCH = 9_000  # two slices of a mixture, so that many small chapters end at one border
@@ -55,7 +55,7 @@ def test_what_the_index_knows_is_not_formed_again(catalog: sp.Catalog, known: tu
     with stream(catalog, lanes=2) as other:
         assert numbering_of(other).unknown(0) == 0
         assert other.ledger(len(ledgers) - 1) == ledgers[-1]
-        assert len(numbering_of(other).chapters.open) <= 2  # the chapters of the last batch's lane
+        assert len(batches_of(other).chapters.open) <= 2  # the chapters of the last batch's lane
         assert len(other) == len(ledgers)
 
 
@@ -64,12 +64,12 @@ def test_a_state_says_where_its_chapters_begin(
 ) -> None:
     one, ledgers = known
     for number in (0, 1, len(ledgers) // 2, len(ledgers) - 1):
-        anchors = numbering_of(one).store.anchors(0, number)
+        anchors = batches_of(one).anchors(0, number)
         assert [lane for lane, _, _ in anchors] == [0, 1]
         with stream(catalog, lanes=2) as other:
-            span = numbering_of(other).forming.span
-            numbering_of(other).known[0] = KnownChapters(FormationIndex(tmp_path / "none"), Lanes(EPOCH, 2), span)
-            numbering_of(other).store.anchor(0, anchors)
+            span = batches_of(other).forming.span
+            batches_of(other).known[0] = KnownChapters(FormationIndex(tmp_path / "none"), Lanes(EPOCH, 2), span)
+            batches_of(other).anchor(0, anchors)
             assert other.ledger(number) == ledgers[number]
 
 
@@ -95,7 +95,7 @@ def test_a_batch_is_looked_up_once_when_it_is_drawn(
     monkeypatch.setattr(KnownChapters, "nearest", nearest)
     for number in range(40):
         assert numbering.exists(0, number)
-        numbering.draw(0, number)
+        numbering.draw(0, [number])
     assert looked == [0, 1] * 20
     assert len(ledgers) > 40
 
@@ -126,9 +126,9 @@ def test_several_readers_need_what_decides(catalog: sp.Catalog) -> None:
     sampled = catalog.table("a").sample(order=sp.Sequential()).filter(odd, columns=["size"])
     plan = sampled.collate(batch_size=4, fields={"id": sp.List("sample_id")})
     with plan.to_numpy() as one:
-        numbering_of(one).store.need_known(bound(1), 1, 0)
+        batches_of(one).need_known(bound(1), 1, 0)
         for world, workers, who in ((2, 1, "2 ranks"), (1, 3, "3 workers")):
             with pytest.raises(
                 sp.errors.BindError, match=rf"filter .*odd.*{who}.*as a column of the relation; or read with"
             ):
-                numbering_of(one).store.need_known(bound(world), workers, 0)
+                batches_of(one).need_known(bound(world), workers, 0)

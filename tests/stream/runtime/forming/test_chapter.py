@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.runtime.forming.chapter import Chapter
 from tests.fixtures.examples import few
-from tests.fixtures.inner import numbering_of, stages_of
+from tests.fixtures.inner import batches_of, stages_of
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 
 FEW = few(6, 15)
@@ -35,7 +35,7 @@ def opened(catalog: sp.Catalog, *, window_size: int, lanes: int, size: int, form
 @given(window_size=st.integers(1, 20), lanes=st.integers(1, 3), size=st.integers(3, 20_000))
 def test_chapters_share_an_epoch_out(catalog: sp.Catalog, window_size: int, lanes: int, size: int) -> None:
     with opened(catalog, window_size=window_size, lanes=lanes, size=size) as stream:
-        forming, mixture = numbering_of(stream).forming, stages_of(stream).epochs.mixture
+        forming, mixture = batches_of(stream).forming, stages_of(stream).epochs.mixture
         of_lane = stages_of(stream).batches.lanes.chapter_count
         at = 0
         for lane in range(lanes):
@@ -54,7 +54,7 @@ def test_a_chapter_is_formed_alike_at_once_or_bit_by_bit(
     catalog: sp.Catalog, size: int, lanes: int, data: st.DataObject
 ) -> None:
     with opened(catalog, window_size=8, lanes=lanes, size=size) as stream:
-        forming = numbering_of(stream).forming
+        forming = batches_of(stream).forming
         lane = data.draw(st.integers(0, lanes - 1))
         chapters = stages_of(stream).batches.lanes.chapter_count(lane, forming.span)
         number = data.draw(st.integers(0, chapters - 1))
@@ -77,7 +77,7 @@ def test_batches_drawn_together_are_those_drawn_one_by_one(
 ) -> None:
     packed = strategy and sp.batching.Packed(max_tokens=24, strategy=strategy, window_size=8)
     with opened(catalog, window_size=8, lanes=1, size=200, formation=packed) as stream:
-        forming = numbering_of(stream).forming
+        forming = batches_of(stream).forming
         together, single = Chapter(forming, 0, 0, 0), Chapter(forming, 0, 0, 0)
         count = together.finish()
         assert single.finish() == count
@@ -102,7 +102,7 @@ def test_batches_drawn_together_are_those_drawn_one_by_one(
 def test_batches_may_be_left_out_at_the_start(catalog: sp.Catalog, first: int, strategy: Any) -> None:
     packed = sp.batching.Packed(max_tokens=24, strategy=strategy, window_size=8)
     with opened(catalog, window_size=8, lanes=1, size=200, formation=packed) as stream:
-        forming = numbering_of(stream).forming
+        forming = batches_of(stream).forming
         whole, later = Chapter(forming, 0, 0, 0), Chapter(forming, 0, 0, 0)
         count = whole.finish()
         first = min(first, count - 1)
@@ -117,7 +117,7 @@ def test_batches_may_be_left_out_at_the_start(catalog: sp.Catalog, first: int, s
 
 def test_a_chapter_forms_no_further_than_it_is_asked(catalog: sp.Catalog) -> None:
     with opened(catalog, window_size=8, lanes=1, size=400) as stream:
-        chapter = Chapter(numbering_of(stream).forming, 0, 0, 0)
+        chapter = Chapter(batches_of(stream).forming, 0, 0, 0)
         assert chapter.has(0)
         assert not chapter.complete
         assert chapter.formed <= 16
@@ -128,7 +128,7 @@ def test_what_windows_hold_is_dropped_with_their_last_batch(catalog: sp.Catalog)
     formation = sp.WindowedBucket(window_size=8, budget=sp.BatchBudget(max_tokens=128))
     plan = sampled.collate(batch_size=None, formation=formation, fields=fields())
     with plan.to_numpy() as stream:
-        chapter = Chapter(numbering_of(stream).forming, 0, 0, 0)
+        chapter = Chapter(batches_of(stream).forming, 0, 0, 0)
         for index in range(chapter.finish()):
             chapter.draw(index)
         assert chapter.held.holds_columns() == 0
@@ -144,7 +144,7 @@ def test_two_columns_of_tokens_keep_one_budget(catalog: sp.Catalog) -> None:
     own = {"x": sp.Pad("tokens", pad_to_multiple_of=8), "y": sp.Pad("more", pad_to_multiple_of=6)}
     with both.collate(batch_size=None, formation=formation, fields=own).to_numpy() as stream:
         batches = list(stream)
-        assert numbering_of(stream).forming.multiple == 24
+        assert batches_of(stream).forming.multiple == 24
         assert max(batch[name].size for batch in batches for name in ("x", "y")) <= 120
         assert all(np.array_equal(b["x"].sum(axis=1), b["y"].sum(axis=1)) for b in batches)
 

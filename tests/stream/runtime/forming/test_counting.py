@@ -22,7 +22,7 @@ from spiral_stream.runtime.forming.chapter import Chapter
 from spiral_stream.runtime.forming.counting import claim_of
 from tests.fixtures import warm
 from tests.fixtures.examples import few
-from tests.fixtures.inner import numbering_of
+from tests.fixtures.inner import batches_of, numbering_of
 from tests.fixtures.streams import counted_together
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 
@@ -60,7 +60,7 @@ def together(one: Any, builders: Any = lambda: Threads(2), epoch: int = 0, repor
 
 
 def index_of(one: Any, epoch: int = 0) -> Path:
-    return Path(numbering_of(one).folder) / f"epoch-{epoch}.index"
+    return Path(batches_of(one).folder) / f"epoch-{epoch}.index"
 
 
 # ---- laws
@@ -92,7 +92,7 @@ def test_counted_together_is_counted_alone_is_what_iteration_delivers(
         with stream(catalog, kind, lanes=lanes, mix=mix).bind(epoch=epoch) as other:
             other.ledger(min(before, len(delivered) - 1))  # some chapters are known before
             assert together(other, epoch=epoch) == alone == len(delivered)
-            chapters = sum(numbering_of(other).chapters.known_of(epoch).in_lane(lane) for lane in range(lanes))
+            chapters = sum(batches_of(other).chapters.known_of(epoch).in_lane(lane) for lane in range(lanes))
             chapters += kind != "bucket"  # the one at the epoch's end
             assert index_of(other, epoch).stat().st_size == RECORD * chapters
             assert numbering_of(other).unknown(epoch) == 0
@@ -128,12 +128,12 @@ def test_processes_count_as_threads_do(catalog: sp.Catalog, caches: Path) -> Non
     with stream(catalog, mix=True) as one:
         found = together(one, lambda: Processes(2))
         assert numbering_of(one).unknown(0) == 0
-        counts = numbering_of(one).chapters.known_of(0)
+        counts = batches_of(one).chapters.known_of(0)
         by_processes = [counts.batches(0, chapter) for chapter in range(counts.in_lane(0))]
         index_of(one).unlink()
     with stream(catalog, mix=True) as other:
         assert together(other) == found
-        counts = numbering_of(other).chapters.known_of(0)
+        counts = batches_of(other).chapters.known_of(0)
         assert [counts.batches(0, chapter) for chapter in range(counts.in_lane(0))] == by_processes
 
 
@@ -149,8 +149,8 @@ def test_two_streams_that_count_at_once_share_the_chapters(
         return finish(chapter, *args)
 
     with stream(catalog) as one, stream(catalog) as two:
-        chapters = numbering_of(one).chapters.known_of(0).uncounted
-        assert numbering_of(two).chapters.known_of(0).uncounted == chapters  # opened before anything is counted
+        chapters = batches_of(one).chapters.known_of(0).uncounted
+        assert batches_of(two).chapters.known_of(0).uncounted == chapters  # opened before anything is counted
         monkeypatch.setattr(Chapter, "finish", counted)
         found: list[int] = []
         threads = [
@@ -172,7 +172,7 @@ def test_a_chapter_that_another_process_has_is_awaited_and_counted_here_once_tha
     catalog: sp.Catalog, caches: Path
 ) -> None:
     with stream(catalog) as one:
-        folder = Path(numbering_of(one).folder)
+        folder = Path(batches_of(one).folder)
         other = Claims(folder)
         assert other.take(claim_of(0, (0, 1)))
         found: list[int] = []
@@ -180,7 +180,7 @@ def test_a_chapter_that_another_process_has_is_awaited_and_counted_here_once_tha
         thread.start()
         try:
             until = time.monotonic() + 60
-            while numbering_of(one).uncounted(0) != 1:
+            while batches_of(one).uncounted(0) != 1:
                 assert time.monotonic() < until
                 time.sleep(0.01)
             assert not found
@@ -195,7 +195,7 @@ def test_what_another_process_holds_for_too_long_is_counted_here_too(
 ) -> None:
     monkeypatch.setattr(counting, "WAIT_S", 0.0)
     with stream(catalog) as one:
-        other = Claims(Path(numbering_of(one).folder))
+        other = Claims(Path(batches_of(one).folder))
         assert other.take(claim_of(0, (0, 1)))
         assert together(one) == one.count()
         other.close()
@@ -235,7 +235,7 @@ def test_the_progress_ends_with_all_samples(catalog: sp.Catalog, caches: Path) -
 
 def test_a_folder_that_cannot_be_written_is_refused(catalog: sp.Catalog, caches: Path) -> None:
     with stream(catalog) as one:
-        (Path(numbering_of(one).folder) / "claims").mkdir(parents=True)
+        (Path(batches_of(one).folder) / "claims").mkdir(parents=True)
         with pytest.raises(
             sp.errors.CacheError, match=r"formation index: cannot write .* Make the folder writable, or set"
         ):
@@ -277,7 +277,7 @@ def test_two_processes_share_the_chapters(catalog: sp.Catalog, folder: Path, cac
     said = [each.communicate(timeout=300)[0].split("\n") for each in both]
     with stream(catalog, mix=True) as one:
         assert numbering_of(one).unknown(0) == 0
-        chapters = numbering_of(one).chapters.known_of(0).of_positions(0)
+        chapters = batches_of(one).chapters.known_of(0).of_positions(0)
         assert all(f"counted {one.count()}" in lines for lines in said)
     formed = [int(line) for lines in said for line in lines if line.isdigit()]
     assert sorted(formed) == list(range(chapters))  # each once, by one of the two

@@ -10,7 +10,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.runtime.forming import counting_limits as long_counts
 from spiral_stream.runtime.forming.chapter import Chapter
-from tests.fixtures.inner import numbering_of, stages_of
+from tests.fixtures.inner import batches_of, numbering_of, stages_of
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 
 ROWS = 3_000
@@ -92,7 +92,7 @@ def test_once_counted_everything_costs_one_chapter(
         total = one.count()
         assert len(one) == one.steps_per_epoch == total
     with stream(catalog, lanes=lanes) as one:
-        span = numbering_of(one).forming.span
+        span = batches_of(one).forming.span
         for ask in (lambda: one.ledger(total - 1), lambda: one.batch(total // 2), lambda: one.ledger(total // 3)):
             chapters.clear()
             ask()
@@ -111,7 +111,7 @@ def test_a_row_behind_uncounted_chapters_is_refused_and_one_before_them_is_found
     catalog: sp.Catalog, caches: Path
 ) -> None:
     with stream(catalog) as one:
-        order, forming = stages_of(one).epochs, numbering_of(one).forming
+        order, forming = stages_of(one).epochs, batches_of(one).forming
         chapter = [min(forming.chapter_of(0, int(at))[1] for at in order.positions(0, 0, row)) for row in range(40)]
         early, late = chapter.index(0), next(row for row, number in enumerate(chapter) if number > 1)
         found = one.locate(f"a-{early}")

@@ -9,7 +9,7 @@ import spiral_stream as sp
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.runtime.columns.samples import Samples
 from spiral_stream.runtime.forming.inputs import Forming
-from tests.fixtures.inner import numbering_of
+from tests.fixtures.inner import batches_of
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 
 LENGTH = sp.BucketKey("len(tokens)")
@@ -30,7 +30,7 @@ def forming(catalog: sp.Catalog) -> Iterator[Forming]:
     """Of stored tokens; two streams, keyed by two expressions."""
     docs = mixed(catalog, {"a": 0.5, "b": 0.5}, 100)
     with bucketed(tokenized(docs, sp.GlobalShuffle(seed=1), stored=True), LENGTH, sp.BucketKey("size * 0.5")) as one:
-        yield numbering_of(one).forming
+        yield batches_of(one).forming
 
 
 def samples(forming: Forming, count: int) -> Samples:
@@ -62,7 +62,7 @@ def test_a_key_that_is_null_is_refused(catalog: sp.Catalog) -> None:
     catalog.register("holes", sp.Arrow(table), identity="sample_id", shard="storage_shard")
     sampled = catalog.table("holes").sample(order=sp.Sequential())
     with bucketed(sampled, sp.BucketKey("size"), fields={"id": sp.List("sample_id")}) as one:
-        forming = numbering_of(one).forming
+        forming = batches_of(one).forming
         with pytest.raises(
             PlanError, match=r"bucket key 'size' is null for 1 of 5 samples of a window. Filter those rows out"
         ):
@@ -77,7 +77,7 @@ def test_packed_columns_of_other_lengths_are_refused_with_the_row(catalog: sp.Ca
     both = sampled.map(shorter, columns=["tokens"], name="labels", returns=pa.list_(pa.uint16()))
     own = {"x": sp.Pad("tokens"), "y": sp.Pad("labels")}
     with bucketed(both, formation=sp.batching.Packed(max_tokens=64, window_size=8), fields=own) as one:
-        forming = numbering_of(one).forming
+        forming = batches_of(one).forming
         with pytest.raises(
             DataError, match=r"0 tokens in 'labels' and \d+ in 'tokens'.*Make them equally long"
         ) as found:
@@ -88,20 +88,20 @@ def test_packed_columns_of_other_lengths_are_refused_with_the_row(catalog: sp.Ca
 def test_only_maps_that_decide_are_named_and_a_cache_makes_them_known(catalog: sp.Catalog) -> None:
     made = tokenized(catalog.table("a"), sp.Sequential())
     with bucketed(made) as one:
-        forming = numbering_of(one).forming
+        forming = batches_of(one).forming
         assert forming.decides_on() == forming.unknown() == ["len(tokens)"]
         assert forming.ways_out() == ["stream.materialize(), or the asset that builds the token cache"]
         one.materialize(lambda _: None)
     with bucketed(made) as one:
-        forming = numbering_of(one).forming
+        forming = batches_of(one).forming
         assert (forming.decides_on(), forming.unknown(), forming.ways_out()) == (["len(tokens)"], [], [])
     with bucketed(made, sp.BucketKey("size")) as one:
-        assert numbering_of(one).forming.decides_on() == []
+        assert batches_of(one).forming.decides_on() == []
 
 
 def test_windows_keep_what_maps_computed_and_not_what_is_stored(catalog: sp.Catalog) -> None:
     with bucketed(tokenized(catalog.table("a"), sp.Sequential())) as one:
-        forming = numbering_of(one).forming
+        forming = batches_of(one).forming
         assert forming.keeps(forming.reader.lineage.key("tokens", forming.reader.end))
         assert not forming.keeps(forming.reader.lineage.key("text", forming.reader.end))
         assert not forming.keeps(forming.reader.lineage.key("sample_id", forming.reader.end))

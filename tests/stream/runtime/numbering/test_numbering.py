@@ -7,8 +7,8 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.errors import SpiralWarning
-from spiral_stream.runtime.numbering.numbering import CountedBatches, batch_number
-from tests.fixtures.inner import numbering_of
+from spiral_stream.runtime.numbering.numbering import CountedBatches, Numbering, batch_number
+from tests.fixtures.inner import batches_of, drawn_of, numbering_of
 
 ROWS = 23
 
@@ -21,11 +21,18 @@ def stream(tmp_path: Path, last: Any, **options: Any) -> Any:
     return sampled.collate(batch_size=5, fields={"id": sp.List("sample_id")}, last=last).to_numpy(**options)
 
 
+def test_who_draws_asks_five_questions(tmp_path: Path) -> None:
+    members = {name for name in vars(Numbering) if name[0] != "_"}
+    assert members == {"exists", "total", "draw", "find", "ready"}
+    with stream(tmp_path, sp.DropPartial) as one:
+        assert members <= set(vars(type(numbering_of(one))))
+
+
 @pytest.mark.parametrize(("last", "count"), [(sp.DropPartial, 4), (sp.KeepPartial, 5), (sp.batching.PadPartial, 5)])
 def test_counted_batches_are_known_without_forming_anything(tmp_path: Path, last: Any, count: int) -> None:
     with stream(tmp_path, last) as one:
         numbering = numbering_of(one)
-        assert isinstance(numbering, CountedBatches)
+        assert isinstance(batches_of(one), CountedBatches)
         assert numbering.unknown(7) == 0
         assert numbering.total(7) == count
         assert [numbering.exists(7, number) for number in (0, count - 1, count)] == [True, True, False]
@@ -33,7 +40,7 @@ def test_counted_batches_are_known_without_forming_anything(tmp_path: Path, last
 
 def test_a_row_is_found_in_the_batch_that_draws_it(tmp_path: Path) -> None:
     with stream(tmp_path, sp.DropPartial) as one:
-        drawn = [numbering_of(one).draw(0, number).samples.stream_rows.rows.tolist() for number in range(4)]
+        drawn = [drawn_of(one, 0, number).samples.stream_rows.rows.tolist() for number in range(4)]
         for row in range(ROWS):
             assert list(numbering_of(one).find(0, 0, row)) == [
                 number for number, rows in enumerate(drawn) if row in rows
@@ -42,9 +49,9 @@ def test_a_row_is_found_in_the_batch_that_draws_it(tmp_path: Path) -> None:
 
 def test_what_is_undelivered_begins_with_the_batch(tmp_path: Path) -> None:
     with stream(tmp_path, sp.KeepPartial) as one:
-        owed, after = numbering_of(one).store.undelivered(0, 3)
+        owed, after = batches_of(one).undelivered(0, 3)
         assert (owed.tolist(), after) == ([], 15)
-        assert numbering_of(one).store.undelivered(0, 9)[1] == ROWS
+        assert batches_of(one).undelivered(0, 9)[1] == ROWS
 
 
 @pytest.mark.parametrize("wrong", [1.5, "1", True, None])

@@ -22,7 +22,7 @@ from spiral_stream.storage.open import store_of
 from spiral_stream.storage.profiles import options_of
 from spiral_stream.storage.store import Get
 from tests.fixtures import sounds, stores, streams
-from tests.fixtures.inner import numbering_of
+from tests.fixtures.inner import batches_of
 from tests.fixtures.videos import Made, write_video
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -267,7 +267,7 @@ def test_no_function_is_called_before_its_time(
     formed = sp.WindowedBucket(6, [sp.BucketKey("size")], sp.BatchBudget(max_images=5))
     photos = {"photos": FIELDS["photos"], "id": sp.List("id")}
     with sampled.collate(batch_size=None, formation=formed, fields=photos).to_numpy() as reader:
-        assert numbering_of(reader).ahead is None
+        assert batches_of(reader).forming.unknown()
 
 
 def test_after_the_last_epoch_nothing_is_fetched_for_another(

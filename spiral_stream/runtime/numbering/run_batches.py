@@ -1,0 +1,175 @@
+"""The batches that a run delivers: those of its plan, after its edits.
+
+A run skips batches and samples (docs/decisions/0040), and may promise how many steps an epoch has: ``bind(steps_per_epoch=)``.
+It counts the batches that it delivers, so places, steps and tail rules need not know what is skipped. Here such a count
+becomes the number of a batch. A batch is formed with all of its samples; those that are skipped leave it then.
+
+Every rank knows where an epoch of promised steps ends without knowing how many batches there are. With as many lanes as
+readers, or a multiple, each rank forms the chapters of its own lanes alone (docs/decisions/0023, 0024): up to that step no
+lane has ended, so batch g is batch ``g // lanes`` of lane ``g % lanes``.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.errors import StreamError
+from spiral_stream.planner.binding.bindings import Bound
+from spiral_stream.planner.stages import Stages
+from spiral_stream.planner.state.skips import SkippedSample, Skips
+from spiral_stream.runtime.numbering.drawn import Drawn, part_of
+from spiral_stream.runtime.numbering.numbering import BatchStore, CountLimits, Numbering
+from spiral_stream.runtime.numbering.random_access import found_rows
+from spiral_stream.sampling.epoch import StreamRows
+from spiral_stream.sampling.order import UInt64
+
+
+@final
+class RunBatches(Numbering):
+    """What is left of all batches of a plan.
+
+    Args:
+        store: all of them.
+        skips: what is skipped of them.
+        stages: the lowered plan.
+
+    Attributes:
+        limits: what is refused because counting batches would take long.
+        end: batches of an epoch, if the run promised how many steps it has.
+        group: batches of such a step.
+    """
+
+    def __init__(self, store: BatchStore, skips: Skips, stages: Stages) -> None:
+        self.store, self.last, self.limits, self.skips = store, store.last, store.limits, skips
+        self.end: int | None = None
+        self.group = 1
+        self._streams = len(stages.streams)
+        rows = [_rows(stages, sample) for sample in skips.samples]
+        keys = np.concatenate([np.empty(0, dtype=np.uint64), *(self._keys(k, found) for k, found in rows)])
+        since = np.repeat(np.array([each.since for each in skips.samples]).reshape(-1, 2), [len(r) for _, r in rows], 0)
+        order = np.argsort(keys)
+        self._masked, self._since = keys[order], since[order]
+
+    def over(self, store: BatchStore) -> "RunBatches":
+        """Return what is left of the same batches in another store."""
+        out = copy(self)
+        out.store = store
+        return out
+
+    def promised(self, bound: Bound) -> "RunBatches":
+        """Return the batches of the steps that a run takes in an epoch, looked for in their lanes, if it says how many."""
+        if bound.steps is None:
+            return self
+        out = self.over(self.store.by_lane())
+        out.group = bound.world_size * bound.merge
+        out.end, out.limits = bound.steps * out.group, CountLimits()
+        return out
+
+    # ---- how many there are
+
+    def exists(self, epoch: int, number: int) -> bool:
+        if self.end is None:
+            return self._is_there(epoch, number)
+        if not 0 <= number < self.end:
+            return False
+        if not self.store.in_lanes and not self._is_there(epoch, number):
+            raise self._too_many(epoch, number)
+        return True
+
+    def _is_there(self, epoch: int, number: int) -> bool:
+        return number >= 0 and self.store.exists(epoch, self.skips.number(epoch, number))
+
+    def total(self, epoch: int) -> int:
+        return self._before(epoch, self.store.total(epoch)) if self.end is None else self.end
+
+    def unknown(self, epoch: int) -> int:
+        """Return how many chapters of the epoch `total` has to form first, as `BatchStore.unknown` does."""
+        return self.store.unknown(epoch) if self.end is None else 0
+
+    def alike(self, drawn: Callable[[int], int]) -> bool:
+        """Return whether it is known without counting that all epochs have equally many batches.
+
+        Args:
+            drawn: which epoch's order an epoch has.
+        """
+        known = self.end is not None or (not self.skips and self.store.alike(drawn))
+        return known or drawn(0) == drawn(1)
+
+    def ready(self, epoch: int, number: int) -> int:
+        at = self.skips.number(epoch, number)
+        stop = self._before(epoch, at + self.store.ready(epoch, at))
+        return max(0, (stop if self.end is None else min(stop, self.end)) - number)
+
+    def _before(self, epoch: int, end: int) -> int:
+        """How many batches before one of the store are left."""
+        if not self.skips.batches:
+            return end
+        is_left = self.skips.remaining(epoch)
+        left = [(first, first + count) for first, count in is_left.left] + [(is_left.then, end)]
+        return sum(max(0, min(stop, end) - first) for first, stop in left)
+
+    # ---- what they hold
+
+    def draw(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
+        named = [self.skips.number(epoch, each) if each >= 0 else each for each in numbers] if self.skips else numbers
+        try:
+            drawn = self.store.draw(epoch, named)
+        except IndexError as error:
+            lacking = next((each for each in numbers if not self._is_there(epoch, each)), numbers[-1])
+            if self.end is None or not 0 <= lacking < self.end:
+                raise
+            raise self._too_many(epoch, lacking) from error
+        if not len(self._masked):
+            return drawn
+        return [self._left(each, epoch, number) for each, number in zip(drawn, named, strict=True)]
+
+    def find(self, epoch: int, stream: int, row: int) -> Iterator[int]:
+        one = np.array([stream], dtype=np.int32), np.array([row], dtype=np.uint64)
+        samples = StreamRows(*one, np.zeros(1, dtype=np.uint64))
+        for number in self.store.find(epoch, stream, row):
+            at = self.skips.delivered(epoch, number)
+            if at is None or self._skipped(samples, epoch, number).any():
+                continue
+            if self.end is None or at < self.end:
+                yield at
+
+    def _left(self, drawn: Drawn, epoch: int, number: int) -> Drawn:
+        left = np.flatnonzero(~self._skipped(drawn.samples.stream_rows, epoch, number))
+        if len(left) == len(drawn.samples):
+            return drawn
+        return Drawn(drawn.samples.take(left), part_of(drawn.membership, left), drawn.lost)
+
+    def _skipped(self, stream_rows: StreamRows, epoch: int, number: int) -> NDArray[np.bool_]:
+        """Which samples of a batch are skipped: shape [S]."""
+        if not len(self._masked):
+            return np.zeros(len(stream_rows), dtype=np.bool_)
+        keys = self._keys(stream_rows.streams, stream_rows.rows)
+        at = np.minimum(self._masked.searchsorted(keys), len(self._masked) - 1)
+        epochs, numbers = self._since[at, 0], self._since[at, 1]
+        begun = (epochs < epoch) | ((epochs == epoch) & (numbers <= number))
+        out: NDArray[np.bool_] = (self._masked[at] == keys) & begun
+        return out
+
+    def _keys(self, streams: Any, rows: UInt64) -> UInt64:
+        """One number per row of all streams, [R] -> [R]: rows are below 2**62 over all streams."""
+        return rows * np.uint64(self._streams) + np.asarray(streams).astype(np.uint64)
+
+    def _too_many(self, epoch: int, number: int) -> StreamError:
+        assert self.end is not None
+        step = number // self.group
+        return StreamError(
+            f"iter: steps_per_epoch={self.end // self.group:,} is bound, and epoch {epoch:,} has no batch {number:,}, "
+            f"which step {step:,} needs. Bind at most {step:,} steps; or leave it out, and count the epoch with "
+            "stream.materialize(lengths=True)"
+        )
+
+
+def _rows(stages: Stages, sample: SkippedSample) -> tuple[int, UInt64]:
+    named = (sample.stream, *sample.identity) if sample.stream else sample.identity
+    try:
+        return found_rows(stages, named, "resume")
+    except KeyError:  # gone since, at a rebase; it is skipped again when it comes back
+        return 0, np.empty(0, dtype=np.uint64)
