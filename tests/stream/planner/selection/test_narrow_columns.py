@@ -17,7 +17,6 @@ from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.derived.index import RosterFile
 from spiral_stream.derived.kinds.column import Column
 from spiral_stream.derived.pieces import Pieces
-from spiral_stream.derived.work.executors import Threads
 from spiral_stream.errors import DamageError, SpiralWarning
 from spiral_stream.expr import Col, bind
 from spiral_stream.fields.ragged import Ragged
@@ -73,10 +72,6 @@ def kept(relation: OpenRelation, tmp_path: Path) -> Callable[[], NarrowSource]:
 
 def names_of(kept: NarrowSource) -> set[str]:
     return {name for name in kept.schema.names if name in kept}
-
-
-def one_thread() -> Threads:
-    return Threads(1)
 
 
 @pytest.fixture
@@ -159,7 +154,7 @@ def test_a_wide_column_of_many_bytes_waits_until_it_is_asked_for(
     assert names_of(one) == {"id", "tokens"}
 
     other = kept()
-    assert other.build([*wide, "text", "image", "uri"], one_thread, lambda _: None) == wide
+    assert other.build([*wide, "text", "image", "uri"]) == wide
     assert names_of(other) == set(wide)
 
     third = kept()
@@ -192,7 +187,7 @@ def test_long_texts_are_looked_at_once(
         kept().keep(["text", "id"], ROWS)
     assert fetched == [("text",)]
 
-    assert kept().build(["text"], one_thread, lambda _: None) == []
+    assert kept().build(["text"]) == []
     assert fetched == [("text",)]
     assert not RosterFile(tmp_path / "prepared", Column("text", pa.utf8())).path.exists()
 
@@ -368,6 +363,6 @@ def test_what_is_asked_for_is_built_and_said_with_its_relation(
     own.keep(["vector"], len(SURVIVING))
     assert "vector" not in own
 
-    assert own.build(["vector", "twice", "text"], one_thread, lambda _: None) == ["rows.id", "rows.vector"]
+    assert own.build(["vector", "twice", "text"]) == ["rows.id", "rows.vector"]
     assert "vector" in own
     assert len(list(own.pieces())) == 2
