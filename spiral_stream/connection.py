@@ -470,7 +470,8 @@ class Catalog(AnyCatalog):
         """Return what lies in the prepared folder, who uses it, and what of it is dead; reads no payload.
 
         Dead is what no saved stream names, and what was made of shards that no registered relation has any more.
-        Other catalogs that share ``$SPIRAL_CACHE`` count too.
+        Other catalogs that share ``$SPIRAL_CACHE`` count too. Where that is a store, parts of shards that are gone are removed
+        from it as well: they are marked first, and removed by a call that comes ``older_than`` later.
 
         Args:
             remove_dead: remove what is dead, except what a process has open.

@@ -32,7 +32,7 @@ from spiral_stream.derived.kinds.column import Column, ListLengths
 from spiral_stream.derived.kinds.column_facts import ColumnFacts
 from spiral_stream.derived.kinds.identities import Identities
 from spiral_stream.derived.kinds.values import Values
-from spiral_stream.errors import CacheError
+from spiral_stream.errors import CacheError, CatalogError, warn
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.publish import is_aside, is_draft, sweep_draft, take_out
@@ -456,24 +456,18 @@ def looked_over(
     for at, each in enumerate(out):
         if each.removed_bytes and each.path.is_relative_to(root) and each.path.relative_to(root).parts[0] in _OF_STORE:
             out[at] = replace(each, note=f"removed from this machine; {share.shown} keeps it")
-    for folder, size, dead, removed, note in collected(share, lambda path: plans(path)[0], older_than):
-        path = root / folder
-        kind, live = "cache" if folder.startswith("caches") else path.parent.name, size - dead
-        out.append(
-            PreparedData(
-                kind,
-                path.name,
-                f"on {share.shown}",
-                (),
-                (),
-                path,
-                size,
-                live,
-                dead,
-                datetime.now(UTC),
-                (),
-                removed,
-                note,
-            )
-        )
+    try:
+        out += [
+            _on_store(root, share.shown, *each) for each in collected(share, lambda path: plans(path)[0], older_than)
+        ]
+    except (CacheError, CatalogError) as error:
+        warn(f"caches: dead parts stay on {share.shown}: {error}")
     return out
+
+
+def _on_store(root: Path, shown: str, folder: str, size: int, dead: int, removed: int, note: str) -> PreparedData:
+    """What was done of one folder of a store."""
+    path = root / folder
+    kind = "cache" if folder.startswith("caches") else path.parent.name
+    now = datetime.now(UTC)
+    return PreparedData(kind, path.name, f"on {shown}", (), (), path, size, size - dead, dead, now, (), removed, note)

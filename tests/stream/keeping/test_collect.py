@@ -137,3 +137,17 @@ def test_nothing_is_removed_while_a_catalog_cannot_be_read_here(team: Team) -> N
     for other in set(team.objects("/catalogs/")) - {name}:
         store.delete(other)
     assert on_store(team)
+
+
+def test_who_may_not_delete_there_is_told_and_removes_what_is_here(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = parts(team)
+    store, _ = store_of(team.uri)
+
+    def denied(*_: object, **__: object) -> None:
+        msg = "may not be deleted"
+        raise sp.errors.SourceError(msg)
+
+    monkeypatch.setattr(store, "delete", denied)
+    with pytest.warns(sp.SpiralWarning, match=r"^caches: dead parts stay on memory://.*: may not be deleted"):
+        assert on_store(team) == []
+    assert parts(team) == before
