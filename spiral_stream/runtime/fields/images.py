@@ -7,7 +7,7 @@ file.
 """
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self, TypeVar, final
@@ -27,6 +27,7 @@ from spiral_stream.fields.stack import Stack
 from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.plan.fields.dtypes import image_parts
 from spiral_stream.planner.columns.lineage import Lineage
+from spiral_stream.planner.columns.payload import Payload
 from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.field_stages import FieldStage, Lowering
 from spiral_stream.runtime.columns.error_sample import blaming
@@ -432,14 +433,31 @@ class ImageField(PayloadField):
 
     def pixels(self, stream_rows: StreamRows, held: list[Held] | None = None) -> list[NDArray[np.uint8]]:
         """`ImageFeed.pixels` for samples."""
-        out: list[Any] = [None] * len(stream_rows)
-        for stream, where in split(stream_rows):
-            with renumbered(where):
-                rows = self.payloads[stream].ordinals(stream_rows.rows[where])
-                found = self._feeds[stream].pixels(rows, None if held is None else held[stream])
-            for at, image in zip(where.tolist(), found, strict=True):  # moves references: nothing next to decoding
-                out[at] = image
-        return out
+        return pixels_of(self._feeds, self.payloads, stream_rows, held)
+
+
+def pixels_of(
+    feeds: Sequence[ImageFeed],
+    payloads: Sequence[Payload],
+    stream_rows: StreamRows,
+    held: Sequence[Held] | Mapping[int, Held] | None,
+) -> list[NDArray[np.uint8]]:
+    """Decode the images of samples; see `ImageFeed.pixels`.
+
+    Args:
+        feeds: one for each stream.
+        payloads: where each stream's images lie.
+        stream_rows: of the samples.
+        held: what was fetched, by stream; None: nothing.
+    """
+    out: list[Any] = [None] * len(stream_rows)
+    for stream, where in split(stream_rows):
+        with renumbered(where):
+            rows = payloads[stream].ordinals(stream_rows.rows[where])
+            found = feeds[stream].pixels(rows, None if held is None else held[stream])
+        for at, image in zip(where.tolist(), found, strict=True):  # moves references: nothing next to decoding
+            out[at] = image
+    return out
 
 
 def _into(feed: ImageFeed, rows: UInt64, keys: UInt64, program: Program, held: Held | None, out: NDArray[Any]) -> Sizes:

@@ -19,11 +19,10 @@ from spiral_stream.errors import PlanError, renumbered
 from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.patches import Patches, PatchField, PatchGrid, PatchMask
 from spiral_stream.planner.columns.lineage import Lineage
-from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.field_stages import FieldStage, Lowering
 from spiral_stream.runtime.fetch import chunks, submitted
 from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft
-from spiral_stream.runtime.fields.images import Held, ImageFeed
+from spiral_stream.runtime.fields.images import Held, ImageFeed, pixels_of
 from spiral_stream.runtime.fields.payload_field import PayloadField
 from spiral_stream.runtime.fields.pixels import as_shown
 from spiral_stream.runtime.metrics import Metrics
@@ -179,13 +178,7 @@ class PatchesField(PayloadField):
         self, stream_rows: StreamRows, keys: UInt64, out_PND: NDArray[Any], held: Mapping[int, Held] | None
     ) -> NDArray[np.int64]:
         """Decode images and cut them into ``out_PND``. Returns their grids, shape [P, 2]."""
-        images: list[Any] = [None] * len(stream_rows)
-        for stream, where in split(stream_rows):
-            with renumbered(where):
-                rows = self.payloads[stream].ordinals(stream_rows.rows[where])
-                found = self._feeds[stream].pixels(rows, None if held is None else held[stream])
-            for at, image in zip(where.tolist(), found, strict=True):  # moves references: nothing next to decoding
-                images[at] = image
+        images = pixels_of(self._feeds, self.payloads, stream_rows, held)
         field = self._stage.field
         grids = field.grids(np.array([image.shape[:2] for image in images], np.int64).reshape(-1, 2))
         with self._metrics.timed("transform_s"):
