@@ -67,14 +67,15 @@ class Wait:
         return time.monotonic() - self._begun >= self._deadline_s
 
     def pause(self) -> bool:
-        """Sleep until the next look; False at once if the deadline has passed."""
-        if self.over:
-            return False
+        """Sleep until the next look, which is no later than the warning and the deadline; False at once if that has passed."""
         waited = time.monotonic() - self._begun
-        if self._tell is not None and waited > self._tell_after_s:
+        if waited >= self._deadline_s:
+            return False
+        if self._tell is not None and waited >= self._tell_after_s:
             warn(self._tell(waited))
             self._tell = None
-        time.sleep(self._pause_s * (0.5 + random.random()))  # noqa: S311  no secret
+        pause = min(self._pause_s * (0.5 + random.random()), self._deadline_s - waited)  # noqa: S311  no secret
+        time.sleep(pause if self._tell is None else min(pause, self._tell_after_s - waited))
         self._pause_s = min(2 * self._pause_s, self._most_s)
         return True
 

@@ -405,14 +405,17 @@ def test_who_waits_for_another_conversion_says_so(tmp_path: Path, monkeypatch: p
         copy(*args)
 
     monkeypatch.setattr(room, "copy_unit", held)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
         first = pool.submit(convert, source, str(place))
         assert begun.wait(60)
-        threading.Timer(1.5, go_on.set).start()
-        with pytest.warns(sp.SpiralWarning, match=r"another process copies the same rows to .*out\.lance"):
-            second = convert(source, str(place))
+        with pytest.warns(sp.SpiralWarning, match=r"another process copies the same rows to .*out\.lance") as said:
+            second = pool.submit(convert, source, str(place))
+            while not said.list and not second.done():
+                time.sleep(0.01)
+            go_on.set()
+            added = second.result().rows
         assert first.result().rows == 2 * ROWS
-    assert second.rows == 0
+    assert added == 0
 
 
 @pytest.mark.parametrize("files", ["", "000.parquet"])
