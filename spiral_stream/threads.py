@@ -9,6 +9,8 @@ How it ends: an owner that closes tells its threads to stop. A thread stops at t
 raises. The owner waits for that until a deadline. Then it leaves the thread alone, together with everything the thread was
 given: that memory stays alive as long as the thread, and the thread's result is dropped.
 
+How long somebody waited: deadlines are kept by a `Stopwatch`, which does not count that the machine stood still.
+
 Owners that are still open when the interpreter exits are closed before daemon threads are killed. A thread that returned
 from Lance later would end the process with SIGABRT.
 """
@@ -16,6 +18,7 @@ from Lance later would end the process with SIGABRT.
 import atexit
 import os
 import signal
+import subprocess
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -33,6 +36,7 @@ from spiral_stream.errors import StreamError, warn, without_values
 
 CLOSE_TIMEOUT_S: Final = 5.0  # how long closing waits for threads whose calls do not return
 TELL_AFTER_S: Final = 60.0  # of waiting, then a warning says for what
+PATIENT_LOOKS: Final = 10  # at least so many within a deadline, however long the machine stands still
 POSITION_TIMEOUT_S: Final = 600.0  # how long asking for a stream's place waits for the thread that forms batches
 _SHOWN: Final = 3  # threads that a message names
 _OWNERS: "Final[weakref.WeakSet[Owner]]" = weakref.WeakSet()  # those to close when the interpreter exits
@@ -47,6 +51,27 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@final
+class Stopwatch:
+    """Counts seconds between looks, of each pause at most some: while a machine stands still, nobody has waited for others.
+
+    A paused virtual machine and a laptop that slept go on past every deadline; those who are waited for need their time then.
+
+    Args:
+        most_s: of a pause between two looks, what counts. Look more often.
+    """
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s, self._counted_s, self._looked = most_s, 0.0, monotonic()
+
+    def seconds(self) -> float:
+        """Look, and return what was counted so far."""
+        now = monotonic()
+        self._counted_s += min(now - self._looked, self._most_s)
+        self._looked = now
+        return self._counted_s
 
 
 @final
@@ -127,6 +152,17 @@ def take_interrupts(handler: Any) -> None:
     """
     signal.signal(signal.SIGINT, handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def exit_code(process: "subprocess.Popen[Any]", timeout_s: float) -> int:
+    """Wait for a process that ends by itself, kill it if it does not in time, and return its exit code."""
+    slice_s = timeout_s / PATIENT_LOOKS
+    waited = Stopwatch(slice_s)
+    while (rest_s := timeout_s - waited.seconds()) > 0:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(min(rest_s, slice_s))
+    process.kill()
+    return process.wait()
 
 
 class Stopped(BaseException):
@@ -293,13 +329,15 @@ def tell(owner: Owner) -> None:
 
 def joined(threads: Iterable[StreamThread], timeout_s: float) -> list[StreamThread]:
     """Wait for threads. Those that do not end in time are left alone and returned."""
-    deadline, here, left = monotonic() + timeout_s, threading.current_thread(), []
+    slice_s = timeout_s / PATIENT_LOOKS
+    waited, here, left = Stopwatch(slice_s), threading.current_thread(), []
     for thread in threads:
         if thread is here or thread.left_alone:  # the collector may close an owner in a thread of its own
             continue
         if thread.ident is None:  # an interrupt came before it was started
             continue
-        thread.join(max(0.0, deadline - monotonic()))
+        while thread.is_alive() and (rest_s := timeout_s - waited.seconds()) > 0:
+            thread.join(min(rest_s, slice_s))
         if thread.is_alive() and not thread.left_alone:  # somebody else may have waited at the same time
             thread.left_alone = True
             left.append(thread)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar, final
 
-from spiral_stream.threads import StreamThread
+from spiral_stream.threads import StreamThread, joined
 
 SHOWN_AFTER_S: Final = 1.0
 EVERY_S: Final = 0.25  # between two drawings
@@ -129,7 +129,7 @@ class _Shown:
         self.works.remove(work)
         if not self.works and self._drawing is not None:
             self._ended.set()
-            self._drawing.join(_STOPPED_AFTER_S)
+            joined([self._drawing], _STOPPED_AFTER_S)
             self._drawing, self.owner = None, None
 
     def _draw(self, ended: threading.Event, after_s: float) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar, final
 
 from spiral_stream.errors import CacheError, warn
+from spiral_stream.threads import PATIENT_LOOKS, Stopwatch
 
 DEADLINE_S: Final = 120.0  # those who are alone remove files, and nothing else
 TELL_AFTER_S: Final = 10.0  # of waiting for a lock, then a warning says for which
@@ -37,6 +38,8 @@ def _timeout(said: str) -> Exception:
 @final
 class Wait:
     """A wait for other processes: how long, how often one looks, and when the user is told.
+
+    That the machine stood still is not counted: of a pause, at most a tenth of the deadline is, and of `tell_after_s`.
 
     Args:
         deadline_s: of the wait; infinity where the kernel or a store says when the others are dead.
@@ -59,23 +62,27 @@ class Wait:
 
     def again(self) -> None:
         """Count from now on: the others did something."""
-        self._begun = time.monotonic()
+        self._waited = Stopwatch(self._deadline_s / PATIENT_LOOKS)
+        self._untold = Stopwatch(self._tell_after_s / PATIENT_LOOKS)
 
     @property
     def over(self) -> bool:
         """Whether the deadline has passed."""
-        return time.monotonic() - self._begun >= self._deadline_s
+        return self._waited.seconds() >= self._deadline_s
 
     def pause(self) -> bool:
         """Sleep until the next look, which is no later than the warning and the deadline; False at once if that has passed."""
-        waited = time.monotonic() - self._begun
+        waited, untold = self._waited.seconds(), self._untold.seconds()
         if waited >= self._deadline_s:
             return False
-        if self._tell is not None and waited >= self._tell_after_s:
+        if self._tell is not None and untold >= self._tell_after_s:
             warn(self._tell(waited))
             self._tell = None
-        pause = min(self._pause_s * (0.5 + random.random()), self._deadline_s - waited)  # noqa: S311  no secret
-        time.sleep(pause if self._tell is None else min(pause, self._tell_after_s - waited))
+        pause = self._pause_s * (0.5 + random.random())  # noqa: S311  no secret
+        pause = min(pause, self._deadline_s - waited, self._deadline_s / PATIENT_LOOKS)
+        if self._tell is not None:
+            pause = min(pause, self._tell_after_s - untold, self._tell_after_s / PATIENT_LOOKS)
+        time.sleep(pause)
         self._pause_s = min(2 * self._pause_s, self._most_s)
         return True
 

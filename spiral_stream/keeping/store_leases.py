@@ -2,15 +2,15 @@
 
 The object says of each builder which shards it has, and how often it has written: its beat. Whoever changes it replaces
 the version that it read, so of two builders one gets a lease. Nobody compares clocks: a builder whose beat stays the same
-for `DEAD_S` on the observer's own clock is dead, and what it had is free. One of the same working folder is dead as soon
-as the kernel has taken back its locks. Taking the leases of a unit costs one request, or two if another builder wrote.
+for `DEAD_S` on the observer's own clock, which stands still when the observer does, is dead, and what it had is free. One of
+the same working folder is dead as soon as the kernel has taken back its locks. Taking the leases of a unit costs one
+request, or two if another builder wrote.
 
 A builder that was taken for dead and lives makes things twice; readers take each shard once (`Roster.with_parts`).
 """
 
 import json
 import threading
-import time
 import uuid
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -24,6 +24,7 @@ from spiral_stream.keeping.leases import Claims, ShardLeases
 from spiral_stream.keeping.share import Share, share_of
 from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import printable
+from spiral_stream.threads import Stopwatch
 
 FILE: Final = "leases.json"
 BEAT_S: Final = 5.0
@@ -65,7 +66,8 @@ class StoreLeases:
         self._facts: ObjectStat | None = None
         self._read = False
         self._seen: dict[str, tuple[int, float]] = {}  # builder -> its beat, and since when it is that
-        self._looked_at, self._moved = 0.0, False
+        self._clock = Stopwatch(BEAT_S)
+        self._looked_at, self._moved = -LOOK_EVERY_S, False
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._heart: threading.Thread | None = None
@@ -94,7 +96,7 @@ class StoreLeases:
         if not self._local.is_free(key):
             return False
         with self._lock:
-            if time.monotonic() - self._looked_at > LOOK_EVERY_S:
+            if self._clock.seconds() - self._looked_at >= LOOK_EVERY_S:
                 self._look()
             return bool(self._free_names({_hex(key)}))
 
@@ -118,7 +120,7 @@ class StoreLeases:
 
     def _free_names(self, names: AbstractSet[str]) -> set[str]:
         """Those names that no living builder has. Ours hold the machine's own leases, so others of this folder are dead."""
-        now = time.monotonic()
+        now = self._clock.seconds()
         taken: set[str] = set()
         for who, entry in self._state.items():
             if who != self._name and not self._is_dead(who, now):
@@ -153,7 +155,7 @@ class StoreLeases:
 
     def _write(self, added: set[str]) -> bool:
         """Replace the state that was read by one with our leases; whether nobody came before us."""
-        now, keys = time.monotonic(), sorted(self._held | added)
+        now, keys = self._clock.seconds(), sorted(self._held | added)
         state = {
             who: {**entry, "keys": [key for key in entry["keys"] if key not in added]}
             for who, entry in self._state.items()
@@ -173,7 +175,7 @@ class StoreLeases:
         """Read the state."""
         found = self._share.look(self._path)
         self._state, self._facts = ({}, None) if found is None else (_parsed(found[0]), found[1])
-        self._read, now = True, time.monotonic()
+        self._read, now = True, self._clock.seconds()
         self._looked_at = now
         for who, entry in self._state.items():
             if who != self._name and self._seen.get(who, (None,))[0] != entry["beat"]:

@@ -181,12 +181,10 @@ def test_an_error_that_no_argument_explains_passes_as_it_is(code: str) -> None:
         made(code, "spiral_stream.room")()
 
 
-@pytest.mark.timeout(60)
 def test_more_samples_than_there_are_rows_are_all_rows(world: World) -> None:
     assert len(sp.report.report_relation(world.catalog, "rows", samples=10**30, pictures=10**30).samples) == 24
 
 
-@pytest.mark.timeout(60)
 def test_a_text_for_panels_or_marks_is_refused_before_anything_is_drawn() -> None:
     for given in ({"panels": "x" * 5_000}, {"panels": {"p": {"c": [(0.0, 1.0)]}}, "marks": "x" * 5_000}):
         with pytest.raises(sp.errors.PlanError, match=r"draw_curves: (panels|marks)=.* is a str\. Give a"):

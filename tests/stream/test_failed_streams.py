@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from contextvars import copy_context
@@ -24,6 +23,8 @@ from tests.fixtures import damaged, stores, streams
 from tests.fixtures.examples import few
 from tests.fixtures.far_processes import write_tars
 from tests.fixtures.fault_proxy import fault_proxy
+from tests.fixtures.open_files import mapped_below, open_below
+from tests.fixtures.waits import until
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(300)]
 
@@ -62,12 +63,7 @@ class Failing:
 
     def held(self) -> set[str]:
         """Files of the folder that this process has open or mapped; not the node's own, which all streams share."""
-        lines = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
-        paths = {line[5] for line in lines if len(line) == 6}
-        for each in Path("/proc/self/fd").iterdir():
-            if each.is_symlink():  # the one of this list is closed
-                paths.add(str(each.readlink()))
-        return {path for path in paths if path.startswith(str(self.folder)) and "/node/" not in path}
+        return {path for path in (*open_below(self.folder), *mapped_below(self.folder)) if "/node/" not in path}
 
 
 def failing(labels: pa.Array) -> pa.Array:
@@ -165,10 +161,7 @@ def test_no_file_is_open_or_mapped_once_the_error_is_dropped(
     except kind as error:
         said = str(error)
     assert says in said
-    until = time.monotonic() + 30
-    while place.held() and time.monotonic() < until:  # a thread that still waits for the store ends when it answers
-        time.sleep(0.01)
-    assert place.held() == set()
+    until(lambda: not place.held())  # a thread that still waits for the store ends when it answers
 
 
 @pytest.mark.parametrize("place", ["store down"], indirect=True)
@@ -184,12 +177,9 @@ def test_a_copy_of_the_context_that_a_client_keeps_holds_no_file(
     monkeypatch.setattr(asyncio, "run", keeping)
     with pytest.raises(SourceError):
         read(place.stream(formed=True), "left open")
-    until = time.monotonic() + 30
-    while place.held() and time.monotonic() < until:
-        time.sleep(0.01)
+    until(lambda: not place.held())
 
     assert kept
-    assert place.held() == set()
 
 
 def test_the_lines_of_an_error_stay_and_so_do_the_variables_of_a_function_of_the_user(tmp_path: Path) -> None:

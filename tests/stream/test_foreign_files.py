@@ -27,7 +27,7 @@ from tests.fixtures.mutations import deadline
 from tests.fixtures.streams import FIXED, images, maker
 from tests.fixtures.videos import Made, write_video
 
-pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 RANGE = pa.struct([("uri", pa.utf8()), ("offset", pa.int64()), ("length", pa.int64())])
 SECRET = b"hunter:$6$secret-of-another-file:19000:0:99999:7:::\n" * 3

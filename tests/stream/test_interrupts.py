@@ -70,7 +70,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "after_s", [0.1, pytest.param(0.6, marks=pytest.mark.slow), pytest.param(3.0, marks=pytest.mark.slow)]
 )

@@ -27,7 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, StreamError, anew
-from spiral_stream.threads import Stopped, doing, starting_processes, stop_requested, take_interrupts
+from spiral_stream.threads import Stopped, doing, exit_code, starting_processes, stop_requested, take_interrupts
 from spiral_stream.transforms.python import INDEX, Function
 
 _KEYS: Final = "\0keys"  # no column begins with NUL
@@ -106,14 +106,10 @@ class _Process:
         found = pa.ipc.open_stream(pa.py_buffer(answer)).read_all().column(0).combine_chunks()
         return found if isinstance(found, pa.Array) else found.chunk(0)
 
-    def end(self) -> int | None:
+    def end(self) -> int:
         """End it; returns its exit code."""
         self.pipe.close()
-        try:
-            return self.process.wait(_BRIEF_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait()
+        return exit_code(self.process, _BRIEF_S)
 
 
 @final
@@ -175,7 +171,7 @@ class FunctionProcesses:
                     raise Stopped
                 self._change.wait(_POLL_S)
 
-    def _drop(self, process: _Process) -> int | None:
+    def _drop(self, process: _Process) -> int:
         with self._change:
             if process in self._all:
                 self._all.remove(process)
@@ -192,7 +188,7 @@ class FunctionProcesses:
                 f"map ({function.name}): a process for workers={self._count} ended before it was ready, with exit code {code}; "
                 f"its output says why. {_GUARD}"
             )
-        how = f"exit code {code}" if code is None or code >= 0 else f"signal {-code} ({_signal(-code)})"
+        how = f"exit code {code}" if code >= 0 else f"signal {-code} ({_signal(-code)})"
         return StreamError(
             f"map ({function.name}): the process that ran it on {rows:,} samples ended with {how}: it was killed, perhaps for "
             "want of memory, or the function ended it. Give fewer workers=, or mend the function"

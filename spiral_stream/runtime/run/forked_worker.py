@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import IO, Any, Final, final
 
 from spiral_stream.errors import SpiralError, StreamError
-from spiral_stream.threads import CLOSE_TIMEOUT_S, starting_processes, take_interrupts
+from spiral_stream.threads import CLOSE_TIMEOUT_S, exit_code, starting_processes, take_interrupts
 
 _BATCH, _END, _ERROR = "batch", "end", "error"
 _PROGRAM: Final = "from spiral_stream.runtime.run.forked_worker import serve; serve()"
@@ -63,8 +63,9 @@ class SubprocessReader:
                         del value  # the error keeps this frame
                 return
         except (EOFError, OSError, pickle.UnpicklingError) as error:
+            code = exit_code(process, CLOSE_TIMEOUT_S)
             msg = (
-                f"worker {worker}: its reading process ended with exit code {_ended(process)}; its output says why. "
+                f"worker {worker}: its reading process ended with exit code {code}; its output says why. "
                 'Workers started by DataLoader(..., multiprocessing_context="spawn") need no such process'
             )
             raise StreamError(msg) from error
@@ -90,15 +91,6 @@ class SubprocessReader:
         if process is not None:
             process.kill()
             process.communicate()
-
-
-def _ended(process: "subprocess.Popen[bytes]") -> int:
-    """Return the exit code of a process that no longer answers."""
-    try:
-        return process.wait(CLOSE_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
 
 
 def serve() -> None:

@@ -19,7 +19,6 @@ from spiral_stream.adapters import StreamLoader  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("no_threads_left"),
-    pytest.mark.timeout(120),
     # Both warn before every fork; what they warn of is why forked workers read in another interpreter.
     pytest.mark.filterwarnings("ignore:lance is not fork-safe"),
     pytest.mark.filterwarnings("ignore:lancedb fork support is experimental"),

@@ -34,6 +34,7 @@ from spiral_stream.storage.open import store_of
 from tests.fixtures import stores, warm
 from tests.fixtures.every_source import made
 from tests.fixtures.lines import Lines
+from tests.fixtures.waits import FAR_S, once
 
 ROWS = 50  # of a file
 
@@ -401,19 +402,16 @@ def test_who_waits_for_another_conversion_says_so(tmp_path: Path, monkeypatch: p
 
     def held(*args: Any) -> None:
         begun.set()
-        assert go_on.wait(60)
+        go_on.wait()
         copy(*args)
 
     monkeypatch.setattr(room, "copy_unit", held)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(convert, source, str(place))
-        assert begun.wait(60)
-        with pytest.warns(sp.SpiralWarning, match=r"another process copies the same rows to .*out\.lance") as said:
-            second = pool.submit(convert, source, str(place))
-            while not said.list and not second.done():
-                time.sleep(0.01)
-            go_on.set()
-            added = second.result().rows
+        assert begun.wait(FAR_S)
+        words = r"another process copies the same rows to .*out\.lance"
+        with pytest.warns(sp.SpiralWarning, match=words) as said, once(lambda: said.list, go_on.set):
+            added = pool.submit(convert, source, str(place)).result().rows
         assert first.result().rows == 2 * ROWS
     assert added == 0
 

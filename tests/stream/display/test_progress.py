@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from spiral_stream.display import progress
 from spiral_stream.display.progress import working
 from tests.fixtures.long_works import WORKS
 from tests.fixtures.streams import our_threads
+from tests.fixtures.waits import until
 
 ROOT = Path(__file__).parents[3]
 
@@ -40,7 +42,7 @@ def seen(command: list[str], environment: dict[str, str]) -> str:
         command, cwd=ROOT, stdout=theirs, stderr=theirs, stdin=theirs, check=False, env=environment, timeout=300
     )
     os.close(theirs)
-    reading.join(10)
+    reading.join()
     os.close(ours)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", b"".join(found).decode())
     assert done.returncode == 0, text[-3000:]
@@ -79,11 +81,12 @@ def test_no_long_work_says_anything_in_a_pipe(tmp_path: Path) -> None:
 
 
 SHORT = """
-import time
 from spiral_stream.display.progress import working
+from tests.fixtures.long_works import until_shown, watched
+watched()
 with working("reading 2,000 footers", "files", 2_000) as told:
     told(7)
-    time.sleep(2.2)
+    until_shown("7 of 2,000 files")
 """
 
 
@@ -99,7 +102,13 @@ with working("reading 2,000 footers", "files", 2_000) as told:
 )
 def test_a_pipe_gets_the_line_if_it_asks(more: dict[str, str], shown: bool) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SHORT], capture_output=True, text=True, check=True, env=environment(**more), timeout=60
+        [sys.executable, "-c", SHORT],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(**more),
+        cwd=ROOT,
+        timeout=300,
     )
 
     assert ("reading 2,000 footers" in done.stderr) == shown
@@ -111,6 +120,18 @@ def test_a_terminal_gets_no_line_if_it_does_not_want_one() -> None:
     assert "footers" not in seen([sys.executable, "-c", SHORT], environment(TTY_COMPATIBLE="0"))
 
 
+def shown(capfd: pytest.CaptureFixture[str], words: str) -> str:
+    """What was written, once it has these words."""
+    said = [""]
+
+    def has_words() -> bool:
+        said[0] += capfd.readouterr().err
+        return re.search(words, said[0]) is not None
+
+    until(has_words)
+    return said[0]
+
+
 def test_the_line_shows_the_work_inside_and_no_thread_stays(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,12 +140,11 @@ def test_the_line_shows_the_work_inside_and_no_thread_stays(
     monkeypatch.setattr(progress, "SHOWN_AFTER_S", 0.0)
     with working("register photos", "rows"), working("reading files", "files") as told:
         told(3, 9)
-        time.sleep(0.7)
-    said = capfd.readouterr().err
+        shown(capfd, r"register photos: reading files .*3 of 9 files")
+    capfd.readouterr()
     with working("told by another", hidden=True), working("reading files"):
-        time.sleep(0.7)
+        time.sleep(2 * progress.EVERY_S)
 
-    assert re.search(r"register photos: reading files .*3 of 9 files", said)
     assert capfd.readouterr().err == ""
     assert our_threads() == []
 
@@ -135,18 +155,23 @@ def test_work_of_another_thread_leaves_the_line_alone(
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setattr(progress, "SHOWN_AFTER_S", 0.0)
 
+    said: list[str] = []
+
     def other() -> None:
         with working("elsewhere"):
-            time.sleep(0.5)
+            said.extend(shown(capfd, "here") for _ in range(2))  # drawn anew
 
     with working("here"):
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
-    said = capfd.readouterr().err
 
-    assert "here" in said
-    assert "elsewhere" not in said
+    assert len(said) == 2
+    assert "elsewhere" not in "".join(said) + capfd.readouterr().err
+
+
+def lines_of(shell: Any) -> list[str]:
+    return [each["data"]["text/plain"] for each in shell.display_pub.outputs]
 
 
 def test_a_notebook_shows_the_line_below_the_cell_and_takes_it_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,19 +181,19 @@ def test_a_notebook_shows_the_line_below_the_cell_and_takes_it_away(monkeypatch:
     class ZMQInteractiveShell(InteractiveShell):  # what a kernel's is called
         """A shell without a terminal."""
 
-    monkeypatch.setattr(progress, "SHOWN_AFTER_S", 0.2)
+    monkeypatch.setattr(progress, "SHOWN_AFTER_S", 0.0)
     shell = ZMQInteractiveShell.instance()
     try:
         shell.display_pub = CapturingDisplayPublisher()
         with working("looking at 100,000 files", "files", 100_000) as told:
             told(4_210)
-            time.sleep(0.8)
-        lines = [each["data"]["text/plain"] for each in shell.display_pub.outputs]
+            until(lambda: any("4,210" in line for line in lines_of(shell)))
+        lines = lines_of(shell)
         again = {each["update"] for each in shell.display_pub.outputs[1:]}
     finally:
         ZMQInteractiveShell.clear_instance()
 
-    assert re.fullmatch(r"looking at 100,000 files 4,210 of 100,000 files \d s", lines[0])
+    assert re.fullmatch(r"looking at 100,000 files 4,210 of 100,000 files \d+ s", lines[-2])
     assert lines[-1] == ""
     assert again == {True}
 
@@ -194,6 +219,6 @@ print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_forked_process_leaves_the_work_of_its_parent_and_waits_for_nobody() -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORKS]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=environment(TTY_COMPATIBLE="1"), timeout=60
+        command, capture_output=True, text=True, check=True, env=environment(TTY_COMPATIBLE="1"), timeout=300
     )
     assert done.stdout == "status 7\n"

@@ -181,22 +181,41 @@ def test_what_is_no_folder_is_not_entered(tmp_path: Path) -> None:
 
 def test_a_wait_ends_begins_again_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now, slept = [100.0], list[float]()
-    monkeypatch.setattr(locks.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("spiral_stream.threads.monotonic", lambda: now[0])
     monkeypatch.setattr(locks.time, "sleep", slept.append)
-    wait = locks.Wait(8.0, (1.0, 3.0), lambda waited_s: f"waited {waited_s:g} s", 5.0)
+    wait = locks.Wait(80.0, (1.0, 3.0), lambda waited_s: f"waited {waited_s:g} s", 50.0)
     assert [wait.pause() for _ in range(4)] == [True] * 4
     assert all(low <= s <= 3 * low for low, s in zip((0.5, 1.0, 1.5, 1.5), slept, strict=True))
-    now[0] += 7.5
-    with pytest.warns(SpiralWarning, match=r"^waited 7.5 s$"):
+    for _ in range(9):
+        now[0] += 5.0
         assert wait.pause()
-    assert wait.pause()
+    now[0] += 5.0
+    with pytest.warns(SpiralWarning, match=r"^waited 50 s$"):
+        assert wait.pause()
+    for _ in range(5):
+        now[0] += 5.0
+        assert wait.pause()
     assert not wait.over
-    now[0] += 0.5
+    now[0] += 5.0
     assert wait.over
     assert not wait.pause()
-    assert len(slept) == 6  # who is late does not sleep
+    assert len(slept) == 19  # who is late does not sleep
     wait.again()
     assert wait.pause()
+
+
+@pytest.mark.filterwarnings("error")
+def test_while_the_machine_stands_still_nobody_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("spiral_stream.threads.monotonic", lambda: now[0])
+    monkeypatch.setattr(locks.time, "sleep", lambda _: None)
+    wait = locks.Wait(60.0, tell=lambda waited_s: f"waited {waited_s:g} s", tell_after_s=10.0)
+    for _ in range(9):
+        now[0] += 3_600.0
+        assert wait.pause()
+    assert not wait.over
+    now[0] += 3_600.0
+    assert wait.over
 
 
 def test_who_waits_for_a_lock_says_so_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,6 @@ READS: dict[str, Callable[[sp.Catalog, str], object]] = {
 }
 
 
-@pytest.mark.timeout(100)
 @pytest.mark.parametrize("what", READS)
 @pytest.mark.parametrize("kind", ["FIFO", "device"])
 def test_what_never_ends_is_named(what: str, kind: str, tmp_path: Path) -> None:

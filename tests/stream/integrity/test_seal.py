@@ -16,6 +16,7 @@ from spiral_stream.errors import CacheError, DamageError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import publish_file
 from tests.fixtures.mutations import COUNTS, mutated_bytes, survives
+from tests.fixtures.open_files import mapped_below, open_below
 
 TABLE = pa.table({"id": [f"name {i}" for i in range(200)], "size": pa.array(range(200), pa.int32())})
 
@@ -93,12 +94,11 @@ def test_a_large_file_is_mapped_and_verified_like_a_small_one(tmp_path: Path) ->
     with publish_file(file) as draft, draft.open("wb") as out:
         np.save(out, values)
     found = seal.array(file)
-    mapped = str(file) in Path("/proc/self/maps").read_text()
-    descriptors = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    mapped, opened = mapped_below(tmp_path), open_below(tmp_path)
 
     assert np.array_equal(found, values)
-    assert mapped
-    assert str(file) not in descriptors  # a thousand streams hold no thousand descriptors
+    assert str(file) in mapped
+    assert opened == []  # a thousand streams hold no thousand descriptors
     with file.open("r+b") as out:
         out.seek(3 << 20)
         out.write(b"\xff")

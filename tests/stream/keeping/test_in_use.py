@@ -10,6 +10,7 @@ import pytest
 
 from spiral_stream.errors import CacheError
 from spiral_stream.keeping.in_use import Reading, reading, unread
+from tests.fixtures.open_files import open_below
 
 ROOT = Path(__file__).parents[3]
 LEFT = """
@@ -52,10 +53,6 @@ def is_alone(root: Path, name: str) -> bool:
         return alone
 
 
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def test_nobody_is_alone_with_what_is_shared_and_other_names_are_free(tmp_path: Path) -> None:
     held = reading(tmp_path, "a")
 
@@ -76,14 +73,13 @@ def test_the_last_of_several_shares_gives_it_back(tmp_path: Path) -> None:
 
 
 def test_a_thousand_shares_take_one_descriptor_and_give_it_back(tmp_path: Path) -> None:
-    before = descriptors()
     held = [reading(tmp_path, f"name {k}") for k in range(1000)]
 
-    assert descriptors() == before + 1
+    assert len(open_below(tmp_path)) == 1
     assert not any(is_alone(tmp_path, f"name {k}") for k in range(0, 1000, 100))
     held.clear()
     gc.collect()
-    assert descriptors() == before
+    assert open_below(tmp_path) == []
 
 
 def test_a_share_of_another_process_ends_when_it_is_killed(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from spiral_stream.keeping import store_leases
 from spiral_stream.keeping.leases import Claims
 from spiral_stream.keeping.share import Share
 from spiral_stream.keeping.store_leases import StoreLeases
+from tests.fixtures.waits import until
 
 KEYS = [0, 1, 2**47, 2**64 - 1]
 
@@ -69,23 +70,44 @@ def fall_silent(builder: Any) -> None:
 def test_what_a_silent_builder_has_is_free_after_a_while_and_what_a_living_one_has_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_leases, "DEAD_S", 0.3)
-    monkeypatch.setattr(store_leases, "BEAT_S", 0.05)
-    monkeypatch.setattr(store_leases, "LOOK_EVERY_S", 0.01)
+    now, beat_s = [0.0], 2**-6
+    monkeypatch.setattr("spiral_stream.threads.monotonic", lambda: now[0])
+    monkeypatch.setattr(store_leases, "BEAT_S", beat_s)
+    monkeypatch.setattr(store_leases, "DEAD_S", 6 * beat_s)
+    monkeypatch.setattr(store_leases, "LOOK_EVERY_S", 0.0)
     living, other = machine(tmp_path, "a"), machine(tmp_path, "b")
     assert living.take_all([1]) == [True]
-    waited = threading.Event()
-    for _ in range(30):
+
+    def moved() -> bool:
         assert not other.is_free(1)
-        waited.wait(0.02)
-    assert other.are_moving()
+        return other.are_moving()
+
+    for _ in range(10):
+        now[0] += beat_s
+        until(moved)
     fall_silent(living)
-    for _ in range(200):
-        if other.is_free(1):
-            break
-        waited.wait(0.02)
+    assert not other.is_free(1)  # it saw the last beat
+    for _ in range(6):
+        now[0] += beat_s
+        assert not other.is_free(1)
+    now[0] += beat_s
+    assert other.is_free(1)
     assert other.take_all([1, 2]) == [True, True]
     other.close()
+
+
+def test_who_stood_still_takes_nobody_for_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("spiral_stream.threads.monotonic", lambda: now[0])
+    living, other = machine(tmp_path, "a"), machine(tmp_path, "b")
+    assert living.take_all([1]) == [True]
+    assert other.take_all([1]) == [False]
+    now[0] += 3_600.0  # longer than a builder is silent: both machines, or the one that they are on, were paused
+    assert not other.is_free(1)
+    now[0] += 3_600.0
+    assert other.take_all([1, 2]) == [False, True]
+    for each in (living, other):
+        each.close()
 
 
 def test_what_a_dead_builder_of_the_same_folder_has_is_free_at_once(tmp_path: Path) -> None:

@@ -202,6 +202,7 @@ def test_of_a_mixture_only_the_remote_member_is_looked_at(
     assert not [name for name in opened if name.startswith("spiral-next")]
 
 
+@pytest.mark.usefixtures("catalog")  # which puts the objects
 def test_of_tables_on_a_store_what_the_node_cache_keeps_is_read_ahead(
     uri: str, asked: list[tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,12 +10,9 @@ from hypothesis import strategies as st
 from spiral_stream.errors import DataError, SourceError
 from spiral_stream.sources.references.ranged import OPEN_FILES, STAMP_BYTES, Located, locate
 from spiral_stream.sources.references.resolve import resolve
+from tests.fixtures.open_files import open_below
 
 RANGE = pa.struct([("uri", pa.utf8()), ("offset", pa.int64()), ("length", pa.int32())])
-
-
-def numbers_of_open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 # ---- laws
@@ -93,18 +90,17 @@ def test_nothing_is_opened_before_it_is_read_and_few_stay_open(tmp_path: Path, m
     opened: list[str] = []
     real = os.open
     monkeypatch.setattr(os, "open", lambda path, *a: (opened.append(path), real(path, *a))[1])
-    before = numbers_of_open_files()
     places = locate(pa.array(names * 2), str(tmp_path))
     assert opened == []
 
     for place in places:
         assert place.read(0, place.size).tobytes().decode() == Path(place.name).name
-        assert numbers_of_open_files() <= before + OPEN_FILES
+        assert len(open_below(tmp_path)) <= OPEN_FILES
     assert places[-1].read(0, 1) == b"2"  # still open
     assert len(opened) == len(places)
 
     del places, place
-    assert numbers_of_open_files() == before
+    assert open_below(tmp_path) == []
 
 
 def test_inline_bytes_are_not_copied() -> None:
