@@ -574,7 +574,7 @@ def test_a_bomb_is_a_sample_that_cannot_be_read_and_takes_no_memory(tmp_path: Pa
         [sys.executable, "-c", BOMBS, str(tmp_path / "catalog")],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -241,7 +241,7 @@ print(catalog.table("t").count(), catalog.table("t").filter("id > 1").sample_row
 
 def test_without_pandas_and_polars_the_error_names_the_extra_and_to_arrow(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MISSING, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=280)
 
     assert done.stdout.splitlines() == [
         'to_pandas needs the package pandas, which is not installed. Run: pip install "spiral-stream[pandas]"; or use to_arrow()',
@@ -462,7 +462,7 @@ def test_at_a_prompt_head_shows_its_rows_and_nothing_else_is_read(
     assert "word" not in repr(catalog.table("r").head(3))  # in a program, a message, a debugger
 
     command = [sys.executable, "-q", "-i", "-", str(tmp_path)]
-    said = subprocess.run(command, input=AT_A_PROMPT, capture_output=True, text=True, timeout=100, check=True).stdout
+    said = subprocess.run(command, input=AT_A_PROMPT, capture_output=True, text=True, timeout=280, check=True).stdout
     head, rest = said.partition("HEAD")[2].split("ALL")
     assert [line.split()[:2] for line in head.splitlines() if "word" in line] == [[str(n), "word"] for n in range(3)]
     assert "Limit count 50" in rest

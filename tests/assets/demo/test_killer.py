@@ -24,7 +24,7 @@ def test_the_writer_of_the_ledger_is_killed_past_the_middle_of_its_run(tmp_path:
     killer = Killer(ledger, said.append)
     watching = threading.Thread(target=killer.watch, daemon=True)
     watching.start()
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         enter(ledger, int(AFTER * STEPS), process.pid)
         watching.join(0.2)
         assert process.poll() is None

@@ -304,7 +304,7 @@ def test_a_shard_that_takes_long_is_waited_for_while_its_rows_are_made(
 ) -> None:
     case = CASES["tokens"]
     catalog = case.catalog(tmp_path)
-    written, begun = list[str](), threading.Event()
+    written, begun, now = list[str](), threading.Event(), [0.0]
     write = CacheStore.write
 
     def slow(self: CacheStore, key: str, rows: int, chunks: Any) -> int:
@@ -312,14 +312,17 @@ def test_a_shard_that_takes_long_is_waited_for_while_its_rows_are_made(
             for chunk in chunks:
                 yield chunk
                 begun.set()
-                time.sleep(0.1)
+                for _ in range(5):  # while the other looks
+                    now[0] += 0.05
+                    time.sleep(0.02)
 
         written.append(key)
         return write(self, key, rows, slowed())
 
     monkeypatch.setattr(CacheStore, "write", slow)
     monkeypatch.setattr(TokenKind, "FIRST_ROWS", 1)
-    monkeypatch.setattr(TokenKind, "RUN_ROWS", 3)  # a shard takes a second
+    monkeypatch.setattr(TokenKind, "RUN_ROWS", 3)  # a shard takes longer than others wait
+    monkeypatch.setattr("spiral_stream.threads.monotonic", lambda: now[0])
     monkeypatch.setattr(together, "WAIT_S", 0.5)
     first = threading.Thread(target=case.build, args=(catalog, tmp_path))
     first.start()

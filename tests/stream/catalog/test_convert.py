@@ -240,7 +240,7 @@ def test_a_killed_conversion_goes_on_and_nothing_is_there_twice(tmp_path: Path, 
         child.send_signal(signal.SIGKILL)
         child.communicate()
     kept = {path.name: path.stat().st_ino for path in place.glob("_drafts/staged-*/data/*")}
-    warm.run([sys.executable, "-c", RUN, *arguments, "--workers", str(1 + moment % 2)], check=True, timeout=100)
+    warm.run([sys.executable, "-c", RUN, *arguments, "--workers", str(1 + moment % 2)], check=True, timeout=280)
 
     assert numbers(place) == list(range(12 * ROWS))
     assert names(place) == {"_transactions", "_versions", "data"}

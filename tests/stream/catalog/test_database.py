@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -93,14 +92,12 @@ def test_a_writer_that_waits_too_long_names_who_holds_the_lock(tmp_path: Path, m
             lambda: catalog.saved.save("s", {}),
             lambda: catalog.drop("t"),
         ):
-            began = time.monotonic()
             with pytest.raises(
                 CatalogError,
                 match=rf"locked for 0\.3 s by process {os.getpid()} on {socket.gethostname()} .* since .*"
                 r"Wait for it and try again, or end that process",
             ):
                 change()
-            assert time.monotonic() - began < 30  # of the 60 of a process that is not this test
     catalog.register("u", rows(4))
 
     assert catalog.tables() == ["t", "u"]

@@ -1,7 +1,6 @@
 """SQL text: what it may read, how long, how much memory, and which names it can tell apart."""
 
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -196,14 +195,12 @@ def test_a_saved_plan_reads_its_relations_and_nothing_else(catalog: sp.Catalog, 
 def test_a_query_without_end_is_stopped_at_the_deadline(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     relation = catalog.sql(ENDLESS)  # describing it runs nothing
     monkeypatch.setenv("SPIRAL_SQL_TIMEOUT_S", "0.6")
-    began = time.monotonic()
     with pytest.raises(
         PlanError,
         match=r"did not end within 0\.6 s, and was stopped.*or set \$SPIRAL_SQL_TIMEOUT_S\nThe query may read",
     ):
         relation.to_arrow()
 
-    assert time.monotonic() - began < 60  # of 600
     assert relation.limit(3).explain() is not None
 
 

@@ -74,7 +74,13 @@ def test_relations_that_the_text_cannot_tell_apart_are_refused() -> None:
 
 def asked(text: str, task: str = "run", **changes: Any) -> tuple[dict[str, Any], pa.Table | None]:
     """The answer of the process to a text over ``space.t``, and the rows after it."""
-    request = {"task": task, "text": text, "relations": ["space.t"], "timeout_s": 30, "memory_bytes": 1 << 32} | changes
+    request = {
+        "task": task,
+        "text": text,
+        "relations": ["space.t"],
+        "timeout_s": 600,
+        "memory_bytes": 1 << 32,
+    } | changes
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, TABLE.schema) as writer:
         writer.write_table(TABLE)
@@ -103,7 +109,7 @@ def test_a_description_has_the_columns_no_rows_and_the_floats_that_are_read() ->
 def test_the_process_imports_neither_numpy_nor_pandas() -> None:
     """Starting is most of what a short query costs."""
     sent = json.dumps(
-        {"task": "run", "text": "SELECT 1 AS x", "relations": [], "timeout_s": 30, "memory_bytes": 1 << 32}
+        {"task": "run", "text": "SELECT 1 AS x", "relations": [], "timeout_s": 600, "memory_bytes": 1 << 32}
     )
     command = [sys.executable, "-X", "importtime", "-P", sql_process.__file__]
     done = subprocess.run(command, input=f"{sent}\n".encode(), capture_output=True, check=True)

@@ -1,8 +1,6 @@
 """Streams whose payload lies on an object store: the batches of local files, fetched by threads that only wait."""
 
 import threading
-import time
-from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +18,7 @@ from spiral_stream.sources.references import objects as asked
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.store import Store
 from tests.fixtures import sounds, stores, streams
+from tests.fixtures.waits import FAR_S, until
 
 ROWS = 96
 
@@ -172,13 +171,6 @@ def test_references_of_a_base_stay_below_it(bucket: str, tmp_path: Path) -> None
         resolve(pa.array([f"{bucket}/in/a"]), Reach(str(tmp_path), confined=True))
 
 
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.002)
-
-
 def waiting(pool: StreamThreads) -> int:
     """Work that is ready and that no thread has taken."""
     return pool._ready.qsize()
@@ -192,10 +184,10 @@ def test_what_was_asked_for_first_is_worked_on_first_or_cancelled(stopped: bool)
 
     def hold() -> None:
         began.set()
-        free.wait(30)
+        free.wait()
 
     held = pool.submit(hold)
-    assert began.wait(30)
+    assert began.wait(FAR_S)
     found = [pool.submit_after(partial(fetched, number, first), worked.append) for number in range(4)]
     until(lambda: waiting(pool) == 3)
     first.set()
@@ -203,13 +195,13 @@ def test_what_was_asked_for_first_is_worked_on_first_or_cancelled(stopped: bool)
     if stopped:
         pool.stop()
     free.set()
-    held.result(30)
+    held.result(FAR_S)
     if stopped:
         assert all(each.cancelled() for each in found)
         assert worked == []
     else:
         for each in found:
-            each.result(30)
+            each.result(FAR_S)
         assert worked == [0, 1, 2, 3]
         pool.stop()
     assert waiting(pool) == 0
@@ -217,7 +209,7 @@ def test_what_was_asked_for_first_is_worked_on_first_or_cancelled(stopped: bool)
 
 def fetched(number: int, first: threading.Event) -> int:
     if not number:
-        first.wait(30)
+        first.wait()
     return number
 
 

@@ -23,6 +23,7 @@ from spiral_stream.storage.open import store_of
 from spiral_stream.storage.store import Get, Got, ObjectStat
 from tests.fixtures import stores
 from tests.fixtures.fault_proxy import FaultProxy, fault_proxy
+from tests.fixtures.waits import FAR_S
 from tests.stream.sources.test_remote import put_all, rows_of
 
 MDS = Path(__file__).parents[2] / "data" / "mds"
@@ -129,7 +130,7 @@ def test_several_files_are_read_at_a_time(
     def reading(store: Objects, wanted: Sequence[Get]) -> list[Got | Any]:
         if threading.current_thread().name.startswith(("spiral-import", "spiral-columns")):
             names.add(threading.current_thread().name.rpartition("_")[0])
-            met.wait(timeout=30)  # nobody goes on alone
+            met.wait(timeout=FAR_S)  # nobody goes on alone
         return read(store, wanted)
 
     monkeypatch.setattr(Objects, "read", reading)

@@ -114,11 +114,10 @@ def killed_again_and_again(far: Far, node: Path, rounds: int, seed: int) -> None
     far.proxy.set()
     told = context().SimpleQueue()
     last = far.started(node, limit, told)
-    digest, network = told.get()
+    digest, _ = told.get()
     ended([last])
 
     assert digest == far.digest
-    assert network["wait_s"] < 60
     assert taken(node) <= limit
 
 

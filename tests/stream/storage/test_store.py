@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -293,15 +292,14 @@ def test_an_address_of_the_environment_without_a_scheme_is_named(monkeypatch: py
         use_storage("odd", prefix="s3://odd2")
 
 
-def test_http_without_encryption_is_named_at_once() -> None:
+def test_http_without_encryption_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spiral_stream.storage.retry.count", lambda **_: pytest.fail("it was tried again"))
     use_storage("plain", prefix="http://127.0.0.1:9/", timeout="5s")
     try:
         store, key = store_of("http://127.0.0.1:9/a.jpg")
         for call in (lambda: store.stat(key), lambda: store.get(key)):
-            began = monotonic()
             with pytest.raises(SourceError, match=r"begins with http://.*allow_http = true"):
                 call()
-            assert monotonic() - began < 5
     finally:
         use_storage("plain", prefix="http://127.0.0.1:9/")
 

@@ -251,7 +251,7 @@ def test_two_processes_share_an_import(tmp_path: Path) -> None:
     folder = written(tmp_path / "in", *[6] * 300)
     command = [*RUN, str(tmp_path / "catalog"), str(folder)]
     both = [warm.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) for _ in range(2)]
-    said = [child.communicate(timeout=100)[1].decode() for child in both]
+    said = [child.communicate(timeout=280)[1].decode() for child in both]
 
     assert [child.returncode for child in both] == [0, 0], said
     assert set(reads(folder).values()) == {1}

@@ -13,6 +13,7 @@ from spiral_stream.catalog.relation import pin as pinning
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.semantic import JPEG_REF
 from spiral_stream.sources import MemoryReader
+from tests.fixtures.waits import FAR_S
 
 RANGE = pa.struct([("uri", pa.utf8()), ("offset", pa.int64()), ("length", pa.int64())])
 
@@ -82,7 +83,7 @@ def test_a_few_files_are_looked_at_by_all_threads(tmp_path: Path, monkeypatch: p
     uris = [f"{at}.bin" for at in range(2 * pinning.THREADS)]
     for uri in uris:
         (tmp_path / uri).write_bytes(b"1")
-    together = Barrier(pinning.THREADS, timeout=30)
+    together = Barrier(pinning.THREADS, timeout=FAR_S)
     stat = pinning.Reach.stat
     monkeypatch.setattr(pinning.Reach, "stat", lambda *asked: (together.wait(), stat(*asked))[1])
     table = pa.table({"sample_id": uris, "image_ref": uris, "part": ["a"] * len(uris)})

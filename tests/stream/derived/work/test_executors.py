@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -31,6 +30,7 @@ from spiral_stream.derived.work.executors import (
 )
 from spiral_stream.errors import CacheError, MissingExtraError, PlanError, SourceError
 from tests.fixtures.named_shards import Shards, content, need_tidy, one_thread, pieces_of
+from tests.fixtures.waits import until
 
 ROOT = Path(__file__).parents[4]
 ROWS = 40
@@ -147,10 +147,7 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
         assert alive(worker)
         parent.kill()
         parent.wait()
-        until = time.monotonic() + 100
-        while alive(worker) and time.monotonic() < until:
-            time.sleep(0.01)
-        assert not alive(worker)
+        until(lambda: not alive(worker))
 
 
 def test_the_default_number_is_the_share_of_threads() -> None:
@@ -232,11 +229,10 @@ from concurrent.futures import BrokenExecutor
 from spiral_stream.derived.work.executors import Processes
 
 pool = Processes(2)
-first, second = pool.submit(os.getpid), pool.submit(time.sleep, 0.2)
+first, second = pool.submit(os.getpid), pool.submit(time.sleep, 600)
 if sys.argv[1] == "busy":
     pid = first.result()
-    second = pool.submit(time.sleep, 60)
-    pool.submit(time.sleep, 60)
+    pool.submit(time.sleep, 600)
 else:  # the others are still starting
     while not (pids := [each.pid for each in pool._started._all if each.pid]):
         time.sleep(0.01)
@@ -256,7 +252,7 @@ def test_a_pool_of_which_one_died_closes_where_signals_are_ignored(tmp_path: Pat
     done = subprocess.run(
         ["sh", "-c", "trap '' INT TERM; exec \"$@\"", "sh", sys.executable, "-c", DIES, when],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=False, timeout=100,
+        capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip
 
     assert done.stdout.split() == ["broken", "closed"], done.stderr

@@ -189,7 +189,7 @@ def test_what_looks_at_all_rows_is_chosen_once(
 
 
 BUILDER = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 import numpy as np
 import spiral_stream as sp
@@ -198,13 +198,16 @@ from spiral_stream.derived import build
 from spiral_stream.threads import Workers
 from tests.stream.planner.selection.test_find import joined, place
 from spiral_stream.planner.selection.find import find_rows
+from tests.fixtures.waits import until
 build.CHUNK_ROWS, build.COMMIT_EVERY_S = 2_000, 0.05
-catalog, root, pause_s = sp.connect(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
+catalog, root, pause_s, at_work = sp.connect(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
 scan, looked_at = OpenRelation.scan, []
 def counted(self, columns, predicate=None, shards=None):
     if self.entry.name == "t":
         looked_at.extend(shards)
         print("working\\n", end="", flush=True)  # several workers say so
+        (root.parent / f"at work {os.getpid()}").touch()
+        until(lambda: len(list(root.parent.glob("at work *"))) >= at_work)
         time.sleep(pause_s)
     return scan(self, columns, predicate, shards)
 OpenRelation.scan = counted
@@ -217,8 +220,9 @@ print("done", int(rows.ordinals(np.arange(rows.total, dtype=np.uint64)).sum()), 
 """
 
 
-def builder(of: Catalog, root: Path, pause_s: float) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", BUILDER, str(of.root), str(root), str(pause_s)]
+def builder(of: Catalog, root: Path, pause_s: float, at_work: int = 1) -> "subprocess.Popen[str]":
+    """A process that finds rows; none looks at its first shard before so many are about to."""
+    command = [sys.executable, "-c", BUILDER, str(of.root), str(root), str(pause_s), str(at_work)]
     made = warm.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert made.stdout is not None
     assert made.stdout.readline() == "ready\n"
@@ -239,7 +243,7 @@ def start(of: "subprocess.Popen[str]") -> None:
 
 
 def test_processes_that_start_together_make_each_piece_once(shards: Catalog, tmp_path: Path) -> None:
-    builders = [builder(shards, tmp_path / "s", 0.05) for _ in range(3)]
+    builders = [builder(shards, tmp_path / "s", 0.05, 2) for _ in range(3)]
     for each in builders:
         start(each)
 

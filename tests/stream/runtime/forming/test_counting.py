@@ -25,6 +25,7 @@ from tests.fixtures.examples import few
 from tests.fixtures.inner import batches_of, numbering_of
 from tests.fixtures.streams import counted_together
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
+from tests.fixtures.waits import until
 
 OWN = few(3, 6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 RECORD = 32  # bytes of the formation index per chapter
@@ -179,10 +180,7 @@ def test_a_chapter_that_another_process_has_is_awaited_and_counted_here_once_tha
         thread = threading.Thread(target=lambda: found.append(together(one)))
         thread.start()
         try:
-            until = time.monotonic() + 60
-            while batches_of(one).uncounted(0) != 1:
-                assert time.monotonic() < until
-                time.sleep(0.01)
+            until(lambda: batches_of(one).uncounted(0) == 1)
             assert not found
         finally:
             other.close()  # as the kernel does when a process ends

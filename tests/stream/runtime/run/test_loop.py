@@ -13,8 +13,8 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.errors import StreamError
 from spiral_stream.runtime.run.loop import Pass
+from tests.fixtures.waits import FAR_S
 
-WAIT_S = 30.0
 PROGRAM = """
 import threading
 import spiral_stream as sp
@@ -50,20 +50,20 @@ def test_a_second_thread_inside_one_iterator_is_refused_and_the_first_goes_on() 
 
     def batches() -> Any:
         inside.set()
-        assert gate.wait(WAIT_S)
+        assert gate.wait(FAR_S)
         yield from range(3)
 
     run = Pass(batches())
     first = threading.Thread(target=lambda: had.extend(run))
     first.start()
-    assert inside.wait(WAIT_S)
+    assert inside.wait(FAR_S)
     for refused in (run.__next__, run.close):
         with pytest.raises(
             StreamError, match=r"an iterator belongs to one thread\. Call next\(\) under a lock, or give each"
         ):
             refused()
     gate.set()
-    first.join(WAIT_S)
+    first.join(FAR_S)
 
     assert had == [0, 1, 2]
 
@@ -98,7 +98,7 @@ def test_threads_that_take_turns_under_a_lock_share_one_iterator(stream: sp.Prep
     for reader in readers:
         reader.start()
     for reader in readers:
-        reader.join(WAIT_S)
+        reader.join(FAR_S)
 
     assert had == list(map(len, expected))
 
@@ -135,7 +135,7 @@ def test_a_daemon_thread_that_reads_at_exit_ends_without_a_word(tmp_path: Path) 
             ],
             capture_output=True,
             text=True,
-            timeout=WAIT_S * 4,
+            timeout=FAR_S,
             check=False,
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

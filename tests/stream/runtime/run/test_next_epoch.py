@@ -1,7 +1,6 @@
 """What the next epoch's first batches read from a store is fetched before the present epoch ends, and changes nothing."""
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from spiral_stream.storage.store import Get
 from tests.fixtures import sounds, stores, streams
 from tests.fixtures.inner import batches_of
 from tests.fixtures.videos import Made, write_video
+from tests.fixtures.waits import until
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -62,11 +62,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 def ahead(asked: list[tuple[str, str]], wanted: set[str]) -> set[str]:
     """The objects that were read for the next epoch, once these are among them."""
-    until, found = time.monotonic() + 30, set[str]()
-    while not found >= wanted and time.monotonic() < until:
-        time.sleep(0.01)
-        found = {key for name, key in list(asked) if name.startswith("spiral-next")}
-    return found
+
+    def found() -> set[str]:
+        return {key for name, key in list(asked) if name.startswith("spiral-next")}
+
+    until(lambda: found() >= wanted)
+    return found()
 
 
 def table(uri: str, rows: int = ROWS) -> pa.Table:

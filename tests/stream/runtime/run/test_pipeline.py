@@ -17,6 +17,7 @@ from spiral_stream.runtime.batch.pending_batch import Pending
 from spiral_stream.runtime.fields.images import ImageFeed
 from spiral_stream.runtime.fields.size import OBJECT_BYTES
 from tests.fixtures.streams import maker, our_threads, plan
+from tests.fixtures.waits import FAR_S, until
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left")]
 
@@ -38,9 +39,8 @@ class Begun:
 
     def settled(self, least: int) -> int:
         """The count, once it is as high as it should be and has not moved for a while."""
-        seen, until = -1, time.monotonic() + 60
-        while self.count < least and time.monotonic() < until:
-            time.sleep(0.01)
+        seen = -1
+        until(lambda: self.count >= least)
         while seen != self.count:
             seen = self.count
             time.sleep(0.15)
@@ -189,11 +189,15 @@ def slowed_images(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     render, gate = ImageFeed.render, threading.Event()
 
     def waits(feed: ImageFeed, *args: Any) -> None:
-        assert gate.wait(30)
+        gate.wait()
         render(feed, *args)
 
     monkeypatch.setattr(ImageFeed, "render", waits)
     return gate
+
+
+def all_told_to_stop() -> bool:
+    return all(getattr(each, "stop_requested", True) for each in threading.enumerate())
 
 
 def test_closing_from_another_thread_ends_a_waiting_loop(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,13 +214,13 @@ def test_closing_from_another_thread_ends_a_waiting_loop(catalog: sp.Catalog, mo
 
     consumer = threading.Thread(target=loop)
     consumer.start()
-    while stream.metrics()["queued"] < 2:
-        time.sleep(0.01)
+    until(lambda: stream.metrics()["queued"] >= 2)
     closer = threading.Thread(target=stream.close)
     closer.start()
+    until(all_told_to_stop)
     gate.set()
     for thread in (closer, consumer):
-        thread.join(30)
+        thread.join(FAR_S)
         assert not thread.is_alive()
 
     assert isinstance(heard[-1], str)
@@ -270,7 +274,7 @@ def test_decoding_uses_the_threads_it_was_given(catalog: sp.Catalog, monkeypatch
 
     def named(feed: ImageFeed, *args: Any) -> None:
         names.add(threading.current_thread().name)
-        time.sleep(0.02)
+        until(lambda: len(names) == 3)  # each has begun a piece
         render(feed, *args)
 
     monkeypatch.setattr(ImageFeed, "render", named)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.errors import StreamError
 from spiral_stream.runtime.run.queue import BoundedQueue
-
-WAIT_S = 10.0
+from tests.fixtures.waits import FAR_S, until
 
 
 def started(target: Callable[[], Any]) -> threading.Thread:
@@ -44,7 +43,7 @@ def test_items_come_in_order_within_depth_and_budget(sizes: list[int], depth: in
     producer = started(produce)
     while (item := queue.get()) is not None:
         taken.append(item)
-    producer.join(WAIT_S)
+    producer.join(FAR_S)
 
     assert not producer.is_alive()
     assert taken == list(range(len(sizes)))
@@ -67,12 +66,11 @@ def test_a_producer_waits_until_there_is_room() -> None:
             queue.put(name, 10)
 
     producer = started(produce)
-    while len(queue) < 2:
-        pass
+    until(lambda: len(queue) == 2)
     assert not third.is_set()
     assert queue.get() == "a"
-    assert third.wait(WAIT_S)
-    producer.join(WAIT_S)
+    assert third.wait(FAR_S)
+    producer.join(FAR_S)
 
     assert [queue.get(), queue.get()] == ["b", "c"]
     assert queue.put_wait_s > 0
@@ -85,7 +83,7 @@ def test_bytes_bound_the_queue_but_one_item_always_fits() -> None:
     waiting = started(lambda: queue.reserve(1))
     assert waiting.is_alive()
     assert queue.get() == "larger than the budget"
-    waiting.join(WAIT_S)
+    waiting.join(FAR_S)
 
     assert not waiting.is_alive()
     assert queue.peak_bytes == 1_000
@@ -116,7 +114,7 @@ def test_a_waiting_consumer_learns_that_there_is_no_more(stop: str) -> None:
 
     consumer = started(consume)
     {"end": queue.end, "fail": lambda: queue.fail(OSError()), "close": queue.close}[stop]()
-    consumer.join(WAIT_S)
+    consumer.join(FAR_S)
 
     assert heard == [{"end": None, "fail": OSError, "close": StreamError}[stop]]
 
@@ -129,7 +127,7 @@ def test_closing_wakes_a_waiting_producer_and_gives_back_what_is_left() -> None:
     producer = started(lambda: heard.append(queue.reserve(1)))
 
     assert queue.close() == ["left"]
-    producer.join(WAIT_S)
+    producer.join(FAR_S)
     assert heard == [False]
     assert queue.close() == []
     with pytest.raises(StreamError, match=r"closed while it was read. Make a new one from its plan"):

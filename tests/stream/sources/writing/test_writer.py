@@ -341,7 +341,7 @@ def test_writers_that_end_do_not_disturb_writers_that_begin(tmp_path: Path) -> N
             assert child.stdin is not None
             child.stdin.write("\n")
             child.stdin.flush()
-        said = [child.communicate(timeout=100)[1] for child in children]
+        said = [child.communicate(timeout=280)[1] for child in children]
     finally:
         for child in children:
             child.kill()

@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +23,7 @@ from spiral_stream.storage.ranges import READ_BYTES
 from tests.fixtures.node_folders import taken
 from tests.fixtures.node_processes import key_of
 from tests.fixtures.range_server import drawn
+from tests.fixtures.waits import FAR_S, until
 
 
 @pytest.fixture(autouse=True)
@@ -112,32 +112,25 @@ def test_another_version_is_another_file_and_none_is_refused() -> None:
         new.read()
 
 
-def asked_together(traffic: Traffic, held_s: float) -> list[tuple[int, int]]:
-    """What eight threads ask a store for that want the same file, of which one fetches it for so long."""
-    remote, fetching = Remote(6, 3 * BLOCK), threading.Event()
-    remote.uri += f"/{held_s}"
+def test_threads_that_ask_together_fetch_once(traffic: Traffic, monkeypatch: pytest.MonkeyPatch) -> None:
+    remote, fetching, waiting = Remote(6, 3 * BLOCK), threading.Event(), threading.Event()
+    pause = node_store.Wait.pause
+    monkeypatch.setattr(node_store.Wait, "pause", lambda wait: (waiting.set(), pause(wait))[1])
 
-    def slow(offset: int, length: int) -> bytes:
+    def held(offset: int, length: int) -> bytes:
         fetching.set()
-        time.sleep(held_s)
+        assert waiting.wait(FAR_S)
         return remote(offset, length)
 
-    threads = [threading.Thread(target=lambda: counted(traffic, remote.read, by=slow)) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: counted(traffic, remote.read, by=held)) for _ in range(8)]
     threads[0].start()
-    assert fetching.wait(30)
+    assert fetching.wait(FAR_S)
     for thread in threads[1:]:
         thread.start()
     for thread in threads:
         thread.join()
-    return remote.asked
-
-
-def test_threads_that_ask_together_fetch_once(traffic: Traffic) -> None:
-    for held_s in (0.05, 0.5, 5.0):  # where the machine has other work, the others ask late
-        assert asked_together(traffic, held_s) == [(0, 3 * BLOCK)]
-        if traffic.waits:
-            return
-    pytest.fail("nobody waited")
+    assert remote.asked == [(0, 3 * BLOCK)]
+    assert traffic.waits > 0
 
 
 @pytest.mark.parametrize("what", ["flip", "cut", "empty", "sums", "cut sums", "no sums", "no data", "longer"])
@@ -235,7 +228,7 @@ def test_a_download_that_stalls_is_not_waited_for_by_others_beyond_the_deadline(
 
     def waiting(offset: int, length: int) -> bytes:
         stuck.set()
-        go_on.wait(60)
+        go_on.wait()
         return remote.data[offset : offset + length]
 
     thread = threading.Thread(target=lambda: remote.read(by=waiting))
@@ -328,4 +321,4 @@ def test_any_asks_get_their_bytes_within_the_limit_and_what_was_used_longest_ago
 def _no_threads() -> Iterator[None]:
     before = threading.active_count()
     yield
-    assert threading.active_count() <= before
+    until(lambda: threading.active_count() <= before)
