@@ -20,6 +20,7 @@ from spiral_stream.catalog.relation.on_store import bring, bring_former, bring_r
 from spiral_stream.catalog.shared.mirror import location_of
 from spiral_stream.catalog.shared.tables import SharedRows
 from spiral_stream.errors import CatalogError, SpiralError, shown
+from spiral_stream.integrity.one_look import written_at
 from spiral_stream.sources.internal.former import FormerRows
 from spiral_stream.sources.internal.imported import ImportedRows
 from spiral_stream.sources.lance.source import Lance
@@ -80,7 +81,7 @@ class Relations:
         if entry.data_version == data_version:
             return entry
         bring_former(self._root, data_version)
-        for path in sorted(self._folder.glob("*.arrow"), key=lambda path: -path.stat().st_mtime_ns):
+        for path in sorted(self._folder.glob("*.arrow"), key=written_at, reverse=True):
             with suppress(CatalogError):  # a damaged one is of no use here
                 manifest = Manifest.load(path, path.stem)
                 if manifest.data_version == data_version:

@@ -1,9 +1,10 @@
-"""Look once at a file that others may remove: what is not there has no size, and was written at no time.
+"""Look once at a file that others may remove: what is not there has no size, was written at no time, and is listed nowhere.
 
 Two looks, ``exists()`` and then ``stat()``, fail where the file goes in between.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -37,3 +38,18 @@ def written_at(path: Path) -> float:
     """
     found = look(path)
     return 0.0 if found is None else found.st_mtime
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, whatever others remove meanwhile; none if it is not there.
+
+    Raises:
+        OSError: the operating system refuses.
+    """
+    for at, _, names in os.walk(folder, onerror=_unless_gone):
+        yield from (Path(at, name) for name in names)
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error

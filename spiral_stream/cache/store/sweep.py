@@ -14,7 +14,7 @@ from typing import Final, final
 
 from spiral_stream.cache.store.checksums import PartFiles
 from spiral_stream.cache.store.ledger import LedgerEntry
-from spiral_stream.integrity.one_look import size_of, written_at
+from spiral_stream.integrity.one_look import files_below, size_of, written_at
 from spiral_stream.integrity.publish import drafts, sweep_drafts
 
 WRITERS: Final = "writers"
@@ -39,10 +39,9 @@ def usage(folder: Path, live: Collection[str]) -> Usage:
     """
     live_bytes = dead_bytes = 0
     data = folder / "data.lance" / "data"
-    for path in data.rglob("*") if data.exists() else ():
-        if path.is_file():
-            alive = path.relative_to(data).parts[0].removesuffix(".lance") in live
-            live_bytes, dead_bytes = live_bytes + alive * size_of(path), dead_bytes + (not alive) * size_of(path)
+    for path in files_below(data):
+        alive, size = path.relative_to(data).parts[0].removesuffix(".lance") in live, size_of(path)
+        live_bytes, dead_bytes = live_bytes + alive * size, dead_bytes + (not alive) * size
     dead_bytes += sum(size_of(path) for each in _draft_folders(folder) for path in drafts(each))
     versions = sorted(data.parent.glob("_versions/*.manifest"))[1:]  # the newest comes first
     return Usage(live_bytes, dead_bytes + sum(map(size_of, versions)))

@@ -23,6 +23,7 @@ from spiral_stream.derived.part import verify_file
 from spiral_stream.display.progress import Report, working
 from spiral_stream.errors import DamageError, SpiralWarning
 from spiral_stream.integrity import seal
+from spiral_stream.integrity.one_look import files_below
 from spiral_stream.plan import nodes
 from spiral_stream.plan.tree import need, walk
 from spiral_stream.plan.verbs.fan_out_join import owned_by_right_side
@@ -180,8 +181,8 @@ def _cache(store: CacheStore) -> Iterator[_Task]:
 
 
 def _sealed(folder: Path, what: str) -> Iterator[_Task]:
-    for path in sorted(folder.rglob("*")) if folder.exists() else ():
-        if path.is_file() and not any(name.startswith((_ASIDE, ".")) for name in path.relative_to(folder).parts):
+    for path in sorted(files_below(folder)):
+        if not any(name.startswith((_ASIDE, ".")) for name in path.relative_to(folder).parts):
             yield _Task(path, what, partial(seal.verify, path), _size(path))
 
 
@@ -199,7 +200,7 @@ def _relations(root: Path) -> Iterator[_Task]:
     for folder in sorted((root / FOLDER).glob("[!.]*")):
         yield _Task(folder / FACTS, "derived relation", partial(seal.verify, folder / FACTS), _size(folder / FACTS))
         if (folder / ROWS).is_dir():
-            size = sum(_size(path) for path in (folder / ROWS).rglob("*"))
+            size = sum(map(_size, files_below(folder / ROWS)))
             yield _Task(folder / ROWS, "rows of a derived relation", partial(need_sound_rows, folder), size)
 
 

@@ -1,11 +1,12 @@
 """A file that another process removes has no size, whenever it goes."""
 
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
-from spiral_stream.integrity.one_look import look, size_of, written_at
+from spiral_stream.integrity.one_look import files_below, look, size_of, written_at
 
 
 def test_what_is_not_there_has_no_size_and_no_time(tmp_path: Path) -> None:
@@ -41,3 +42,21 @@ def test_what_the_system_refuses_is_no_file_that_is_missing(tmp_path: Path) -> N
 
     with pytest.raises(NotADirectoryError):
         look(tmp_path / "file" / "in it")
+    with pytest.raises(NotADirectoryError):
+        list(files_below(tmp_path / "file"))
+
+
+def test_folders_that_go_while_they_are_listed_hold_no_files(tmp_path: Path) -> None:
+    files = {tmp_path / name / "in it" / "file" for name in "abc"}
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.touch()
+    assert set(files_below(tmp_path)) == files
+
+    found = []
+    for path in files_below(tmp_path):
+        found.append(path)
+        for other in files - {path}:
+            shutil.rmtree(other.parents[1])
+    assert len(found) == 1
+    assert list(files_below(tmp_path / "none")) == []
