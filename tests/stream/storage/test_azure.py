@@ -40,7 +40,7 @@ def container(tmp_path: Path) -> Iterator[str]:
     assert AZURITE is not None
     command = [AZURITE, "--silent", "--inMemoryPersistence", "--blobPort", str(PORT), "--skipApiVersionCheck"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path) as process:
-        for _ in range(100):
+        for _ in range(500):
             try:
                 made("pictures")
                 break
