@@ -588,6 +588,27 @@ def test_a_file_that_others_may_remove_is_looked_at_once() -> None:
     assert found == set(), "between the two looks it may go: integrity.one_look has look, size_of and written_at"
 
 
+# What these do or show now and then is due once a machine goes on that stood still.
+INTERVALS = {
+    "spiral_assets/training/progress.py",
+    "spiral_stream/derived/work/make.py",
+    "spiral_stream/keeping/share.py",
+    "spiral_stream/runtime/forming/cost.py",
+}
+
+
+def test_who_waits_for_others_counts_by_a_stopwatch() -> None:
+    by_hand = re.compile(r"= (time\.)?monotonic\(\) \+|monotonic\(\) (- [\w.\[\]]+ )?[<>]|- (time\.)?monotonic\(\)")
+    found = {
+        str(room.relative_to(ROOT))
+        for package in ("spiral_stream", "spiral_assets")
+        for room in rooms(package)
+        if by_hand.search(room.read_text())
+    }
+
+    assert found == INTERVALS, "while the machine stands still others have no time: threads.Stopwatch counts none"
+
+
 def test_imports_go_down_only() -> None:
     lint = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run([lint, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.spawn import get_preparation_data, prepare
-from time import monotonic
 from typing import Any, Final, final
 
 import numpy as np
@@ -27,7 +26,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, StreamError, anew
-from spiral_stream.threads import Stopped, doing, exit_code, starting_processes, stop_requested, take_interrupts
+from spiral_stream.threads import (
+    Stopped,
+    Stopwatch,
+    doing,
+    exit_code,
+    starting_processes,
+    stop_requested,
+    take_interrupts,
+)
 from spiral_stream.transforms.python import INDEX, Function
 
 _KEYS: Final = "\0keys"  # no column begins with NUL
@@ -88,11 +95,11 @@ class _Process:
 
     def _await(self) -> None:
         """Wait for an answer; a thread that was told to stop waits no longer than a process may take to end."""
-        until: float | None = None
+        waited: Stopwatch | None = None
         while not self.pipe.poll(_POLL_S):
-            if until is None and stop_requested():
-                until = monotonic() + _BRIEF_S
-            if until is not None and monotonic() > until:
+            if waited is None and stop_requested():
+                waited = Stopwatch(_POLL_S)
+            if waited is not None and waited.seconds() >= _BRIEF_S:
                 raise Stopped
 
     def call(self, at: int, table: pa.Table) -> Any:

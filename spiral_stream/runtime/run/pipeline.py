@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from functools import partial
 from operator import attrgetter
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Final, final
 
 from spiral_stream.errors import StreamError, warn
@@ -28,6 +28,7 @@ from spiral_stream.threads import (
     CLOSE_TIMEOUT_S,
     TELL_AFTER_S,
     Owner,
+    Stopwatch,
     StreamThread,
     doing,
     end_daemon_at_exit,
@@ -186,11 +187,11 @@ class Pipeline(Owner):
 
     def _wait(self, pending: Pending) -> None:
         """Wait for a batch's pieces; warn now and then, and stop when another thread closes the stream."""
-        begun, after_s = monotonic(), TELL_AFTER_S
+        watch, after_s = Stopwatch(POLL_S), TELL_AFTER_S
         while not pending.wait(POLL_S):
             if self._queue.closed:
                 raise StreamError(CLOSED)
-            if (waited := monotonic() - begun) >= after_s:
+            if (waited := watch.seconds()) >= after_s:
                 self._tell(waited)
                 after_s *= 2
 
