@@ -30,8 +30,8 @@ class Far:
     proxy: FaultProxy
     options: dict[str, str]
 
-    def started(self, node: Path, limit: int, told: Any) -> BaseProcess:
-        args = self.catalog, str(node), limit, self.prefix, self.options, told
+    def started(self, node: Path, limit: int, told: Any, meet: Any = None) -> BaseProcess:
+        args = self.catalog, str(node), limit, self.prefix, self.options, told, meet
         process = context().Process(target=read_epoch, args=args, daemon=True)
         process.start()
         return process
@@ -59,9 +59,9 @@ def far(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.mark.e2e
 @pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_cold_processes_of_a_node_download_the_data_once(count: int, far: Far, tmp_path: Path) -> None:
-    told = context().SimpleQueue()
+    told, meet = context().SimpleQueue(), context().Barrier(count)  # some ask while others fetch
     far.proxy.set(latency_s=0.01)
-    processes = [far.started(tmp_path, 1 << 30, told) for _ in range(count)]
+    processes = [far.started(tmp_path, 1 << 30, told, meet) for _ in range(count)]
     found = [told.get() for _ in processes]
     ended(processes)
 
