@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from spiral_stream.errors import anew
+
 
 def look(path: Path) -> os.stat_result | None:
     """Return what the file system says of a file; None if it is not there.
@@ -52,4 +54,4 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 def _unless_gone(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
-        raise error
+        raise anew(error)
