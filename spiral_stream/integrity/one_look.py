@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from spiral_stream.errors import anew
-
 
 def look(path: Path) -> os.stat_result | None:
     """Return what the file system says of a file; None if it is not there.
@@ -43,15 +41,18 @@ def written_at(path: Path) -> float:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, whatever others remove meanwhile; none if it is not there.
+    """Yield the files below a folder in order, whatever others remove meanwhile; none if it is not there.
 
     Raises:
         OSError: the operating system refuses.
     """
-    for at, _, names in os.walk(folder, onerror=_unless_gone):
-        yield from (Path(at, name) for name in names)
-
-
-def _unless_gone(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        raise anew(error)
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda each: each.name)
+    except FileNotFoundError:
+        return
+    for each in entries:
+        if each.is_dir(follow_symlinks=False):
+            yield from files_below(Path(each.path))
+        else:
+            yield Path(each.path)
