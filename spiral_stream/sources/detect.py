@@ -15,7 +15,7 @@ from spiral_stream.sources.columnar.huggingface import tells_apart
 from spiral_stream.sources.files.listing import PACKED, listed_below, shown_files
 from spiral_stream.sources.image_folder import IMAGES, VIDEOS
 from spiral_stream.sources.mds.index import INDEX_FILE
-from spiral_stream.sources.mosaic import is_index_file, is_index_there
+from spiral_stream.sources.mosaic import is_index_there
 from spiral_stream.sources.serialize import library_kinds, plugin_class
 from spiral_stream.sources.source import Source
 from spiral_stream.storage.uri import WEB, is_object
@@ -216,7 +216,7 @@ def suggested(path: str) -> str:
 
 def _splits_of(path: str, kind: str, names: Sequence[str] | None, *, is_folder: bool) -> Mapping[str, str]:
     """The splits that names of files say, each as it is spelt first with a place where its files are."""
-    indexed = kind == "mds" and is_index_file(Path(path) / INDEX_FILE)
+    indexed = kind == "mds" and is_index_there(f"{path.rstrip('/')}/{INDEX_FILE}")
     if kind == "huggingface" or indexed or not (names is not None or is_folder or glob.has_magic(path)):
         return {}
     below = is_folder or names is not None
@@ -256,7 +256,7 @@ def _of_folder(folder: Path) -> str | None:
     top = [name for name in (_VERSIONS, *_HUGGING_FACE) if (folder / name).exists()]
     walked = [path for _, path in zip(range(_LOOKED_AT), sorted(folder.rglob("*")), strict=False) if path.is_file()]
     names = [str(path.relative_to(folder)) for path in walked]
-    return _of_names([*top, *names], indexed=is_index_file(folder / INDEX_FILE))
+    return _of_names([*top, *names], indexed=is_index_there(str(folder / INDEX_FILE)))
 
 
 def _of_names(names: Sequence[str], *, indexed: bool) -> str | None:

@@ -27,7 +27,7 @@ from spiral_stream.semantic import H264_REF, JPEG_REF, with_semantic
 from spiral_stream.sources.arrow.table import MemoryReader
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import grouped, listed_below, pin_of_object, shown_files
-from spiral_stream.sources.files.paths import absolute, not_found
+from spiral_stream.sources.files.paths import absolute_folder, not_found
 from spiral_stream.sources.import_source import FILE, INDEX
 from spiral_stream.sources.pins import Pin
 from spiral_stream.sources.source import Reader, Source, Unit
@@ -53,8 +53,7 @@ class ClassFolder(Source):
 
     def __post_init__(self) -> None:
         check(self, type(self).__name__, "=", SourceError, origin=FLAG)
-        path = absolute(self.path)
-        object.__setattr__(self, "path", path.rstrip("/") if is_object(path) else path)
+        object.__setattr__(self, "path", absolute_folder(self.path))
 
     def open(self) -> Reader:
         return ClassFolderReader(self)

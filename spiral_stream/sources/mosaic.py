@@ -7,7 +7,6 @@ So its shards are read by the index, as `Mds` reads them, and a shard that is na
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from spiral_stream.errors import SourceError, cut, shown
@@ -17,7 +16,6 @@ from spiral_stream.sources.mds.index import INDEX_FILE, Shard, is_index, shards_
 from spiral_stream.sources.mds.source import Mds
 from spiral_stream.storage.file_object import look, object_bytes, read_parts
 from spiral_stream.storage.store import ObjectStat
-from spiral_stream.storage.uri import is_object
 
 _SHARD: Final = re.compile(r"shard\.\d{5}\.")  # how the writers begin the name of a shard
 _INDEX_MARK: Final = b'"shards"'  # which an index says near its beginning
@@ -67,17 +65,10 @@ def is_shard(unit: ImportUnit) -> bool:
     return bool(unit.others) and _base(unit.others[0]) == INDEX_FILE
 
 
-def is_index_file(path: Path) -> bool:
-    """Whether a file of this machine is the index of shards."""
-    return _index_at(path) is not None
-
-
 def is_index_there(index: str) -> bool:
     """Whether a file, or an object, is there and is the index of shards."""
-    if not is_object(index):
-        return is_index_file(Path(index))
     try:
-        return _index_on_store(index, look(index)) is not None
+        return _index_at(index, look(index)) is not None
     except SourceError:  # not there; or nobody may ask, as a bucket says of what is not there
         return False
 
@@ -137,23 +128,12 @@ def _index_in(unit: ImportUnit) -> bytes | None:
     """What a file holds that is the index of shards; None if it is none."""
     if _base(unit.path) != INDEX_FILE:
         return None
-    facts = unit.facts(unit.path)
-    return _index_at(Path(unit.path)) if facts is None else _index_on_store(unit.path, facts)
+    return _index_at(unit.path, unit.facts(unit.path) or look(unit.path))
 
 
-def _index_at(path: Path) -> bytes | None:
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-            data = head + file.read() if _INDEX_MARK in head else head
-    except OSError:  # who reads its rows says so
+def _index_at(path: str, seen: ObjectStat) -> bytes | None:
+    head = b"".join(data for _, data in read_parts(path, seen, [(0, min(_HEAD_BYTES, seen.size))]))
+    if _INDEX_MARK not in head:
         return None
-    return data if _INDEX_MARK in head and is_index(data) else None
-
-
-def _index_on_store(uri: str, facts: ObjectStat) -> bytes | None:
-    [(_, head)] = read_parts(uri, facts, [(0, min(_HEAD_BYTES, facts.size))])
-    if _INDEX_MARK not in bytes(head):
-        return None
-    data = bytes(object_bytes(uri, facts))
+    data = bytes(object_bytes(path, seen))
     return data if is_index(data) else None

@@ -1,18 +1,23 @@
-"""An object as a file that libraries read by ``seek`` and ``read``: its bytes are fetched together, before they are asked for.
+"""What lies at a path or a URI, looked at, opened and read alike; an object as a file that libraries ``seek`` and ``read``.
 
+The bytes of objects are fetched together, before they are asked for.
 Every answer is compared with the object that was opened, so no reader ever joins bytes of two.
 """
 
 import io
+import os
 from collections.abc import Iterable, Sequence
-from typing import Final, final
+from typing import IO, Final, final
 
 from spiral_stream.errors import SourceError, anew, cut
-from spiral_stream.storage.open import payload_store_of, store_of
-from spiral_stream.storage.store import Get, ObjectStat, Store, what_differs
+from spiral_stream.integrity.blocks import Mapped
+from spiral_stream.storage.local import WindowedFile, file_fault
+from spiral_stream.storage.open import FILES, payload_store_of, store_of
+from spiral_stream.storage.store import BytesAt, Get, ObjectStat, Store, what_differs
 from spiral_stream.storage.uri import printable
 
 BLOCK_BYTES: Final = 8 << 20  # of one request for an object that is read from end to end
+PART_BYTES: Final = 16 << 20  # of one request of several for all of an object
 _FIRST_WINDOW: Final = 1 << 20  # bytes of the first request: a whole tar of small members, or several of 100 KB
 _LEAST_WINDOW: Final = 1 << 16
 _MOST_WINDOW: Final = 8 << 20
@@ -20,7 +25,7 @@ Part = tuple[int, memoryview]  # where it begins, and the bytes
 
 
 def look(uri: str) -> ObjectStat:
-    """Look at an object.
+    """Look at a file or an object.
 
     Raises:
         SourceError: it is not there, or the store failed.
@@ -44,17 +49,37 @@ def look_all(uris: Sequence[str]) -> list[ObjectStat | SourceError]:
     return [found[at] for at in range(len(uris))]
 
 
-def open_object(uri: str, seen: ObjectStat | None = None) -> io.BufferedReader:
-    """Open an object that is read forward, in blocks.
+def opened_forward(uri: str, seen: ObjectStat | None = None) -> IO[bytes]:
+    """Open a file, as it is now, or an object, which is read in blocks.
 
     Args:
-        uri: of the object.
-        seen: what it is like, if that is known.
+        uri: of the object, or a path.
+        seen: what an object is like, if that is known.
 
     Raises:
-        SourceError: it is not there, or the store failed.
+        SourceError: it is not there, is no regular file, or the store failed.
     """
+    if maps(uri):
+        return os.fdopen(FILES.opened(uri)[0], "rb", buffering=0)
     return io.BufferedReader(RemoteFile(uri, look(uri) if seen is None else seen), BLOCK_BYTES)
+
+
+def opened_at(uri: str, seen: ObjectStat | None = None) -> BytesAt:
+    """Open a file, as it is now, or an object, of which some bytes here and there are read.
+
+    Args:
+        uri: of the object, or a path.
+        seen: what an object is like, if that is known.
+
+    Raises:
+        SourceError: it is not there, is no regular file, or the store failed.
+    """
+    return WindowedFile(FILES, uri) if maps(uri) else WindowedObject(uri, look(uri) if seen is None else seen)
+
+
+def maps(uri: str) -> bool:
+    """Whether what lies there is a file of this machine, which can be mapped, linked and locked."""
+    return store_of(uri)[0].MAPS
 
 
 def read_parts(uri: str, opened: ObjectStat, ranges: Iterable[tuple[int, int]]) -> list[Part]:
@@ -133,7 +158,7 @@ class RemoteFile(io.RawIOBase):
 
 
 @final
-class WindowedObject:
+class WindowedObject(BytesAt):
     """An object of which some bytes here and there are read, from its begin to its end. Not thread-safe.
 
     A request brings more than was asked for: four times what the last one brought while places lie near each other, since a
@@ -145,17 +170,11 @@ class WindowedObject:
     """
 
     def __init__(self, uri: str, opened: ObjectStat) -> None:
-        self.size = opened.size
-        self._uri, self._facts = uri, opened
+        self.path, self.size, self._facts = uri, opened.size, opened
         self._window, self._begin, self._ask = memoryview(b""), 0, _FIRST_WINDOW
 
     def at(self, offset: int, count: int) -> bytes:
-        """Read bytes; fewer where the object ends.
-
-        Raises:
-            SourceError: it cannot be read, or is not the object that was opened.
-        """
-        count = max(0, min(count, self.size - offset))
+        count = max(0, min(count, self._facts.size - offset))
         first = offset - self._begin
         if count and (first < 0 or first + count > len(self._window)):
             self._fetch(offset, count)
@@ -163,7 +182,6 @@ class WindowedObject:
         return bytes(self._window[first : first + count]) if count else b""
 
     def close(self) -> None:
-        """Forget what was read."""
         self._window = memoryview(b"")
 
     def _fetch(self, offset: int, count: int) -> None:
@@ -171,8 +189,8 @@ class WindowedObject:
             passed_over = offset - self._begin - len(self._window)
             ask = self._ask * 4 if passed_over < _FIRST_WINDOW else self._ask // 4
             self._ask = min(max(ask, _LEAST_WINDOW), _MOST_WINDOW)
-        size = min(max(count, self._ask), self.size - offset)
-        [(self._begin, self._window)] = read_parts(self._uri, self._facts, [(offset, size)])
+        size = min(max(count, self._ask), self._facts.size - offset)
+        [(self._begin, self._window)] = read_parts(self.path, self._facts, [(offset, size)])
 
 
 @final
@@ -205,11 +223,8 @@ class RemoteBytes:
             raise
 
 
-PART_BYTES: Final = 16 << 20  # what one request asks for
-
-
 def object_bytes(uri: str, facts: ObjectStat) -> memoryview:
-    """Return all bytes of an object, whose parts are asked for together.
+    """Return all bytes of a file or an object, whose parts are asked for together.
 
     Raises:
         SourceError: it cannot be read, or changed.
@@ -217,3 +232,17 @@ def object_bytes(uri: str, facts: ObjectStat) -> memoryview:
     ranges = [(start, min(PART_BYTES, facts.size - start)) for start in range(0, facts.size, PART_BYTES)]
     parts = [data for _, data in read_parts(uri, facts, ranges)]
     return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+
+def mapped(uri: str, seen: ObjectStat) -> memoryview:
+    """Return all bytes of a file, mapped, or of an object, fetched. Of a file `need_sound` says whether it became shorter.
+
+    Raises:
+        SourceError: it cannot be read, or is an object that changed.
+    """
+    if not maps(uri):
+        return object_bytes(uri, seen)
+    try:
+        return memoryview(Mapped(uri))
+    except (OSError, ValueError) as error:
+        raise file_fault(uri, error) from error

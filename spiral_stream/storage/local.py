@@ -5,53 +5,78 @@ on the folder, which is held for as long as one small file takes to write.
 """
 
 import os
+import stat
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import final
+from typing import ClassVar, Final, final
 
 from spiral_stream.errors import SourceError, anew, cut
 from spiral_stream.integrity.locks import DEADLINE_S, turn
 from spiral_stream.integrity.one_look import look
 from spiral_stream.integrity.publish import write_file
+from spiral_stream.integrity.regular_files import need_file, open_file
 from spiral_stream.storage.faults import NotThereError
-from spiral_stream.storage.store import Buffer, Get, Got, ObjectStat, Store
+from spiral_stream.storage.store import Buffer, BytesAt, Get, Got, ObjectStat, Store
+
+_WINDOW: Final = 4096  # bytes of one read: a header, a small member, and the header after it
 
 
 @final
 class Files(Store):
-    """The files of this machine; keys are paths."""
+    """The regular files of this machine; keys are paths. What is no such file cannot be looked at or read."""
+
+    MAPS: ClassVar[bool] = True
 
     def stat(self, key: str) -> ObjectStat:
         try:
-            return _facts(os.stat(key))  # noqa: PTH116
-        except OSError as error:
-            raise _fault(key, error) from error
+            found = os.stat(key)  # noqa: PTH116
+            need_file(key, found)
+        except (OSError, ValueError) as error:
+            raise file_fault(key, error) from error
+        return _facts(found)
+
+    def opened(self, key: str) -> tuple[int, os.stat_result]:
+        """Open a file: its descriptor, which the caller closes, and what it is like.
+
+        Raises:
+            NotThereError: there is none.
+            SourceError: it cannot be opened, or is no regular file.
+        """
+        try:
+            return open_file(key)
+        except (OSError, ValueError) as error:
+            raise file_fault(key, error) from error
 
     def read(self, wanted: Sequence[Get]) -> list[Got | SourceError]:
         return [self._read(each) for each in wanted]
 
     def _read(self, get: Get) -> Got | SourceError:
         try:
-            with open(get.key, "rb", buffering=0) as file:  # noqa: PTH123
-                facts = _facts(os.fstat(file.fileno()))
+            handle, found = open_file(get.key)
+            try:
+                facts = _facts(found)
                 length = max(0, facts.size - get.start) if get.length is None else get.length
                 if get.most_bytes is not None and length > get.most_bytes:
                     return Got(None, facts)
-                data = memoryview(exactly(file.fileno(), length, get.start))
-        except OSError as error:
-            return _fault(get.key, error)
+                data = memoryview(exactly(handle, length, get.start))
+            finally:
+                os.close(handle)
+        except (OSError, ValueError) as error:
+            return file_fault(get.key, error)
         if len(data) < length:
             return too_short(get.key, facts.size, get.start, length)
         return Got(data, facts)
 
-    def list(self, prefix: str) -> Iterator[tuple[str, ObjectStat]]:
+    def list(self, prefix: str, ending: str = "") -> Iterator[tuple[str, ObjectStat]]:
         for folder, _, names in os.walk(prefix, onerror=None):
-            for name in sorted(names):
+            for name in (each for each in names if each.endswith(ending)):
                 path = os.path.join(folder, name)  # noqa: PTH118
                 with suppress(FileNotFoundError):  # removed meanwhile
-                    yield path, _facts(os.stat(path))  # noqa: PTH116
+                    found = os.stat(path)  # noqa: PTH116
+                    if stat.S_ISREG(found.st_mode):
+                        yield path, _facts(found)
 
     def put(
         self, key: str, data: Buffer, *, absent: bool = False, unchanged: ObjectStat | None = None
@@ -67,13 +92,13 @@ class Files(Store):
                 write_file(path, bytes(data))
                 return _facts(path.stat())
         except OSError as error:
-            raise _fault(key, error) from error
+            raise file_fault(key, error) from error
 
     def delete(self, key: str) -> None:
         try:
             Path(key).unlink(missing_ok=True)
         except OSError as error:
-            raise _fault(key, error) from error
+            raise file_fault(key, error) from error
 
 
 @final
@@ -111,9 +136,13 @@ class Memory(Store):
             return too_short(f"{self._root}/{get.key}", facts.size, get.start, length)
         return Got(memoryview(data)[get.start : get.start + length], facts)
 
-    def list(self, prefix: str) -> Iterator[tuple[str, ObjectStat]]:
+    def list(self, prefix: str, ending: str = "") -> Iterator[tuple[str, ObjectStat]]:
         with self._lock:
-            found = [(key, facts) for key, (_, facts) in self._objects.items() if key.startswith(prefix)]
+            found = [
+                (key, facts)
+                for key, (_, facts) in self._objects.items()
+                if key.startswith(prefix) and key.endswith(ending)
+            ]
         yield from found
 
     def put(
@@ -141,14 +170,47 @@ def too_short(name: str, size: int, start: int, length: int) -> SourceError:
 
 
 def _facts(found: os.stat_result) -> ObjectStat:
-    etag = f'"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"'
-    return ObjectStat(found.st_size, etag, None, found.st_mtime_ns)
+    """What a file is like; its mark is its time."""
+    return ObjectStat(found.st_size, None, f"{found.st_ino:x}", found.st_mtime_ns)
 
 
-def _fault(key: str, error: OSError) -> SourceError:
-    if isinstance(error, FileNotFoundError):
-        return NotThereError(f"{cut(key)}: there is no such file. Correct the path, or put the file there")
-    return SourceError(f"{cut(key)}: {error.strerror}. Check its rights")
+def file_fault(key: str, error: OSError | ValueError) -> SourceError:
+    """Return the error for a file that cannot be looked at, opened or read."""
+    said = error.strerror if isinstance(error, OSError) else str(error)
+    is_gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+    msg = f"{cut(key)}: {said}. Restore it, check its rights, or correct the path"
+    return NotThereError(msg) if is_gone else SourceError(msg)
+
+
+@final
+class WindowedFile(BytesAt):
+    """A file of which some bytes here and there are read: a page at a time, without the system's read-ahead.
+
+    Raises:
+        NotThereError: there is none.
+        SourceError: it cannot be opened, or is no regular file.
+    """
+
+    def __init__(self, files: Files, path: str) -> None:
+        self.path = path
+        self._window, self._begin = b"", 0
+        self._file, facts = files.opened(path)
+        self.size = facts.st_size
+        os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)  # read-ahead would read what is passed over
+
+    def at(self, offset: int, count: int) -> bytes:
+        first = offset - self._begin
+        if first >= 0 and first + count <= len(self._window):
+            return self._window[first : first + count]
+        if count > _WINDOW:
+            return exactly(self._file, count, offset)
+        self._window, self._begin = os.pread(self._file, _WINDOW, offset), offset
+        if len(self._window) < count:  # a signal, or the end
+            self._window = exactly(self._file, count, offset)
+        return self._window[:count]
+
+    def close(self) -> None:
+        os.close(self._file)
 
 
 def exactly(handle: int, count: int, offset: int) -> bytes:

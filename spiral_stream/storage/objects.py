@@ -171,7 +171,7 @@ class Objects(Store):
             raise not_the_store(self._uri(key))
         return facts
 
-    def list(self, prefix: str) -> Iterator[tuple[str, ObjectStat]]:
+    def list(self, prefix: str, ending: str = "") -> Iterator[tuple[str, ObjectStat]]:
         import obstore
 
         self._need_same_process()
@@ -189,7 +189,7 @@ class Objects(Store):
             if part is None:
                 return
             for each in part:
-                if each["path"].startswith(prefix):
+                if each["path"].startswith(prefix) and each["path"].endswith(ending):
                     yield each["path"], _facts(each)
 
     def put(

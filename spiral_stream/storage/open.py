@@ -16,7 +16,7 @@ from spiral_stream.storage.uri import MEMORY, parse_uri, scheme_of
 _OPEN: Final[dict[tuple[str, frozenset[tuple[str, str]]], Store]] = {}
 _LOCK: Final = threading.Lock()
 _NODE_STORES: Final[dict[int, NodeStore]] = {}  # by the `id` of a store, which is never closed
-_FILES: Final = Files()
+FILES: Final = Files()
 
 
 def store_of(uri: str) -> tuple[Store, str]:
@@ -26,9 +26,11 @@ def store_of(uri: str) -> tuple[Store, str]:
         MissingExtraError: the package that reads it is not installed.
         SourceError: it names no place that is read here, or the options are wrong.
     """
+    if uri.startswith("/"):  # as sources keep them: a microsecond counts for each of a million files
+        return FILES, uri
     root, key = parse_uri(uri)
     if not root:
-        return _FILES, key
+        return FILES, key
     options = {} if scheme_of(root) == MEMORY else options_of(uri)
     known = root, frozenset(options.items())
     with _LOCK:
@@ -62,7 +64,7 @@ def need_answer(uri: str) -> None:
     with suppress(MissingExtraError):
         try:
             store, key = store_of(uri)
-            if store is not _FILES:
+            if not store.MAPS:
                 store.stat(f"{key.rstrip('/')}/_versions")  # a folder: there is no such object
         except AwayError:
             raise

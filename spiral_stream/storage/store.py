@@ -8,7 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from types import TracebackType
+from typing import ClassVar, Self, final
 
 import xxhash
 
@@ -57,8 +58,49 @@ class Got:
     facts: ObjectStat
 
 
+class BytesAt(ABC):
+    """The bytes of something that is open, read from its begin to its end with gaps. Not thread-safe; a context manager.
+
+    Attributes:
+        path: where it lies: a path, or a URI.
+        size: bytes; None where nothing says it.
+    """
+
+    path: str
+    size: int | None = None
+
+    @abstractmethod
+    def at(self, offset: int, count: int) -> bytes:
+        """Read bytes; fewer where they end.
+
+        Args:
+            offset: of the first; what is compressed is read forward only.
+            count: most bytes to return.
+
+        Raises:
+            SourceError: they cannot be read, are damaged, or are not those that were opened.
+            OSError: the file cannot be read.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it, and forget what was read."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self.close()
+
+
 class Store(ABC):
-    """One bucket, container, host, or this machine's files. Thread-safe."""
+    """One bucket, container, host, or this machine's files. Thread-safe.
+
+    Attributes:
+        MAPS: whether its keys are paths of this machine: files that can be mapped, linked and locked.
+    """
+
+    MAPS: ClassVar[bool] = False
 
     @abstractmethod
     def stat(self, key: str) -> ObjectStat:
@@ -77,8 +119,12 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def list(self, prefix: str) -> Iterator[tuple[str, ObjectStat]]:
+    def list(self, prefix: str, ending: str = "") -> Iterator[tuple[str, ObjectStat]]:
         """Yield the keys below a prefix that ends at a slash, or is empty, and what each is like; in no order.
+
+        Args:
+            prefix: of the keys.
+            ending: of the keys; others are passed over.
 
         Raises:
             SourceError: the store failed.

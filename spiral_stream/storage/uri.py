@@ -14,6 +14,7 @@ from spiral_stream.errors import SourceError, cut
 OBJECTS: Final = frozenset(("s3", "s3a", "gs", "az", "azure", "abfs", "abfss"))
 WEB: Final = frozenset(("http", "https"))
 MEMORY: Final = "memory"
+_ELSEWHERE: Final = frozenset(("gcs", "adl", "r2", "oss", "cos", "hf", "hdfs"))
 _HIDDEN: Final = re.compile(r"(?<=://)[^@\s]*:[^@\s]*@")  # a password may hold a slash
 _BAD_PART: Final = re.compile(r"^/|//|(?:^|/)\.\.?(?:/|$)")
 _QUERY: Final = re.compile(r"(?<=[^\s?])\?[^\s#?]*=[^\s]*")
@@ -38,6 +39,20 @@ def is_object(uri: str) -> bool:
     return scheme in OBJECTS or scheme in WEB or scheme == MEMORY
 
 
+def unknown(uri: str) -> str:
+    """Say what a URI is that nothing here reads, and the way out; a clause that follows the URI."""
+    scheme = scheme_of(uri)
+    if scheme in _ELSEWHERE:
+        return "lies in a store that is not read here. Copy it, or register local paths"
+    if scheme == "tar":
+        return (
+            "names a member of a tar, which no URI does here. Give struct<uri, offset, length>: "
+            "the tar's path, and where the member's bytes lie"
+        )
+    known = ", ".join(f"{each}://" for each in sorted(OBJECTS | WEB))
+    return f"begins with {cut(scheme)}://, a scheme that is not known here. Give a local path, or a file:/// URI, or {known}"
+
+
 def printable(text: str) -> str:
     """Return a URI, or a text with URIs, without the passwords and queries that may be in it."""
     return _QUERY.sub("?...", _HIDDEN.sub("...@", text))
@@ -55,10 +70,7 @@ def parse_uri(uri: str) -> Address:
         return Address("", os.path.abspath(path))  # noqa: PTH100  resolve() would follow links
     shown = cut(printable(uri))
     if not is_object(uri):
-        known = ", ".join(f"{each}://" for each in sorted(OBJECTS | WEB))
-        msg = (
-            f"{shown} begins with {cut(scheme)}://, a scheme that is not known here. Known are {known}, and local paths"
-        )
+        msg = f"{shown} {unknown(uri)}"
         raise SourceError(msg)
     netloc, _, key = uri.partition("://")[2].partition("/")
     port = netloc.rpartition(":")[2] if ":" in netloc else "0"
@@ -85,12 +97,18 @@ def _no_key(shown: str) -> str:
 
 
 def joined(base: str, name: str) -> str:
-    """Return the URI of a name below a URI; ``.`` and ``..`` are taken away.
+    """Return the path or URI of a name below a folder or URI; a name that is a path or URI itself stands for that.
+
+    ``.`` and ``..`` are taken away, without a look at any link.
 
     Raises:
         SourceError: it leads out of the root, or has an empty part.
     """
+    if scheme_of(name):
+        base, name = name, ""
     root, key = parse_uri(base)
+    if not root:
+        return os.path.normpath(os.path.join(key, name))  # noqa: PTH118
     if "//" in name:
         raise SourceError(_no_key(name))
     parts: list[str] = []

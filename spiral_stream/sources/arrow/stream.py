@@ -27,7 +27,7 @@ from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.lru import HeldFiles
 from spiral_stream.sources.row_filter import needed, passing
 from spiral_stream.sources.source import ROW, Known, Unit
-from spiral_stream.storage.file_object import open_object
+from spiral_stream.storage.file_object import opened_forward
 from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import printable
 
@@ -156,8 +156,9 @@ def object_batches(uri: str, facts: ObjectStat | None) -> Iterator[pa.RecordBatc
         SourceError: it is no Arrow stream, ends early, is damaged, or the store failed.
     """
     try:
-        with open_object(uri, facts) as file:
-            _need_stream(file.peek(len(_FILE_MAGIC)))
+        with opened_forward(uri, facts) as file:
+            _need_stream(file.read(len(_FILE_MAGIC)))
+            file.seek(0)
             aligned = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.At64Byte)  # Lance panics at decimals of 8
             with pa.ipc.open_stream(file, options=aligned) as opened:
                 types = stored(opened.schema).with_metadata(opened.schema.metadata)

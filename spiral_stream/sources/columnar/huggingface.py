@@ -23,7 +23,7 @@ from spiral_stream.sources.columnar.features import FeaturedColumns, FeaturedRea
 from spiral_stream.sources.columnar.parquet import ParquetReader
 from spiral_stream.sources.files.listing import ListedObject, confirmed, listed, listed_below
 from spiral_stream.sources.files.partition_columns import need_free, with_added
-from spiral_stream.sources.files.paths import absolute, is_remote, not_found, outside_allowed
+from spiral_stream.sources.files.paths import absolute, absolute_folder, is_remote, not_found, outside_allowed
 from spiral_stream.sources.import_source import FILE, INDEX, LINE_COLUMNS, ImportedSource, ImportUnit, Refused
 from spiral_stream.sources.source import Known, Reader
 from spiral_stream.storage.faults import NotThereError
@@ -74,8 +74,7 @@ class HuggingFace(ImportedSource):
     origin: bool = False
 
     def __post_init__(self) -> None:
-        path = absolute(self.path)
-        object.__setattr__(self, "path", path.rstrip("/") if is_object(path) else path)
+        object.__setattr__(self, "path", absolute_folder(self.path))
         object.__setattr__(self, "allow_outside", outside_allowed(self.base, self.allow_outside))
         if self.base is not None:
             object.__setattr__(self, "base", absolute(self.base))

@@ -556,20 +556,22 @@ class Listed(NamedTuple):
 
 
 def listed_below(uri: str, what: str) -> list[Listed]:
-    """Return what lies below a URI, sorted by name.
+    """Return the files below a folder, or the objects below a URI, sorted by name.
 
     Args:
-        uri: without a slash at its end.
+        uri: or the folder; without a slash at its end.
         what: the source, for messages.
 
     Raises:
         SourceError: nothing does, or the store failed.
     """
     store, key = store_of(uri)
+    if store.MAPS and not os.path.isdir(key):  # noqa: PTH112
+        raise not_found(uri, what)
     prefix = f"{key.rstrip('/')}/" if key else ""
     found = [Listed(name[len(prefix) :], facts) for name, facts in without_markers(store.list(prefix))]
     if not found:
-        msg = f"{what}: nothing lies below {cut(printable(uri))}/. Correct the URI"
+        msg = f"{what}: nothing lies below {cut(printable(uri))}/. Correct the path"
         raise SourceError(msg)
     return found
 

@@ -9,12 +9,11 @@ from urllib.parse import unquote, urlsplit
 
 from spiral_stream.arguments import of_kind
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.storage.uri import is_object, parse_uri
+from spiral_stream.storage.uri import is_object, parse_uri, unknown
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 _LONGEST_NAME: Final = 255  # characters of a part of a path
-_STORES: Final = frozenset(("gcs", "adl", "r2", "oss", "cos", "hf", "hdfs"))
 
 
 def is_remote(uri: str) -> bool:
@@ -25,17 +24,9 @@ def is_remote(uri: str) -> bool:
 
 def remote_fault(uri: str) -> str:
     """Say what a URI is that nothing here reads, and the way out; a clause that follows the URI."""
-    scheme = uri.partition("://")[0]
     if is_object(uri):
         return "lies on an object store or a web server, which this reads no rows from yet. Copy it, or register local paths"
-    if scheme.lower() in _STORES:
-        return "lies in a store that is not read here. Copy it, or register local paths"
-    if scheme == "tar":
-        return (
-            "names a member of a tar, which no URI does here. Give struct<uri, offset, length>: "
-            "the tar's path, and where the member's bytes lie"
-        )
-    return f"begins with {cut(scheme)}://, a scheme that is not known here. Give a local path, or a file:/// URI"
+    return unknown(uri)
 
 
 def local_path(uri: str) -> str:
@@ -82,6 +73,16 @@ def absolute(path: str | os.PathLike[str]) -> str:
         msg = f"{cut(text)}: a name in it is longer than {_LONGEST_NAME} characters, as no file's is. Correct the path"
         raise SourceError(msg)
     return found
+
+
+def absolute_folder(path: str | os.PathLike[str]) -> str:
+    """As `absolute`, of a folder: without a slash at its end.
+
+    Raises:
+        SourceError: as of `absolute`.
+    """
+    found = absolute(path)
+    return found.rstrip("/") or found
 
 
 def outside_allowed(base: str | None, stated: bool | None) -> bool:

@@ -10,11 +10,9 @@ that are not compressed is not copied: streams read it by range, as of local sha
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final, NamedTuple, final
 
 import xxhash
@@ -89,43 +87,18 @@ class Shard:
         return repr(fields)
 
 
-def indexes_of(path: str) -> list[str]:
-    """Return the index files of a folder: its own, or those of the folders below it.
+@lru_cache(maxsize=32)
+def shards_of(index: str, seen: ObjectStat) -> tuple[Shard, ...]:
+    """Return the shards that an index lists; those of the indexes used last are kept, since every unit asks for them.
 
-    Raises:
-        SourceError: there is none.
-    """
-    index_path = os.path.join(path, INDEX_FILE)  # noqa: PTH118
-    if os.path.isfile(index_path):  # noqa: PTH113
-        return [index_path]
-    found = sorted(str(each) for each in Path(path).rglob(INDEX_FILE)) if os.path.isdir(path) else []  # noqa: PTH112
-    if not found:
-        msg = f"Mds: there is no {INDEX_FILE} in {cut(path)}, or in a folder below it. Give the folder that a writer wrote"
-        raise SourceError(msg)
-    return found
-
-
-def shards_of(index: str) -> tuple[Shard, ...]:
-    """Return the shards that an index lists.
+    Args:
+        index: its path or URI.
+        seen: what it is like.
 
     Raises:
         SourceError: it cannot be read, or is no index of shards.
     """
-    try:
-        facts = os.stat(index)  # noqa: PTH116
-    except OSError as error:
-        msg = f"Mds: {cut(index)}: {error.strerror}. Restore it"
-        raise SourceError(msg) from error
-    return _shards(index, facts.st_size, facts.st_mtime_ns)
-
-
-@lru_cache(maxsize=8)
-def _shards(index: str, _size: int, _mtime_ns: int) -> tuple[Shard, ...]:
-    """The shards of an index as it is at one time: every unit asks for them."""
-    try:
-        return shards_in(index, Path(index).read_bytes())
-    except OSError as error:
-        raise _no_json(index, error) from error
+    return shards_in(index, object_bytes(index, seen))
 
 
 def shards_in(index: str, data: bytes | memoryview) -> tuple[Shard, ...]:
@@ -321,7 +294,6 @@ def is_index(data: bytes | memoryview) -> bool:
     )
 
 
-_WAY_OUT_OF_OBJECTS: Final = "Write the folder again"
 _THREADS: Final = 8  # at most, to read indexes
 
 
@@ -329,10 +301,10 @@ class IndexedShard(NamedTuple):
     """One shard of a folder."""
 
     folder: str  # of the index, relative to the path; "." for the path itself
-    listing: str  # the URI of the index
+    listing: str  # the path or URI of the index
     shard: Shard
     file: ShardFile  # the one that is there: the raw one where both are
-    seen: tuple[ObjectStat, ...]  # of objects: what the file, the index and the meta file are like
+    seen: tuple[ObjectStat, ...]  # what the file, the index and the meta file are like
     meta: ShardFile | None = None  # of lines: the one that is there
 
 
@@ -345,7 +317,7 @@ def found_shards(path: str) -> Iterator[IndexedShard]:
     there = {each.name: each.facts for each in listed_below(path, "Mds")}
     names = [INDEX_FILE] if INDEX_FILE in there else [name for name in there if name.endswith(f"/{INDEX_FILE}")]
     if not names:
-        msg = f"Mds: there is no {INDEX_FILE} below {cut(path)}. Give the folder that a writer wrote"
+        msg = f"Mds: there is no {INDEX_FILE} in or below {cut(path)}. Give the folder that a writer wrote"
         raise SourceError(msg)
     names.sort()
     indexes = [f"{path}/{name}" for name in names]
@@ -353,7 +325,7 @@ def found_shards(path: str) -> Iterator[IndexedShard]:
         working("reading the indexes of MDS", "files"),
         Workers(thread_share().waiting(_THREADS), "spiral-indexes") as pool,
     ):
-        found = list(pool.map(object_shards, indexes, [there[name] for name in names]))
+        found = list(pool.map(shards_of, indexes, [there[name] for name in names]))
     for name, index, shards in zip(names, indexes, found, strict=True):
         folder = name.removesuffix(INDEX_FILE)
         for shard in shards:
@@ -376,24 +348,10 @@ def _there(
     file = raw if f"{folder}{raw.name}" in there else packed or raw
     facts = there.get(f"{folder}{file.name}")
     if facts is None:
-        msg = f"Mds: {cut(index)} lists {cut(file.name)}, which is not there. {_WAY_OUT_OF_OBJECTS}"
+        msg = f"Mds: {cut(index)} lists {cut(file.name)}, which is not there. {_WAY_OUT}"
         raise SourceError(msg)
     if facts.size != file.size:
         where = f"{cut(index.removesuffix(INDEX_FILE))}{cut(file.name)}"
-        msg = f"Mds: {where} has {facts.size:,} bytes, and the index says {file.size:,}. {_WAY_OUT_OF_OBJECTS}"
+        msg = f"Mds: {where} has {facts.size:,} bytes, and the index says {file.size:,}. {_WAY_OUT}"
         raise SourceError(msg)
     return file, facts
-
-
-@lru_cache(maxsize=32)
-def object_shards(index: str, facts: ObjectStat) -> tuple[Shard, ...]:
-    """Return the shards that an index lists; those of the indexes used last are kept, since every unit asks for them.
-
-    Args:
-        index: its URI.
-        facts: what it is like.
-
-    Raises:
-        SourceError: it cannot be read, or is no index of shards.
-    """
-    return shards_in(index, object_bytes(index, facts))

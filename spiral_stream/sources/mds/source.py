@@ -15,10 +15,9 @@ import pyarrow as pa
 
 from spiral_stream.arguments import check, class_door
 from spiral_stream.errors import DamageError, SourceError, cut, shown
-from spiral_stream.integrity.blocks import Mapped, moment, need_sound
-from spiral_stream.integrity.regular_files import need_file
+from spiral_stream.integrity.blocks import moment, need_sound
 from spiral_stream.sources.change_detection import content_key
-from spiral_stream.sources.files.paths import absolute, is_remote, not_found
+from spiral_stream.sources.files.paths import absolute_folder
 from spiral_stream.sources.import_source import ON_ERROR, RAISE, ImportedSource, ImportUnit, Refused
 from spiral_stream.sources.mds.columns import MdsColumns, declared_schema, described, found_columns
 from spiral_stream.sources.mds.encodings import need_dtype
@@ -28,9 +27,7 @@ from spiral_stream.sources.mds.index import (
     Shard,
     ShardFile,
     found_shards,
-    indexes_of,
     need_hashes,
-    object_shards,
     shards_of,
 )
 from spiral_stream.sources.mds.lines import LineSamples
@@ -38,8 +35,7 @@ from spiral_stream.sources.mds.samples import MdsSamples
 from spiral_stream.sources.mds.values import CHECKED, INLINE, REFERENCE
 from spiral_stream.sources.schema import GIVE, columns
 from spiral_stream.sources.tar.samples import Columns, choice_of, choice_of_names, declared_columns, need_columns
-from spiral_stream.storage.file_object import object_bytes
-from spiral_stream.storage.uri import is_object
+from spiral_stream.storage.file_object import look, mapped, maps
 
 LOOKED_AT: Final = 4  # shards, where only their samples say what a column holds
 _BATCHES: Final = 1  # of each
@@ -111,8 +107,7 @@ class Mds(ImportedSource):
     schema: Any = None
 
     def __post_init__(self) -> None:
-        path = absolute(self.path)
-        object.__setattr__(self, "path", path.rstrip("/") if is_object(path) else path)
+        object.__setattr__(self, "path", absolute_folder(self.path))
         object.__setattr__(self, "columns", need_columns("Mds", self.columns))
         object.__setattr__(self, "arrays", _need_arrays(self.arrays))
         check(self, "Mds", "=", SourceError, on_error=ON_ERROR)
@@ -124,22 +119,14 @@ class Mds(ImportedSource):
         return self.path
 
     def import_units(self) -> Sequence[ImportUnit]:
-        if is_object(self.path):
-            return [_unit(each, each.seen[0].size, each.seen[0].mark) for each in found_shards(self.path)]
-        if is_remote(self.path):
-            raise not_found(self.path, "Mds")
-        return [
-            _unit_of(os.path.relpath(os.path.dirname(index), self.path), index, shard)  # noqa: PTH120
-            for index in indexes_of(self.path)
-            for shard in shards_of(index)
-        ]
+        return [_unit(each, each.seen[0].size, each.seen[0].mark) for each in found_shards(self.path)]
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         first = {unit.others[0]: unit for unit in units}
         indexes = {index: _shards_of(unit) for index, unit in first.items()}
         shards = [_shard_of(unit, indexes[unit.others[0]]) for unit in units]
         inline = any(not _is_raw(unit, shard) for unit, shard in zip(units, shards, strict=True))
-        form = INLINE if inline else CHECKED if is_object(units[0].path) else REFERENCE
+        form = INLINE if inline else REFERENCE if maps(units[0].path) else CHECKED
         if self.schema is not None:
             layouts = {(shard.form == JSON, shard.names, shard.encodings): shard for shard in shards}
             return declared_schema(self._declared(form), [self._columns(shard, form) for shard in layouts.values()])
@@ -196,37 +183,6 @@ def _need_arrays(arrays: object) -> Arrays:
     return tuple((str(name), need_dtype(str(name), *dtype)) for name, *dtype in given)
 
 
-def _unit_of(folder: str, index: str, shard: Shard) -> ImportUnit:
-    """The unit of a shard: of the file that is there, the raw one where both are."""
-    file, facts = _there(index, shard.raw, shard.packed)
-    if shard.lines is None:
-        return _unit(IndexedShard(folder, index, shard, file, ()), facts.st_size, facts.st_mtime_ns)
-    meta, _ = _there(index, shard.lines.raw, shard.lines.packed)
-    return _unit(IndexedShard(folder, index, shard, file, (), meta), facts.st_size, facts.st_mtime_ns)
-
-
-def _there(index: str, raw: ShardFile, packed: ShardFile | None) -> tuple[ShardFile, os.stat_result]:
-    """The file that is there, the raw one where both are, and what it is like.
-
-    Raises:
-        SourceError: neither is, or it has another size.
-    """
-    root = os.path.dirname(index)  # noqa: PTH120
-    file, path = raw, os.path.join(root, raw.name)  # noqa: PTH118
-    if not os.path.exists(path) and packed is not None:  # noqa: PTH110
-        file, path = packed, os.path.join(root, packed.name)  # noqa: PTH118
-    try:
-        facts = os.stat(path)  # noqa: PTH116
-        need_file(path, facts)
-    except OSError as error:
-        msg = f"Mds: {cut(index)} lists {cut(path)}: {error.strerror}. {_WAY_OUT}"
-        raise SourceError(msg) from error
-    if facts.st_size != file.size:
-        msg = f"Mds: {cut(path)} has {facts.st_size:,} bytes, and the index says {file.size:,}. {_WAY_OUT}"
-        raise SourceError(msg)
-    return file, facts
-
-
 def _unit(found: IndexedShard, size: int, when: int) -> ImportUnit:
     shard, root = found.shard, os.path.dirname(found.listing)  # noqa: PTH120
     name = os.path.normpath(os.path.join(found.folder, shard.raw.name))  # noqa: PTH118
@@ -239,8 +195,7 @@ def _unit(found: IndexedShard, size: int, when: int) -> ImportUnit:
 def _shards_of(unit: ImportUnit) -> tuple[Shard, ...]:
     """The shards that the index of a unit lists."""
     index = unit.others[0]
-    facts = unit.facts(index)
-    return shards_of(index) if facts is None else object_shards(index, facts)
+    return shards_of(index, unit.facts(index) or look(index))
 
 
 def _shard_of(unit: ImportUnit, shards: Sequence[Shard]) -> Shard:
@@ -282,18 +237,13 @@ def _bytes_of(
         SourceError: it cannot be read, or holds other bytes than the index says.
     """
     raw, packed = files
-    try:
-        facts = unit.facts(path)
-        mapped = memoryview(Mapped(path)) if facts is None else object_bytes(path, facts)
-    except OSError as error:
-        msg = f"Mds: {cut(path)}: {error.strerror}. Restore it"
-        raise SourceError(msg) from error
+    data = mapped(path, unit.facts(path) or look(path))
     if path != os.path.join(os.path.dirname(unit.others[0]), raw.name):  # noqa: PTH118,PTH120
         assert packed is not None
-        need_hashes(path, packed, mapped)
-        mapped = memoryview(_uncompressed(path, mapped, compression, raw.size))
-    need_hashes(path, raw, mapped)
-    return mapped
+        need_hashes(path, packed, data)
+        data = memoryview(_uncompressed(path, data, compression, raw.size))
+    need_hashes(path, raw, data)
+    return data
 
 
 def _need_sound(path: str, since: int) -> None:

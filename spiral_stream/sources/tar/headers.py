@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from spiral_stream.errors import SourceError, cut, shown
-from spiral_stream.sources.tar.stream import TarBytes
+from spiral_stream.storage.store import BytesAt
 
 BLOCK: Final = 512
 _RECORD: Final = 20 * BLOCK  # writers fill the end of a tar with zeros up to a multiple of this
@@ -45,7 +45,7 @@ class Member(NamedTuple):
     fault: str | None = None  # why nobody can read its bytes; a clause that follows the name
 
 
-def members(tar: TarBytes) -> Iterator[Member]:
+def members(tar: BytesAt) -> Iterator[Member]:
     """Yield the members in the order of the tar, without folders; links and devices carry a fault.
 
     Raises:
@@ -63,7 +63,7 @@ def members(tar: TarBytes) -> Iterator[Member]:
             yield member
 
 
-def _next(tar: TarBytes, at: int, every: dict[bytes, bytes]) -> tuple[Member | None, int, int]:
+def _next(tar: BytesAt, at: int, every: dict[bytes, bytes]) -> tuple[Member | None, int, int]:
     """The member whose headers begin at a byte (None at the end of the tar), where the next begins, and its kind."""
     first, records, name = at, every, None
     while True:
@@ -88,7 +88,7 @@ def _next(tar: TarBytes, at: int, every: dict[bytes, bytes]) -> tuple[Member | N
 
 
 def _member(
-    tar: TarBytes, block: bytes, first: int, start: int, said: tuple[dict[bytes, bytes], bytes | None, int]
+    tar: BytesAt, block: bytes, first: int, start: int, said: tuple[dict[bytes, bytes], bytes | None, int]
 ) -> tuple[Member, int, int]:
     """The member of a header, with what the headers before it said: records, a long name, and its own size."""
     (records, name, size), kind = said, block[156]
@@ -108,7 +108,7 @@ def _member(
     return member, start + _padded(member.size), kind
 
 
-def _check(tar: TarBytes, block: bytes, at: int) -> None:
+def _check(tar: BytesAt, block: bytes, at: int) -> None:
     """Compare the sum of a header with what it says; Adler-32 sums bytes faster than a loop does."""
     field = block[148:156]
     try:
@@ -126,7 +126,7 @@ def _signed_sum(block: bytes) -> int:
     return sum(byte - 256 if byte > 127 else byte for byte in rest) + 256  # noqa: PLR2004
 
 
-def _number(tar: TarBytes, field: bytes, at: int) -> int:
+def _number(tar: BytesAt, field: bytes, at: int) -> int:
     if field[0] & _BASE_256:
         return int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
     try:
@@ -144,7 +144,7 @@ def _header_name(block: bytes) -> bytes:
     return name
 
 
-def _extra(tar: TarBytes, start: int, size: int, at: int) -> bytes:
+def _extra(tar: BytesAt, start: int, size: int, at: int) -> bytes:
     """The bytes of a header that describes the next one."""
     if size > _LONGEST:
         msg = f"{cut(tar.path)}: the header at byte {at:,} claims {size:,} bytes of names or records; {_LONGEST:,} are read"
@@ -156,7 +156,7 @@ def _extra(tar: TarBytes, start: int, size: int, at: int) -> bytes:
     return found
 
 
-def _records(tar: TarBytes, data: bytes, at: int) -> dict[bytes, bytes]:
+def _records(tar: BytesAt, data: bytes, at: int) -> dict[bytes, bytes]:
     """Pax records: a length in digits, which is that of the whole record, a blank, ``key=value``, and a new line."""
     found: dict[bytes, bytes] = {}
     while data.strip(b"\0"):
@@ -173,7 +173,7 @@ def _records(tar: TarBytes, data: bytes, at: int) -> dict[bytes, bytes]:
     return found
 
 
-def _pax_size(tar: TarBytes, records: dict[bytes, bytes], size: int, at: int) -> int:
+def _pax_size(tar: BytesAt, records: dict[bytes, bytes], size: int, at: int) -> int:
     said = records.get(b"size")
     if said is None:
         return size
@@ -201,7 +201,7 @@ def _padded(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
-def _need_end(tar: TarBytes, at: int) -> None:
+def _need_end(tar: BytesAt, at: int) -> None:
     """Refuse a tar that goes on after its end mark."""
     rest = tar.at(at, _RECORD)
     if rest.strip(b"\0"):
@@ -212,7 +212,7 @@ def _need_end(tar: TarBytes, at: int) -> None:
         raise SourceError(msg)
 
 
-def _no_header(tar: TarBytes, block: bytes, at: int) -> SourceError:
+def _no_header(tar: BytesAt, block: bytes, at: int) -> SourceError:
     packed = next((kind for start, kind in _STARTS.items() if block.startswith(start)), None)
     if at == 0 and packed is not None:
         name = {"gzip": ".tar.gz", "zstd": ".tar.zst", "bzip2": ".tar.bz2", "xz": ".tar.xz"}[packed]
@@ -232,7 +232,7 @@ def _no_end(path: str, at: int, left: int) -> SourceError:
     return SourceError(f"{cut(path)} {found} (two blocks of zeros). Fetch or write it again, or leave the file out")
 
 
-def _cut_short(tar: TarBytes, member: Member, size: int) -> SourceError:
+def _cut_short(tar: BytesAt, member: Member, size: int) -> SourceError:
     msg = (
         f"{cut(tar.path)} was cut short: {member.start + member.size - size:,} of the {member.size:,} bytes of its last member "
         f"are missing ({shown(member.name)}, which begins at byte {member.header:,}). Fetch it again, or leave the file out"

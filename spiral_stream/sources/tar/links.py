@@ -27,11 +27,11 @@ from spiral_stream.sources.references.resolve import flattened
 from spiral_stream.sources.tar.headers import members
 from spiral_stream.sources.tar.samples import SEMANTICS, MemberKind, kind_of
 from spiral_stream.sources.tar.stream import PLAIN, is_compressed, open_tar
-from spiral_stream.storage.faults import NotThereError
-from spiral_stream.storage.file_object import look
+from spiral_stream.storage.faults import AwayError
+from spiral_stream.storage.file_object import look, maps
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.store import ObjectStat
-from spiral_stream.storage.uri import WEB, is_object, joined, parse_uri, printable, scheme_of
+from spiral_stream.storage.uri import WEB, joined, parse_uri, printable, scheme_of
 
 SCHEME: Final = "tar://"
 OF_FILE: Final = ""  # tars are named from the folder of the file that names them
@@ -45,10 +45,9 @@ STAMPED: Final = pa.struct(
     ]
 )
 STAMPED_OBJECT: Final = pa.struct([*list(STAMPED)[:-1], ("etag", pa.utf8())])  # of a member of a tar on a store
-_TARS: Final = 32  # that stay indexed
-_OBJECTS: Final = 512  # tars on a store that stay indexed: reading one again costs requests
+_FOUND: Final = ("uri", "offset", "length", "size", "mtime", "etag")  # of a member
+_NONE: Final = (None, 0, 0, 0, 0, None)
 _AMBIGUOUS: Final = -1  # a member that cannot be read: a link, or there twice
-_NONE: Final = (None, 0, 0, 0, None)
 References = tuple[tuple[str, str], ...]  # column, and the folder that its tars are named from, or OF_FILE
 
 
@@ -78,7 +77,7 @@ class _Tar(NamedTuple):
 
     path: str  # or its URI, for messages
     uri: str  # as references spell it
-    stamp: tuple[int, int | str | None]  # its size, and its time or etag
+    facts: ObjectStat
     members: _Index
 
 
@@ -111,12 +110,7 @@ def tars_key(references: References, folder: str) -> str:
     """
     facts: list[str | int] = []
     for root in sorted({_root(folder, where) for _, where in references}):
-        if is_object(root):
-            facts += [each for found in sorted(_objects_below(root)) for each in found]
-            continue
-        for path in sorted(_tars_below(root)):
-            found = os.stat(path)  # noqa: PTH116
-            facts += [os.path.relpath(path, root), found.st_size, found.st_mtime_ns]
+        facts += [each for found in sorted(_tars_below(root)) for each in found]
     return content_key("tars", *facts)
 
 
@@ -144,7 +138,7 @@ def with_references(schema: pa.Schema, references: References, folder: str, rows
             kind_of(text.rpartition("#")[2].lower()) for text in _texts(rows[name].combine_chunks()) if text is not None
         }
         kind = kinds.pop() if len(kinds) == 1 else MemberKind.BYTES
-        stamped = STAMPED_OBJECT if is_object(_root(folder, where)) else STAMPED
+        stamped = _stamped(_root(folder, where))
         held = pa.list_(stamped) if is_list(schema.field(at).type) else stamped
         marked = {SEMANTIC: SEMANTICS.get(kind, SEMANTICS[MemberKind.BYTES]).encode()}
         schema = schema.set(at, pa.field(name, held, metadata=marked))
@@ -202,8 +196,9 @@ class TarLinks:
                 wrong.setdefault(row, f"{field.name} {shown(text)} {each}")
                 each = _NONE
             found.append(each)
-        stamped = list(STAMPED_OBJECT if is_object(self._roots[field.name]) else STAMPED)
-        parts = [pa.array([each[k] for each in found], kind.type) for k, kind in enumerate(stamped)]
+        stamped = list(_stamped(self._roots[field.name]))
+        places = [_FOUND.index(kind.name) for kind in stamped]
+        parts = [pa.array([each[k] for each in found], kind.type) for k, kind in zip(places, stamped, strict=True)]
         mask = pa.array([each[0] is None for each in found], pa.bool_())
         made = pa.StructArray.from_arrays(parts, fields=stamped, mask=mask)
         if not is_list(values.type):
@@ -227,75 +222,49 @@ class TarLinks:
             return f"is not in {cut(known.path)}. Correct it, or leave the row out"
         if member_at[0] == _AMBIGUOUS:
             return f"is a link in {cut(known.path)}, or there twice, so its bytes are unclear. Write the tar again"
-        return known.uri, *member_at, *known.stamp
+        return known.uri, *member_at, known.facts.size, known.facts.modified_ns, known.facts.etag
 
     def _opened(self, root: str, tar: str) -> _Tar | str:
         """The tar that texts name, or what is wrong with it."""
-        if is_object(root):
-            return self._object(root, tar)
-        if is_object(tar):
-            return f"names a tar on a store, and references= gives the folder {cut(root)}. Give a URI as the folder"
-        path = os.path.normpath(os.path.join(root, tar))  # noqa: PTH118
-        if is_compressed(path):
-            return _compressed(path)
+        is_file = maps(root)
+        if scheme_of(tar) if is_file else tar.startswith("/"):
+            of = "a tar on a store" if is_file else "a file of this machine"
+            return f"names {of}, and references= gives {cut(printable(root))}. Correct one of them"
         try:
-            facts = os.stat(path)  # noqa: PTH116
-            index = _index(path, facts.st_size, facts.st_mtime_ns)
-        except OSError as error:
-            return f"lies in {cut(path)}: {error.strerror}. Put it there, or correct references="
-        below = path.startswith(f"{self._base.rstrip('/')}/")
-        uri = os.path.relpath(path, self._base) if below else path
-        return _Tar(path, uri, (facts.st_size, facts.st_mtime_ns), index)
-
-    def _object(self, root: str, tar: str) -> _Tar | str:
-        """As `_opened`, of a tar on a store."""
-        if tar.startswith("/"):
-            return f"names a file of this machine, and references= gives {cut(printable(root))}. Correct one of them"
-        try:
-            uri = joined(tar, "") if is_object(tar) else joined(root, tar)
+            uri = joined(root, tar)
         except SourceError as error:
             return f"names no tar: {error}"
+        path = printable(uri)
         if is_compressed(uri):
-            return _compressed(printable(uri))
+            return f"lies in {cut(path)}, which is compressed: no offset leads into it. Uncompress it"
         try:
             facts = look(uri)
-            index = _object_index(uri, facts)
-        except NotThereError:
-            return f"lies in {cut(printable(uri))}: there is no such object. Put it there, or correct references="
-        return _Tar(printable(uri), _relative(uri, self._base), (facts.size, facts.etag), index)
-
-
-def _compressed(path: str) -> str:
-    return f"lies in {cut(path)}, which is compressed: no offset leads into it. Uncompress it"
+        except AwayError:
+            raise
+        except SourceError as error:
+            return f"lies in {error}; or correct references="
+        return _Tar(path, _relative(uri, self._base), facts, _INDEXED[is_file](uri, facts))
 
 
 def _root(folder: str, where: str) -> str:
     """The folder, or the URI, that tars are named from."""
-    return where if is_object(where) else os.path.join(folder, where)  # noqa: PTH118
+    return where or os.path.join(folder, "")  # noqa: PTH118
+
+
+def _stamped(root: str) -> pa.StructType:
+    """What a reference says: files are told apart by their time, objects by their etag."""
+    return STAMPED if maps(root) else STAMPED_OBJECT
 
 
 def _relative(uri: str, base: str) -> str:
-    """The name of an object below a base; elsewhere its URI."""
-    if not is_object(base):
-        return uri
+    """The name of a tar below a base; elsewhere its path or URI."""
     (root, key), (of_base, start) = parse_uri(uri), parse_uri(base)
     prefix = f"{start.rstrip('/')}/" if start else ""
     return key[len(prefix) :] if root == of_base and key.startswith(prefix) else uri
 
 
-@lru_cache(maxsize=_TARS)
-def _index(path: str, _size: int, _mtime_ns: int) -> _Index:
+def _members_of(path: str, seen: ObjectStat) -> _Index:
     """The members of a tar as it is at one time."""
-    return _members_of(path)
-
-
-@lru_cache(maxsize=_OBJECTS)
-def _object_index(uri: str, seen: ObjectStat) -> _Index:
-    """As `_index`, of a tar on a store."""
-    return _members_of(uri, seen)
-
-
-def _members_of(path: str, seen: ObjectStat | None = None) -> _Index:
     digests, spans = [], []
     with open_tar(path, seen) as tar:
         for member in members(tar):
@@ -311,18 +280,19 @@ def _members_of(path: str, seen: ObjectStat | None = None) -> _Index:
     return _Index(*(np.ascontiguousarray(column) for column in columns))
 
 
+_INDEXED: Final = {
+    True: lru_cache(32)(_members_of),
+    False: lru_cache(512)(_members_of),
+}  # an object costs requests again
+
+
 def _digest(name: str) -> tuple[int, int]:
     found = xxhash.xxh3_128_intdigest(name.encode("utf-8", "surrogateescape"))
     return found >> 64, found & ((1 << 64) - 1)
 
 
-def _tars_below(root: str) -> Iterator[str]:
-    for folder, _, files in os.walk(root):
-        yield from (os.path.join(folder, name) for name in files if name.endswith(PLAIN))  # noqa: PTH118
-
-
-def _objects_below(root: str) -> Iterator[tuple[str, int, int]]:
-    """The tars below a URI, from one list: name, size and mark."""
+def _tars_below(root: str) -> Iterator[tuple[str, int, int]]:
+    """The tars below a folder or a URI: name, size and mark."""
     if scheme_of(root) in WEB:
         msg = (
             f"references=: the tars are named from {cut(printable(root))}, and a web server does not say which there are. Put "
@@ -331,9 +301,8 @@ def _objects_below(root: str) -> Iterator[tuple[str, int, int]]:
         raise SourceError(msg)
     store, key = store_of(root)
     prefix = f"{key.rstrip('/')}/" if key else ""
-    for name, facts in store.list(prefix):
-        if name.endswith(PLAIN):
-            yield name[len(prefix) :], facts.size, facts.mark
+    for name, facts in store.list(prefix, PLAIN):
+        yield name[len(prefix) :], facts.size, facts.mark
 
 
 def _is_text(kind: pa.DataType) -> bool:

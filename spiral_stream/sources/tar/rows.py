@@ -31,8 +31,8 @@ from spiral_stream.sources.tar.samples import (
     parsed,
     payload_field,
 )
-from spiral_stream.sources.tar.stream import TarBytes, is_compressed, open_tar
-from spiral_stream.storage.store import ObjectStat
+from spiral_stream.sources.tar.stream import is_compressed, open_tar
+from spiral_stream.storage.store import BytesAt, ObjectStat
 
 ROWS: Final = 8192  # of a batch
 _BYTES: Final = 32 << 20  # of a batch whose payload is copied
@@ -73,7 +73,7 @@ class _Wanted(NamedTuple):
 class _Taker:
     """Makes values of members; called for each member in turn."""
 
-    def __init__(self, tar: TarBytes, file: TarFile, choice: ChosenColumns, declared: pa.Schema | None) -> None:
+    def __init__(self, tar: BytesAt, file: TarFile, choice: ChosenColumns, declared: pa.Schema | None) -> None:
         self._tar, self._file, self._choice = tar, file, choice
         self._declared = None if declared is None else {each.name: each.type for each in declared}
         self._inline = is_compressed(file.path)
@@ -172,7 +172,7 @@ class TarRows:
         Raises:
             SourceError: one cannot be opened.
         """
-        self._open: list[TarBytes] = []
+        self._open: list[BytesAt] = []
         try:
             self._choice, self._declared = choice, declared
             self._main = self._groups(file, last=last)

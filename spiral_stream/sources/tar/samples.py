@@ -24,7 +24,7 @@ from spiral_stream.sources.image_folder import IMAGES, VIDEOS
 from spiral_stream.sources.json.lines import need_readable
 from spiral_stream.sources.schema import Declared, columns, declared, need_column_names
 from spiral_stream.sources.tar.headers import Member, members
-from spiral_stream.sources.tar.stream import TarBytes
+from spiral_stream.storage.store import BytesAt
 
 _META: Final = re.compile(r"__[^/]*__($|/)")
 
@@ -58,7 +58,7 @@ def split_name(name: str, *, last: bool) -> tuple[str, str] | None:
     return f"{folder}{slash}{key}", kind.lower()
 
 
-def groups(tar: TarBytes, take: Callable[[str, Member], Any], *, last: bool) -> Iterator[Group]:
+def groups(tar: BytesAt, take: Callable[[str, Member], Any], *, last: bool) -> Iterator[Group]:
     """Yield the rows of a tar in its order; memory holds the keys.
 
     Args:

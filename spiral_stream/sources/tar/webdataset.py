@@ -15,7 +15,6 @@ import pyarrow as pa
 from spiral_stream.arguments import check, class_door, one_of
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, anew, cut, shown, warn
-from spiral_stream.integrity.regular_files import need_file
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import Paths, absolute_paths, common_folder, listed_units
 from spiral_stream.sources.import_source import (
@@ -40,10 +39,10 @@ from spiral_stream.sources.tar.samples import (
     need_columns,
 )
 from spiral_stream.sources.tar.stream import COMPRESSED, PLAIN, is_compressed
-from spiral_stream.storage.faults import NotThereError
+from spiral_stream.storage.faults import AwayError
 from spiral_stream.storage.file_object import look_all
 from spiral_stream.storage.store import ObjectStat
-from spiral_stream.storage.uri import is_object, joined, parse_uri
+from spiral_stream.storage.uri import joined, parse_uri
 from spiral_stream.threads import Workers, thread_share
 
 FIRST: Final = "first"
@@ -130,7 +129,7 @@ class WebDataset(ImportedSource):
         folder = common_folder(self.path)
         if not self._sidecars:
             return folder
-        others = [_normal(f"{folder}/".replace(old, new)) for _, old, new in self._sidecars]
+        others = [joined(f"{folder}/".replace(old, new), "") for _, old, new in self._sidecars]
         return _common([folder, *others])
 
     def import_units(self) -> Sequence[ImportUnit]:
@@ -199,16 +198,16 @@ class WebDataset(ImportedSource):
         )
 
     def _with_sidecars(self, units: Sequence[ImportUnit]) -> list[ImportUnit]:
-        """The units with their sidecars, of which objects are looked at together."""
+        """The units with their sidecars, which are looked at together."""
         paths = [[_sidecar(unit.path, *each) for each in self._sidecars] for unit in units]
-        objects = list(dict.fromkeys(path for some in paths for path in some if is_object(path)))
-        looks = dict(zip(objects, look_all(objects), strict=True))
+        sidecars = list(dict.fromkeys(path for some in paths for path in some))
+        looks = dict(zip(sidecars, look_all(sidecars), strict=True))
         made = []
         for unit, others in zip(units, paths, strict=True):
             facts: list[str | int] = [unit.content_key]
             seen = []
             for (name, _, _), path in zip(self._sidecars, others, strict=True):
-                found = _facts_of(path, name, unit.path, looks.get(path))
+                found = _facts_of(path, name, unit.path, looks[path])
                 facts += [name, found.size, found.mark]
                 seen.append(found)
             key, of_objects = content_key(*facts), (*unit.seen, *seen) if unit.seen else ()
@@ -268,7 +267,7 @@ def _no_sidecars(found: object) -> SourceError:
 
 def _sidecar(path: str, name: str, old: str, new: str) -> str:
     """Where the sidecar of a tar lies."""
-    found = _normal(path.replace(old, new))
+    found = joined(path.replace(old, new), "")
     if found == path:
         msg = f"WebDataset: sidecar {name!r}: {old!r} is not in {cut(path)}, so there is no path to replace it in"
         msg += ". Give a text that all paths have"
@@ -276,31 +275,17 @@ def _sidecar(path: str, name: str, old: str, new: str) -> str:
     return found
 
 
-def _facts_of(path: str, name: str, main: str, seen: ObjectStat | SourceError | None) -> ObjectStat:
-    """What a sidecar is like; of an object, what a look said."""
-    try:
-        if isinstance(seen, SourceError):
-            raise anew(seen)
-        if seen is None:
-            facts = os.stat(path)  # noqa: PTH116
-            need_file(path, facts)
-            seen = ObjectStat(facts.st_size, modified_ns=facts.st_mtime_ns)
-    except (OSError, NotThereError) as error:
-        why = error.strerror if isinstance(error, OSError) else "there is no such object"
-        msg = (
-            f"WebDataset: sidecar {name!r} of {cut(main)} would be {cut(path)}: {why}. Put it there, leave the tar "
-            "out, or correct sidecars="
-        )
-        raise SourceError(msg) from error
+def _facts_of(path: str, name: str, main: str, seen: ObjectStat | SourceError) -> ObjectStat:
+    """What a sidecar is like, as a look said."""
+    if isinstance(seen, AwayError):
+        raise anew(seen)
+    if isinstance(seen, SourceError):
+        msg = f"WebDataset: sidecar {name!r} of {cut(main)} would be {seen}; or leave the tar out, or correct sidecars="
+        raise SourceError(msg)
     if is_compressed(path):
         msg = f"WebDataset: sidecar {cut(path)} is compressed, and sidecars are read by offset. Uncompress it"
         raise SourceError(msg)
     return seen
-
-
-def _normal(path: str) -> str:
-    """A path or a URI without ``.`` and ``..``."""
-    return joined(path, "") if is_object(path) else os.path.normpath(path)
 
 
 def _common(folders: Sequence[str]) -> str:
@@ -309,8 +294,6 @@ def _common(folders: Sequence[str]) -> str:
     Raises:
         SourceError: they lie in different stores.
     """
-    if not is_object(folders[0]):
-        return os.path.commonpath(folders)
     folder_uris = [parse_uri(folder) for folder in folders]
     if len({folder_uri.root for folder_uri in folder_uris}) > 1:
         msg = (
@@ -319,7 +302,7 @@ def _common(folders: Sequence[str]) -> str:
         )
         raise SourceError(msg)
     key = os.path.commonpath([f"/{folder_uri.key}" for folder_uri in folder_uris]).strip("/")
-    return f"{folder_uris[0].root}/{key}".rstrip("/")
+    return f"{folder_uris[0].root}/{key}".rstrip("/") or "/"
 
 
 def _need_one_kind(units: Sequence[ImportUnit]) -> None:

@@ -4,7 +4,6 @@ Whether a file is compressed is read off its first bytes (gzip, zstd), not its n
 longer than `LINE_BYTES` is refused before it is held, so that a few kilobytes that unpack to many gigabytes do no harm.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.import_source import ROW_BYTES, ImportUnit, Refused
-from spiral_stream.storage.file_object import open_object
-from spiral_stream.storage.uri import is_object
+from spiral_stream.storage.file_object import opened_forward
 
 BLOCK_BYTES: Final = 4 << 20
 LINE_BYTES: Final = 64 << 20  # of the longest line
@@ -48,7 +45,7 @@ def is_plain(unit: ImportUnit) -> bool:
     Raises:
         SourceError: it cannot be read.
     """
-    with _reading(unit) as file:
+    with opened_forward(unit.path, unit.facts(unit.path)) as file:
         return _codec_of(file) is None
 
 
@@ -61,30 +58,12 @@ def opened(unit: ImportUnit) -> Iterator["Text"]:
     """
     text = None
     try:
-        with _reading(unit) as file:
+        with opened_forward(unit.path, unit.facts(unit.path)) as file:
             text = Text(unit, file)
             yield text
     except (OSError, ValueError) as error:
         where = f", after {text.read_bytes:,} bytes of text" if text is not None else ""
         raise _damaged(unit.path, where, error) from error
-
-
-@contextmanager
-def _reading(unit: ImportUnit) -> Iterator[IO[bytes]]:
-    path = unit.path
-    if is_object(path):
-        with open_object(path, unit.facts(path)) as opened:
-            yield opened
-        return
-    try:
-        number, _ = open_file(path)
-    except OSError as error:
-        msg = (
-            f"{cut(path)}: {_said(error)}. It is damaged, cut short or still being written: replace it, or leave it out"
-        )
-        raise SourceError(msg) from error
-    with os.fdopen(number, "rb", buffering=0) as file:
-        yield file
 
 
 def _codec_of(file: IO[bytes]) -> str | None:

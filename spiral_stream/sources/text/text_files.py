@@ -10,10 +10,9 @@ import pyarrow as pa
 
 from spiral_stream.arguments import check, class_door
 from spiral_stream.errors import SourceError, anew, cut, shown
-from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import file_units, listed_below, matcher
-from spiral_stream.sources.files.paths import absolute, is_remote, not_found
+from spiral_stream.sources.files.paths import absolute_folder, is_remote, not_found
 from spiral_stream.sources.files.units import joined
 from spiral_stream.sources.import_source import (
     FILE,
@@ -61,8 +60,7 @@ class TextFiles(ImportedSource):
 
     def __post_init__(self) -> None:
         check(self, "TextFiles", "=", SourceError, on_error=ON_ERROR)
-        path = absolute(self.path)
-        object.__setattr__(self, "path", path.rstrip("/") if is_object(path) else path)
+        object.__setattr__(self, "path", absolute_folder(self.path))
         if not isinstance(self.pattern, str) or not self.pattern or os.path.isabs(self.pattern):  # noqa: PTH117
             msg = f'TextFiles: pattern={shown(self.pattern)}. Give one relative to the folder, such as "**/*.txt"'
             raise SourceError(msg)
@@ -109,7 +107,7 @@ class TextFiles(ImportedSource):
         texts: list[bytes] = []
         names: list[str] = []
         held = 0
-        for file, data in _all_read(unit.files or (unit,)):
+        for file, data in _read(unit.files or (unit,)):
             fault = _not_utf8(data)
             if fault:
                 refused.unit = file
@@ -125,58 +123,26 @@ class TextFiles(ImportedSource):
             yield _batch(texts, names, schema)
 
 
-def _all_read(files: Sequence[ImportUnit]) -> Iterator[tuple[ImportUnit, bytes]]:
-    """Each file with its bytes; objects are asked for many at a time."""
-    for at in range(0, len(files), TOGETHER):
-        some = files[at : at + TOGETHER]
-        if is_object(some[0].path):
-            yield from zip(some, _objects_read(some), strict=True)
-        else:
-            yield from ((file, _read(file.path)) for file in some)
-
-
-def _objects_read(files: Sequence[ImportUnit]) -> list[bytes]:
-    """The bytes of objects that lie in one store.
+def _read(files: Sequence[ImportUnit]) -> Iterator[tuple[ImportUnit, bytes]]:
+    """Each file of one place with its bytes; many are asked for at a time.
 
     Raises:
         SourceError: one cannot be read, is too large, or changed since it was listed.
     """
-    places = [store_of(file.path) for file in files]
-    found = []
-    for file, got in zip(files, places[0][0].read([Get(key, most_bytes=FILE_BYTES) for _, key in places]), strict=True):
-        if isinstance(got, SourceError):
-            raise anew(got)
-        if got.data is None:
-            raise _too_large(file.path)
-        if got.facts.size != file.size_bytes:
-            msg = f"{cut(file.path)} changed while it is being read. Take the files as they are now with catalog.refresh(...)"
-            raise SourceError(msg)
-        found.append(bytes(got.data))
-    return found
-
-
-def _too_large(path: str) -> SourceError:
-    return SourceError(
-        f"{cut(path)} has more than {FILE_BYTES >> 20:,} MiB, too much for one text. Leave it out, or split it"
-    )
-
-
-def _read(path: str) -> bytes:
-    """The bytes of a file.
-
-    Raises:
-        SourceError: it cannot be read, or is too large.
-    """
-    try:
-        number, facts = open_file(path)
-        with os.fdopen(number, "rb") as file:
-            data = file.read(min(facts.st_size, FILE_BYTES) + 1)
-    except OSError as error:
-        msg = f"{cut(path)}: {error.strerror}. Restore it, or take the files as they are now with catalog.refresh(...)"
-        raise SourceError(msg) from error
-    if len(data) > FILE_BYTES:
-        raise _too_large(path)
-    return data
+    for at in range(0, len(files), TOGETHER):
+        some = files[at : at + TOGETHER]
+        places = [store_of(file.path) for file in some]
+        found = places[0][0].read([Get(key, most_bytes=FILE_BYTES) for _, key in places])
+        for file, got in zip(some, found, strict=True):
+            if isinstance(got, SourceError):
+                raise anew(got)
+            if got.data is None:
+                msg = f"{cut(file.path)} has more than {FILE_BYTES >> 20:,} MiB, too much for one text. Leave it out, or split it"
+                raise SourceError(msg)
+            if got.facts.size != file.size_bytes:
+                msg = f"{cut(file.path)} changed while it is being read. Take the files as they are now with catalog.refresh(...)"
+                raise SourceError(msg)
+            yield file, bytes(got.data)
 
 
 def _not_utf8(data: bytes) -> str | None:

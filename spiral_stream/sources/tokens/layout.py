@@ -5,22 +5,17 @@ sequences; uint64 D marks; int32 [S] ids of each sequence; int64 [S] the byte th
 sequences before each document, and at the end. Format: NVIDIA Megatron-LM, ``indexed_dataset`` of its core.
 """
 
-import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.integrity.regular_files import open_file
-from spiral_stream.storage.file_object import RemoteFile, look, object_bytes, read_parts
+from spiral_stream.storage.file_object import RemoteFile, look, mapped, read_parts
 from spiral_stream.storage.store import ObjectStat
-from spiral_stream.storage.uri import is_object
 
 Int64 = NDArray[np.int64]
 
@@ -28,7 +23,7 @@ ITEMS: Final = ("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", 
 _MAGIC: Final = b"MMIDIDX\x00\x00"
 _HEADER: Final = struct.Struct("<9sQBQQ")
 _TYPES: Final = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
-_HEAD_BYTES: Final = 4096  # of an object: what a header of NumPy takes
+_HEAD_BYTES: Final = 4096  # of a file: what a header of NumPy takes
 _NPY: Final = b"\x93NUMPY"
 
 
@@ -54,7 +49,9 @@ def layout_of(path: str, dtype: str | None) -> TokenLayout:
         SourceError: the file cannot be read, or holds something else.
     """
     try:
-        with _opened(path) as (file, size):
+        seen = look(path)
+        size = seen.size
+        with RemoteFile(path, seen, read_parts(path, seen, [(0, min(_HEAD_BYTES, size))])) as file:
             if file.read(len(_NPY)) == _NPY:
                 file.seek(0)
                 version = np.lib.format.read_magic(file)
@@ -71,23 +68,10 @@ def layout_of(path: str, dtype: str | None) -> TokenLayout:
     return TokenLayout(dtype or "uint16", 0, size // item)
 
 
-@contextmanager
-def _opened(path: str) -> Iterator[tuple[Any, int]]:
-    """A file or an object whose first bytes are read, and its size."""
-    if is_object(path):
-        seen = look(path)
-        with RemoteFile(path, seen, read_parts(path, seen, [(0, min(_HEAD_BYTES, seen.size))])) as file:
-            yield file, seen.size
-        return
-    number, facts = open_file(path)
-    with os.fdopen(number, "rb") as file:
-        yield file, facts.st_size
-
-
 @lru_cache(maxsize=4)
-def _object(uri: str, facts: ObjectStat) -> NDArray[np.uint8]:
-    """The bytes of an index on an object store, as it is at one time."""
-    return np.frombuffer(object_bytes(uri, facts), np.uint8)
+def _bytes_of(path: str, seen: ObjectStat) -> NDArray[np.uint8]:
+    """The bytes of an index as it is at one time."""
+    return np.frombuffer(mapped(path, seen), np.uint8)
 
 
 def _npy(
@@ -108,13 +92,11 @@ def _npy(
 
 
 def index_dtype(path: str) -> str:
-    """Return the type of the ids that an index is of; of an object its header is read.
+    """Return the type of the ids that an index is of: its header is read.
 
     Raises:
         SourceError: it is no index of version 1.
     """
-    if not is_object(path):
-        return MegatronIndex(path).dtype
     seen = look(path)
     head = b"".join(bytes(data) for _, data in read_parts(path, seen, [(0, min(_HEADER.size, seen.size))]))
     try:
@@ -131,7 +113,7 @@ def _no_index(path: str, error: Exception) -> SourceError:
 
 @final
 class MegatronIndex:
-    """An index file, mapped.
+    """An index file, mapped where it lies on this machine.
 
     Args:
         path: of the ``.idx`` file.
@@ -143,16 +125,8 @@ class MegatronIndex:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            if is_object(path):
-                data = _object(path, look(path))
-                code, self.sequences, self.marks = _read_header(data[: _HEADER.size].tobytes(), len(data))
-                self._data = data
-            else:
-                number, facts = open_file(path)
-                with os.fdopen(number, "rb") as file:
-                    head = file.read(_HEADER.size)
-                    code, self.sequences, self.marks = _read_header(head, facts.st_size)
-                    self._data = np.memmap(file, np.uint8, "r")
+            self._data = _bytes_of(path, look(path))
+            code, self.sequences, self.marks = _read_header(self._data[: _HEADER.size].tobytes(), len(self._data))
         except (OSError, ValueError) as error:
             raise _no_index(path, error) from error
         self.dtype = _TYPES[code]

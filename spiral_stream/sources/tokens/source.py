@@ -5,7 +5,7 @@ A relation has the columns ``tokens`` (a list of ids, gathered from the mapped f
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
@@ -16,15 +16,14 @@ from spiral_stream.arguments import check, class_door, integer, of_kind
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.host_dtypes import dtype_name
 from spiral_stream.sources.change_detection import content_key
-from spiral_stream.sources.files.listing import absolute_paths, common_folder, file_units, listed_units
+from spiral_stream.sources.files.listing import absolute_paths, common_folder, listed_units
 from spiral_stream.sources.import_source import ImportedSource, ImportUnit, Refused
 from spiral_stream.sources.source import Reader
 from spiral_stream.sources.tokens.layout import ITEMS, Int64, MegatronIndex, TokenLayout, index_dtype, layout_of
 from spiral_stream.sources.tokens.reader import LENGTH, START, RemoteTokenReader, TokenReader
 from spiral_stream.storage.faults import NotThereError
-from spiral_stream.storage.file_object import look, read_parts
+from spiral_stream.storage.file_object import look, maps, read_parts
 from spiral_stream.storage.store import ObjectStat
-from spiral_stream.storage.uri import is_object
 
 SUFFIXES: Final = (".bin", ".npy")
 SCHEMA: Final = pa.schema([(START, pa.int64()), (LENGTH, pa.int64())])
@@ -108,9 +107,11 @@ class Tokens(ImportedSource):
                 yield pa.record_batch([pa.array(starts[some]), pa.array(lengths[some])], schema)
 
     def presented(self, reader: Reader) -> Reader:
-        if is_object(self.base):
-            return RemoteTokenReader(reader, self.layout, self._key_of)
-        return TokenReader(reader, self.layout)
+        return (
+            TokenReader(reader, self.layout)
+            if maps(self.base)
+            else RemoteTokenReader(reader, self.layout, self._key_of)
+        )
 
     def _key_of(self, name: str, facts: ObjectStat) -> str:
         """The content key of an object, as `import_units` gives it."""
@@ -127,8 +128,6 @@ class Tokens(ImportedSource):
             return self.index
         if self.separator is not None or self.length is not None:
             return False
-        if not is_object(path):
-            return os.path.isfile(_index_of(path))  # noqa: PTH113
         try:
             look(_index_of(path))
         except NotThereError:
@@ -139,15 +138,10 @@ class Tokens(ImportedSource):
         """The unit with the index that it is read with."""
         if not self._uses_index(unit.path):
             return unit
-        if is_object(unit.path):
-            path = _index_of(unit.path)
-            seen = look(path)
-            key = content_key("tokens", unit.content_key, seen.size, seen.mark)
-            return ImportUnit(unit.name, unit.path, unit.size_bytes, key, (path,))
-        [index] = file_units("/", [_index_of(unit.path)], "Tokens")
-        facts = os.stat(index.path)  # noqa: PTH116
-        key = content_key("tokens", unit.content_key, facts.st_size, facts.st_mtime_ns)
-        return ImportUnit(unit.name, unit.path, unit.size_bytes, key, (index.path,))
+        path = _index_of(unit.path)
+        seen = look(path)
+        key = content_key("tokens", unit.content_key, seen.size, seen.mark)
+        return ImportUnit(unit.name, unit.path, unit.size_bytes, key, (path,))
 
     def _dtype(self, unit: ImportUnit) -> str:
         found = self.layout(unit.path).dtype
@@ -187,31 +181,17 @@ def _separated(path: str, layout: TokenLayout, separator: int) -> Iterator[tuple
         raise SourceError(msg)
     if not layout.count:
         return
-    ids = _object_ids(path, layout) if is_object(path) else _mapped_ids(path, layout)
-    begin = 0
+    seen, item, begin = look(path), np.dtype(layout.dtype).itemsize, 0
     for at in range(0, layout.count, BATCH_IDS):
-        ends = np.flatnonzero(ids(at, min(BATCH_IDS, layout.count - at)) == separator).astype(np.int64) + at + 1
+        count = min(BATCH_IDS, layout.count - at)
+        [(_, data)] = read_parts(path, seen, [(layout.offset + at * item, count * item)])
+        ends = np.flatnonzero(np.frombuffer(data, layout.dtype) == separator).astype(np.int64) + at + 1
         if at + BATCH_IDS >= layout.count and (not len(ends) or ends[-1] < layout.count):
             ends = np.append(ends, layout.count)
         if len(ends):
             starts = np.concatenate([[begin], ends[:-1]])
             begin = int(ends[-1])
             yield starts, ends - starts
-
-
-def _mapped_ids(path: str, layout: TokenLayout) -> Callable[[int, int], Any]:
-    ids: Any = np.memmap(path, layout.dtype, "r", layout.offset, (layout.count,))
-    return lambda at, count: ids[at : at + count]
-
-
-def _object_ids(path: str, layout: TokenLayout) -> Callable[[int, int], Any]:
-    facts, item = look(path), np.dtype(layout.dtype).itemsize
-
-    def read(at: int, count: int) -> Any:
-        [(_, data)] = read_parts(path, facts, [(layout.offset + at * item, count * item)])
-        return np.frombuffer(data, layout.dtype)
-
-    return read
 
 
 def _index_of(path: str) -> str:

@@ -250,8 +250,8 @@ class NodeStore(Store):
             facts.append(each.pinned if said is None else said.facts if isinstance(said, Got) else None)
         return facts
 
-    def list(self, prefix: str) -> Iterator[tuple[str, ObjectStat]]:
-        return self._store.list(prefix)
+    def list(self, prefix: str, ending: str = "") -> Iterator[tuple[str, ObjectStat]]:
+        return self._store.list(prefix, ending)
 
     def put(
         self, key: str, data: Buffer, *, absent: bool = False, unchanged: ObjectStat | None = None

@@ -114,8 +114,8 @@ class _OneFile(Store):
             "The function that reads it has to give exactly what it is asked for"
         )
 
-    def list(self, prefix: str) -> Iterator[tuple[str, ObjectStat]]:
-        del prefix
+    def list(self, prefix: str, ending: str = "") -> Iterator[tuple[str, ObjectStat]]:
+        del prefix, ending
         yield self._uri.rpartition("/")[2], self._facts
 
     def put(

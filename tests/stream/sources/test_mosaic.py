@@ -175,7 +175,7 @@ def test_no_flipped_bit_passes_a_hash(
 LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "samples": (lambda shard: shard.update(samples=9), "the meta file has 15 samples, and the index says 9"),
     "bytes": (lambda shard: shard["raw_data"].update(bytes=5), "bytes, and the index says 5"),
-    "meta": (lambda shard: shard["raw_meta"].update(basename="x.meta"), r"lists .*x\.meta: No such file"),
+    "meta": (lambda shard: shard["raw_meta"].update(basename="x.meta"), r"lists .*x\.meta, which is not there"),
     "newline": (lambda shard: shard.update(newline="|"), r"its first line is .*, and the index says 'id\\tnote"),
     "names": (lambda shard: shard.update(column_names=["id", "other"]), r"the shard says columns .*'note'"),
     "encodings": (

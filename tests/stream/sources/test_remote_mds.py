@@ -80,7 +80,7 @@ def test_what_an_index_lists_and_is_not_there_is_named(tmp_path: Path, bucket: s
     with pytest.raises(sp.errors.SourceError, match=r"shard\.00000\.mds has .* bytes, and the index says"):
         catalog.register("mds", sp.sources.Mds(f"{bucket}/raw"))
     store.put(key.replace("raw/index.json", "other/a.bin"), b"1")
-    with pytest.raises(sp.errors.SourceError, match=r"there is no index\.json below"):
+    with pytest.raises(sp.errors.SourceError, match=r"there is no index\.json in or below"):
         catalog.register("mds", sp.sources.Mds(f"{bucket}/other"))
 
 

@@ -224,7 +224,7 @@ def test_pickles_are_refused_and_may_be_left_out(folder: Folder) -> None:
 LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "samples": (lambda e: e.update(samples=4), r"the shard has 3 samples in .* bytes, and the index says 4"),
     "bytes": (lambda e: e["raw_data"].update(bytes=7), r"has [\d,]+ bytes, and the index says 7"),
-    "file": (lambda e: e["raw_data"].update(basename="gone.mds"), r"gone\.mds: No such file"),
+    "file": (lambda e: e["raw_data"].update(basename="gone.mds"), r"gone\.mds, which is not there"),
     "path": (
         lambda e: e["raw_data"].update(basename="../../etc/passwd"),
         "the name of a file in the folder of the index",
@@ -275,6 +275,9 @@ def test_an_index_that_is_none_is_named(folder: Folder, text: str) -> None:
 
 
 def test_a_folder_without_an_index_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"nothing lies below .*Correct the path"):
+        Mds(tmp_path).import_units()
+    (tmp_path / "a.bin").touch()
     with pytest.raises(SourceError, match=r"there is no index\.json in .*Give the folder that a writer wrote"):
         Mds(tmp_path).import_units()
 
