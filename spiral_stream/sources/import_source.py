@@ -50,9 +50,7 @@ class ImportUnit:
     size_bytes: int
     content_key: str  # 32 hex digits; changes when the rows may have changed: names, sizes and times of all its files
     others: tuple[str, ...] = ()  # paths of further files that are read with it, such as sidecars
-    seen: tuple[
-        ObjectStat, ...
-    ] = ()  # of objects: what the file, and each of the others, were like when they were listed
+    seen: tuple[ObjectStat, ...] = ()  # what the file, and each of the others, were like when they were listed
     count: int | None = None  # rows, where they are known before they are read
     also: str = ""  # what the rows depend on that lies in none of these files, and that the content key covers
     files: "tuple[ImportUnit, ...]" = ()  # the files of a unit of several
@@ -66,7 +64,7 @@ class ImportUnit:
         return self if self.of is None else self.of
 
     def facts(self, path: str) -> ObjectStat | None:
-        """Return what an object of it was like when it was listed; None of a file of this machine."""
+        """Return what a file or an object of it was like when it was listed; None where the source did not say."""
         return dict(zip((self.path, *self.others), self.file.seen, strict=False)).get(path)
 
 

@@ -36,6 +36,8 @@ def look(uri: str) -> ObjectStat:
 
 def look_all(uris: Sequence[str]) -> list[ObjectStat | SourceError]:
     """Look at objects together. One that cannot be looked at is an error in its place."""
+    if all(uri.startswith("/") for uri in uris):
+        return FILES.look(uris)
     stores: dict[int, tuple[Store, list[int]]] = {}  # by the `id` of a store: places in ``uris``
     keys = []
     for at, uri in enumerate(uris):
@@ -44,8 +46,7 @@ def look_all(uris: Sequence[str]) -> list[ObjectStat | SourceError]:
         stores.setdefault(id(store), (store, []))[1].append(at)
     found: dict[int, ObjectStat | SourceError] = {}
     for store, indices in stores.values():
-        for at, got in zip(indices, store.read([Get(keys[at], 0, 0) for at in indices]), strict=True):
-            found[at] = got if isinstance(got, SourceError) else got.facts
+        found |= zip(indices, store.look([keys[at] for at in indices]), strict=True)
     return [found[at] for at in range(len(uris))]
 
 

@@ -37,6 +37,15 @@ class Files(Store):
             raise file_fault(key, error) from error
         return _facts(found)
 
+    def look(self, keys: Sequence[str]) -> list[ObjectStat | SourceError]:
+        found: list[ObjectStat | SourceError] = []
+        for key in keys:
+            try:
+                found.append(self.stat(key))
+            except SourceError as error:
+                found.append(anew(error))
+        return found
+
     def opened(self, key: str) -> tuple[int, os.stat_result]:
         """Open a file: its descriptor, which the caller closes, and what it is like.
 

@@ -111,6 +111,12 @@ class Store(ABC):
             SourceError: the store failed.
         """
 
+    def look(self, keys: Sequence[str]) -> list[ObjectStat | SourceError]:
+        """Look at objects together; one that cannot be looked at is an error in its place."""
+        return [
+            got if isinstance(got, SourceError) else got.facts for got in self.read([Get(key, 0, 0) for key in keys])
+        ]
+
     @abstractmethod
     def read(self, wanted: Sequence[Get]) -> list[Got | SourceError]:
         """Read bytes, in the order asked, together; neighbours of one object in one request.

@@ -17,7 +17,8 @@ from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.arrow.table import no_rows
 from spiral_stream.sources.files.lru import HeldFile, HeldFiles
 from spiral_stream.sources.source import Known, Reader, Unit, without_columns
-from spiral_stream.storage.uri import is_object, printable
+from spiral_stream.storage.file_object import maps
+from spiral_stream.storage.uri import printable
 from spiral_stream.threads import Workers, thread_share
 
 THREADS: Final = 8  # at most, that open files
@@ -48,7 +49,7 @@ class FilesReader(Reader, Generic[File]):
     def __init__(self, what: str, root: str, names: Sequence[str], known: Known | None, most: int | None) -> None:
         self._what, self._root, self._known = what, root, known
         self._names = list(names) if known is None else known.names.to_pylist()
-        self.remote, self.trusting = is_object(root), known is not None
+        self.remote, self.trusting = not maps(root), known is not None
         self._held = HeldFiles[File](what, self._opened, most, known, self._need_alike)
         self._file = self._held.file
         self._units: list[Unit] = []

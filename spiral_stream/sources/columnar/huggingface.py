@@ -21,12 +21,13 @@ from spiral_stream.sources.arrow.stream import ArrowStreamReader, has_values, ob
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.columnar.features import FeaturedColumns, FeaturedReader, Features, media_columns
 from spiral_stream.sources.columnar.parquet import ParquetReader
-from spiral_stream.sources.files.listing import ListedObject, confirmed, listed, listed_below
+from spiral_stream.sources.files.listing import ListedObject, confirmed, listed_below
 from spiral_stream.sources.files.partition_columns import need_free, with_added
-from spiral_stream.sources.files.paths import absolute, absolute_folder, is_remote, not_found, outside_allowed
+from spiral_stream.sources.files.paths import absolute, absolute_folder, not_found, outside_allowed
 from spiral_stream.sources.import_source import FILE, INDEX, LINE_COLUMNS, ImportedSource, ImportUnit, Refused
 from spiral_stream.sources.source import Known, Reader
 from spiral_stream.storage.faults import NotThereError
+from spiral_stream.storage.file_object import maps
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.uri import is_object
 
@@ -83,7 +84,7 @@ class HuggingFace(ImportedSource):
 
     @property
     def imports(self) -> bool:
-        return is_object(self.path) and self._folder()[1] is not None
+        return not maps(self.path) and self._folder()[1] is not None
 
     def import_units(self) -> Sequence[ImportUnit]:
         folder, state = self._folder()
@@ -145,7 +146,7 @@ class HuggingFace(ImportedSource):
 
     def _open(self, known: Known | None) -> Reader:
         folder, state = self._folder()
-        if state is not None and is_object(folder):
+        if state is not None and not maps(folder):
             return ImportedSource.open(self)  # which refuses that
         rows = _parquet(self, known) if state is None else _saved(self, folder, state, known)
         return with_added(rows, {}, known, origin=self.origin)
@@ -157,7 +158,7 @@ class HuggingFace(ImportedSource):
             SourceError: there is none, or which one is meant is not said.
         """
         folder = self.path
-        if not is_object(folder) and (is_remote(folder) or not Path(folder).is_dir()):
+        if not is_object(folder) and not Path(folder).is_dir():
             raise not_found(self.path, "Hugging Face dataset")
         splits_of = _read(f"{folder}/dataset_dict.json")
         if splits_of is not None:
@@ -216,8 +217,7 @@ def _parquet(source: HuggingFace, known: Known | None) -> Reader:
     import pyarrow.parquet as pq
 
     if known is None:
-        root, found = _objects(source.path) if is_object(source.path) else _files(source.path)
-        names = _of_split(source, found)
+        root, names = source.path, _of_split(source, _parquet_names(source.path))
     else:
         root, names = source.path, known.names.to_pylist()
     mark = "origin" if source.origin else ""
@@ -228,13 +228,8 @@ def _parquet(source: HuggingFace, known: Known | None) -> Reader:
     return FeaturedReader(rows, features, {name: _stores_bytes(rows, len(names), name) for name in media})
 
 
-def _files(path: str) -> tuple[str, list[str]]:
-    _need_parquet(path)
-    return listed(path, _WHAT, (".parquet",))
-
-
-def _objects(path: str) -> tuple[str, list[str]]:
-    """The URI, and the names of the Parquet files below it.
+def _parquet_names(path: str) -> list[str]:
+    """The names of the Parquet files below a folder or a URI.
 
     Raises:
         SourceError: there are none.
@@ -242,8 +237,13 @@ def _objects(path: str) -> tuple[str, list[str]]:
     there = [each.name for each in listed_below(path, _WHAT)]
     names = [name for name in there if name.endswith(".parquet")]
     if names:
-        return path, names
-    msg = f"{_WHAT}: there is no *.parquet below {cut(path)}; there is {cut(there[0])}. Correct the URI"
+        return names
+    arrow = next((name for name in there if name.endswith(".arrow")), None)
+    found = f"{cut(arrow)} without the state.json of save_to_disk" if arrow else "neither state.json nor *.parquet"
+    msg = (
+        f"{_WHAT}: {cut(path)} has {found}; there is {cut(there[0])}. Give a folder that dataset.save_to_disk(...) wrote, or "
+        "one of Parquet files as on the Hub"
+    )
     raise SourceError(msg)
 
 
@@ -265,19 +265,6 @@ def _values(leaf: Any) -> int:
     """How many values a column of a row group has, at most."""
     unknown = leaf.statistics is None or not leaf.statistics.has_null_count
     return int(leaf.num_values if unknown else leaf.num_values - leaf.statistics.null_count)
-
-
-def _need_parquet(path: str) -> None:
-    if next(Path(path).rglob("*.parquet"), None) is None:
-        arrow = next(Path(path).rglob("*.arrow"), None)
-        found = (
-            f"{cut(arrow.name)} without the state.json of save_to_disk" if arrow else "neither state.json nor *.parquet"
-        )
-        msg = (
-            f"{_WHAT}: {cut(path)} has {found}. Give a folder that dataset.save_to_disk(...) wrote, or one of Parquet files as "
-            "on the Hub"
-        )
-        raise SourceError(msg)
 
 
 def tells_apart(names: Sequence[str]) -> bool:
@@ -358,17 +345,11 @@ def _need(path: str) -> Mapping[str, Any]:
 def _read(path: str) -> Mapping[str, Any] | None:
     """What a file of JSON says, here or on an object store; None if there is none."""
     try:
-        if is_object(path):
-            store, key = store_of(path)
-            data = bytes(store.get(key).data or b"")
-        elif Path(path).is_file():
-            data = Path(path).read_bytes()
-        else:
-            return None
-        found = json.loads(data)
+        store, key = store_of(path)
+        found = json.loads(bytes(store.get(key).data or b""))
     except NotThereError:
         return None
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         msg = f"{_WHAT}: {cut(path)}: {error}. Save the dataset again"
         raise SourceError(msg) from error
     if not isinstance(found, dict):

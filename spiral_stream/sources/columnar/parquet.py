@@ -87,7 +87,7 @@ class Parquet(Source):
         return self.path if isinstance(self.path, str) else tuple(self.path)
 
     def open(self) -> Reader:
-        return self._open(*listed(self._paths, "Parquet", (".parquet",), remote=True), None)
+        return self._open(*listed(self._paths, "Parquet", (".parquet",)), None)
 
     def open_known(self, known: Known) -> Reader:
         return self._open(common_folder(self._paths), known.names.to_pylist(), known)
@@ -95,7 +95,7 @@ class Parquet(Source):
     def pinned(self) -> "Parquet":
         if self.hive is not None:
             return self
-        _, names = listed(self._paths, "Parquet", (".parquet",), remote=True)
+        _, names = listed(self._paths, "Parquet", (".parquet",))
         return replace(self, hive=has_keys(names))
 
     def settled_by(self, before: Source) -> tuple[Source, str]:

@@ -1,6 +1,5 @@
 """One Parquet file, local or on an object store: its footer, and how Arrow reads its pages."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,18 +10,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, SpiralError, cut
-from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.arrow.table import plain
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.source import SCAN_ROWS, Unit
-from spiral_stream.storage.file_object import Part, RemoteFile, look, read_parts
+from spiral_stream.storage.file_object import Part, RemoteFile, look, maps, read_parts
 from spiral_stream.storage.store import ObjectStat
-from spiral_stream.storage.uri import is_object
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-_FOOTER_GUESS: Final = 64 << 10  # bytes at the end of an object that are read first
+_FOOTER_GUESS: Final = 64 << 10  # bytes at the end that are read first
 _SCAN_BYTES: Final = 32 << 20  # of a scanned batch, about
 _TAIL_BYTES: Final = 8  # footer length (4, little endian) and b"PAR1"
 
@@ -95,26 +92,14 @@ def _bytes_of(file: ParquetFile, group: int, columns: Sequence[str]) -> int:
     return sum(each.total_uncompressed_size for each in chunks if each.path_in_schema.split(".")[0] in columns)
 
 
-def _remote_footer(uri: str) -> "tuple[bytes, pq.FileMetaData, ObjectStat, list[Part]]":
-    """The footer of an object: two requests, or three where it is long."""
-    import pyarrow.parquet as pq
-
-    facts = look(uri)
-    start = max(0, facts.size - _FOOTER_GUESS)
-    parts = read_parts(uri, facts, [(start, facts.size - start)])
-    tail = bytes(parts[0][1][-_TAIL_BYTES:]) if parts else b""
-    length = int.from_bytes(tail[:4], "little")
-    first = max(0, facts.size - _TAIL_BYTES - length)
-    if first < start:
-        parts = read_parts(uri, facts, [(first, facts.size - first)])
-    with RemoteFile(uri, facts, parts) as file:
-        metadata = pq.read_metadata(file)
-        file.seek(first)
-        return file.read(length), metadata, facts, [(first, parts[0][1][first - parts[0][0] :])]
+def _tail(path: str, facts: ObjectStat, most: int) -> memoryview:
+    """The last bytes of a file."""
+    start = max(0, facts.size - most)
+    return next((data for _, data in read_parts(path, facts, [(start, facts.size - start)])), memoryview(b""))
 
 
 def read_footer(root: str, name: str, mark: str) -> ParquetFile:
-    """Read the footer of a file.
+    """Read the footer of a file: of an object in two requests, or three where it is long.
 
     Args:
         root: the folder or prefix that it lies below.
@@ -126,41 +111,25 @@ def read_footer(root: str, name: str, mark: str) -> ParquetFile:
     """
     import pyarrow.parquet as pq
 
-    if is_object(root):
-        uri = f"{root}/{name}"
-        try:
-            footer, metadata, object_facts, parts = _remote_footer(uri)
-        except (OSError, pa.ArrowException, ValueError) as error:
-            msg = f"Parquet file {cut(uri)}: {error}. Replace the object, or leave it out of the path"
-            raise SourceError(msg) from error
-        key = content_key(footer, object_facts.size, object_facts.mark)
-        return _described(name, uri, metadata, content_key(key, mark, name) if mark else key, object_facts, parts)
-    path = os.path.join(root, name)  # noqa: PTH118
+    path = f"{root.rstrip('/')}/{name}"
     try:
-        number, facts = open_file(path)
-        with open(number, "rb") as handle:  # noqa: PTH123
-            handle.seek(max(0, facts.st_size - _TAIL_BYTES))
-            length = int.from_bytes(handle.read(4), "little")
-            handle.seek(max(0, facts.st_size - _TAIL_BYTES - length))
-            footer = handle.read(length)
-            handle.seek(0)
-            metadata = pq.read_metadata(handle)
-        key = content_key(footer, facts.st_size, facts.st_mtime_ns)
-        found = ObjectStat(facts.st_size, modified_ns=facts.st_mtime_ns)
-        return _described(name, path, metadata, content_key(key, mark, name) if mark else key, found, None)
+        facts = look(path)
+        tail = _tail(path, facts, _FOOTER_GUESS)
+        length = int.from_bytes(tail[-_TAIL_BYTES:][:4], "little")
+        if length + _TAIL_BYTES > len(tail):
+            tail = _tail(path, facts, length + _TAIL_BYTES)
+        tail = tail[-length - _TAIL_BYTES :]
+        metadata = pq.read_metadata(pa.BufferReader(tail))
     except (OSError, pa.ArrowException, ValueError) as error:
-        msg = f"Parquet file {path}: {error}. Replace the file, or leave it out of the path"
+        msg = f"Parquet file {cut(path)}: {error}. Replace the file, or leave it out of the path"
         raise SourceError(msg) from error
-
-
-def _described(
-    name: str, path: str, metadata: "pq.FileMetaData", key: str, facts: ObjectStat, parts: list[Part] | None
-) -> ParquetFile:
+    key = content_key(bytes(tail[:length]), facts.size, facts.mark)
+    key = content_key(key, mark, name) if mark else key
     schema = metadata.schema.to_arrow_schema().remove_metadata()
     types = plain(schema)
     rows = np.array([metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)], dtype=np.uint64)
     starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)
-    held = None if parts is None else (facts, parts)
+    held = None if maps(path) else (facts, [(facts.size - len(tail), tail)])
     found = (facts.size, facts.modified_ns, types != schema)
     return ParquetFile(name, path, metadata, types, key, *found, held, rows, starts)
 

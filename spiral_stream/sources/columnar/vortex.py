@@ -6,7 +6,6 @@ list column cost 0.2 ms each. Files are read and not mapped: one that is cut sho
 What is read is a segment of a column, 8,192 rows as vortex-data writes them; all files of a reader share a cache of segments.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, SpiralError, anew, cut
 from spiral_stream.expr import Expr
 from spiral_stream.extras import need
-from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.arrow.files import FilesReader
 from spiral_stream.sources.arrow.table import plain, plain_column
 from spiral_stream.sources.change_detection import content_key
@@ -29,7 +27,7 @@ from spiral_stream.sources.files.listing import Paths, common_folder, listed, se
 from spiral_stream.sources.files.partition_columns import with_added
 from spiral_stream.sources.row_filter import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit
-from spiral_stream.storage.file_object import RemoteBytes, look, read_parts
+from spiral_stream.storage.file_object import RemoteBytes, look, maps, read_parts
 from spiral_stream.storage.objects import IN_FLIGHT
 
 STRETCH: Final = 1024  # neighbouring rows from which on a range is read
@@ -82,7 +80,7 @@ class Vortex(Source):
         return self.path if isinstance(self.path, str) else tuple(self.path)
 
     def open(self) -> Reader:
-        return self._open(*listed(self._paths, "Vortex", (".vortex",), remote=True), None)
+        return self._open(*listed(self._paths, "Vortex", (".vortex",)), None)
 
     def open_known(self, known: Known) -> Reader:
         return self._open(common_folder(self._paths), known.names.to_pylist(), known)
@@ -175,8 +173,7 @@ class VortexReader(FilesReader[VortexFile]):
         self._segments.clear()
 
     def _opened(self, unit: int) -> VortexFile:
-        opened = _open_object if self.remote else _open_file
-        return opened(self._root, self._names[unit], self._segments, origin=self._mark)
+        return _open(self._root, self._names[unit], self._segments, origin=self._mark)
 
     def _need_unchanged(self, file: VortexFile) -> None:
         if not self.remote:  # every answer of a store says which object it is of
@@ -286,57 +283,31 @@ def _segment_cache() -> Any:
     return vortex.SegmentCache(CACHE_BYTES)
 
 
-def _open_file(root: str, name: str, segments: Any, *, origin: bool) -> VortexFile:
-    """Open a file.
+def _open(root: str, name: str, segments: Any, *, origin: bool) -> VortexFile:
+    """Open a file or an object.
 
     Raises:
-        SourceError: it is no Vortex file, or is cut short.
+        SourceError: it is no Vortex file, is cut short, or cannot be read.
     """
     import vortex
 
-    path = os.path.join(root, name)  # noqa: PTH118
-    try:
-        number, facts = open_file(path)
-        with open(number, "rb") as handle:  # noqa: PTH123
-            handle.seek(max(0, facts.st_size - _TAIL_BYTES))
-            tail = handle.read()
-    except (OSError, ValueError) as error:
-        msg = f"Vortex file {cut(path)}: {getattr(error, 'strerror', None) or error}. Replace the file, or leave it out"
-        raise SourceError(msg) from error
-    key = content_key(tail, facts.st_size, facts.st_mtime_ns)
-    with _storage(path):
-        opened = vortex.open(path, segment_cache=segments, cache_key=content_key(path, key))
-        key = content_key(key, "origin", name) if origin else key
-        return _described(name, path, opened, key, (facts.st_size, facts.st_mtime_ns), None)
-
-
-def _open_object(root: str, name: str, segments: Any, *, origin: bool) -> VortexFile:
-    """Open an object of a store.
-
-    Raises:
-        SourceError: it is no Vortex file, or cannot be read.
-    """
-    import vortex
-
-    uri = f"{root}/{name}"
-    facts = look(uri)
-    start = max(0, facts.size - _TAIL_BYTES)
-    tail = b"".join(data for _, data in read_parts(uri, facts, [(start, facts.size - start)]))
-    key, remote = content_key(tail, facts.size, facts.mark), RemoteBytes(uri, facts)
-    with _storage(uri, remote):
-        opened = vortex.open_readable(
-            remote, concurrency=IN_FLIGHT, segment_cache=segments, cache_key=content_key(uri, key)
+    path = f"{root.rstrip('/')}/{name}"
+    seen = look(path)
+    start = max(0, seen.size - _TAIL_BYTES)
+    tail = b"".join(data for _, data in read_parts(path, seen, [(start, seen.size - start)]))
+    key, remote = content_key(tail, seen.size, seen.mark), None if maps(path) else RemoteBytes(path, seen)
+    given = {"segment_cache": segments, "cache_key": content_key(path, key)}
+    with _storage(path, remote):
+        opened: Any = (
+            vortex.open(path, **given)
+            if remote is None
+            else vortex.open_readable(remote, concurrency=IN_FLIGHT, **given)
         )
         key = content_key(key, "origin", name) if origin else key
-        return _described(name, uri, opened, key, (facts.size, facts.modified_ns), remote)
-
-
-def _described(
-    name: str, path: str, opened: Any, key: str, facts: tuple[int, int], remote: RemoteBytes | None
-) -> VortexFile:
-    schema, rows = _types(opened.dtype.to_arrow_schema()), len(opened)
-    groups = tuple(stop - start for start, stop in opened.splits()) if rows else ()
-    return VortexFile(path, opened, schema, Unit(name, rows, facts[0], key, groups), *facts, remote)
+        schema, rows = _types(opened.dtype.to_arrow_schema()), len(opened)
+        groups = tuple(stop - start for start, stop in opened.splits()) if rows else ()
+        unit = Unit(name, rows, seen.size, key, groups)
+        return VortexFile(path, opened, schema, unit, seen.size, seen.modified_ns, remote)
 
 
 def _rows_at_once(file: VortexFile, columns: pa.Schema) -> int:

@@ -15,18 +15,17 @@ import os
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from spiral_stream.errors import SourceError, anew, cut, shown
-from spiral_stream.integrity.regular_files import need_file
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.import_source import ImportUnit
 from spiral_stream.sources.pins import ObjectFacts, Pin, pin_of
 from spiral_stream.storage.faults import NotThereError
-from spiral_stream.storage.file_object import look, look_all
+from spiral_stream.storage.file_object import look, look_all, maps
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import WEB, is_object, parse_uri, printable, scheme_of
@@ -95,16 +94,16 @@ _SHOWN: Final = 5
 
 
 class ListedObject(NamedTuple):
-    """An object that a source's URIs name."""
+    """A file or an object that a source's paths name."""
 
-    given: str  # the URI that names it
-    uri: str
-    facts: ObjectStat
-    looked: bool  # whether a look said what it is like; otherwise a list did
+    given: str  # the path or URI that names it
+    uri: str  # its own
+    facts: ObjectStat | None  # what it is like; None where nobody looked yet
+    looked: bool  # whether a look said it; otherwise a list did
 
 
-def objects_of(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> Iterator[ListedObject]:
-    """Yield the objects that URIs name: each one, those below a prefix, a glob, or a brace pattern.
+def _objects(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> Iterator[ListedObject]:
+    """The objects that URIs name: each one, those below a prefix, a glob, or a brace pattern.
 
     Those that are named one by one are looked at together.
 
@@ -127,37 +126,26 @@ def objects_of(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> Itera
 
 
 def confirmed(found: Sequence[ListedObject]) -> list[ObjectStat]:
-    """Return what objects are like, as looks say it: a look at one of a bucket tells whether its lists say the same.
+    """Return what files and objects are like, as looks say it: of a bucket one tells whether its lists say the same.
 
     Raises:
         SourceError: one is gone, or the store failed.
     """
+    unsure = [at for at, each in enumerate(found) if each.facts is None]
     buckets: dict[str, list[int]] = {}
     for at, each in enumerate(found):
-        if not each.looked:
+        if each.facts is not None and not each.looked:
             buckets.setdefault(parse_uri(each.uri).root, []).append(at)
-    facts = [each.facts for each in found]
     for indices in buckets.values():
-        first, mine = found[indices[0]], facts[indices[0]]
-        now = look(first.uri)
-        if (now.size, now.mark) == (mine.size, mine.mark):
-            continue
-        for at, seen in zip(indices, look_all([found[at].uri for at in indices]), strict=True):
-            if isinstance(seen, SourceError):
-                raise anew(seen)
-            facts[at] = seen
-    return facts
-
-
-def common_prefix(uris: Sequence[str]) -> str:
-    """Return the URI that all of some URIs lie below, without a slash at its end."""
-    folders = [_object_folder(uri).split("/") for uri in uris]
-    shared = []
-    for parts in zip(*folders, strict=False):
-        if len(set(parts)) > 1:
-            break
-        shared.append(parts[0])
-    return "/".join(shared)
+        mine, now = found[indices[0]].facts, look(found[indices[0]].uri)
+        if mine is None or (now.size, now.mark) != (mine.size, mine.mark):
+            unsure += indices
+    facts = {at: each.facts for at, each in enumerate(found) if each.facts is not None}
+    for at, seen in zip(unsure, look_all([found[at].uri for at in unsure]), strict=True):
+        if isinstance(seen, SourceError):
+            raise anew(seen)
+        facts[at] = seen
+    return [facts[at] for at in range(len(found))]
 
 
 def _object_folder(uri: str) -> str:
@@ -269,15 +257,14 @@ def absolute_paths(paths: object, what: str) -> Paths:
     return tuple(_absolute(path, what) for path in paths)
 
 
-def listed(paths: Paths, what: str, suffixes: Sequence[str], *, remote: bool = False) -> tuple[str, list[str]]:
-    """Find the files that paths name.
+def listed(paths: Paths, what: str, suffixes: Sequence[str]) -> tuple[str, list[str]]:
+    """Find the files or objects that paths name.
 
     Args:
         paths: as `absolute_paths` returns them.
         what: the source, for messages.
         suffixes: how the files of a folder end, such as ``(".jsonl", ".jsonl.gz")``; files that are named one by one, or
             by a pattern, end as they like.
-        remote: whether the source reads objects of stores too.
 
     Returns:
         the common folder, and the sorted names of the files relative to it.
@@ -285,33 +272,35 @@ def listed(paths: Paths, what: str, suffixes: Sequence[str], *, remote: bool = F
     Raises:
         SourceError: a path names nothing, a file is named twice, or a folder cannot be read.
     """
-    given = (paths,) if isinstance(paths, str) else paths
-    objects = [path for path in given if is_object(path)]
-    if objects and (not remote or len(objects) < len(given)):
-        raise _refused(objects[0], what, remote=remote)
     root = common_folder(paths)
-    if objects:
-        return root, sorted(_relative(each.uri, root) for each in _objects(objects, what, suffixes))
-    found: dict[str, str] = {}
-    for path in given:
-        for file in _files(path, what, suffixes):
-            if file in found:
-                raise _twice(file, found[file], path, what)
-            found[file] = path
-    names = sorted(_relative(file, root) for file in found)
-    for name in names:
-        if not name.isascii():
-            _need_utf8(name, root, what)
-    return root, names
+    return root, sorted(_name(each.uri, root, what) for each in _listed(paths, what, suffixes))
+
+
+def _listed(paths: Paths, what: str, suffixes: Sequence[str]) -> list[ListedObject]:
+    """The files or objects that paths name, each once, sorted."""
+    given = (paths,) if isinstance(paths, str) else paths
+    unread = next((path for path in given if is_remote(path) and not is_object(path)), None)
+    if unread is not None:
+        raise not_found(unread, what)
+    here = [maps(path) for path in given]
+    if len(set(here)) > 1:
+        msg = f"{what}: {cut(given[here.index(False)])} lies on an object store, and other paths do not. Register them separately"
+        raise SourceError(msg)
+    found: dict[str, ListedObject] = {}
+    for each in (_files if here[0] else _objects)(given, what, suffixes):
+        if each.uri in found:
+            raise _twice(each.uri, found[each.uri].given, each.given, what)
+        found[each.uri] = each
+    return sorted(found.values(), key=itemgetter(1) if here[0] else None)
 
 
 def common_folder(paths: Paths) -> str:
-    """Return the folder that all files lie below: what `listed` returns, without a look into any folder."""
-    given = (paths,) if isinstance(paths, str) else paths
-    if any(is_object(path) for path in given):
-        return common_prefix(given)
+    """Return the folder that all files lie below, or the URI: what `listed` returns, without a look into any folder."""
     folders = [_folder(path) for path in ((paths,) if isinstance(paths, str) else paths)]
-    return os.path.commonpath(folders) if len(folders) > 1 else folders[0]
+    if len(folders) == 1:
+        return folders[0]
+    alike = takewhile(lambda parts: len(set(parts)) == 1, zip(*(each.split("/") for each in folders), strict=False))
+    return "/".join(parts[0] for parts in alike) or "/"
 
 
 def listed_units(paths: Paths, what: str, suffixes: Sequence[str], base: str | None = None) -> list[ImportUnit]:
@@ -327,7 +316,7 @@ def listed_units(paths: Paths, what: str, suffixes: Sequence[str], base: str | N
         base: the folder, or the URI, that names are relative to; by default the common one of the files.
 
     Raises:
-        SourceError: as `listed` and `file_units`; or a file is there in two compressions.
+        SourceError: as `listed`; or a file is there in two compressions.
     """
     units = found_units(paths, what, suffixes, base)
     need_one_compression([unit.path for unit in units], what)
@@ -338,44 +327,14 @@ def found_units(paths: Paths, what: str, suffixes: Sequence[str], base: str | No
     """As `listed_units`, with each file that is there in two compressions twice.
 
     Raises:
-        SourceError: as `listed` and `file_units`.
+        SourceError: as `listed`.
     """
-    given = (paths,) if isinstance(paths, str) else paths
     base = common_folder(paths) if base is None else base
-    if not all(is_object(path) for path in given):
-        root, names = listed(paths, what, suffixes, remote=True)
-        if root != base:
-            names = [os.path.relpath(os.path.join(root, name), base) for name in names]  # noqa: PTH118
-        return file_units(base, names, what)
-    found = sorted(_objects(given, what, suffixes))
+    found = _listed(paths, what, suffixes)
     units = []
     for each, facts in zip(found, confirmed(found), strict=True):
-        name = _relative(each.uri, base)
+        name = _name(each.uri, base, what)
         units.append(ImportUnit(name, each.uri, facts.size, content_key(name, facts.size, facts.mark), seen=(facts,)))
-    return units
-
-
-def file_units(root: str, names: Sequence[str], what: str) -> list[ImportUnit]:
-    """Return one unit per file of this machine; its content key says the size and the time of the file.
-
-    Args:
-        root: the common folder.
-        names: of the files, as `listed` returns them.
-        what: the source, for messages.
-
-    Raises:
-        SourceError: one is gone, or no regular file.
-    """
-    units = []
-    for name in names:
-        path = os.path.join(root, name)  # noqa: PTH118  a Path costs 10x as much
-        try:
-            facts = os.stat(path)  # noqa: PTH116
-            need_file(path, facts)
-        except OSError as error:
-            msg = f"{what}: {cut(path)}: {error.strerror}. Correct the path, or leave it out"
-            raise SourceError(msg) from error
-        units.append(ImportUnit(name, path, facts.st_size, content_key(name, facts.st_size, facts.st_mtime_ns)))
     return units
 
 
@@ -440,36 +399,27 @@ def _absolute(path: object, what: str) -> str:
 
 
 def _folder(path: str) -> str:
-    """The folder that the files of one path lie below."""
+    """The folder, or the URI, that the files of one path lie below."""
+    if is_object(path):
+        return _object_folder(path)
     if not os.path.exists(path) and any(mark in path for mark in _MARKS):  # noqa: PTH110
         path = path[: min(path.index(mark) for mark in _MARKS if mark in path)]
         return os.path.dirname(path)  # noqa: PTH120
     return path if os.path.isdir(path) else os.path.dirname(path)  # noqa: PTH112,PTH120
 
 
-def _files(path: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
-    """The files of one path."""
-    if is_remote(path):
-        raise not_found(path, what)
-    if os.path.exists(path) or "{" not in path:  # noqa: PTH110
-        yield from _named(path, what, suffixes)
-        return
-    for number, member in enumerate(expanded(path), start=1):
-        try:
-            yield from _named(member, what, suffixes)
-        except SourceError as error:
-            msg = f"{what}: {cut(path)} names {cut(member)} as number {number}. {error}"
-            raise SourceError(msg) from error
-
-
-def _objects(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> list[ListedObject]:
-    """The objects that URIs name, each once."""
-    found: dict[str, ListedObject] = {}
-    for each in objects_of(uris, what, suffixes):
-        if each.uri in found:
-            raise _twice(each.uri, found[each.uri].given, each.given, what)
-        found[each.uri] = each
-    return list(found.values())
+def _files(paths: Sequence[str], what: str, suffixes: Sequence[str]) -> Iterator[ListedObject]:
+    """The files that paths name; of a brace pattern the one that is missing is named by its number."""
+    for path in paths:
+        members = [path] if os.path.exists(path) or "{" not in path else expanded(path)  # noqa: PTH110
+        for number, member in enumerate(members, start=1):
+            try:
+                yield from (ListedObject(path, file, None, looked=False) for file in _named(member, what, suffixes))
+            except SourceError as error:
+                if member == path:
+                    raise
+                msg = f"{what}: {cut(path)} names {cut(member)} as number {number}. {error}"
+                raise SourceError(msg) from error
 
 
 def _named(path: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
@@ -517,9 +467,20 @@ def _below(folder: str, suffixes: Sequence[str], what: str) -> Iterator[str]:
         raise SourceError(msg) from error
 
 
-def _relative(path: str, root: str) -> str:
+def _name(path: str, root: str, what: str) -> str:
+    """The name of a file relative to a folder.
+
+    Raises:
+        SourceError: it is not UTF-8.
+    """
     below = root if root.endswith("/") else f"{root}/"
-    return path[len(below) :] if path.startswith(below) else os.path.relpath(path, root)
+    name = path[len(below) :] if path.startswith(below) else os.path.relpath(path, root)
+    try:
+        name.isascii() or name.encode()
+    except UnicodeEncodeError as error:
+        msg = f"{what}: the name {shown(os.fsencode(name))} in {cut(root)} is not UTF-8. Rename it, or leave it out"
+        raise SourceError(msg) from error
+    return name
 
 
 def _twice(file: str, first: str, second: str, what: str) -> SourceError:
@@ -531,21 +492,6 @@ def _ending(name: str) -> str:
     """How a name ends: `.csv.gz`."""
     file = name.rpartition("/")[2]
     return file.removeprefix(os.path.splitext(unpacked(file))[0])  # noqa: PTH122
-
-
-def _refused(uri: str, what: str, *, remote: bool) -> SourceError:
-    """The error for an object that a source cannot read, or not together with other paths."""
-    if not remote:
-        return not_found(uri, what)
-    return SourceError(f"{what}: {cut(uri)} lies on an object store, and other paths do not. Register them separately")
-
-
-def _need_utf8(name: str, root: str, what: str) -> None:
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        msg = f"{what}: the name {shown(os.fsencode(name))} in {cut(root)} is not UTF-8. Rename it, or leave it out"
-        raise SourceError(msg) from error
 
 
 class Listed(NamedTuple):
@@ -572,6 +518,32 @@ def listed_below(uri: str, what: str) -> list[Listed]:
     found = [Listed(name[len(prefix) :], facts) for name, facts in without_markers(store.list(prefix))]
     if not found:
         msg = f"{what}: nothing lies below {cut(printable(uri))}/. Correct the path"
+        raise SourceError(msg)
+    return found
+
+
+def matching(folder: str, pattern: str, what: str) -> list[Listed]:
+    """Return the files in a folder, or the objects below a URI, whose names match a glob, sorted by name.
+
+    Raises:
+        SourceError: none does, or there is no such folder; or the store failed.
+    """
+    if is_object(folder):
+        there, matches = listed_below(folder, what), matcher(pattern)
+        found = [each for each in there if matches(each.name)]
+    elif not os.path.isdir(folder):  # noqa: PTH112
+        raise not_found(folder, what)
+    else:  # links to folders are followed
+        names = sorted(set(glob.glob(pattern, root_dir=folder, recursive=True)))  # noqa: PTH207
+        there, found = [], []
+        for name, seen in zip(names, look_all([f"{folder}/{name}" for name in names]), strict=True):
+            if isinstance(seen, ObjectStat):
+                found.append(Listed(name, seen))
+            elif not os.path.isdir(f"{folder}/{name}"):  # noqa: PTH112
+                raise anew(seen)
+    if not found:
+        more = f"; there is {', '.join(cut(each.name) for each in there[:_SHOWN])}" if there else ""
+        msg = f"{what}: nothing in {cut(printable(folder))} matches {shown(pattern)}{more}. Correct the pattern"
         raise SourceError(msg)
     return found
 

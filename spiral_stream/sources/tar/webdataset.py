@@ -40,7 +40,7 @@ from spiral_stream.sources.tar.samples import (
 )
 from spiral_stream.sources.tar.stream import COMPRESSED, PLAIN, is_compressed
 from spiral_stream.storage.faults import AwayError
-from spiral_stream.storage.file_object import look_all
+from spiral_stream.storage.file_object import look_all, maps
 from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import joined, parse_uri
 from spiral_stream.threads import Workers, thread_share
@@ -167,7 +167,7 @@ class WebDataset(ImportedSource):
     def _first_rows(self, units: Sequence[ImportUnit]) -> Iterator[Iterable[FoundRow]]:
         """The first rows of each tar: of tars on a store together."""
         counts = [ROWS, *[OTHERS] * (len(units) - 1)]
-        if not units[0].seen or is_compressed(units[0].path):  # payload of compressed ones would fill the memory
+        if maps(units[0].path) or is_compressed(units[0].path):  # payload of compressed ones would fill the memory
             for unit, count in zip(units, counts, strict=True):
                 with self._rows(unit) as rows:
                     yield islice(rows, count)
@@ -210,8 +210,7 @@ class WebDataset(ImportedSource):
                 found = _facts_of(path, name, unit.path, looks[path])
                 facts += [name, found.size, found.mark]
                 seen.append(found)
-            key, of_objects = content_key(*facts), (*unit.seen, *seen) if unit.seen else ()
-            made.append(replace(unit, others=tuple(others), content_key=key, seen=of_objects))
+            made.append(replace(unit, others=tuple(others), content_key=content_key(*facts), seen=(*unit.seen, *seen)))
         return made
 
     def _need_found(self, found: TarFields, units: Sequence[ImportUnit]) -> None:

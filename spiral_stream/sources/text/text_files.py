@@ -1,6 +1,5 @@
 """Text files: one row per file. Neighbours are read together, so that a million small files are few units."""
 
-import glob
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ import pyarrow as pa
 from spiral_stream.arguments import check, class_door
 from spiral_stream.errors import SourceError, anew, cut, shown
 from spiral_stream.sources.change_detection import content_key
-from spiral_stream.sources.files.listing import file_units, listed_below, matcher
-from spiral_stream.sources.files.paths import absolute_folder, is_remote, not_found
+from spiral_stream.sources.files.listing import matching
+from spiral_stream.sources.files.paths import absolute_folder
 from spiral_stream.sources.files.units import joined
 from spiral_stream.sources.import_source import (
     FILE,
@@ -24,7 +23,6 @@ from spiral_stream.sources.import_source import (
 )
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.store import Get
-from spiral_stream.storage.uri import is_object
 
 BATCH_BYTES: Final = 16 << 20
 TOGETHER: Final = 256  # objects that are asked for at once
@@ -70,30 +68,9 @@ class TextFiles(ImportedSource):
         return self.path
 
     def import_units(self) -> Sequence[ImportUnit]:
-        if is_object(self.path):
-            return self._objects()
-        if is_remote(self.path) or not os.path.isdir(self.path):  # noqa: PTH112
-            raise not_found(self.path, "TextFiles")
-        found = glob.glob(self.pattern, root_dir=self.path, recursive=True)  # noqa: PTH207
-        names = sorted({name for name in found if not os.path.isdir(os.path.join(self.path, name))})  # noqa: PTH112,PTH118
-        if not names:
-            msg = f"TextFiles: nothing in {cut(self.path)} matches {shown(self.pattern)}. Correct the pattern"
-            raise SourceError(msg)
-        return file_units(self.path, names, "TextFiles")
-
-    def _objects(self) -> Sequence[ImportUnit]:
-        """The objects that match, as one list of them says."""
-        there = listed_below(self.path, "TextFiles")
-        matches = matcher(self.pattern)
-        found = [each for each in there if matches(each.name)]
-        if not found:
-            shown_names = ", ".join(cut(each.name) for each in there[:5])
-            msg = f"TextFiles: nothing below {cut(self.path)} matches {shown(self.pattern)}; there is {shown_names}. "
-            raise SourceError(msg + "Correct the pattern")
         return [
-            ImportUnit(each.name, f"{self.path}/{each.name}", size, content_key(each.name, size, mark))
-            for each in found
-            for size, mark in [(each.facts.size, each.facts.mark)]
+            ImportUnit(name, f"{self.path}/{name}", seen.size, content_key(name, seen.size, seen.mark))
+            for name, seen in matching(self.path, self.pattern, "TextFiles")
         ]
 
     def import_pieces(self, files: Sequence[ImportUnit]) -> Sequence[ImportUnit]:

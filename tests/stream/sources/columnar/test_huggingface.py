@@ -325,6 +325,7 @@ def test_damaged_descriptions_are_refused(file: str, text: str, message: str, tm
 
 
 def test_a_folder_of_another_kind_says_what_it_has(tmp_path: Path) -> None:
+    (tmp_path / "readme").touch()
     with pytest.raises(SourceError, match=r"has neither state.json nor .*Give a folder that dataset.save_to_disk"):
         HuggingFace(str(tmp_path)).open()
     (tmp_path / "data.arrow").write_bytes(b"")

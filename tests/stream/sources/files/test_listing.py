@@ -6,7 +6,7 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.files.listing import absolute_paths, common_folder, file_units, listed, listed_units
+from spiral_stream.sources.files.listing import absolute_paths, common_folder, listed, listed_units
 from tests.stream.sources.test_remote import put_all
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
@@ -104,8 +104,8 @@ def test_what_is_no_path_is_refused(paths: object) -> None:
 
 
 def test_a_remote_path_is_refused_as_such() -> None:
-    with pytest.raises(SourceError, match="object store"):
-        found(["s3://bucket/a.jsonl"])
+    with pytest.raises(SourceError, match="lies in a store that is not read here"):
+        found(["hdfs://bucket/a.jsonl"])
 
 
 def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ def test_a_link_to_a_folder_is_not_followed(tmp_path: Path) -> None:
 
 def test_the_key_of_a_unit_changes_with_its_file_and_not_with_the_place(tmp_path: Path) -> None:
     made(tmp_path / "x", "1.jsonl", "2.jsonl")
-    before = file_units(*found(tmp_path / "x"), "Jsonl")
+    before = listed_units(str(tmp_path / "x"), "Jsonl", SUFFIXES)
     (tmp_path / "x").rename(tmp_path / "y")
-    moved = file_units(*found(tmp_path / "y"), "Jsonl")
+    moved = listed_units(str(tmp_path / "y"), "Jsonl", SUFFIXES)
     os.utime(tmp_path / "y" / "2.jsonl", ns=(1, 1))
-    after = file_units(*found(tmp_path / "y"), "Jsonl")
+    after = listed_units(str(tmp_path / "y"), "Jsonl", SUFFIXES)
 
     assert [unit.content_key for unit in before] == [unit.content_key for unit in moved]
     assert [a.content_key == b.content_key for a, b in zip(moved, after, strict=True)] == [True, False]
@@ -137,7 +137,7 @@ def test_the_key_of_a_unit_changes_with_its_file_and_not_with_the_place(tmp_path
 def test_a_unit_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.jsonl")
     with pytest.raises(SourceError, match="a FIFO, not a file"):
-        file_units(*found(tmp_path), "Jsonl")
+        listed_units(str(tmp_path), "Jsonl", SUFFIXES)
 
 
 PAIRS = [
