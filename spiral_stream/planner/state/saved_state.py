@@ -1,9 +1,7 @@
-"""What a saved state says (`SavedState`), and whether the state of another plan may be loaded.
+"""What a saved state says: `SavedState`.
 
-A state that is damaged, or of another plan or data, is refused; the error says where they differ.
-
-A state is read once into a `SavedState`, which checks everything that needs no plan. It is then compared with plan and data
-before anything in the stream changes.
+A state is read once into a `SavedState`, which refuses what is damaged. `compatibility` then compares it with the plan and
+the data of the stream, before anything in that changes.
 
 A state is small: a list in it (data versions, a rebase, skips) that is longer than `LISTED_BYTES` lies in the catalog, and the
 state has its name (`catalog.state_records`, docs/decisions/0063).
@@ -11,19 +9,14 @@ state has its name (`catalog.state_records`, docs/decisions/0063).
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 from spiral_stream.arguments import as_integer
-from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.state_records import StateRecords, is_name
 from spiral_stream.cursor import STATE_VERSION, Cursor
 from spiral_stream.errors import ResumeError, shown
-from spiral_stream.plan.saving.differences import PlanDifference, differences
-from spiral_stream.plan.saving.fingerprint import digest
-from spiral_stream.planner.prepared_data.folder import saved_plan
-from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.planner.state.skips import NOTHING, Skips
 from spiral_stream.seeding import key
@@ -42,7 +35,6 @@ _KEYS: Final = (
     "drawn_seed",
 )  # the values that the checksum covers
 LISTED_BYTES: Final = {"data": 320, "rebase": 1024, "skips": 1024}  # of JSON: a state without edits stays below 1 kB
-_NAMED: Final = 5  # relations in a message
 _HEX: Final = re.compile("[0-9a-f]{1,64}")
 _EDITS: Final = ("rebase", "skips")
 _LISTS: Final = ("data", *_EDITS)
@@ -265,80 +257,3 @@ def _need(holds: object, found: str) -> None:
     if not holds:
         msg = f"resume: the state's {found}. Pass what state_dict() returned, unchanged"
         raise ResumeError(msg)
-
-
-def check_plan(state: SavedState, stages: Stages, catalog: Registry) -> None:
-    """Refuse a state of another plan, and say where the two differ.
-
-    A state of a plan that stops at bad samples is accepted by the same plan that does not stop.
-
-    Raises:
-        ResumeError: the plans differ.
-    """
-    if state.plan == stages.fingerprint:
-        return
-    old = saved_plan(catalog, state.plan)
-    if old is not None and _refused_nothing(old, stages.canonical):
-        return
-    found, way_out = "where they differ is unknown, because the old plan is not in this catalog", ""
-    if old is not None:
-        differing = differences(old, stages.canonical)
-        if all(each.policy for each in differing):
-            raise ResumeError(_of_other_versions(differing))
-        found = f"they differ at {'; '.join(map(str, differing))}"
-        if any(each.of_shares for each in differing) and all(each.of_shares or each.of_collate for each in differing):
-            way_out = (
-                ", or keep the place: load the state into a stream of the old plan, then new_stream.rebase(old_stream)"
-            )
-    msg = (
-        f"resume: saved by plan {state.plan[:8]}, this is plan {stages.fingerprint[:8]}; {found}. "
-        f"Restore the old plan, or start a new epoch{way_out}"
-    )
-    raise ResumeError(msg)
-
-
-def _of_other_versions(differing: Sequence[PlanDifference]) -> str:
-    """The error for a state of the same plan by another version of the library, whose policies had other versions."""
-    lines = [
-        f"{each.policy} was version {each.before}, and is version {each.after} here ({each.at})" for each in differing
-    ]
-    return (
-        f"resume: the plan is the same, but another version of spiral saved the state, and its batches are others: "
-        f"{'; '.join(dict.fromkeys(lines))}. Go on with the version of spiral that saved it until the epoch ends, or start a new "
-        "epoch with this one; CHANGELOG.md has what changed"
-    )
-
-
-def _refused_nothing(old: Any, new: Any) -> bool:
-    """Return whether the new plan differs only by going on where the old one would have stopped."""
-    differing = differences(old, new)
-    return len(differing) == 1 and (differing[0].at, differing[0].before) == ("collate.on_error", "null")
-
-
-def check_data(state: SavedState, stages: Stages, catalog: Registry) -> None:
-    """Refuse a state of other data, and say which relations changed.
-
-    Raises:
-        ResumeError: a relation changed.
-    """
-    present, name = dict(stages.data_versions), dict(state.list_digests).get("data")
-    if digest(present) == name or (name is None and dict(state.data) == present):
-        return
-    saved = dict(state.data) if name is None else StateRecords(catalog.root).find(name)
-    if not isinstance(saved, Mapping):
-        msg = (
-            f"resume: the data changed since the state was saved, or is that of another machine: {len(present):,} relations "
-            f"are {digest(present)[:8]} here, and were {str(name)[:8]}. The catalog that saved the state knows which of them "
-            'differ: there catalog.export_state(state, "state.json"), here catalog.import_state("state.json"). Put the old '
-            "data back, or start a new epoch on this data"
-        )
-        raise ResumeError(msg)
-    names = [name for name in sorted(saved.keys() | present.keys()) if saved.get(name) != present.get(name)]
-    rest = "goes on where each stream stands" if stages.mixed else "delivers the rest of this epoch first"
-    lines = [f"{n:.100} ({str(saved.get(n))[:8]} -> {str(present.get(n))[:8]})" for n in names[:_NAMED]]
-    more = f"; and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    msg = (
-        f"resume: the data changed since the state was saved: {'; '.join(lines)}{more}. Put the old data back and "
-        f"catalog.refresh() it, or start a new epoch on the new data; stream.rebase(state) {rest}"
-    )
-    raise ResumeError(msg)

@@ -33,8 +33,9 @@ from spiral_stream.planner.prepared_data.build import caches, materialize
 from spiral_stream.planner.prepared_data.folder import cache_root
 from spiral_stream.planner.prepared_data.verify import Verification, verify_stream
 from spiral_stream.planner.stages import Stages
+from spiral_stream.planner.state.compatibility import check_data, check_plan
 from spiral_stream.planner.state.rebase import Rebase
-from spiral_stream.planner.state.saved_state import Anchor, SavedState, check_data, check_plan
+from spiral_stream.planner.state.saved_state import Anchor, SavedState
 from spiral_stream.planner.state.skips import NOTHING, Skips
 from spiral_stream.runtime.bad_samples import Refusals, RefusalTally
 from spiral_stream.runtime.batch.opened_fields import OpenedFields
