@@ -591,7 +591,7 @@ def test_a_file_that_others_may_remove_is_looked_at_once() -> None:
 # What these do or show now and then is due once a machine goes on that stood still.
 INTERVALS = {
     "spiral_assets/training/progress.py",
-    "spiral_stream/derived/work/make.py",
+    "spiral_stream/derived/work/cooperative_build.py",
     "spiral_stream/keeping/share.py",
     "spiral_stream/runtime/forming/cost.py",
 }

@@ -16,9 +16,9 @@ from typing import Any, Final, final
 from spiral_stream.cache.store.shared import ABOUT as CACHE_ABOUT
 from spiral_stream.cache.store.shared import CacheParts
 from spiral_stream.cache.store.store import CacheStore
-from spiral_stream.derived.exchange import ABOUT, PiecesParts
 from spiral_stream.derived.folder import SHARED, StoredDerivation, StoredPieces
 from spiral_stream.derived.index import FILE, RosterFile, slots_in
+from spiral_stream.derived.shared_parts import ABOUT, PiecesParts
 from spiral_stream.display.progress import Report, working
 from spiral_stream.errors import CacheError, DamageError, SourceError, cut, warn
 from spiral_stream.integrity import seal

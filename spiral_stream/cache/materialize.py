@@ -1,7 +1,7 @@
 """Build a cache: every shard that is not finished, in cooperation with other processes that build it.
 
-Shards are made by the one builder (`derived.work.make`): leased, made by threads, processes or Ray tasks, and awaited
-where others make them. A finished shard is in the ledger at once: an interrupted build goes on with the next one.
+The one builder (`derived.work.cooperative_build`) leases shards, makes them by threads, processes or Ray tasks, and awaits those
+that others make. A finished shard is in the ledger at once: an interrupted build goes on with the next one.
 Readers see what is committed, now and then and at the end. A row whose bytes are bad is stored as refused, with its
 reason, so that cached and uncached streams treat it alike.
 """
@@ -26,8 +26,8 @@ from spiral_stream.cache.row_workers import BuildRows, Hands, ShardWork
 from spiral_stream.cache.store.part_rows import Chunk
 from spiral_stream.cache.store.store import REST, CacheStore
 from spiral_stream.derived.index import keys_of
+from spiral_stream.derived.work.cooperative_build import Job, Maker, Shards, Target, make, refusals
 from spiral_stream.derived.work.executors import Builders, Executor, Shared, Threads, builders_in_force
-from spiral_stream.derived.work.make import Job, Maker, Shards, Target, make, refusals
 from spiral_stream.display.progress import Progress, working
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.publish import drafts, new_draft

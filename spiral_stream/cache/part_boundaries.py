@@ -7,7 +7,7 @@ import numpy as np
 
 from spiral_stream.cache.row_workers import ShardWork
 from spiral_stream.derived.build import cut_by_weight
-from spiral_stream.derived.work.make import Shards
+from spiral_stream.derived.work.cooperative_build import Shards
 
 UNIT_ROWS: Final = 1024  # shards that are smaller are made some at a time
 UNIT_SHARDS: Final = 64

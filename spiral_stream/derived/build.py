@@ -1,6 +1,6 @@
 """Build the missing pieces of derivations, chunk by chunk, in cooperation with other processes.
 
-A chunk is a run of shards of about a million rows; `derived.work.make` says how builders share them. What is done is
+A chunk is a run of shards of about a million rows; `derived.work.cooperative_build` says how builders share them. What is done is
 committed every second. A shard may be as large as a file: the pieces of a large one are made a range of rows at a time, and
 are the same bytes as those of all its rows together. So memory does not grow with files.
 """
@@ -18,12 +18,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.derived.derivation import Derivation, ShardRows, ShardSource, ShardTable
-from spiral_stream.derived.exchange import PiecesParts, meet
 from spiral_stream.derived.index import Keys, Roster, RosterFile, keys_of
 from spiral_stream.derived.part import PartWriter, Written
+from spiral_stream.derived.shared_parts import PiecesParts, meet
 from spiral_stream.derived.unasked import cost_of, tell
+from spiral_stream.derived.work.cooperative_build import Job, Maker, Shards, Target, make, refusals
 from spiral_stream.derived.work.executors import Builders, Shared, builders_in_force, is_explicit
-from spiral_stream.derived.work.make import Job, Maker, Shards, Target, make, refusals
 from spiral_stream.display.progress import Report, working
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import to_json

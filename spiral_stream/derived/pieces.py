@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.derived import _gather
-from spiral_stream.derived.exchange import PiecesPart, PiecesParts
 from spiral_stream.derived.index import Keys, Roster, RosterFile
 from spiral_stream.derived.part import ALIGN, open_part
+from spiral_stream.derived.shared_parts import PiecesPart, PiecesParts
 from spiral_stream.errors import CacheError, DamageError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import verify_rows

@@ -27,7 +27,7 @@ from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import Manifest, build_manifest
 from spiral_stream.catalog.relation.shard_rows import SourceRows
 from spiral_stream.derived.kinds.identities import Identities
-from spiral_stream.derived.work.make import one_at_a_time
+from spiral_stream.derived.work.cooperative_build import one_at_a_time
 from spiral_stream.errors import CatalogError, DamageError, PlanError, ResumeError, SourceError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.folders import files_of, need_written

@@ -13,7 +13,7 @@ from typing import Final, final
 from spiral_stream.cache.store.checksums import HEAD, PartFiles, words_in, wrong_data
 from spiral_stream.cache.store.ledger import Ledger, LedgerEntry, parse
 from spiral_stream.cache.store.sweep import WRITERS
-from spiral_stream.derived.exchange import wrong_blocks
+from spiral_stream.derived.shared_parts import wrong_blocks
 from spiral_stream.errors import CacheError, DamageError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.locks import share as shared_lock

@@ -1,9 +1,9 @@
 """Import a source's files into a catalog: each unit is read once, by any process, and its rows become Lance fragments.
 
 One folder per (source without its place, columns) holds the rows of all units ever imported, a file per unit that is done,
-the rows that were refused, and the snapshots. Builders share the units by lease (`derived.work.make`). What is made of a unit
-is written to a draft; when the unit is done its files are moved into the dataset and the unit is noted, under a lock. A killed
-import leaves drafts, which the next one removes, and units that are done, which it does not read again.
+the rows that were refused, and the snapshots. Builders share the units by lease (`derived.work.cooperative_build`). What is
+made of a unit is written to a draft; when the unit is done its files are moved into the dataset and the unit is noted, under a
+lock. A killed import leaves drafts, which the next one removes, and units that are done, which it does not read again.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.relation.on_store import bring_import
 from spiral_stream.catalog.relation.refused import REFUSED, refused_path, sweep_refused
 from spiral_stream.derived.index import keys_of
+from spiral_stream.derived.work.cooperative_build import Job, Maker, Shards, Target, make, refusals
 from spiral_stream.derived.work.executors import Shared, builders_in_force
-from spiral_stream.derived.work.make import Job, Maker, Shards, Target, make, refusals
 from spiral_stream.display.progress import Report, working
 from spiral_stream.errors import SourceError, SpiralError, cut, warn
 from spiral_stream.integrity.locks import Held

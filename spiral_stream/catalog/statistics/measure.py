@@ -37,10 +37,10 @@ from spiral_stream.catalog.statistics.merge import (
     merged,
 )
 from spiral_stream.derived.build import build, load
-from spiral_stream.derived.exchange import meet
 from spiral_stream.derived.index import RosterFile, keys_of
 from spiral_stream.derived.kinds.column_facts import ColumnFacts
 from spiral_stream.derived.pieces import Pieces
+from spiral_stream.derived.shared_parts import meet
 from spiral_stream.display.progress import working
 from spiral_stream.errors import CacheError, CatalogError, DamageError, cut
 from spiral_stream.integrity import seal

@@ -1,5 +1,5 @@
 """Make what is missing, shard by shard, with whoever else makes the same.
 
-Start at: `make`.
+Start at: `cooperative_build`.
 May not know: kinds.
 """

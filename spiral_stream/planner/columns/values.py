@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.derived.build import load
-from spiral_stream.derived.exchange import meet
 from spiral_stream.derived.index import RosterFile, keys_of
 from spiral_stream.derived.kinds.gather import located
 from spiral_stream.derived.kinds.values import ValueRows, Values
 from spiral_stream.derived.pieces import Pieces
+from spiral_stream.derived.shared_parts import meet
 from spiral_stream.errors import DamageError
 from spiral_stream.expr import Expr, to_json
 from spiral_stream.fields.ragged import Ragged

@@ -24,7 +24,7 @@ from spiral_stream.derived.index import RosterFile, keys_of
 from spiral_stream.derived.kinds.selected_rows import Survivors, width_of
 from spiral_stream.derived.many_sources import together
 from spiral_stream.derived.pieces import Pieces
-from spiral_stream.derived.work.make import one_at_a_time
+from spiral_stream.derived.work.cooperative_build import one_at_a_time
 from spiral_stream.errors import DamageError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import mended, publish, publish_file

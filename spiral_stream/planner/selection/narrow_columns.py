@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.derived.build import build, load
 from spiral_stream.derived.derivation import Derivation, ShardSource
-from spiral_stream.derived.exchange import meet
 from spiral_stream.derived.index import Roster, RosterFile, keys_of
 from spiral_stream.derived.kinds.column import FIXED, TEXT, Column, ListLengths, form_of
 from spiral_stream.derived.kinds.gather import NarrowColumn, located
 from spiral_stream.derived.many_sources import together
 from spiral_stream.derived.pieces import Pieces
+from spiral_stream.derived.shared_parts import meet
 from spiral_stream.derived.unasked import LOOKED_AT_ROWS, Cost, cost_of
 from spiral_stream.errors import DamageError, warn
 from spiral_stream.expr import Col

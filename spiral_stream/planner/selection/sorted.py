@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.catalog.relation.reader import OpenRelation
-from spiral_stream.derived.work.make import one_at_a_time
+from spiral_stream.derived.work.cooperative_build import one_at_a_time
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import mended, publish
 from spiral_stream.plan import nodes

@@ -1,4 +1,4 @@
-"""Count the chapters of an epoch, in cooperation with other processes: `derived.work.make`, a chapter at a time.
+"""Count the chapters of an epoch, in cooperation with other processes: `derived.work.cooperative_build`, a chapter at a time.
 
 A chapter is counted by forming it, from lengths and small columns, and costs about 0.2 s. The number of its batches is
 appended to the formation index, and what is in the index is never formed again.
@@ -12,8 +12,8 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.derived.work.cooperative_build import Job, Maker, Shards, Target, make, refusals
 from spiral_stream.derived.work.executors import Builders
-from spiral_stream.derived.work.make import Job, Maker, Shards, Target, make, refusals
 from spiral_stream.runtime.numbering.known_chapters import KnownChapters
 from spiral_stream.seeding import key
 

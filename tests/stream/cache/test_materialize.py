@@ -23,8 +23,8 @@ from spiral_stream.cache.kinds.tokens import TokenKind
 from spiral_stream.cache.materialize import build
 from spiral_stream.cache.store.store import CacheStore
 from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.derived.work import cooperative_build as together
 from spiral_stream.derived.work import executors
-from spiral_stream.derived.work import make as together
 from spiral_stream.results import Progress
 from spiral_stream.testing import frozen, same
 from tests.fixtures import warm

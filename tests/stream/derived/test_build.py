@@ -21,7 +21,7 @@ from spiral_stream.derived.derivation import Derivation, Piece, ShardRows
 from spiral_stream.derived.index import RosterFile, keys_of
 from spiral_stream.derived.kinds.column import Column
 from spiral_stream.derived.part import PartWriter, Written
-from spiral_stream.derived.work import make as together
+from spiral_stream.derived.work import cooperative_build as together
 from spiral_stream.derived.work.executors import Builders, Shared, Threads
 from spiral_stream.errors import CacheError, DamageError, SourceError, SpiralWarning
 from spiral_stream.expr import bind

@@ -17,7 +17,7 @@ from spiral_stream.derived import build as room
 from spiral_stream.derived.build import build
 from spiral_stream.derived.derivation import Derivation, Piece, ShardRows
 from spiral_stream.derived.index import RosterFile, keys_of
-from spiral_stream.derived.work import make as together
+from spiral_stream.derived.work import cooperative_build as together
 from spiral_stream.derived.work.executors import Threads
 from tests.fixtures.builders import OVERLAPPING, SHARDS, experiment
 from tests.fixtures.named_shards import Shards, need_tidy, numbers
