@@ -1,6 +1,7 @@
 """How long an epoch is, in samples.
 
-Without a mixture: the rows that pass the plan's filters and joins, once each. With a mixture: what `size_and_shares` says.
+Without a mixture: as many as the order draws of the rows that pass the plan's filters and joins (`Order.size`; most orders draw
+each once), and of these what ``limit``, ``skip`` and ``repeat`` leave (`sampling.extent`). With one: what `size_and_shares` says.
 `batching.tail` turns samples into batches and batches into steps: its functions ``batches`` and ``steps`` are the rest of
 the answer, unless a formation decides which samples share a batch: then `runtime.forming.batches` counts.
 """
