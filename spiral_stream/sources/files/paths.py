@@ -122,6 +122,10 @@ def not_found(path: str, what: str) -> SourceError:
     if is_remote(path):
         return SourceError(f"{what}: {cut(path)} {remote_fault(path)}")
     folder = Path(path)
+    if os.path.lexists(path):  # a folder was looked for
+        is_link = not folder.exists()
+        found = f"is a link to {cut(os.readlink(path))}, which is not there" if is_link else "is a file, not a folder"  # noqa: PTH115
+        return SourceError(f"{what}: {path} {found}. {'Correct the link' if is_link else 'Give the folder'}")
     while not folder.parent.exists():
         folder = folder.parent
     names = sorted(entry.name for entry in folder.parent.iterdir()) if folder.parent.is_dir() else []

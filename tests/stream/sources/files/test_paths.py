@@ -3,11 +3,14 @@
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import spiral_stream as spiral
+from spiral_stream import sources
 from spiral_stream.errors import SourceError
 from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.files.paths import (
@@ -107,3 +110,18 @@ def test_a_missing_path_is_told_with_what_lies_near(tmp_path: Path) -> None:
     far = str(not_found(str(tmp_path / "xyz"), "Lance"))
     assert near.endswith("near it: images.lance. Correct the path")
     assert far.endswith(f"{tmp_path} has images.lance. Correct the path")
+
+
+@pytest.mark.parametrize(
+    "kind", [sources.TextFiles, sources.ImageFolder, sources.Lance, sources.HuggingFace, sources.Mds]
+)
+def test_a_file_where_a_folder_is_read_is_told_so(kind: type[Any], tmp_path: Path) -> None:
+    file, link = tmp_path / "one.txt", tmp_path / "gone.txt"
+    file.write_text("a")
+    link.symlink_to("nowhere.txt")
+    catalog = spiral.connect(tmp_path / "catalog")
+
+    with pytest.raises(SourceError, match=r"one\.txt is a file, not a folder\. Give the folder"):
+        catalog.register("t", kind(str(file)), identity=spiral.RowIdentity())
+    with pytest.raises(SourceError, match=r"a link to nowhere\.txt, which is not there\. Correct the link"):
+        catalog.register("t", kind(str(link)), identity=spiral.RowIdentity())
