@@ -134,7 +134,8 @@ def _turn(target: WriteTarget, about: str) -> Iterator[None]:
         leases: ShardLeases = Claims(aside)
     if is_remote(target.uri):
         assert isinstance(leases, Claims)
-        leases = StoreLeases(Share(target.folder, target.uri, str(target.folder), "convert"), aside, leases, tidy=True)
+        share = Share(target.folder, target.uri, str(target.folder), "convert", has_format=False)
+        leases = StoreLeases(share, aside, leases, tidy=True)
     try:
         said = f"convert: another process copies the same rows to {cut(printable(target.uri))}. This one waits until it ends"
         wait = Wait(inf, LONG_PAUSES_S, lambda _: said, _TELL_AFTER_S)

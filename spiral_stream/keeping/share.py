@@ -4,6 +4,10 @@
 of the store. What is finished is put: its data first, and then its record, which nobody overwrites. Records of others are
 listed and entered here; their data comes when somebody opens it. So nothing needs a lock on the store, and a process that
 is killed leaves objects without a record, which nobody reads.
+
+``format.json`` says in which format all of it is written (docs/decisions/0078). An older program would take what a later one
+wrote for damaged, mark it, and make it again; so each process reads that object before it asks for another, and touches
+nothing if it does not know the format. Where there is none, it is put before anything else is.
 """
 
 import os
@@ -19,7 +23,7 @@ from typing import Final, final
 
 import xxhash
 
-from spiral_stream.errors import CacheError, DamageError, SourceError, anew, cut, warn
+from spiral_stream.errors import CacheError, DamageError, SourceError, anew, cut, shown, warn
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.locks import wait_for
 from spiral_stream.integrity.publish import new_draft, sweep_drafts, write_file
@@ -30,6 +34,8 @@ from spiral_stream.storage.open import store_of
 from spiral_stream.storage.store import Get, Got, ObjectStat, Store
 from spiral_stream.storage.uri import parse_uri, printable
 
+FORMAT: Final = 1  # of records, marks and leases, and of what they name
+FORMAT_FILE: Final = "format.json"  # at the root of the store
 STORE: Final = "store.json"  # in a working folder: which store it is for
 STORED: Final = "stored"  # in the folder of a derivation or cache: a file for each record that is known to be stored
 DAMAGED: Final = ".damaged"  # of an object that says that another one is damaged
@@ -68,15 +74,19 @@ class Share:
     Args:
         root: the working folder.
         uri: where the same lies on the store.
-        working_id: names this working folder.
+        store_id: names this working folder.
         where: begins the messages of the store's errors.
+        has_format: whether ``format.json`` says what all of it is written in; a dataset of Lance's has a format of its own.
     """
 
-    def __init__(self, root: Path, uri: str, store_id: str, where: str = "$SPIRAL_CACHE") -> None:
+    def __init__(
+        self, root: Path, uri: str, store_id: str, where: str = "$SPIRAL_CACHE", *, has_format: bool = True
+    ) -> None:
         self.root, self.uri, self.counters = root, uri, ShareCounters()
         self.working_id = f"{store_id} {os.uname().nodename}"  # where locks of the kernel are seen
         self._where = where
         self._pid: int | None = None  # that spoke to the store
+        self._format = None if has_format else FORMAT  # of the store, once it was asked; 0 where nobody has put any
         self._next: dict[Path, float] = {}  # when a folder is to be listed again
         self._lock = threading.Lock()
 
@@ -154,7 +164,7 @@ class Share:
         Raises:
             CacheError: the store failed.
         """
-        with self._asking(path) as (store, key):
+        with self._asking(path, puts=True) as (store, key):
             return store.put(key, data, absent=absent, unchanged=unchanged)
 
     def remove(self, path: Path) -> None:
@@ -176,7 +186,7 @@ class Share:
         Raises:
             CacheError: the store failed.
         """
-        with self._asking(path) as (store, key):
+        with self._asking(path, puts=True) as (store, key):
             store.put_file(key, held)
         self._count(put=1, put_bytes=held.stat().st_size)
 
@@ -268,15 +278,51 @@ class Share:
                 setattr(self.counters, name, getattr(self.counters, name) + value)
 
     @contextmanager
-    def _asking(self, path: Path) -> Iterator[tuple[Store, str]]:
+    def _asking(self, path: Path, *, puts: bool = False) -> Iterator[tuple[Store, str]]:
         """The store, and the key of something in the working folder; its errors are those of a cache."""
         try:
             found = store_of(self.uri_of(path))
             self._pid = self._pid or os.getpid()
+            if self._format is None or (puts and not self._format):
+                self._format = self._format_of(*store_of(self.uri_of(self.root / FORMAT_FILE)), puts=puts)
             yield found
         except SourceError as error:
             msg = f"{self._where}: {error}"
             raise CacheError(msg) from None
+
+    def _format_of(self, store: Store, key: str, *, puts: bool) -> int:
+        """The format of the store, which is put where there is none and something else will be; 0 where there is none.
+
+        Raises:
+            CacheError: it is not ours, or cannot be read.
+            SourceError: the store failed.
+        """
+        for _ in range(_TRIES):
+            with suppress(NotThereError):
+                data = bytes(store.get(key).data or b"")
+                break
+            if not puts:
+                return 0
+            if store.put(key, seal.sealed_json({"format": FORMAT}), absent=True) is not None:
+                return FORMAT
+        else:
+            return 0  # somebody removes it again and again
+        where = f"{self._where}: {cut(printable(self.uri_of(self.root / FORMAT_FILE)))}"
+        try:
+            found = seal.parse_json(Path(FORMAT_FILE), data)["format"]
+        except (DamageError, KeyError):
+            msg = (
+                f"{where} is damaged, so nobody knows which version of Spiral wrote what lies there. Delete that "
+                "object if all who use the store have this version; else name another place"
+            )
+            raise CacheError(msg) from None
+        if found != FORMAT:
+            msg = (
+                f"{where} says that a later version of Spiral wrote what lies there, in format {shown(found)}; "
+                f"this one knows format {FORMAT}. Nothing was read or written. Upgrade Spiral here, or name another place"
+            )
+            raise CacheError(msg)
+        return FORMAT
 
 
 def _ranges(store: Store, key: str, size: int | None) -> Iterator[Got]:

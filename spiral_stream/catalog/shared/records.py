@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
+from spiral_stream.arguments import is_integer
 from spiral_stream.catalog.shared.files import SharedFile, fetch, files_from, send
 from spiral_stream.errors import CatalogError, MissingExtraError, SourceError, SpiralError, anew
 from spiral_stream.integrity.publish import write_file
@@ -81,7 +82,7 @@ class SharedCatalog:
         """
         with self._asking(f"read {name!r} of its {kind}"):
             data = self._get(kind, name)
-        found = None if data is None else _parsed(kind, name, data)
+            found = None if data is None else _parsed(kind, name, data)
         if found is not None and found.row is None:
             key = f"{self.uri}/records/{kind}/{name}.json"
             msg = f"catalog {self.uri}: {key} is damaged. Delete that object, and register again what it belongs to"
@@ -227,11 +228,23 @@ def _mark(facts: ObjectStat) -> str:
 
 
 def _parsed(kind: str, name: str, data: bytes) -> Record:
-    """The record in the bytes of an object; one without a row if they are not what was written under this name."""
+    """The record in the bytes of an object; one without a row if they are not what was written under this name.
+
+    Raises:
+        SourceError: a later version of Spiral wrote it.
+    """
+    version: object = None
     with suppress(SpiralError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         found = parse_json(Path(name), data)
-        if (found["version"], found["kind"], found["name"]) == (_VERSION, kind, name) and type(found["row"]) is dict:
+        version = found["version"]
+        if (version, found["kind"], found["name"]) == (_VERSION, kind, name) and type(found["row"]) is dict:
             return Record(name, found["row"], files_from(found["files"]))
+    if is_integer(version, _VERSION + 1):
+        msg = (
+            f"record {name!r} is of version {version}: a later version of Spiral wrote it, and this one knows version "
+            f"{_VERSION}. Upgrade Spiral here"
+        )
+        raise SourceError(msg)
     return Record(name, None, {})
 
 

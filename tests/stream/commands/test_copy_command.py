@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spiral_stream.commands.cli import app
+from spiral_stream.errors import CacheError
 from tests.fixtures.two_machines import Team
 
 
@@ -34,3 +35,15 @@ def test_a_damaged_part_is_named_and_ends_in_exit_code_one(team: Team, tmp_path:
     assert "14 parts copied" in done.output
     assert "1 damaged and not copied" in done.output
     assert f"{piece.name} is damaged" in done.output
+
+
+def test_nothing_is_copied_to_or_from_a_store_whose_format_is_not_known(tmp_path: Path) -> None:
+    team = Team(tmp_path, f"memory://{tmp_path.name}/prepared")
+    team.run("first", build=True)
+    team.say("format.json", {"format": 2})
+    before = team.held()
+    for places in ((str(team.local), team.uri), (team.uri, str(tmp_path / "elsewhere"))):
+        done = CliRunner().invoke(app, ["copy", *places])
+        assert isinstance(done.exception, CacheError)
+        assert "this one knows format 1" in str(done.exception)
+    assert team.held() == before

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 from typer.testing import CliRunner
 
 import spiral_stream as sp
@@ -416,3 +418,30 @@ def test_processes_that_register_at_once_and_are_killed_lose_nothing_and_double_
     for kind in killed:
         catalog.register(f"killed-{kind}", sp.Arrow(pa.table({"sample_id": [kind]})))
         assert catalog.table(f"killed-{kind}").to_arrow().num_rows == 1
+
+
+def test_a_catalog_whose_records_a_later_version_wrote_is_refused_and_stays(in_memory: Team) -> None:
+    rows = sp.sources.Arrow(ROWS)
+    in_memory.on("a").register("rows", rows)
+    store, key = store_of(in_memory.uri)
+    name = f"{key}/records/relations/rows.json"
+    written = {key: value for key, value in json.loads(bytes(store.get(name).data or b"")).items() if key != "seal"}
+    body = json.dumps({**written, "version": 2, "row": {"in": "another form"}})[1:]
+    later = f'{{"seal": "{xxhash.xxh3_128_hexdigest(body.encode())}", {body}'.encode()
+    store.put(name, later)
+    before = sorted(each for each, _ in store.list(f"{key}/"))
+
+    for machine in ("a", "b"):
+        catalog = in_memory.on(machine)
+        deeds = (
+            catalog.tables,
+            partial(catalog.table, "rows"),
+            partial(catalog.register, "rows", rows),
+            partial(catalog.refresh, "rows"),
+            partial(catalog.verify, "rows"),
+        )
+        for deed in deeds:
+            with pytest.raises(CatalogError, match=r"a later version of Spiral wrote it.*Upgrade Spiral here"):
+                deed()
+    assert sorted(each for each, _ in store.list(f"{key}/")) == before
+    assert bytes(store.get(name).data or b"") == later
