@@ -27,7 +27,7 @@ from spiral_stream.catalog.registering.compare import differences, some
 from spiral_stream.catalog.registering.declaration import Declaration, complete, shard_column
 from spiral_stream.catalog.registering.measure import changes, former, shards_of
 from spiral_stream.catalog.registering.same_bytes import keep_same
-from spiral_stream.catalog.registering.unique import check_columns, refuse_repeats
+from spiral_stream.catalog.registering.unique import are_distinct, check_columns, refuse_repeats
 from spiral_stream.catalog.relation.entry import Changes, Entry
 from spiral_stream.catalog.relation.manifest import Manifest
 from spiral_stream.catalog.relation.on_store import bring_rows, publish
@@ -93,7 +93,7 @@ class Registration:
         if old is not None and not replace:
             return self._again(old, source, declared)
         if isinstance(source, Arrow):
-            self._measured(name, source, declared, None, None)  # refused rows are not copied
+            self._refuse_early(name, source, declared)
         with holding(self._root) as hold:
             with _registering(name):
                 stored = self._stored(source, report, hold, same_bytes=declared.same_bytes).pinned()
@@ -103,6 +103,13 @@ class Registration:
             if self._database.put(RELATIONS, row_of(entry, measured.manifest), replace=replace):
                 return entry
         return self._again(self._relations.entry(name), source, declared)  # another process was faster
+
+    def _refuse_early(self, name: str, source: Arrow, declared: Declaration) -> None:
+        """Refuse rows in memory before they are copied. Where Arrow sees nothing wrong, they are measured once, as copied."""
+        with _registering(name), source.open() as reader:
+            _, shard = declared.applied(name, reader.schema)
+        if shard is not None or not are_distinct(source.table, declared.identity):
+            self._measured(name, source, declared, None, None)
 
     def refresh(self, name: str, report: Report | None = None, *, same_bytes: bool = False) -> Entry:
         """Register a relation again at its source's present version.

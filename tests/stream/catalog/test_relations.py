@@ -15,7 +15,7 @@ from spiral_stream import Arrow, Lance, Parquet
 from spiral_stream.catalog.database import Database
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.catalog.relation.reader import OpenRelation
-from spiral_stream.errors import CatalogError, SourceError
+from spiral_stream.errors import CatalogError, SourceError, SpiralError
 from spiral_stream.semantic import JPEG_REF, semantic_of
 
 
@@ -185,11 +185,32 @@ def test_a_column_whose_name_would_be_cut_when_it_is_kept_is_refused(catalog: Re
         catalog.register("t", Arrow(pa.table({"sample_id": [1], "a\0b": [2]})))
 
 
-def test_refused_rows_from_memory_are_not_copied(catalog: Registry) -> None:
-    with pytest.raises(CatalogError, match="identity repeats"):
-        catalog.register("t", Arrow(pa.table({"sample_id": ["a", "a"]})))
+@pytest.mark.parametrize(
+    ("columns", "identity", "fault"),
+    [
+        ({"a": ["x", "x"]}, "a", "identity repeats"),
+        ({"a": pa.array(["x", "x"]).dictionary_encode()}, "a", "identity repeats"),
+        ({"a": pa.DictionaryArray.from_arrays([0, 1], ["x", "x"])}, "a", "identity repeats"),
+        ({"a": ["x", "x", "y"], "b": [1, 1, 1]}, ["a", "b"], "identity repeats"),
+        ({"a": ["x", None]}, "a", "is null"),
+        ({"a": ["x", "x"], "b": [1, None]}, ["a", "b"], "is null"),
+        ({"a": pa.array([], pa.utf8())}, "a", "no rows|empty"),
+        ({"a": [1, 2], "storage_shard": [None, "s"]}, "a", "storage_shard"),
+        ({"b": [1, 2]}, "a", "is not a column"),
+    ],
+)
+def test_refused_rows_from_memory_are_not_copied(
+    catalog: Registry, columns: dict[str, Any], identity: str | list[str], fault: str
+) -> None:
+    with pytest.raises(SpiralError, match=fault):
+        catalog.register("t", Arrow(pa.table(columns)), identity=identity)
 
     assert not list(catalog.root.glob("*.lance"))
+
+
+def test_rows_from_memory_whose_identities_are_pairs_are_registered(catalog: Registry) -> None:
+    rows = pa.table({"a": ["x", "x", "y"], "b": [1, 2, 1]})
+    assert catalog.register("t", Arrow(rows), identity=["a", "b"]).identity_unique
 
 
 def test_the_name_of_row_ordinals_is_taken(catalog: Registry, tmp_path: Path) -> None:
