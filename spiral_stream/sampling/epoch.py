@@ -98,6 +98,8 @@ class EpochOrder:
         self._populations = tuple(populations)
         self._left_overs = dict(enumerate(left_overs))
         self._rebased = rebased if mixture is None else None
+        # Epoch e is pass e of one stream, in which each row stands at one position.
+        self._one_pass = mixture is None and not order.repeats_rows and not self.extent.parts
         held = 2 * len(populations) if order.large_passes else max(_ARRANGEMENTS, 2 * len(populations))
         self._arrangement = memo(self._arranged, held)
         self._chunk_size = min(max(_LEAST_CHUNK, _PER_STREAM * len(populations)), _MOST_CHUNK)
@@ -138,7 +140,7 @@ class EpochOrder:
     def _of_one(self, epoch: int, positions: UInt64) -> StreamRows:
         """The samples of positions, where one stream alone is read."""
         size = self._sizes[0]
-        if not self.extent.parts and not self.order.repeats_rows:
+        if self._one_pass:
             rows = self._arrangement(0, epoch).rows(self._of_pass(epoch, positions))
             return StreamRows(np.zeros(len(rows), dtype=np.int32), rows, np.full(len(rows), epoch, dtype=np.uint64))
         passes, offsets = self.extent.back(epoch, self._of_pass(epoch, positions), size)
@@ -194,8 +196,7 @@ class EpochOrder:
 
     def positions_of(self, epoch: int, rows: UInt64) -> UInt64 | None:
         """Shape [P] -> [P], uint64: the position of each row in an epoch; None unless each row has one by arithmetic."""
-        is_one_pass = self.mixture is None and not self.order.repeats_rows and not self.extent.parts
-        if not is_one_pass or epoch == self._rebased or self._sizes[0] != self._populations[0].total:
+        if not self._one_pass or epoch == self._rebased or self._sizes[0] != self._populations[0].total:
             return None
         return self._arrangement(0, epoch).positions(rows)
 

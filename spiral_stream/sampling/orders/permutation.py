@@ -69,8 +69,9 @@ def _apply(index: ArrayLike, size: ArrayLike, keys: ArrayLike, *, inverse: bool)
     x = np.atleast_1d(np.asarray(index, dtype=np.uint64))
     n = np.asarray(size, dtype=np.uint64)
     k = np.asarray(keys, dtype=np.uint64)
-    if n.size == k.size == 1 and EXACT < n <= LARGEST and x.size and x.max() < n:  # one network, as for most batches
-        return _walk(x, n.reshape(1), k.reshape(1), inverse=inverse)
+    if n.size == k.size == 1 and n <= LARGEST and x.size and x.max() < n:  # one permutation, as for most batches
+        evaluated = _walk if n > EXACT else _exact
+        return evaluated(x, n.reshape(1), k.reshape(1), inverse=inverse)
     if x.size and bool(((x >= n) | (n > LARGEST)).any()):
         at = int(np.argmax((x >= n) | (n > LARGEST)))
         msg = (
@@ -129,6 +130,6 @@ def _exact(x: UInt64, n: UInt64, k: UInt64, *, inverse: bool) -> UInt64:
 def _walk(x: UInt64, n: UInt64, k: UInt64, *, inverse: bool) -> UInt64:
     """Feistel rounds, repeated for results that are not below the size; n and k have shape [1] or [P]; shape [P] -> [P]."""
     out = np.empty_like(x)
-    index, sizes, keys = (np.ascontiguousarray(each) for each in (x, n, k))
+    index, sizes, keys = map(np.ascontiguousarray, (x, n, k))
     _permutation.walk(index, sizes, keys, out, ROUNDS, inverse)
     return out
