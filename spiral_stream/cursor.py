@@ -41,9 +41,9 @@ class Segment:
 
     def of_steps(self, steps: range, rank: int) -> list[range]:
         """Return `batches` of each of some steps, ascending: one call for many steps."""
-        merge, begin, end = self.merge, self.first(steps.start), self.first(steps.stop)
-        firsts = range(begin + rank * merge, end + rank * merge, self.world_size * merge * steps.step)
-        return [range(first, first + merge) for first in firsts]
+        merge, begin = self.merge, self.first(steps.start) + rank * self.merge
+        apart = self.world_size * merge * steps.step
+        return [range(first, first + merge) for first in range(begin, begin + len(steps) * apart, apart)]
 
     def first(self, step: int) -> int:
         """Return the first batch number of a step."""

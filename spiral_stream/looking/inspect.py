@@ -345,9 +345,10 @@ class Inspection:
             StreamError: the chapters before it are not counted, and counting them takes long.
         """
         drawn, numbering = self._run.position.drawn(epoch), self._run.numbering()
-        delivered = numbering.skips.delivered(drawn, batch_number(number))
+        named = batch_number(number)
+        delivered = numbering.skips.delivered(drawn, named)
         if delivered is not None:
-            numbering.store.limits.need_near(drawn, batch_number(number), asked)
+            numbering.store.limits.need_near(drawn, named, asked)
             self._need_delivered(delivered, epoch)
         return drawn, delivered
 

@@ -152,7 +152,7 @@ class Bound:
     @property
     def turn(self) -> int:
         """The place of the rank in each step."""
-        return self.nodes.turn_of(self.rank)
+        return self.rank if self.ranks_per_node is None else self.nodes.turn_of(self.rank)
 
 
 def settle(bindings: Bindings, sample: Sample) -> Bound:

@@ -157,7 +157,8 @@ class Samples:
     @classmethod
     def at(cls, stream_rows: StreamRows) -> "Samples":
         """Return the samples at a window's positions, with no columns yet."""
-        return cls(stream_rows, np.zeros(len(stream_rows), dtype=np.int64), np.arange(len(stream_rows)))
+        count = len(stream_rows)
+        return cls(stream_rows, np.zeros(count, dtype=np.int64), np.arange(count))
 
     @classmethod
     def concat(cls, some: "Sequence[Samples]") -> "Samples":

@@ -33,7 +33,7 @@ from spiral_stream.runtime.forming.inputs import Forming
 from spiral_stream.runtime.forming.open_chapters import OpenChapters
 from spiral_stream.runtime.numbering.drawn import Drawn
 from spiral_stream.runtime.numbering.known_chapters import Known
-from spiral_stream.runtime.numbering.numbering import BatchStore, batch_number
+from spiral_stream.runtime.numbering.numbering import BatchStore
 from spiral_stream.sampling.order import UInt64
 
 
@@ -198,10 +198,10 @@ class FormedBatches(BatchStore):
         return at, number - first
 
     def draw(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
-        wanted, out = [batch_number(number) for number in numbers], list[Drawn]()
-        with self.chapters.request(f"batch {wanted[0]:,} of epoch {epoch}"):
-            while len(out) < len(wanted):
-                left = wanted[len(out) :]
+        out = list[Drawn]()
+        with self.chapters.request(f"batch {numbers[0]:,} of epoch {epoch}"):
+            while len(out) < len(numbers):
+                left = numbers[len(out) :]
                 first = left[0]
                 chapter, index, again = self._formed(epoch, first)
                 there = len(chapter.batches) - index if self._lanes.count == 1 else 1  # batches of lanes take turns

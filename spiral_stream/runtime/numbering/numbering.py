@@ -241,7 +241,7 @@ class CountedBatches(BatchStore):
 
     def draw(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
         batches, out, first = self._batches(epoch), list[Drawn](), 0
-        positions = [batches.positions(batch_number(number)) for number in numbers]
+        positions = list(map(batches.positions, numbers))
         samples = self._stages.epochs.stream_rows(
             epoch, positions[0] if len(numbers) == 1 else np.concatenate(positions)
         )

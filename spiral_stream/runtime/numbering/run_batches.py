@@ -38,12 +38,14 @@ class RunBatches(Numbering):
 
     Attributes:
         limits: what is refused because counting batches would take long.
+        whole: whether the run delivers all of them.
         end: batches of an epoch, if the run promised how many steps it has.
         group: batches of such a step.
     """
 
     def __init__(self, store: BatchStore, skips: Skips, stages: Stages) -> None:
         self.store, self.last, self.limits, self.skips = store, store.last, store.limits, skips
+        self.whole = not skips
         self.end: int | None = None
         self.group = 1
         self._streams = len(stages.streams)
@@ -64,9 +66,14 @@ class RunBatches(Numbering):
         if bound.steps is None:
             return self
         out = self.over(self.store.by_lane())
-        out.group = bound.world_size * bound.merge
+        out.whole, out.group = False, bound.world_size * bound.merge
         out.end, out.limits = bound.steps * out.group, CountLimits()
         return out
+
+    @property
+    def left(self) -> Numbering:
+        """Whom a pass asks for batches: the store itself, where the run delivers all of them."""
+        return self.store if self.whole else self
 
     # ---- how many there are
 

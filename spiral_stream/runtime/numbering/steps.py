@@ -16,6 +16,7 @@ from spiral_stream.errors import ResumeError, SpiralError, StreamError, warn
 from spiral_stream.planner.binding.bindings import Bound
 from spiral_stream.runtime.numbering.numbering import Numbering
 from spiral_stream.runtime.numbering.run_batches import RunBatches
+from spiral_stream.sampling.assignment import batches_of
 
 _RUN: Final = 64  # steps of a run at most
 
@@ -75,8 +76,9 @@ class Steps:
 
 def delivered_at(numbering: Numbering, epoch: int, segment: Segment, step: int, turn: int) -> range | None:
     """Return the batch numbers of a place (`sampling.nodes`) at a step of a segment; None if its steps have ended."""
-    exists = partial(numbering.exists, epoch)
-    return tail.admits(numbering.last, segment.first(step), segment.group, segment.batches(step, turn), exists)
+    first = segment.first(step)
+    due = batches_of(turn, first, segment.merge)
+    return tail.admits(numbering.last, first, segment.group, due, partial(numbering.exists, epoch))
 
 
 def steps_of(numbering: RunBatches, epoch: int, bound: Bound, argument: str = "steps_per_epoch") -> int:

@@ -162,7 +162,7 @@ class RunPosition:
         """
         cursor = self._next()
         start = entered(numbering, self._drawn_at(cursor), cursor, bound)
-        return Steps(numbering, self._drawn_at(start), start, bound.turn)
+        return Steps(numbering.left, self._drawn_at(start), start, bound.turn)
 
     def over(self) -> bool:
         """Return whether the pass under way has had this rank's last batch."""

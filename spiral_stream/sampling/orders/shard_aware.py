@@ -230,7 +230,9 @@ class _Blocks(Arrangement):
     def _blocks(self, positions: UInt64) -> tuple[UInt64, UInt64, UInt64]:
         """Begin, size and key of the block around each place: three arrays of shape [P], or [1] where it is one block."""
         number = positions // self._block_size
-        if number.size and (number == number[0]).all():  # as for most batches; of 1,024 rows, it takes a quarter less time
+        if (
+            number.size and (number == number[0]).all()
+        ):  # as for most batches; of 1,024 rows, it takes a quarter less time
             number = number[:1]
         begin = number * self._block_size
         return begin, np.minimum(self._block_size, np.uint64(self.size) - begin), combine(self._key, number)
