@@ -26,6 +26,7 @@ from spiral_stream.plan.verbs.maps import SampleAssembly, SampleFilter, SampleRe
 from spiral_stream.planner.columns.lineage import Refusal
 from spiral_stream.planner.columns.payload import base_payload
 from spiral_stream.planner.stages import Stages
+from spiral_stream.planner.state.skips import NOTHING, Skips
 from spiral_stream.runtime.columns.error_sample import blaming, identities, identity_table, read_identity
 from spiral_stream.runtime.columns.samples import Lost, Samples
 from spiral_stream.runtime.metrics import Metrics
@@ -78,28 +79,6 @@ class Refusals:
         self.allowed = allowed(collate.error_budget, stages.epochs.total)
         self.order = {name: at for at, name in enumerate(stages.field_names)}
 
-    def of(
-        self,
-        epoch: int,
-        numbers: Sequence[int],
-        samples: Samples,
-        counts: Sequence[int],
-        lost: Sequence[tuple[Lost, ...]] = (),
-        *,
-        strict: bool = False,
-    ) -> "BatchRefusals":
-        """Begin a batch.
-
-        Args:
-            epoch: the epoch.
-            numbers: the numbers of the batches that are delivered as one.
-            samples: the samples of these batches, in order.
-            counts: how many samples each batch has.
-            lost: of each batch what it counts beside its samples.
-            strict: let the errors pass, whatever the plan says.
-        """
-        return BatchRefusals(self, epoch, numbers, samples, counts, lost, strict=strict)
-
 
 @final
 @dataclass(frozen=True, slots=True, order=True)
@@ -113,21 +92,33 @@ class _Refusal:
 
 @final
 class BatchRefusals:
-    """The refused samples of one batch. `attempt` may be called by several threads at a time."""
+    """The refused samples of one batch. `attempt` may be called by several threads at a time.
+
+    Args:
+        policy: of the stream.
+        epoch: the epoch.
+        delivered: how many batches of the epoch are delivered before each of those that are delivered as one.
+        samples: the samples of these batches, in order.
+        counts: how many samples each batch has.
+        lost: of each batch what it counts beside its samples.
+        skips: what the run skips, from which the batches have their numbers.
+        strict: let the errors pass, whatever the plan says.
+    """
 
     def __init__(
         self,
         policy: Refusals,
         epoch: int,
-        numbers: Sequence[int],
+        delivered: Sequence[int],
         samples: Samples,
         counts: Sequence[int],
-        lost: Sequence[tuple[Lost, ...]],
+        lost: Sequence[tuple[Lost, ...]] = (),
+        skips: Skips = NOTHING,
         *,
-        strict: bool,
+        strict: bool = False,
     ) -> None:
         self._policy, self._stages = policy, policy.stages
-        self._epoch, self._numbers, self._counts = epoch, numbers, counts
+        self._epoch, self._delivered, self._counts, self._skips = epoch, delivered, counts, skips
         self._samples = samples
         self._tolerant = policy.policy != "raise" and not strict
         self._lost = lost if any(lost) else ()
@@ -135,6 +126,16 @@ class BatchRefusals:
         self.found: dict[int, _Refusal] = {}
         self._unread: list[int] = []  # rows known to be refused before any work began, ascending
         self._lock = threading.Lock()
+
+    @property
+    def none(self) -> bool:
+        """Whether nothing of the batch is refused or lost, as most often."""
+        return not self.found and not self._lost
+
+    @property
+    def _numbers(self) -> list[int]:
+        """The number of each batch; asked for only where a sample is refused."""
+        return [self._skips.number(self._epoch, each) for each in self._delivered]
 
     @property
     def _bounds(self) -> Int64:
@@ -226,10 +227,8 @@ class BatchRefusals:
         Raises:
             DataError: the error budget is used up; the message says the ways out.
         """
-        if not self.found and not self._lost:
-            return
         rows = np.array(sorted(self.found), dtype=np.int64)
-        more = [sum(len(each.samples) for each in some) for some in self._lost] or [0] * len(self._numbers)
+        more = [sum(len(each.samples) for each in some) for some in self._lost] or [0] * len(self._counts)
         counts = {
             number: int(np.count_nonzero((rows >= a) & (rows < b))) + others
             for number, (a, b), others in zip(self._numbers, pairwise(self._bounds.tolist()), more, strict=True)

@@ -88,8 +88,12 @@ class Delivery(ABC):
             plan: the device that the ``to_...`` verb names.
             bound: the device that the run has bound; it wins over the field's own, and that over the plan's.
         """
-        wanted = {name: bound or spec.device or plan for name, spec in host.items() if spec.dtype is not None}
-        return {name: self.auto() if device == "auto" else device for name, device in wanted.items()}
+        out = dict[str, str | None]()
+        for name, spec in host.items():
+            if spec.dtype is not None:
+                device = bound or spec.device or plan
+                out[name] = self.auto() if device == "auto" else device
+        return out
 
     def auto(self) -> str:
         """Return the device that ``"auto"`` means here."""

@@ -29,7 +29,7 @@ from spiral_stream.runtime.batch.blanks import blank
 from spiral_stream.runtime.batch.deferred import Deferred, Here
 from spiral_stream.runtime.batch.look_up import LookedUpBatch, LookingUp
 from spiral_stream.runtime.batch.opened_fields import OpenedFields
-from spiral_stream.runtime.batch.pending_batch import Batch, Pending, dropped_on_error, finish
+from spiral_stream.runtime.batch.pending_batch import Batch, Pending, drop, finish
 from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import Int64, SampleReader, as_lists
 from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft, Filling, all_skipped
@@ -38,7 +38,6 @@ from spiral_stream.runtime.fields.payload_field import payload_fields
 from spiral_stream.runtime.fields.sequences import SequenceFilling
 from spiral_stream.runtime.fields.size import OBJECT_BYTES, object_bytes
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.numbering.drawn import sample_count
 from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.runtime.slots import Slots
 from spiral_stream.sampling.order import UInt64
@@ -88,21 +87,22 @@ class BatchBuilder:
         self._metrics = metrics
         self._refusals = refusals
         self._sparing = refusals.packed and refusals.policy != "raise"
-        self._payloads = payload_fields(stages, reader.lineage, metrics)
+        payloads = payload_fields(stages, reader.lineage, metrics)
+        self._by_address = [each for each in payloads if each.by_address]
+        self._by_column = [each for each in payloads if not each.by_address]
         self._filling = Filling(stages, slots, merge, fields.programs(split), self._piece_rows)
         self._sequences = SequenceFilling(stages, fields.sequences, slots, metrics, merge)
         self._in_tasks = fields.calls or (piece_rows is not None and bool(fields.stored))
-        self._looking_up = LookingUp(fields, numbering, metrics)
-        payloads = [each for each in self._payloads.values() if each.by_address]
-        stored = () if fields.calls else fields.stored
-        self._looking_up.read_ahead(reader, stored, payloads, self._piece_rows)
+        self._looking_up = LookingUp(fields, numbering.left, reader, self._by_address, self._piece_rows, metrics)
         self.batch_bytes = fields.batch_bytes(merge)
 
     def begin(self, epoch: int, numbers: range, pool: Executor, soon: Sequence[range] = ()) -> Pending:
         """Settle membership and columns, and start the pieces; `LookingUp.of` says what ``soon`` is."""
-        found = self._looking_up.of(epoch, numbers, soon)
-        with sound(found.begun):
-            return self._begin(epoch, found, pool)
+        try:
+            return self._begin(epoch, self._looking_up.of(epoch, numbers, soon), pool)
+        except Exception:
+            with sound(self._looking_up.begun):  # the error may come of zeros; of a batch, `Pending.result` asks
+                raise
 
     def _begin(self, epoch: int, found: LookedUpBatch, pool: Executor, *, quiet: bool = False) -> Pending:
         samples = found.drawn.samples
@@ -123,8 +123,8 @@ class BatchBuilder:
         return begin(epoch, found, refusals, pool, partial(self._settled, epoch, found, refusals, quiet), later=later)
 
     def _refusing(self, epoch: int, found: LookedUpBatch, *, strict: bool = False) -> BatchRefusals:
-        named = [self._numbering.skips.number(epoch, number) for number in found.numbers]
-        return self._refusals.of(epoch, named, found.drawn.samples, found.counts, found.lost, strict=strict)
+        drawn = found.drawn.samples, found.counts, found.lost
+        return BatchRefusals(self._refusals, epoch, found.numbers, *drawn, self._numbering.skips, strict=strict)
 
     def _begin_packed(
         self,
@@ -171,6 +171,8 @@ class BatchBuilder:
         self, epoch: int, found: LookedUpBatch, refusals: BatchRefusals, quiet: bool, fields: dict[str, Any]
     ) -> Batch:
         """The batch without what is refused; one of which nothing is left is what a batch beside it is."""
+        if refusals.none:
+            return Batch(found.numbers, fields, found.planned)
         if not quiet:
             refusals.record()
         emptied = refusals.emptied()
@@ -178,7 +180,7 @@ class BatchBuilder:
             raise _Emptied(emptied)
         if emptied:
             return self._stood_in(epoch, found, refusals, emptied)
-        return Batch(found.numbers, refusals.remaining(fields), sample_count(found.drawn))
+        return Batch(found.numbers, refusals.remaining(fields), found.planned)
 
     def _stood_in(self, epoch: int, found: LookedUpBatch, refusals: BatchRefusals, emptied: list[int]) -> Batch:
         """The batches with others in place of those of which nothing is left."""
@@ -199,8 +201,8 @@ class BatchBuilder:
             except _Emptied as again:
                 emptied = again.rows
                 continue
-            rows, planned = next(iter(batch.fields.values())), sample_count(found.drawn)
-            delivered = sample_count(instead.drawn) if self._sparing else len(rows)
+            rows, planned = next(iter(batch.fields.values())), found.planned
+            delivered = instead.planned if self._sparing else len(rows)
             return replace(batch, samples=delivered + planned - refusals.counted(planned))
 
     def _stand_ins(self, epoch: int, number: int) -> Iterator[int]:
@@ -219,14 +221,12 @@ class BatchBuilder:
         *,
         later: bool,
     ) -> Pending:
-        drawn, samples = found.drawn, found.drawn.samples
+        drawn, samples, count = found.drawn, found.drawn.samples, sum(found.counts)
         fields: dict[str, Any] = dict.fromkeys(self._stages.field_names)
-        keys = (
-            self._reader.random_keys(epoch, samples) if self._fields.draws else np.zeros(len(samples), dtype=np.uint64)
-        )
-        following = BatchFollowers(self._fields.followers, len(samples), keys)
+        keys = self._reader.random_keys(epoch, samples) if self._fields.draws else np.zeros(count, dtype=np.uint64)
+        following = self._fields.nothing_follows or BatchFollowers(self._fields.followers, count, keys)
         draft = Draft(samples, drawn.membership, keys, refusals, pool, fields, following, self._filling)
-        with dropped_on_error(draft.parts):
+        try:
             self._gather(draft, found)
             if later:
                 draft.parts += self._deferred(epoch, draft, found.tokens).start(pool)
@@ -234,6 +234,9 @@ class BatchBuilder:
                 self._fill_columns(draft, found.tokens)
             if not later or not self._fields.followers.fields:
                 self._fill_pixels(draft)
+        except BaseException:
+            drop(draft.parts)  # `finish` says why
+            raise
 
         def finish() -> Batch:
             following.finish(fields, refusals)
@@ -243,20 +246,18 @@ class BatchBuilder:
             return settled(fields)
 
         listed = (lambda: draft.listed) if later else draft.listed
-        return Pending(finish, draft.parts, fields, listed, found.begun, sample_count(drawn))
+        return Pending(finish, draft.parts, fields, listed, found.begun, found.planned)
 
     def _fill_pixels(self, draft: Draft) -> None:
-        for each in self._payloads.values():
-            if each.by_address:
-                each.start(draft)
+        for each in self._by_address:
+            each.start(draft)
 
     def _fill_columns(self, draft: Draft, gathered: Mapping[str, Ragged]) -> None:
         for plain, key in self._fields.plains:
             self._fill_plain(draft, plain, draft.samples.columns[key])
         self._sequences.fill(draft, gathered)
-        for each in self._payloads.values():
-            if not each.by_address:
-                each.start(draft)
+        for each in self._by_column:
+            each.start(draft)
 
     def _deferred(self, epoch: int, draft: Draft, gathered: Mapping[str, Ragged]) -> Deferred:
         """The columns that functions make, and after them the fields: the pieces of a batch's pixels run meanwhile."""
@@ -264,8 +265,11 @@ class BatchBuilder:
         def fill() -> None:
             part = replace(draft, pool=Here(), parts=[], listed=0)
             draft.refusals.know_unread()
-            with dropped_on_error(part.parts):
+            try:
                 self._fill_columns(part, gathered)
+            except BaseException:
+                drop(part.parts)  # likewise
+                raise
             draft.listed += part.listed
             finish(part.parts)
             if self._fields.followers.fields:  # which have to be known before an image is read
@@ -294,13 +298,14 @@ class BatchBuilder:
             draft.listed += OBJECT_BYTES * draft.shape.rows + nbytes
             self._metrics.read_table(draft.shape.rows, {narrow.column.name: nbytes})
             return
-        draft.fields[stage.name] = filled = self._plain_slot(stage, draft.shape.rows)
+        rows = draft.shape.rows
+        draft.fields[stage.name] = filled = self._filling.rows(stage.shape(rows), stage.spec.dtype)
         narrow.copy(*at, filled)
-        self._metrics.read_table(draft.shape.rows, {narrow.column.name: filled.nbytes})
+        self._metrics.read_table(rows, {narrow.column.name: filled.nbytes})
 
     # ---- fields that are copied from a column
 
-    def _plain_slot(self, stage: PlainStage, rows: int, values: pa.Array | None = None) -> NDArray[Any]:
+    def _plain_slot(self, stage: PlainStage, rows: int, values: pa.Array) -> NDArray[Any]:
         assert stage.spec.dtype is not None
         if isinstance(stage.field, PaddedRows):
             width = stage.field.length or int(padded(stage.field.longest(values), stage.field.multiple))

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from time import perf_counter
 from typing import Final, final
 
@@ -35,7 +36,7 @@ from spiral_stream.runtime.columns.samples import Int64, Lost, SampleReader, Sam
 from spiral_stream.runtime.fields.payload_field import PayloadField
 from spiral_stream.runtime.fields.rows_ahead import least
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.numbering.drawn import Drawn, joined, part_of
+from spiral_stream.runtime.numbering.drawn import Drawn, joined, part_of, sample_count
 from spiral_stream.runtime.numbering.numbering import Numbering
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
@@ -53,12 +54,19 @@ class LookedUpBatch:
     numbers: range
     drawn: Drawn
     counts: list[int]  # samples of each batch
+    planned: int  # samples of all; one that is cut into several pieces counts where it begins
     begun: int  # when the reading of mapped files began
     at: tuple[Int64, UInt64] | None = None  # shards and offsets in kept columns, [S] each; None: no field needs them
     tokens: Mapping[str, Ragged] = field(default_factory=dict)  # kept token columns
     looked_up: bool = False
     read: bool = False  # whether its columns were read with those of a batch before it
     lost: Sequence[tuple[Lost, ...]] = ()  # of each batch
+
+    @classmethod
+    def of(cls, numbers: range, each: Sequence[Drawn], begun: int) -> "LookedUpBatch":
+        """Return batches that were drawn, joined; nothing of them is looked up yet."""
+        drawn, counts = joined(each), [len(one.samples) for one in each]
+        return cls(numbers, drawn, counts, sample_count(drawn), begun, lost=[one.lost for one in each])
 
     def part(self, left: Int64) -> "LookedUpBatch":
         """Return the same batches with some of their samples."""
@@ -67,7 +75,8 @@ class LookedUpBatch:
         at = None if self.at is None else (self.at[0][left], self.at[1][left])
         tokens = {name: values.take(left) for name, values in self.tokens.items()}
         drawn = Drawn(self.drawn.samples.take(left), part_of(self.drawn.membership, left))
-        return LookedUpBatch(self.numbers, drawn, counts, self.begun, at, tokens, self.looked_up, self.read, self.lost)
+        state = self.looked_up, self.read, self.lost
+        return LookedUpBatch(self.numbers, drawn, counts, sample_count(drawn), self.begun, at, tokens, *state)
 
 
 @final
@@ -77,35 +86,36 @@ class LookingUp:
     Args:
         fields: of the opened plan.
         numbering: which batches there are.
+        reader: reads columns of small batches together.
+        payloads: the fields whose rows are looked up by address.
+        most_rows: that are read together.
         metrics: where time is counted.
+
+    Attributes:
+        begun: when the reading of mapped files began, of the batches that were drawn last.
     """
 
-    def __init__(self, fields: OpenedFields, numbering: Numbering, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        fields: OpenedFields,
+        numbering: Numbering,
+        reader: SampleReader,
+        payloads: Sequence[PayloadField],
+        most_rows: int,
+        metrics: Metrics,
+    ) -> None:
         self._stages, self._numbering = fields.stages, numbering
         self._gathering, self._metrics = fields.gathering, metrics
         self._light = fields.light
         self._epoch = -1
         self._ahead: deque[LookedUpBatch] = deque()
         self._most = 1  # steps that are looked up together; the first one shows how many samples a step has
-        self._reader: SampleReader | None = None
-        self._keys: Sequence[Stored] = ()
-        self._payloads: Sequence[PayloadField] = ()
-        self._most_rows = self._rows = 0  # that are read together: the limit, and how many were last time
+        self.begun = 0
+        self._reader, self._payloads = reader, payloads
+        self._keys: Sequence[Stored] = () if fields.calls else fields.stored  # that are read together
+        self._reads = bool(self._keys or payloads)
+        self._most_rows, self._rows = most_rows, 0  # that are read together: the limit, and how many were last time
         self._room: int | None = None  # the same limit by the size of the columns that were read last
-
-    def read_ahead(
-        self, reader: SampleReader, keys: Sequence[Stored], payloads: Sequence[PayloadField], most_rows: int
-    ) -> None:
-        """Read columns and payload of small batches together.
-
-        Args:
-            reader: of the stream.
-            keys: the columns.
-            payloads: the fields whose rows are looked up by address.
-            most_rows: that are read together.
-        """
-        self._reader = reader if keys or payloads else None
-        self._keys, self._payloads, self._most_rows = keys, payloads, most_rows
 
     def of(self, epoch: int, numbers: range, soon: Sequence[range] = ()) -> LookedUpBatch:
         """Return the samples of some batches that are delivered as one.
@@ -117,19 +127,18 @@ class LookingUp:
 
         Raises:
             IndexError: the epoch has no such batch.
-            SourceError: a row cannot be looked up.
+            SourceError: a row cannot be looked up; it may come of zeros, where a mapped file was cut since `begun`.
         """
         if not self._ahead or self._epoch != epoch or self._ahead[0].numbers != numbers:
             self._epoch, self._ahead = epoch, self._found(epoch, [numbers, *soon[: self._most - 1]])
         found = self._ahead.popleft()
         if not found.looked_up:
-            with sound(found.begun):
-                self.locate([found])
-        if self._reader is not None and self._ahead and not found.read:
-            self._read(self._reader, found)
+            self.locate([found])
+        if self._reads and self._ahead and not found.read:
+            self._read(found)
         return found
 
-    def _read(self, reader: SampleReader, first: LookedUpBatch) -> None:
+    def _read(self, first: LookedUpBatch) -> None:
         """Read columns of a batch together with those of the next ones, as far as so many rows go."""
         together, rows = [first], len(first.drawn.samples)
         room = least([self._room, *(each.room for each in self._payloads)])
@@ -143,14 +152,14 @@ class LookingUp:
         joined = Samples.concat([each.drawn.samples for each in together])
         with suppress(Exception):  # it comes again, at its batch
             if self._keys and len(together) > 1:
-                self._need(reader, together, joined)
+                self._need(together, joined)
             for payload in self._payloads if len(first.drawn.samples) <= self._most_rows else ():
                 payload.expect(joined.stream_rows)
             for each in together:
                 each.read = True
 
-    def _need(self, reader: SampleReader, together: Sequence[LookedUpBatch], samples_read: Samples) -> None:
-        reader.need(self._epoch, samples_read, self._keys)
+    def _need(self, together: Sequence[LookedUpBatch], samples_read: Samples) -> None:
+        self._reader.need(self._epoch, samples_read, self._keys)
         read = samples_read.only(self._keys)
         parts = read.cut([len(each.drawn.samples) for each in together])
         for each, part in zip(together, parts, strict=True):
@@ -169,23 +178,22 @@ class LookingUp:
         """
         begun = moment()
         drawn = [each for number in chosen for each in self._numbering.draw(epoch, [number])]
-        found = LookedUpBatch(
-            numbers, joined(drawn), [len(one.samples) for one in drawn], begun, lost=[()] * len(drawn)
-        )
+        found = LookedUpBatch.of(numbers, drawn, begun)
+        found.lost = [()] * len(drawn)  # it is counted with the batches that are delivered as themselves
         with sound(begun):
             self.locate([found])
         return found
 
     def _found(self, epoch: int, steps: Sequence[range]) -> deque[LookedUpBatch]:
-        begun = moment()
-        with self._metrics.timed("plan_s"), sound(begun):
+        self.begun = moment()
+        with self._metrics.timed("plan_s"):
             found: list[LookedUpBatch] = []
             if len(steps) > 1:
                 with suppress(Exception):  # it comes again, at its batch
-                    found = self._drawn(epoch, steps, begun)
-            found = found or self._drawn(epoch, steps[:1], begun)
+                    found = self._drawn(epoch, steps)
+            found = found or self._drawn(epoch, steps[:1])
         if self._light:
-            most = max(1, min(BATCHES, SAMPLES // max(1, len(found[-1].drawn.samples))))
+            most = max(1, min(BATCHES, SAMPLES // max(1, sum(found[-1].counts))))
             self._most = min(most, 2 * self._most)
         if len(found) > 1:
             begun_s = perf_counter()
@@ -195,20 +203,10 @@ class LookingUp:
                 self._most = max(1, len(found) // 2)
         return deque(found)
 
-    def _drawn(self, epoch: int, steps: Sequence[range], begun: int) -> list[LookedUpBatch]:
+    def _drawn(self, epoch: int, steps: Sequence[range]) -> list[LookedUpBatch]:
         with blaming(self._stages, None):
-            drawn = iter(self._numbering.draw(epoch, [number for numbers in steps for number in numbers]))
-        each = [[next(drawn) for _ in numbers] for numbers in steps]
-        return [
-            LookedUpBatch(
-                numbers,
-                joined(samples),
-                [len(one.samples) for one in samples],
-                begun,
-                lost=[one.lost for one in samples],
-            )
-            for numbers, samples in zip(steps, each, strict=True)
-        ]
+            drawn = iter(self._numbering.draw(epoch, list(chain.from_iterable(steps))))
+        return [LookedUpBatch.of(numbers, list(islice(drawn, len(numbers))), self.begun) for numbers in steps]
 
     def locate(self, found: Sequence[LookedUpBatch]) -> None:
         """Look up the rows of batches in kept columns, all at once, and bring tokens into memory."""
@@ -233,7 +231,7 @@ class LookingUp:
                 self._metrics.read_table(len(samples), {column: each.nbytes for column, each in tokens.items()})
         first = 0
         for each in found:
-            last = first + len(each.drawn.samples)
+            last = first + sum(each.counts)
             each.at = shards[first:last], offsets[first:last]
             each.tokens = {column: values.run(first, last) for column, values in tokens.items()}
             first = last

@@ -1,8 +1,7 @@
 """A batch that is being built, and the work that is left of it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -41,16 +40,6 @@ def drop(parts: list[Future[None]]) -> None:
     parts.clear()
 
 
-@contextmanager
-def dropped_on_error(parts: list[Future[None]]) -> Iterator[None]:
-    """Drop the pieces that were begun if one more cannot be; `finish` says why."""
-    try:
-        yield
-    except BaseException:
-        drop(parts)
-        raise
-
-
 class Pending:
     """A batch that is being built.
 
@@ -75,30 +64,20 @@ class Pending:
         self._finish, self._parts = finish, parts
         self._fields, self._listed = fields, listed
         self._begun, self.samples = begun, samples
-        self._settled = False  # once it is True, nothing is counted again: it is asked six times per batch
-        self._bytes = 0
+        self._bytes, self._settled = 0, False  # once it is settled, nothing is counted again
         self.mend: Callable[[DataError], Pending | None] | None = None  # makes it again without the sample of an error
 
-    @property
-    def settled(self) -> bool:
-        """Whether every field's size is known."""
+    def size(self) -> tuple[int, bool]:
+        """Return the bytes of the fields whose size is known, and whether that is every field."""
         if not self._settled:
-            self._count()
-        return self._settled
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the fields whose size is known."""
-        if not self._settled:
-            self._count()
-        return self._bytes
-
-    def _count(self) -> None:
-        values = list(self._fields.values())
-        listed = self._listed() if callable(self._listed) else self._listed
-        self._bytes = listed + sum([value.nbytes for value in values if isinstance(value, np.ndarray)])
-        known = not callable(self._listed) or all(part.done() for part in self._parts)
-        self._settled = known and not any(value is None for value in values)
+            known = not callable(self._listed) or self.done
+            nbytes = self._listed() if callable(self._listed) else self._listed
+            for value in list(self._fields.values()):
+                nbytes += value.nbytes if isinstance(value, np.ndarray) else 0
+                known = known and value is not None
+            self._bytes, self._settled = nbytes, known  # in this order: another thread may ask
+            return nbytes, known
+        return self._bytes, self._settled
 
     @property
     def done(self) -> bool:

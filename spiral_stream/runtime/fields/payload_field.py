@@ -122,16 +122,20 @@ class PayloadField(ABC):
         return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *far]))
 
 
-def payload_fields(stages: Stages, lineage: Lineage, metrics: Metrics) -> dict[str, PayloadField]:
-    """Open the fields of payload, by name.
+def payload_fields(stages: Stages, lineage: Lineage, metrics: Metrics) -> list[PayloadField]:
+    """Open the fields of payload.
 
     Args:
         stages: the lowered plan.
         lineage: of its maps.
         metrics: where time and bytes are counted.
     """
-    opened = {stage.name: stage.opened(lineage, metrics) for stage in stages.fields}
-    return {name: each for name, each in opened.items() if each is not None}
+    out = list[PayloadField]()
+    for stage in stages.fields:
+        opened = stage.opened(lineage, metrics)
+        if opened is not None:
+            out.append(opened)
+    return out
 
 
 def _is_far(payload: Payload, rows: UInt64, values: pa.Array | None) -> bool:

@@ -13,7 +13,6 @@ from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
 
 from spiral_stream.batching import tail
-from spiral_stream.batching.tail import fills_with_value
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import StreamError, shown, without_values
 from spiral_stream.habits import OF_STREAMS, answer
@@ -147,7 +146,7 @@ class Passes:
                 limits = stages.plan.prefetch, self._budget_bytes, reader.threads
                 turns = start.segments[-1].first_batch
                 network = self._metrics.network
-                near = any(stage.NEIGHBOURS for stage in stages.fields)
+                near = lowered.fields.neighbours
                 around = Around(stages, bound, steps.epoch, start.batch, turns, network) if near else None
                 pipeline = Pipeline(builder, steps.epoch, steps.due(*which), then, *limits, self._metrics, around)
                 self._pipeline, self._numbering, self._opening = pipeline, numbering, opening
@@ -219,8 +218,7 @@ class Passes:
         fields, allocate = lowered.fields, delivery.allocate(devices)
         if self._memory is None or self._memory.allocate is not allocate:  # bound to another device since
             self._memory = Slots(allocate)
-        values = fills_with_value(fields.stages.batches.last)  # of pixels as they are delivered
-        split = frozenset[str]() if values else delivery.split(devices)
+        split = frozenset[str]() if fields.values else delivery.split(devices)  # a value is one of pixels as delivered
         return BatchBuilder(
             *(fields, numbering, reader, self._metrics, self._memory, lowered.refusals, merge, split),
             self._threads.read_batch_size,

@@ -53,7 +53,7 @@ class PayloadAhead:
 
     def __init__(self, stages: Stages, reader: SampleReader) -> None:
         self._stages, self._reader = stages, reader.for_counting()
-        fields = payload_fields(stages, self._reader.lineage, Metrics()).values()
+        fields = payload_fields(stages, self._reader.lineage, Metrics())
         self._fields = [each for each in fields if each.by_address or self._is_stored(each.column)]
         self._columns = sorted(self._read_columns())
         self._draws = all(isinstance(key, Stored) for key in identity_keys(stages))

@@ -176,7 +176,7 @@ class Opening:
         Args:
             run_seed: the seed of everything random.
         """
-        stages = self.stages
+        stages = self.lowered().stages
         if self._read is None or self._read[0].run_seed != run_seed:
             if self._read is not None:
                 self._read[0].close()

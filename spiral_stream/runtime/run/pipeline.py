@@ -115,19 +115,17 @@ class Pipeline(Owner):
                 given_up.callback(pending.cancel)
             self.begun += 1
             self.begun_samples += pending.samples
-            self._learn(pending)
-            first = not self._largest
-            nbytes = pending.nbytes if pending.settled else max(reserved, pending.nbytes)
-            if not self._queue.put(pending, nbytes, reserved):
+            nbytes, known = self._learn(pending)
+            if not self._queue.put(pending, nbytes if known else max(reserved, nbytes), reserved):
                 return False
             given_up.pop_all()  # the consumer has it
-        if first:
+        if not self._largest:
             self._size(pending)
         return True
 
     def _size(self, pending: Pending) -> None:
         """Wait for the size of the first batch, so that the next ones are reserved for: a function may make lists of any size."""
-        while not pending.settled and not pending.wait(_SIZE_POLL_S):
+        while not pending.size()[1] and not pending.wait(_SIZE_POLL_S):
             if self._queue.closed:
                 return
         self._learn(pending)
@@ -136,10 +134,12 @@ class Pipeline(Owner):
         with doing(f"which batch of epoch {self._epoch} is next"):
             return next(runs, None)
 
-    def _learn(self, pending: Pending) -> None:
-        """Note the size of the largest batch so far; as much is reserved for the next ones."""
-        if pending.settled:
-            self._largest = max(self._largest, pending.nbytes)
+    def _learn(self, pending: Pending) -> tuple[int, bool]:
+        """Note the size of the largest batch so far; as much is reserved for the next ones. Returns `Pending.size`."""
+        nbytes, known = pending.size()
+        if known:
+            self._largest = max(self._largest, nbytes)
+        return nbytes, known
 
     @property
     def threads(self) -> Sequence[StreamThread]:
@@ -162,8 +162,9 @@ class Pipeline(Owner):
             try:
                 self._wait(pending)
                 batch = pending.result()
-            finally:
+            except BaseException:
                 pending.cancel()  # the wait may have been interrupted
+                raise
         except CancelledError as error:
             end_daemon_at_exit()
             raise StreamError(CLOSED) from error

@@ -34,7 +34,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Any:
         made = Refusals(stages_of(stream), Metrics(), Quarantine(folder, stages_of(stream), None), RefusalTally())
         made.allowed = made.allowed if allowed is None else allowed
         samples = drawn_of(stream, 0, 0).samples.take(np.arange(bounds[-1]))
-        return made.of(0, range(len(bounds) - 1), samples, np.diff(bounds).tolist())
+        return BatchRefusals(made, 0, range(len(bounds) - 1), samples, np.diff(bounds).tolist())
 
     yield make
     for stream in streams.values():

@@ -28,11 +28,9 @@ def test_a_batch_is_settled_once_every_size_is_known() -> None:
     fields: dict[str, Any] = {"x": np.zeros(4, np.int64), "names": ["a", "b"], "image": None}
     batch = pending(fields, listed=10)
 
-    assert not batch.settled
-    assert batch.nbytes == 32 + 10
+    assert batch.size() == (32 + 10, False)
     fields["image"] = np.zeros((2, 3), np.uint8)
-    assert batch.settled
-    assert batch.nbytes == 32 + 10 + 6
+    assert batch.size() == (32 + 10 + 6, True)
 
 
 def test_the_result_comes_after_all_pieces_and_is_the_first_failure() -> None:
