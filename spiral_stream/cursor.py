@@ -39,12 +39,6 @@ class Segment:
         """Return the batch numbers that ``rank`` gets at ``step``."""
         return batches_of(rank, self.first(step), self.merge)
 
-    def of_steps(self, steps: range, rank: int) -> list[range]:
-        """Return `batches` of each of some steps, ascending: one call for many steps."""
-        merge, begin = self.merge, self.first(steps.start) + rank * self.merge
-        apart = self.world_size * merge * steps.step
-        return [range(first, first + merge) for first in range(begin, begin + len(steps) * apart, apart)]
-
     def first(self, step: int) -> int:
         """Return the first batch number of a step."""
         return self.first_batch + (step - self.first_step) * self.world_size * self.merge

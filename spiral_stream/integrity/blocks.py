@@ -17,6 +17,7 @@ from spiral_stream.errors import DamageError
 from spiral_stream.integrity import _mapped
 
 Mapped = _mapped.Mapped  # a file mapped for reading, which knows its sums
+moment = _mapped.now  # when something begins, for `sound`
 SHIFT: Final = 16
 BLOCK: Final = 1 << SHIFT  # bytes
 
@@ -57,11 +58,6 @@ def verify_block(mapped: Mapped, block: int) -> str | None:
         return f"bytes {start:,} to {stop:,} sum to {found:016x}, and were written with {written:016x}"
     mapped.mark(block)
     return None
-
-
-def moment() -> int:
-    """When something begins, for `sound`."""
-    return _mapped.now()
 
 
 @final

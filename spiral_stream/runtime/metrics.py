@@ -91,14 +91,6 @@ class Metrics:
         with self._lock:
             yield self
 
-    def timed(self, name: str) -> "_Timed":
-        """Return a context manager that adds the wall time of its block to ``name``."""
-        return _Timed(self, name)
-
-    def calling(self, function: str) -> "_Timed":
-        """Return a context manager that adds the wall time of its block to ``map_s``, and to a function's own."""
-        return _Timed(self, "map_s", function)
-
     def as_dict(self) -> dict[str, Any]:
         """Return the totals, the cache's hit rate, and a verdict on what bounds the stream."""
         out: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if not f.name.startswith("_")}
@@ -139,8 +131,16 @@ class Metrics:
 
 
 @final
-class _Timed:
-    """Measures one block. A class, because a generator costs three times as much, and every batch has six of these."""
+class timed:  # noqa: N801  read as a word: ``with timed(metrics, "fetch_s"):``
+    """Add the wall time of the block to a total.
+
+    A class, because a generator costs three times as much, and every batch has six of these.
+
+    Args:
+        metrics: of the stream.
+        name: of the total.
+        function: whose own seconds the time is added to as well: that of a user, or a tokenizer.
+    """
 
     __slots__ = ("_begun", "_function", "_metrics", "_name")
 

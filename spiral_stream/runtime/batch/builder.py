@@ -37,7 +37,7 @@ from spiral_stream.runtime.fields.geometry import BatchFollowers
 from spiral_stream.runtime.fields.payload_field import payload_fields
 from spiral_stream.runtime.fields.sequences import SequenceFilling
 from spiral_stream.runtime.fields.size import OBJECT_BYTES, object_bytes
-from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.runtime.slots import Slots
 from spiral_stream.sampling.order import UInt64
@@ -91,7 +91,8 @@ class BatchBuilder:
         self._by_address = [each for each in payloads if each.by_address]
         self._by_column = [each for each in payloads if not each.by_address]
         self._filling = Filling(stages, slots, merge, fields.programs(split), self._piece_rows)
-        self._sequences = SequenceFilling(stages, fields.sequences, slots, metrics, merge)
+        columns = fields.sequences
+        self._sequences = SequenceFilling(stages, columns, slots, metrics, merge) if columns.columns else None
         self._in_tasks = fields.calls or (piece_rows is not None and bool(fields.stored))
         self._looking_up = LookingUp(fields, numbering.left, reader, self._by_address, self._piece_rows, metrics)
         self.batch_bytes = fields.batch_bytes(merge)
@@ -255,7 +256,8 @@ class BatchBuilder:
     def _fill_columns(self, draft: Draft, gathered: Mapping[str, Ragged]) -> None:
         for plain, key in self._fields.plains:
             self._fill_plain(draft, plain, draft.samples.columns[key])
-        self._sequences.fill(draft, gathered)
+        if self._sequences is not None:
+            self._sequences.fill(draft, gathered)
         for each in self._by_column:
             each.start(draft)
 
@@ -288,7 +290,7 @@ class BatchBuilder:
             return
         assert found.at is not None
         gathering = self._fields.gathering
-        with blaming(self._stages, draft.samples), self._metrics.timed("fetch_s"), doing(gathering.words):
+        with timed(self._metrics, "fetch_s"), doing(gathering.words):
             for stage in self._fields.gathered:
                 self._gather_plain(draft, stage, gathering.plains[stage.name], found.at)
 

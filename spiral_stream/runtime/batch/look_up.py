@@ -35,7 +35,7 @@ from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import Int64, Lost, SampleReader, Samples
 from spiral_stream.runtime.fields.payload_field import PayloadField
 from spiral_stream.runtime.fields.rows_ahead import least
-from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.runtime.numbering.drawn import Drawn, joined, part_of, sample_count
 from spiral_stream.runtime.numbering.numbering import Numbering
 from spiral_stream.sampling.order import UInt64
@@ -106,7 +106,7 @@ class LookingUp:
     ) -> None:
         self._stages, self._numbering = fields.stages, numbering
         self._gathering, self._metrics = fields.gathering, metrics
-        self._light = fields.light
+        self._light, self._gathers, self._brings_near = fields.light, fields.gathers, fields.brings_near
         self._epoch = -1
         self._ahead: deque[LookedUpBatch] = deque()
         self._most = 1  # steps that are looked up together; the first one shows how many samples a step has
@@ -179,14 +179,14 @@ class LookingUp:
         begun = moment()
         drawn = [each for number in chosen for each in self._numbering.draw(epoch, [number])]
         found = LookedUpBatch.of(numbers, drawn, begun)
-        found.lost = [()] * len(drawn)  # it is counted with the batches that are delivered as themselves
+        found.lost = [()] * len(drawn)  # that of the chosen ones is counted where they are delivered themselves
         with sound(begun):
             self.locate([found])
         return found
 
     def _found(self, epoch: int, steps: Sequence[range]) -> deque[LookedUpBatch]:
         self.begun = moment()
-        with self._metrics.timed("plan_s"):
+        with timed(self._metrics, "plan_s"):
             found: list[LookedUpBatch] = []
             if len(steps) > 1:
                 with suppress(Exception):  # it comes again, at its batch
@@ -210,21 +210,20 @@ class LookingUp:
 
     def locate(self, found: Sequence[LookedUpBatch]) -> None:
         """Look up the rows of batches in kept columns, all at once, and bring tokens into memory."""
-        if self._gathering:
+        if self._gathers:
             samples = Samples.concat([each.drawn.samples for each in found])
             if len(samples):  # the run may skip all samples of a batch
                 self._gather(found, samples)
-        read = [each for each in found if each.drawn.samples.columns] if self._light else ()  # as windows were formed
-        if read:
-            with self._metrics.timed("fetch_s"):
-                for each in read:
+        if self._brings_near:
+            with timed(self._metrics, "fetch_s"):
+                for each in found:
                     _bring_near(each.drawn.samples, FEW_BYTES // len(found))
         for each in found:
             each.looked_up = True
 
     def _gather(self, found: Sequence[LookedUpBatch], samples: Samples) -> None:
         gathering = self._gathering
-        with blaming(self._stages, samples), self._metrics.timed("fetch_s"), doing(gathering.words):
+        with blaming(self._stages, samples), timed(self._metrics, "fetch_s"), doing(gathering.words):
             shards, offsets = gathering.located(samples)
             tokens = {column: narrow.ragged(shards, offsets).near() for column, narrow in gathering.tokens.items()}
             if tokens:

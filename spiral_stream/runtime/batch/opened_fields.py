@@ -43,6 +43,7 @@ class Gathering:
 
     def __init__(self, stages: Stages, lineage: Lineage) -> None:
         self._stages, self._lineage = stages, lineage
+        self._narrow = stages.streams[0].selected.narrow
         copied = {stage.name: self._copied(stage) for stage in stages.plains}
         only = lineage.sequences_only(stages)
         columns = dict.fromkeys(name for stage in stages.sequences for name in stage.field.columns)
@@ -55,12 +56,9 @@ class Gathering:
         names = dict.fromkeys(column.column.name for column in (*self.plains.values(), *self.tokens.values()))
         self.words = f"reading column {', '.join(names)} of relation {stages.streams[0].base.entry.name}"
 
-    def __bool__(self) -> bool:
-        return bool(self.plains or self.tokens)
-
     def located(self, samples: Samples) -> tuple[Int64, UInt64]:
         """Return where samples lie in the kept columns; shape [S] each."""
-        return self._stages.streams[0].selected.narrow.located(samples.stream_rows.rows)
+        return self._narrow.located(samples.stream_rows.rows)
 
     def _copied(self, stage: PlainStage) -> NarrowColumn | None:
         if isinstance(self._stages.formation, Packed):  # a row is no sample there
@@ -74,10 +72,10 @@ class Gathering:
 
     def _copied_column(self, name: str) -> NarrowColumn | MappedColumn | None:
         """The kept column of the base that a column after all maps is a copy of."""
-        streams, lineage = self._stages.streams, self._lineage
-        if len(streams) > 1 or lineage.key(name, lineage.end) != Stored(name):
+        lineage = self._lineage
+        if len(self._stages.streams) > 1 or lineage.key(name, lineage.end) != Stored(name):
             return None
-        return streams[0].selected.narrow.base_column(name)
+        return self._narrow.base_column(name)
 
 
 @final
@@ -89,6 +87,7 @@ class OpenedFields:
         followers: which fields follow an image.
         nothing_follows: what follows the images of a batch where no field does; all batches share it.
         gathering: the narrow columns that fields are gathered from.
+        gathers: whether any field is.
         gathered: the fields that copy rows of narrow columns.
         plains: the fields that are copied from a column that is read, with that column.
         sequences: the columns of token sequences.
@@ -97,6 +96,7 @@ class OpenedFields:
         stored: those of them that are stored.
         draws: whether any field draws random numbers.
         light: whether addresses are all that is kept of samples before their batch is begun.
+        brings_near: whether samples come with addresses of tokens, from the windows that were formed.
         neighbours: whether rows near those of a batch are worth fetching with them.
         values: whether rows that fill a batch hold a value, and no samples.
     """
@@ -109,6 +109,7 @@ class OpenedFields:
         if not self.followers.wanted:
             self.nothing_follows = BatchFollowers(self.followers, 0, np.empty(0, dtype=np.uint64))
         self.gathering = gathering = Gathering(stages, lineage)
+        self.gathers = bool(gathering.plains or gathering.tokens)
         self.gathered = [stage for stage in stages.plains if stage.name in gathering.plains]
         others = [
             stage for stage in stages.plains if not (stage.name in gathering.plains or stage.FILLED or stage.read)
@@ -125,6 +126,7 @@ class OpenedFields:
         self.neighbours = any(stage.NEIGHBOURS for stage in stages.fields)
         self.values = fills_with_value(stages.batches.last)
         self.light = all(isinstance(step, SampleTokens) for step in stages.maps)
+        self.brings_near = self.light and stages.formed
 
     def batch_bytes(self, merge: int) -> int:
         """Return the bytes of a batch's arrays, about; ``merge`` of them are delivered as one."""

@@ -21,6 +21,7 @@ from spiral_stream.plan.verbs.maps import PART, SampleAssembly, SampleFilter, Sa
 from spiral_stream.planner.columns.lineage import LISTS, MASK, REFUSED, Key, Made, identity_keys
 from spiral_stream.runtime.columns.functions import assembler, called, finished, pushed
 from spiral_stream.runtime.columns.samples import Int64, Lost, SampleReader, Samples, as_lists, lengths_of, names_of
+from spiral_stream.runtime.metrics import timed
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sources.arrow.table import no_rows
 from spiral_stream.threads import doing
@@ -169,7 +170,7 @@ def _assembled(
         texts = reader.reasons(samples, keys, at).to_pylist()
         why = {row: text for row, text in enumerate(texts) if text is not None}
     given = pa.table([as_lists(samples.columns[key]) for key in keys], names=list(names))
-    with reader.metrics.calling(names_of(reader.stages.maps)[at]), doing(called(step.function)):
+    with timed(reader.metrics, "map_s", names_of(reader.stages.maps)[at]), doing(called(step.function)):
         made = [pushed(step, made_by, given, why)] if len(samples) else []
         made += [finished(step, made_by)] if final else []
     if why:

@@ -56,7 +56,7 @@ from spiral_stream.planner.columns.streams import read, split
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.columns.functions import Calling, called
 from spiral_stream.runtime.columns.tokens import TokenColumns, reasons
-from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.threads import CLOSE_TIMEOUT_S, StreamThread, Workers, doing
 from spiral_stream.transforms.python import INDEX
@@ -297,7 +297,7 @@ class SampleReader:
     def _read(self, samples: Samples, names: Sequence[str]) -> dict[str, pa.Array]:
         """Fetch columns of the relational part. Those that the selection does not hold count as read from the source."""
         streams = self.stages.streams
-        with self.metrics.timed("fetch_s"), doing(f"reading column {', '.join(names)} of relation {self._relations}"):
+        with timed(self.metrics, "fetch_s"), doing(f"reading column {', '.join(names)} of relation {self._relations}"):
             found = self._mixed.read(samples.stream_rows, names, self._ragged) if self._mixed is not None else {}
             rest = [name for name in names if name not in found]
             if rest:
@@ -316,7 +316,7 @@ class SampleReader:
         step = self.stages.maps[at]
         cached = self.cached_by.get(key)
         if cached is not None:
-            with self.metrics.timed("fetch_s"):
+            with timed(self.metrics, "fetch_s"):
                 found: dict[Key, pa.Array | Ragged] = {}
                 found[key] = cached.read(key, samples.stream_rows, ragged=isinstance(step, SampleTokens))
                 why = Made(REFUSED, at)
@@ -345,7 +345,7 @@ class SampleReader:
         if function.random:
             named = np.uint64(seeding.key("map", function.name, self._counts[at]))
             keys = seeding.combine(self.random_keys(epoch, samples, at), named)
-        with self.metrics.calling(self._named[at]), doing(called(function)):
+        with timed(self.metrics, "map_s", self._named[at]), doing(called(function)):
             table = pa.table(columns, names=[*function.columns])
             if function.with_index:
                 assert samples.stream_rows.positions is not None, function.name  # only rows that are kept have no place

@@ -27,7 +27,7 @@ from spiral_stream.fields.ragged import Ragged
 from spiral_stream.plan.verbs.maps import SampleTokens
 from spiral_stream.planner.columns.streams import ordinals, split
 from spiral_stream.planner.stages import Stages, TokenStage
-from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
@@ -98,7 +98,7 @@ class TokenFeed:
         found = self._find(ordinals)
         self._metrics.add(cached_rows=len(ordinals) - len(found.missing))
         if self._cache is not None:
-            with self._metrics.timed("fetch_s"):
+            with timed(self._metrics, "fetch_s"):
                 self._cache.verify(found.addresses, found.sizes)
         if len(found.missing):
             self._encode(ordinals, found)
@@ -133,7 +133,7 @@ class TokenFeed:
         count = len(ordinals)
         if self._cache is None:
             return _StoredTokens(np.zeros(count, np.uint64), np.zeros(count, np.int64), {}, np.arange(count), [])
-        with self._metrics.timed("fetch_s"):
+        with timed(self._metrics, "fetch_s"):
             return self._look_up(self._cache, ordinals)
 
     def _look_up(self, cache: CacheReader, ordinals: UInt64) -> _StoredTokens:
@@ -203,9 +203,12 @@ class TokenFeed:
     def _truncated(self, ordinals: UInt64) -> Rows:
         """Return what a cache would hold for these rows."""
         column, relation = self._kind.column, self._relation.entry.name
-        with self._metrics.timed("fetch_s"), doing(f"reading column {column} of relation {relation}"):
+        with timed(self._metrics, "fetch_s"), doing(f"reading column {column} of relation {relation}"):
             table = self._relation.fetch(ordinals, list(self._kind.columns))
-        with self._metrics.calling(f"tokenize {column}"), doing(f"tokenizing column {column} of relation {relation}"):
+        with (
+            timed(self._metrics, "map_s", f"tokenize {column}"),
+            doing(f"tokenizing column {column} of relation {relation}"),
+        ):
             return self._kind.keep_rows(table, self._relation.base)
 
 
@@ -299,7 +302,7 @@ class TokenColumns:
 
     def of_texts(self, at: int, texts: pa.Table, refused: Refused | None) -> Ragged:
         """Encode texts that the plan computes."""
-        with self._metrics.calling(f"tokenize {', '.join(texts.column_names)}"):
+        with timed(self._metrics, "map_s", f"tokenize {', '.join(texts.column_names)}"):
             return encoded(self._tokens[at].encoder, texts, refused)
 
     def tokens(self, at: int, stream_rows: StreamRows, refused: Refused | None) -> Ragged:

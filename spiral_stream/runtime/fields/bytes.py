@@ -23,7 +23,7 @@ from spiral_stream.runtime.fetch import chunks, only_fetched
 from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft
 from spiral_stream.runtime.fields.payload_field import PayloadField
 from spiral_stream.runtime.fields.size import object_bytes
-from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.semantic import is_list, semantic_of
 from spiral_stream.sources.references.objects import names_objects
@@ -77,7 +77,7 @@ class BytesField(PayloadField):
         draft.fields[self.name] = filled = [None] * len(at_rows)
 
         def fill(a: int, b: int) -> None:
-            with self._metrics.timed("fetch_s"):
+            with timed(self._metrics, "fetch_s"):
                 filled[a:b] = stored_bytes(self.payloads, at_rows.take(np.arange(a, b)), values.slice(a, b - a))
 
         waits = any(names_objects(values, each.relation.base) for each in self.payloads)

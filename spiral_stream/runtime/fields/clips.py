@@ -43,7 +43,7 @@ from spiral_stream.runtime.fields.images import fill_rows, stored_rows
 from spiral_stream.runtime.fields.payload_field import Coming, PayloadField
 from spiral_stream.runtime.fields.pixels import PixelStage
 from spiral_stream.runtime.fields.rows_ahead import RowsAhead
-from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import uniforms, view_keys
@@ -203,7 +203,7 @@ class ClipFeed:
         Raises:
             SourceError: the relation cannot be read.
         """
-        with self._metrics.timed("fetch_s"), doing(f"reading column {self._column} of relation {self._name}"):
+        with timed(self._metrics, "fetch_s"), doing(f"reading column {self._column} of relation {self._name}"):
             stored = self._stored(self._cache, rows)
             # refused clips are tried again: the file may be mended, or this sample may need other frames of it
             stored = [None if each is not None and each[0].refused(each[1]) is not None else each for each in stored]
@@ -238,7 +238,7 @@ class ClipFeed:
 
     def _fetch(self, found: LookedUpClips, part: list[int], draws: NDArray[np.float64]) -> list[Held]:
         held: list[Held] = []
-        with self._metrics.timed("fetch_s"):
+        with timed(self._metrics, "fetch_s"):
             for at, draw in zip(part, draws.tolist(), strict=True):
                 try:
                     with doing(self._words(found, at).replace("reading and decoding", "fetching")):
@@ -281,14 +281,14 @@ class ClipFeed:
                 (*out.shape[:2], *(program.head.output_shape or ())), dtype=np.uint8
             )  # the plan fixes its size
             self.render(found, part, keys, program.head, head, held)
-            with self._metrics.timed("transform_s"):
+            with timed(self._metrics, "transform_s"):
                 for row, frames in enumerate(head):  # one draw per clip
                     with renumbered([row] * len(frames)):
                         program.finish(frames, np.full(len(frames), keys[row]), out[row])
             return
         draws = uniforms(keys, "frames", 0, 1)[:, 0]
         held = [None] * len(part) if held is None else held
-        with self._metrics.timed("transform_s"):
+        with timed(self._metrics, "transform_s"):
             if self._kind is not None:
                 short = self._render_stored(self._kind, found, part, draws, keys, program, out, held)
                 self._metrics.add(short_clips=int(np.count_nonzero(short)))
@@ -336,7 +336,7 @@ class ClipFeed:
 
     def _render_original(self, clip: "_Chosen", key: np.uint64, program: ImageProgram, out: NDArray[Any]) -> None:
         fetched, index, wanted = clip.fetched, clip.fetched.index, clip.wanted
-        with self._metrics.timed("decode_s"):
+        with timed(self._metrics, "decode_s"):
             frames = decode(index, fetched.read, wanted, fetched.size, fetched.fed)
         height, width = index.displayed
         geometry = program.geometry(np.array([height], np.int32), np.array([width], np.int32), np.array([key]))

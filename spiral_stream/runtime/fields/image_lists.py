@@ -32,7 +32,7 @@ from spiral_stream.runtime.fields.geometry import Sizes
 from spiral_stream.runtime.fields.images import ImageFeed, ImageStage, StoredRows, fill_rows, stored_rows
 from spiral_stream.runtime.fields.payload_field import PayloadField
 from spiral_stream.runtime.fields.size import UNKNOWN_IMAGES
-from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import item_keys, view_keys
@@ -97,7 +97,7 @@ class ImageListFeed:
         left, owners = np.ones(count, dtype=np.bool_), list[Any]()
         column = self._kind.column
         with (
-            self._metrics.timed("fetch_s"),
+            timed(self._metrics, "fetch_s"),
             doing(f"reading column {column} of relation {self._relation.entry.name}"),
         ):
             for indices, stored, rows in stored_rows(self._relation, self._cache, ordinals):
@@ -143,7 +143,7 @@ class ImageListFeed:
         if not names_objects(found.references, self._relation.base):
             return found
         words = f"fetching column {self._kind.column} of relation {self._relation.entry.name}"
-        with self._metrics.timed("fetch_s"), doing(words):
+        with timed(self._metrics, "fetch_s"), doing(words):
             flat, _ = flattened(found.references)
             return replace(found, held=resolve_or_errors(flat, self._relation.base, self._kind.decoder.limits.bytes))
 
@@ -176,7 +176,7 @@ class ImageListFeed:
             return [np.empty((0, 2), dtype=np.int32)] * len(found.counts)
         image_keys = keys[owners] if alike else item_keys(keys[owners], items)
         flat = out_PN.reshape(-1, *out_PN.shape[2:])
-        with self._metrics.timed("transform_s"):
+        with timed(self._metrics, "transform_s"):
             try:
                 fill_rows(
                     flat, owners * width + items, lambda into: self.one.transform(rows, image_keys, program, into)
@@ -211,14 +211,14 @@ class ImageListFeed:
             raise DataError(NULL_LIST, row=int(direct[lists.is_null().to_numpy(zero_copy_only=False)][0]))
         flat, whose = flattened(lists)
         indices = np.flatnonzero(found.at[owners] >= 0)
-        with self._metrics.timed("fetch_s"), renumbered(direct[whose]):
+        with timed(self._metrics, "fetch_s"), renumbered(direct[whose]):
             if found.held is None:
                 data = resolve(flat, self._relation.base, self._kind.decoder.limits.bytes)
             else:
                 begins = np.cumsum([0, *pc.list_value_length(found.references).fill_null(0).to_pylist()])
                 at = begins[found.at[owners[indices]]] + items[indices]
                 data = need_all([found.held[each] for each in at.tolist()])
-        with self._metrics.timed("transform_s"):
+        with timed(self._metrics, "transform_s"):
             index = -1
             try:
                 for index, encoded in zip(indices.tolist(), data, strict=True):  # 5 us per image; decoding takes 800

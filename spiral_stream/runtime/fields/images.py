@@ -37,7 +37,7 @@ from spiral_stream.runtime.fields.geometry import Sizes
 from spiral_stream.runtime.fields.payload_field import PayloadField
 from spiral_stream.runtime.fields.pixels import PixelStage
 from spiral_stream.runtime.fields.rows_ahead import RowsAhead
-from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.runtime.neighbours import Around
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
@@ -152,7 +152,7 @@ class ImageFeed:
             return {}
         column = self._kind.column
         words = f"fetching column {column} of relation {self._relation.entry.name}"
-        with self._metrics.timed("fetch_s"), doing(words):
+        with timed(self._metrics, "fetch_s"), doing(words):
             references = self.rows.fetch(wanted, [column])[column]
             data = resolve_or_errors(references, self._relation.base, self._kind.decoder.limits.bytes)
         return dict(zip(wanted.tolist(), data, strict=True))
@@ -177,7 +177,7 @@ class ImageFeed:
             SourceError: storage failed; likewise.
         """
         rows = self._rows(ordinals, held)
-        with self._metrics.timed("transform_s"):
+        with timed(self._metrics, "transform_s"):
             self.transform(rows, keys, program, out)
         return np.stack([rows.heights, rows.widths], axis=1)
 
@@ -208,14 +208,14 @@ class ImageFeed:
             DataError: see `render`.
         """
         rows = self._rows(ordinals, held)
-        with self._metrics.timed("transform_s"):
+        with timed(self._metrics, "transform_s"):
             return [np.array(image) for image in self._full(rows, slice(None))]
 
     def _full(self, rows: StoredRows, part: slice) -> list[Pixels]:
         out = []
         row = -1
         try:
-            with self._metrics.timed("decode_s"):
+            with timed(self._metrics, "decode_s"):
                 for row in range(*part.indices(len(rows.lengths))):  # 3 us per row; decoding takes 800
                     out.append(self._kind.read(rows.image(row)))
         except DataError as error:
@@ -233,7 +233,7 @@ class ImageFeed:
             part = slice(start, start + region.TOGETHER)
             decoded = None
             if eligible[part].all():
-                with self._metrics.timed("decode_s"):
+                with timed(self._metrics, "decode_s"):
                     decoded = region.decode_regions(rows.addresses[part], rows.lengths[part], boxes[part])
             if decoded is None:  # progressive, CMYK, turned or damaged: the full decoder reads it, or raises
                 program.run(self._full(rows, part), keys[part], out[part])
@@ -251,7 +251,7 @@ class ImageFeed:
     def _cached(self, cache: CacheReader, ordinals: UInt64, rows: StoredRows) -> NDArray[np.int64]:
         """Enter the rows that the cache holds, and return the places of the others."""
         left = np.ones(len(ordinals), dtype=np.bool_)
-        with self._metrics.timed("fetch_s"):
+        with timed(self._metrics, "fetch_s"):
             for indices, stored, at in stored_rows(self._relation, cache, ordinals):
                 left[indices] = False
                 if stored.any_refused:
@@ -273,7 +273,7 @@ class ImageFeed:
         column = self._kind.column
         indices = indices[np.argsort(ordinals[indices], kind="stable")]  # in storage order no source copies to reorder
         words = f"reading column {column} of relation {self._relation.entry.name}"
-        with self._metrics.timed("fetch_s"), doing(words):
+        with timed(self._metrics, "fetch_s"), doing(words):
             if held is not None:
                 with renumbered(indices):
                     data = need_all([held[row] for row in ordinals[indices].tolist()])
@@ -281,7 +281,7 @@ class ImageFeed:
                 table = self.rows.fetch(ordinals[indices], [column])
                 with renumbered(indices):
                     data = resolve(table[column], self._relation.base, self._kind.decoder.limits.bytes)
-        with self._metrics.timed("transform_s"):
+        with timed(self._metrics, "transform_s"):
             index = -1
             try:
                 for index, encoded in zip(indices.tolist(), data, strict=True):  # 5 us per row; decoding takes 800

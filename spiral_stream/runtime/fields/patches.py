@@ -25,7 +25,7 @@ from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft
 from spiral_stream.runtime.fields.images import Held, ImageFeed, pixels_of
 from spiral_stream.runtime.fields.payload_field import PayloadField
 from spiral_stream.runtime.fields.pixels import as_shown
-from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import view_keys
@@ -181,7 +181,7 @@ class PatchesField(PayloadField):
         images = pixels_of(self._feeds, self.payloads, stream_rows, held)
         field = self._stage.field
         grids = field.grids(np.array([image.shape[:2] for image in images], np.int64).reshape(-1, 2))
-        with self._metrics.timed("transform_s"):
+        with timed(self._metrics, "transform_s"):
             different, of = np.unique(grids, axis=0, return_inverse=True)
             for number, (rows, columns) in enumerate(different.tolist()):  # 50 us each, next to decoding
                 same = np.flatnonzero(of.ravel() == number)

@@ -22,7 +22,7 @@ from spiral_stream.runtime.columns.samples import Int64
 from spiral_stream.runtime.fields.draft import Draft
 from spiral_stream.runtime.fields.layout import as_ragged, cuts, lay_out, need_items, need_room, null_items
 from spiral_stream.runtime.fields.size import capacity
-from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.runtime.slots import Slots
 
 
@@ -148,7 +148,7 @@ class SequenceFilling:
 
         def fill(first: int, last: int) -> None:
             part, pieces = layout.part(first, last)
-            with self._metrics.timed("collate_s"), blaming(self._stages, whose, pieces.start):
+            with timed(self._metrics, "collate_s"), blaming(self._stages, whose, pieces.start):
                 column.write(found, part, pieces, [(each, out[first:last]) for each, out in written])
 
         borders = cuts(layout)

@@ -25,7 +25,7 @@ from spiral_stream.runtime.columns.samples import as_lists
 from spiral_stream.runtime.fetch import chunks, need_all, submitted
 from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft
 from spiral_stream.runtime.fields.payload_field import PayloadField
-from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import uniforms, view_keys
@@ -123,7 +123,7 @@ class SoundField(PayloadField):
     def fetch(self, stream_rows: StreamRows, references: pa.Array) -> list[Resolved]:
         """Fetch what `render` needs for some samples, and waits for otherwise."""
         out: list[Any] = [None] * len(stream_rows)
-        with self._metrics.timed("fetch_s"):
+        with timed(self._metrics, "fetch_s"):
             for stream, where in split(stream_rows):
                 some = references.take(pa.array(where))
                 found = resolve_or_errors(some, self._stage.payloads[stream].relation.base, self._stage.limits.bytes)
@@ -155,14 +155,14 @@ class SoundField(PayloadField):
             SourceError: storage failed; likewise.
         """
         stage = self._stage
-        with self._metrics.timed("fetch_s"):
+        with timed(self._metrics, "fetch_s"):
             data = self._bytes(stream_rows, references) if held is None else need_all(held)
         self._metrics.read(len(data), {stage.column: sum(map(len, data))})
         draws = np.zeros(len(data))
         if not stage.selection.deterministic:
             draws = uniforms(view_keys(keys, stage.view), "sound", 0, 1)[:, 0]
         starts, lengths = ([each.to_pylist() for each in times]) if times else ([None] * len(data),) * 2
-        with self._metrics.timed("transform_s"), self._metrics.timed("decode_s"):
+        with timed(self._metrics, "transform_s"), timed(self._metrics, "decode_s"):
             for row, encoded in enumerate(data):  # decoding takes a millisecond and more per row
                 try:
                     segment = _segment(starts[row], lengths[row]) if times else None

@@ -59,8 +59,10 @@ class Steps:
     def _ready(self, step: int, workers: int) -> list[range]:
         """The batch numbers of those of the next steps whose batches are formed."""
         segment = self.start.segments[-1]
-        whole = self.numbering.ready(self.epoch, segment.first(step)) // segment.group
-        return segment.of_steps(range(step + workers, step + min(whole, _RUN * workers), workers), self.turn)
+        first, group, merge = segment.first(step), segment.group, segment.merge
+        whole = min(self.numbering.ready(self.epoch, first) // group, _RUN * workers)  # steps
+        mine = range(first + self.turn * merge, first + whole * group, workers * group)
+        return [range(each, each + merge) for each in mine[1:]]
 
     def ended(self, step: int) -> bool:
         """Return whether the feeder has found that the rank has no step from this one on. Forms nothing."""

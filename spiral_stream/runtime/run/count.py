@@ -42,7 +42,7 @@ def count_epoch(
     """
     formed = opening.formed(run_seed)
     if formed is None or not formed.unknown(epoch):
-        return opening.read(run_seed)[1].store.total(epoch)
+        return opening.read(run_seed).numbering.store.total(epoch)
     what = f"counting epoch {epoch} (Ctrl-C keeps what is counted)"
     with working(what, "samples", report=report) as tell:
         if builders is None and formed.limits.is_quick(epoch):

@@ -127,13 +127,12 @@ class Passes:
         pipeline: Pipeline | None = None
         try:
             with self._position.beginning() as alone:
-                self._need(
-                    alone and self.idle(), "iter", "One loop at a time moves the cursor. Leave it, or call close()"
-                )
+                if not (alone and self.idle()):
+                    raise _busy("iter", "One loop at a time moves the cursor. Leave it, or call close()")
                 self._position.adopt()
                 self._threads.processes = workers
                 opening, bound, devices = now()
-                lowered, (reader, numbering) = opening.lowered(), opening.read(bound.run_seed)
+                lowered, reader, numbering = opening.read(bound.run_seed)
                 if bound.rank == worker == 0:  # one process looks for all
                     lowered.check_cached(bound.run_seed)
                 numbering = numbering.promised(bound)
@@ -195,9 +194,8 @@ class Passes:
 
     def _build(self, now: Now, delivery: Delivery, epoch: int, numbers: range, numbering: RunBatches | None) -> Any:
         opening, bound, devices = now()
-        lowered = opening.lowered()
+        lowered, reader, own = opening.read(bound.run_seed)
         lowered.check_cached(bound.run_seed)
-        reader, own = opening.read(bound.run_seed)
         wanted = numbering or own.promised(bound)
         builder = self._builder(lowered, reader, wanted, len(numbers), delivery, devices)
         with Workers(reader.threads, "spiral-batch") as pool:
@@ -230,14 +228,9 @@ class Passes:
         Raises:
             StreamError: a loop reads it.
         """
-        self._need(self.idle(), verb, way_out)
+        if not self.idle():
+            raise _busy(verb, way_out)
         self._next.close()
-
-    @staticmethod
-    def _need(free: bool, verb: str, way_out: str) -> None:
-        if not free:
-            msg = f"{verb}: the stream is being read already. {way_out}"
-            raise StreamError(msg)
 
     def idle(self) -> bool:
         """Return whether no loop reads the stream. A loop that has had its last batch reads it no more.
@@ -292,6 +285,10 @@ class Passes:
         left = self._next.close(timeout_s) or left
         self._memory = None
         return left
+
+
+def _busy(verb: str, way_out: str) -> StreamError:
+    return StreamError(f"{verb}: the stream is being read already. {way_out}")
 
 
 def _not_read(stages: Stages, bound: Bound, begin: Cursor, pipeline: Pipeline) -> int | None:

@@ -131,8 +131,8 @@ class NextEpoch:
         last = LAST_EPOCH if bound.epochs is None else bound.epochs - 1
         if cache is None or start.epoch > last:
             return
-        reader, numbering = opening.read(bound.run_seed)
-        formed, stages = opening.formed(bound.run_seed), opening.stages
+        lowered, reader, numbering = opening.read(bound.run_seed)
+        formed, stages = opening.formed(bound.run_seed), lowered.stages
         if formed is not None:
             if formed.forming.unknown():
                 return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
@@ -108,6 +108,14 @@ class Lowered:
         return OpenedFields(self.stages, Lineage.of(self.stages))
 
 
+class Opened(NamedTuple):
+    """What is open of a plan, for one run seed."""
+
+    lowered: Lowered
+    reader: SampleReader
+    numbering: RunBatches
+
+
 @final
 class Opening:
     """Lowers and opens a plan at its first use, and again in a forked process. Close it.
@@ -136,7 +144,7 @@ class Opening:
         self._plan, self._catalog, self._metrics = plan, catalog, metrics
         self._threads = threads or ThreadShare()
         self._lowered: Lowered | None = None
-        self._read: tuple[SampleReader, RunBatches] | None = None
+        self._read: Opened | None = None
         self._formed: FormedBatches | None = None
         self._known: tuple[Path, Known] | None = None  # what a numbering that was let go knew, by its folder
         self._refusals = partial(_refusals, catalog, rebase, metrics, RefusalTally())
@@ -170,20 +178,22 @@ class Opening:
         root = cache_root(self._catalog)
         return [reading(root, name) for name in names]
 
-    def read(self, run_seed: int) -> tuple[SampleReader, RunBatches]:
-        """Return what reads the columns of samples, and what numbers the batches.
+    def read(self, run_seed: int) -> Opened:
+        """Return what is open, what reads the columns of samples, and what numbers the batches.
 
         Args:
             run_seed: the seed of everything random.
         """
-        stages = self.lowered().stages
-        if self._read is None or self._read[0].run_seed != run_seed:
+        lowered = self.lowered()
+        if self._read is None or self._read.reader.run_seed != run_seed:
             if self._read is not None:
-                self._read[0].close()
+                self._read.reader.close()
+            stages = lowered.stages
             alone = not self._threads.in_worker
             with working("opening the plan"):
                 reader = SampleReader(stages, run_seed, self._metrics, self._threads.working(), processes=alone)
-                self._read = reader, RunBatches(self._batches(stages, reader), self.skips, stages)
+                numbering = RunBatches(self._batches(stages, reader), self.skips, stages)
+            self._read = Opened(lowered, reader, numbering)
         return self._read
 
     def formed(self, run_seed: int) -> FormedBatches | None:
@@ -240,7 +250,7 @@ class Opening:
 
     def _unnamed(self, cursor: Cursor, run_seed: int, epoch: int) -> SavedState:
         """The state at a place, with its lists."""
-        stages, numbering = self.stages, self.read(run_seed)[1]
+        stages, numbering = self.stages, self.read(run_seed).numbering
         anchors = numbering.store.anchors(epoch, numbering.skips.number(epoch, cursor.batch))
         data = tuple(sorted(stages.data_versions.items()))
         chapters = None if anchors is None else tuple(anchors)
@@ -254,8 +264,7 @@ class Opening:
             IndexError: the epoch has no such batch.
             StreamError: the chapters before it are not counted, and counting them takes long.
         """
-        stages = self.stages
-        reader, numbering = self.read(bound.run_seed)
+        lowered, reader, numbering = self.read(bound.run_seed)
         numbering = numbering if bound.steps is None else numbering.over(numbering.store.by_lane())
         delivered = numbering.skips.delivered(epoch, number)
         if delivered is None:
@@ -266,7 +275,7 @@ class Opening:
         if filler is not None:  # rows that hold a value, and no samples
             samples = samples.take(np.delete(np.arange(len(samples)), filler))
         reader.need_identity(epoch, samples)
-        return stages, samples
+        return lowered.stages, samples
 
     def given(self, run_seed: int) -> tuple[Deliver, Registry, Rebase | None, int]:
         """Return what another process needs to open the same: plan, catalog, rebase and run seed. It pickles."""
@@ -297,7 +306,7 @@ class Opening:
         then = Opening(self._plan, self._catalog, Metrics(), saved.rebase, batches, self._threads, former)
         try:
             cursor, anchors = then.admit(saved, epoch)
-            then.read(saved.run_seed)[1].store.anchor(epoch, anchors)
+            then.read(saved.run_seed).numbering.store.anchor(epoch, anchors)
             return self._after(then, saved, epoch + cursor.epoch - saved.cursor.epoch, cursor)
         finally:
             then.close()
@@ -306,7 +315,7 @@ class Opening:
         self, before: "Opening", saved: SavedState, epoch: int, cursor: Cursor
     ) -> tuple[int, Rebase | None, Skips]:
         """Return where this plan goes on from a place of what another one has open."""
-        numbering = before.read(saved.run_seed)[1]
+        numbering = before.read(saved.run_seed).numbering
         number = numbering.skips.number(epoch, cursor.batch)
         at = Before(before.stages, numbering.store, epoch, number, saved.rebase)
         begins, rebase = taken_over(at, self.stages, cache_root(self._catalog))
@@ -347,7 +356,7 @@ class Opening:
         Raises:
             ResumeError: the place is not in the epoch, or chapters cannot begin where it says.
         """
-        stages, numbering, cursor = self.stages, self.read(saved.run_seed)[1], saved.cursor
+        stages, numbering, cursor = self.stages, self.read(saved.run_seed).numbering, saved.cursor
         mixture = stages.epochs.mixture
         if mixture is None and saved.rebase is not None and not saved.rebase.is_of(stages.epochs.total):
             msg = "resume: what the state's rebase has left is not of this plan. Pass what state_dict() returned, unchanged"
@@ -429,17 +438,16 @@ class Opening:
         What they know of chapters passes on to the new ones.
         """
         if self._read is not None:
-            reader, numbering = self._read
-            self._known = numbering.store.handed_on
-            self._read = None
-            reader.close(0.0)
+            opened, self._read = self._read, None
+            self._known = opened.numbering.store.handed_on
+            opened.reader.close(0.0)
 
     def close(self, timeout_s: float | None = None) -> None:
         """Release what is open; the next use opens it again. Warns of threads that do not end within the deadline."""
         timeout_s = CLOSE_TIMEOUT_S if timeout_s is None else timeout_s
         left = []
         if self._lowered is not None and self._lowered.pid == os.getpid():
-            left = [] if self._read is None else self._read[0].close(timeout_s)
+            left = [] if self._read is None else self._read.reader.close(timeout_s)
             self._lowered.stages.close()
         self._lowered = self._read = self._known = None
         warn_left_alone("close", left, timeout_s)
@@ -466,7 +474,7 @@ class OpenedPlan:
                 share = ThreadShare()
                 share.in_worker = not self._processes
                 opening = Opening(self._plan, self._catalog, Metrics(), threads=share)
-                self._open = (opening, opening.stages, opening.read(need(self._plan, Sample).order.run_seed)[0])
+                self._open = (opening, opening.stages, opening.read(need(self._plan, Sample).order.run_seed).reader)
             return self._open[1:]
 
     def close(self) -> None:

@@ -104,7 +104,7 @@ class StreamRun:
     def numbering(self) -> RunBatches:
         """Return which samples form which batch."""
         bound = self.bound()
-        return self.open().read(bound.run_seed)[1].promised(bound)
+        return self.open().read(bound.run_seed).numbering.promised(bound)
 
     def devices(self) -> dict[str, str | None]:
         """Return the device of each array field; None where nobody names one."""

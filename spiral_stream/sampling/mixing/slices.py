@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from spiral_stream.sampling.mixing.schedule import Course
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.sampling.orders.permutation import permute, unpermute
-from spiral_stream.sampling.orders.shuffle_key import mixture_key
-from spiral_stream.seeding import combine
+from spiral_stream.seeding import combine, key
 
 # K streams, S slice borders, P positions. Integers are int64 inside this room: NumPy makes floats of int64 and
 # uint64 together.
@@ -96,10 +95,10 @@ class Epoch:
             course: the schedule that moves the shares in this epoch; None if they are constant.
         """
         self.number, self.quotas, self.total, self.slices = number, quotas, int(quotas.sum()), slices
-        phase_key = np.uint64(mixture_key("mixture", VERSION, seed, number))
+        phase_key = np.uint64(key("mixture", VERSION, seed, number))
         phases = combine(phase_key, np.arange(quotas.size, dtype=np.uint64)) % np.uint64(self.slices)
         self._phases = phases.astype(np.int64)
-        self._slice_key = np.uint64(mixture_key("mixture slice", VERSION, seed, number))
+        self._slice_key = np.uint64(key("mixture slice", VERSION, seed, number))
         self._course = course
         # A stream that rests in the whole epoch has integrals of 0, so any total serves.
         self._integrals = (

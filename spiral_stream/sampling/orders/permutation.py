@@ -40,13 +40,14 @@ _CHUNK: Final = 16_384  # elements whose sizes and keys are looked at together: 
 _EXACT_CHUNK: Final = 1_024  # elements: at most 131,072 hashes, one megabyte
 
 
-def permute(index: ArrayLike, size: ArrayLike, keys: ArrayLike) -> UInt64:
+def permute(index: ArrayLike, size: ArrayLike, keys: ArrayLike, *, inverse: bool = False) -> UInt64:
     """Return the value at each place of a keyed permutation of ``range(size)``.
 
     Args:
         index: shape [P], uint64, each in [0, size).
         size: shape [P] or a scalar, uint64, at most 2**63.
         keys: shape [P] or a scalar, uint64, any.
+        inverse: return the place of each value instead.
 
     Returns:
         shape [P], uint64, each in [0, size).
@@ -54,18 +55,6 @@ def permute(index: ArrayLike, size: ArrayLike, keys: ArrayLike) -> UInt64:
     Raises:
         IndexError: an index is not below its size, or a size is past 2**63.
     """
-    return _apply(index, size, keys, inverse=False)
-
-
-def unpermute(index: ArrayLike, size: ArrayLike, keys: ArrayLike) -> UInt64:
-    """Return the place of each value: ``unpermute(permute(index, n, k), n, k) == index``.
-
-    Arguments, result and errors are those of `permute`.
-    """
-    return _apply(index, size, keys, inverse=True)
-
-
-def _apply(index: ArrayLike, size: ArrayLike, keys: ArrayLike, *, inverse: bool) -> UInt64:
     x = np.atleast_1d(np.asarray(index, dtype=np.uint64))
     n = np.asarray(size, dtype=np.uint64)
     k = np.asarray(keys, dtype=np.uint64)
@@ -84,6 +73,14 @@ def _apply(index: ArrayLike, size: ArrayLike, keys: ArrayLike, *, inverse: bool)
         part = slice(start, start + _CHUNK)
         out[part] = _chunk(x[part], _narrow(n, part), _narrow(k, part), inverse=inverse)
     return out
+
+
+def unpermute(index: ArrayLike, size: ArrayLike, keys: ArrayLike) -> UInt64:
+    """Return the place of each value: ``unpermute(permute(index, n, k), n, k) == index``.
+
+    Arguments, result and errors are those of `permute`.
+    """
+    return permute(index, size, keys, inverse=True)
 
 
 def _narrow(values: UInt64, part: slice) -> UInt64:

@@ -20,8 +20,8 @@ from spiral_stream.sampling.order import Arrangement, Order, Population, Runs, U
 from spiral_stream.sampling.orders.layout import Layout
 from spiral_stream.sampling.orders.permutation import permute, unpermute
 from spiral_stream.sampling.orders.shuffle import permute_clumps, unpermute_clumps
-from spiral_stream.sampling.orders.shuffle_key import shuffle_key, stage_key
-from spiral_stream.seeding import combine
+from spiral_stream.sampling.orders.shuffle_key import shuffle_key
+from spiral_stream.seeding import combine, key
 
 _FREE_KEYS: Final = frozenset(
     ("stream_id", "storage_shard")
@@ -98,7 +98,7 @@ class ShardAwareShuffle(Order):
             spread = _SingleRows(population.total, pass_key)
         else:
             unit_rows, _ = self.units(population)
-            layout = Layout(unit_rows, stage_key("units", pass_key))
+            layout = Layout(unit_rows, key("units", pass_key))
             grouped = self.grouped_by
             spread = _Groups(self._runs(population), population.total, layout) if grouped else _Units(unit_rows, layout)
         return _Blocks(spread, population.total, pass_key, self.shuffle_block_size, self.clump_size)
@@ -119,7 +119,7 @@ class ShardAwareShuffle(Order):
 
     def laid_out(self, population: Population, pass_number: int) -> Layout:
         """Return the units in the order of one pass."""
-        return Layout(self.units(population)[0], stage_key("units", self._key(population, pass_number)))
+        return Layout(self.units(population)[0], key("units", self._key(population, pass_number)))
 
     def _runs(self, population: Population) -> Runs:
         assert population.runs is not None  # whoever builds a population asks for `Order.grouped_by`
@@ -152,7 +152,7 @@ class _SingleRows:
 
     def __init__(self, total: int, pass_key: int) -> None:
         self._total = total
-        self._key = np.uint64(stage_key("units", pass_key))
+        self._key = np.uint64(key("units", pass_key))
 
     def rows(self, positions: UInt64) -> UInt64:
         return permute(positions, self._total, self._key)
@@ -213,7 +213,7 @@ class _Blocks(Arrangement):
     ) -> None:
         self.size = size
         self._spread = spread
-        self._key = np.array(stage_key("blocks", pass_key), dtype=np.uint64)
+        self._key = np.array(key("blocks", pass_key), dtype=np.uint64)
         self._block_size = np.uint64(min(block_size, max(size, 1)))
         self._clump_size = clump_size
 

@@ -15,9 +15,9 @@ from spiral_stream.errors import PlanError
 from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64, check_integer, settled_seed
 from spiral_stream.sampling.orders.layout import Layout
 from spiral_stream.sampling.orders.permutation import permute, unpermute
-from spiral_stream.sampling.orders.shuffle_key import shuffle_key, stage_key
+from spiral_stream.sampling.orders.shuffle_key import shuffle_key
 from spiral_stream.sampling.orders.window_shuffle import Windows
-from spiral_stream.seeding import combine
+from spiral_stream.seeding import combine, key
 
 
 @final
@@ -44,7 +44,7 @@ class WithinShards(Order):
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         pass_key = shuffle_key("WithinShards", self.VERSION, self.run_seed, population, pass_number)
-        return _Within(_Shards(population, stage_key("shards", pass_key)), stage_key("rows", pass_key))
+        return _Within(_Shards(population, key("shards", pass_key)), key("rows", pass_key))
 
 
 @final
@@ -76,7 +76,7 @@ class ExpandedRange(Order):
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         pass_key = shuffle_key("ExpandedRange", self.VERSION, self.run_seed, population, pass_number)
-        shards = _Shards(population, stage_key("shards", pass_key))
+        shards = _Shards(population, key("shards", pass_key))
         return Windows(population.total, self.expanded_range // 2, pass_key, shards)
 
 

@@ -1,8 +1,9 @@
 """The key of a shuffle: what decides how the rows of a pass are permuted.
 
 It covers the order and its version, the order's seed, the stream, and the number of the pass. Nothing else enters: no
-rank, no data version, no run seed. `seeding.key` hashes it. Orders that shuffle in two stages derive one key per stage
-with `stage_key`. How the streams of a mixture are interleaved has keys of its own (`mixture_key`).
+rank, no data version, no run seed. `seeding.key` hashes it. Orders that shuffle in two stages derive one key per stage from
+it, such as ``key("units", pass_key)``. How the streams of a mixture are interleaved has keys of its own
+(`sampling.mixing.slices`).
 """
 
 from spiral_stream.sampling.order import Population
@@ -20,13 +21,3 @@ def shuffle_key(order: str, version: int, seed: int, population: Population, pas
         pass_number: the pass.
     """
     return key(order, version, seed, population.stream, pass_number)
-
-
-def stage_key(stage: str, pass_key: int) -> int:
-    """Return the key of one stage of a pass, such as the units or the blocks."""
-    return key(stage, pass_key)
-
-
-def mixture_key(stage: str, version: int, seed: int, epoch: int) -> int:
-    """Return the key that interleaves the streams of a mixture in an epoch."""
-    return key(stage, version, seed, epoch)

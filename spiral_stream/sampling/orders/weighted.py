@@ -23,10 +23,10 @@ from spiral_stream.sampling.order import (
     UInt64,
     settled_seed,
 )
-from spiral_stream.sampling.orders.shuffle_key import shuffle_key, stage_key
+from spiral_stream.sampling.orders.shuffle_key import shuffle_key
 from spiral_stream.sampling.orders.weighted_pass import WeightedPass
 from spiral_stream.sampling.orders.with_replacement import Draws
-from spiral_stream.seeding import combine, fractions
+from spiral_stream.seeding import combine, fractions, key
 
 _AT_ONCE: Final = 1 << 12  # draws: 2 MiB of weights
 
@@ -102,7 +102,7 @@ class Weighted(Order):
 class _Drawn(Draws):
     def __init__(self, size: int, weights: RowWeights, pass_key: int) -> None:
         self.size, self._weights, self._sums = size, weights, weights.cumulated()
-        self._of_block, self._of_row = (np.uint64(stage_key(stage, pass_key)) for stage in ("block", "row"))
+        self._of_block, self._of_row = (np.uint64(key(stage, pass_key)) for stage in ("block", "row"))
 
     def rows(self, positions: UInt64) -> UInt64:
         wanted = np.asarray(positions, dtype=np.uint64)

@@ -9,8 +9,8 @@ from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError
 from spiral_stream.sampling.order import Arrangement, Order, Population, SortedRows, UInt64, check_integer, settled_seed
 from spiral_stream.sampling.orders.permutation import permute, unpermute
-from spiral_stream.sampling.orders.shuffle_key import shuffle_key, stage_key
-from spiral_stream.seeding import combine
+from spiral_stream.sampling.orders.shuffle_key import shuffle_key
+from spiral_stream.seeding import combine, key
 
 _ONE: Final = np.uint64(1)
 
@@ -59,7 +59,7 @@ class Windows(Arrangement):
 
     def __init__(self, size: int, window: int, pass_key: int, arranged: SortedRows | None) -> None:
         self.size, self._window, self._arranged = size, np.uint64(window), arranged
-        self._first, self._second = (np.uint64(stage_key(stage, pass_key)) for stage in ("first", "second"))
+        self._first, self._second = (np.uint64(key(stage, pass_key)) for stage in ("first", "second"))
         self._half = np.uint64(window // 2)
 
     def rows(self, positions: UInt64) -> UInt64:

@@ -21,7 +21,7 @@ def test_another_run_seed_is_another_reader(catalog: sp.Catalog) -> None:
     opening = Opening(deliver, catalog.registry, Metrics())
     first = opening.read(1)
     assert opening.read(1) is first
-    assert opening.read(2)[0].run_seed == 2
+    assert opening.read(2).reader.run_seed == 2
     stages = opening.stages
     opening.close()
     assert opening.stages is not stages

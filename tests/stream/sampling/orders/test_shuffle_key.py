@@ -3,7 +3,7 @@
 import numpy as np
 
 from spiral_stream.orders import Population
-from spiral_stream.sampling.orders.shuffle_key import mixture_key, shuffle_key, stage_key
+from spiral_stream.sampling.orders.shuffle_key import shuffle_key
 from spiral_stream.seeding import key
 
 
@@ -19,8 +19,8 @@ def test_every_part_of_a_key_counts_and_the_rows_do_not() -> None:
         shuffle_key("GlobalShuffle", 1, 8, population("a"), 0),
         shuffle_key("GlobalShuffle", 1, 7, population("b"), 0),
         shuffle_key("GlobalShuffle", 1, 7, population("a"), 1),
-        stage_key("units", own),
-        stage_key("blocks", own),
+        key("units", own),
+        key("blocks", own),
     ]
 
     assert len({own, *others}) == 8
@@ -29,4 +29,4 @@ def test_every_part_of_a_key_counts_and_the_rows_do_not() -> None:
 
 def test_keys_are_those_of_saved_runs() -> None:
     assert shuffle_key("GlobalShuffle", 1, 7, population("a"), 5) == key("GlobalShuffle", 1, 7, "a", 5)
-    assert mixture_key("mixture", 1, 7, 5) == key("mixture", 1, 7, 5) == 10177642989223260954
+    assert key("mixture", 1, 7, 5) == 10177642989223260954
