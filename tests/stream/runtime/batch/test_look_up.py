@@ -1,5 +1,6 @@
 """Batches that are drawn and looked up together are those that are drawn and looked up one by one."""
 
+import os
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -23,7 +24,7 @@ from spiral_stream.runtime.numbering.steps import Steps
 from spiral_stream.sampling.epoch import EpochOrder, StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.testing import same
-from tests.fixtures.inner import numbering_of
+from tests.fixtures.inner import numbering_of, stages_of
 from tests.fixtures.texts import fields, make_catalog, tokenized
 
 ROWS = 600
@@ -237,6 +238,30 @@ def tokenized_texts(tmp_path: Path) -> sp.Relation:
     return tokenized(catalog.table("texts"), sp.GlobalShuffle(seed=2)).collate(
         batch_size=None, formation=FORMED, fields=fields()
     )
+
+
+def test_an_error_that_comes_of_zeros_names_the_file_that_was_cut(
+    rows: sp.Relation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    located = Gathering.located
+    with collated(rows, "counted").to_numpy() as stream:
+        stream.batch(0)  # the blocks of so small a file are verified
+        narrow = stages_of(stream).streams[0].selected.narrow
+        parts = {path for each in narrow.pieces() for path in each.files() if path.suffix != ".json"}
+
+        def failing(gathering: Gathering, samples: Samples) -> tuple[Int64, UInt64]:
+            found = located(gathering, samples)
+            for path in parts:
+                os.truncate(path, 0)
+            for column in gathering.plains.values():
+                column.arrow(*found)
+            msg = "zeros are no rows"
+            raise sp.errors.SourceError(msg)
+
+        monkeypatch.setattr(Gathering, "located", failing)
+        with pytest.raises(sp.errors.DamageError, match="could not be read: it became shorter") as refused:
+            stream.batch(5)
+        assert isinstance(refused.value.__cause__, sp.errors.SourceError)
 
 
 def test_tokens_that_are_brought_near_together_are_few(
