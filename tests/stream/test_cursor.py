@@ -43,15 +43,6 @@ def test_steps_and_batches_map_to_each_other_after_any_change_of_world(run: list
             assert {cursor.batch_to_step(number) for number in numbers} == {(step, rank)}
 
 
-@given(st.integers(1, 5), st.integers(1, 3), st.integers(0, 9), st.integers(0, 20), st.integers(1, 4))
-def test_several_steps_get_what_each_step_gets(world: int, merge: int, first: int, count: int, every: int) -> None:
-    segment = Cursor(0, 3, 2).enter(world, merge).segments[-1]
-    steps = range(2 + first, 2 + first + count, every)
-
-    for rank in range(world):
-        assert segment.of_steps(steps, rank) == [segment.batches(step, rank) for step in steps]
-
-
 @given(runs)
 def test_the_saved_form_is_json_and_comes_back_equal(run: list[tuple[int, int, int]]) -> None:
     cursor, _ = travelled(run)

@@ -1,10 +1,13 @@
 """The steps of a rank, and where a batch is delivered first."""
 
+from itertools import count, product, takewhile
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.cursor import Cursor, Segment
@@ -50,6 +53,39 @@ def test_runs_of_steps_are_the_steps(numbering: Any, rank: int, workers: int) ->
         assert [numbers for run in runs for numbers in run] == [numbers for numbers in each if numbers is not None]
         assert steps.ended(worker + workers * sum(map(len, runs)))
         assert not runs or not steps.ended(worker + workers * (sum(map(len, runs)) - 1))
+
+
+class Ready:
+    """A numbering of so many batches, of which some next ones can be drawn at once."""
+
+    def __init__(self, total: int, ready: int, last: sp.batching.Tail) -> None:
+        self.total, self.most, self.last = total, ready, last
+
+    def exists(self, epoch: int, number: int) -> bool:
+        return epoch == 0 and 0 <= number < self.total
+
+    def ready(self, epoch: int, number: int) -> int:
+        return max(0, min(self.most, self.total - number)) if epoch == 0 else 0
+
+
+@given(
+    world=st.integers(1, 5),
+    merge=st.integers(1, 3),
+    workers=st.integers(1, 4),
+    total=st.integers(0, 300),
+    ready=st.integers(0, 300),
+    last=st.sampled_from([sp.DropPartial(), sp.KeepPartial(), sp.batching.PadPartial()]),
+)
+def test_several_steps_get_what_each_step_gets(
+    world: int, merge: int, workers: int, total: int, ready: int, last: sp.batching.Tail
+) -> None:
+    numbering: Any = Ready(total, ready, last)
+    start = Cursor(0, 3, 2).enter(world, merge)
+
+    for turn, worker in product(range(world), range(workers)):
+        runs = Steps(numbering, 0, start, turn).due(worker, workers)
+        each = (delivered_at(numbering, 0, start.segments[-1], step, turn) for step in count(2 + worker, workers))
+        assert [numbers for run in runs for numbers in run] == list(takewhile(lambda got: got is not None, each))
 
 
 def test_a_batch_is_delivered_first_where_a_rank_has_it(numbering: Any) -> None:
