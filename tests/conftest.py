@@ -42,6 +42,9 @@ LONG = (
 LONGER_S = {"slow": 1_800, "e2e": 600}  # by marker: deadlines of tests that have no `timeout` marker
 
 NODE = pytest.StashKey[str]()  # where remote bytes are kept
+TOGETHER = pytest.StashKey[
+    str
+]()  # what the workers of a run make once, as $TESTS_TOGETHER; the process that starts them has it
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
     # remote bytes are kept on the node by default: never in the home of whoever runs the tests
     config.stash[NODE] = os.environ["SPIRAL_NODE_CACHE"] = tempfile.mkdtemp(prefix="spiral-node-")
+    if "TESTS_TOGETHER" not in os.environ:
+        config.stash[TOGETHER] = os.environ["TESTS_TOGETHER"] = tempfile.mkdtemp(prefix="spiral-together-")
     # torch's OpenMP threads spin while they wait, on cores that other workers of the suite need: the documents' pages took
     # 57 CPU s, and take 44 with one thread. torch reads this when it is imported.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -88,7 +93,10 @@ def pytest_xdist_auto_num_workers() -> int:
     return cores + 1
 
 
+@pytest.hookimpl(tryfirst=True)  # before those are left out that the command does not choose
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in _at_night(items):
+        item.add_marker(pytest.mark.slow)
     for item in items:
         for name, deadline_s in LONGER_S.items():
             if item.get_closest_marker("timeout") is None and item.get_closest_marker(name) is not None:
@@ -97,6 +105,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         random.Random(seed).shuffle(items)
         return
     items.sort(key=lambda item: next((at for at, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG)))
+
+
+def _at_night(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Of tests that are marked `crossed`: the cases that are not the first, the second ... of all parametrizations."""
+    for item in items:
+        if item.get_closest_marker("crossed") is not None:
+            places = list(_places(item))
+            turn, _ = max(places, key=lambda place: place[1])
+            if any(at != turn % count for at, count in places):
+                yield item
+
+
+def _places(item: pytest.Item) -> Iterator[tuple[int, int]]:
+    """Of each parametrization of a test: which of its cases this is, and how many it has."""
+    assert isinstance(item, pytest.Function)
+    with_marks = type(pytest.param())
+    for mark in item.iter_markers("parametrize"):
+        names, cases = mark.args[0], list(mark.args[1])
+        several = not isinstance(names, str) or "," in names
+        names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+        values = [
+            case.values if isinstance(case, with_marks) else tuple(case) if several else (case,) for case in cases
+        ]
+        given = [item.callspec.params[name] for name in names]
+        same = [all(a is b for a, b in zip(given, each, strict=True)) for each in values]
+        yield same.index(True), len(cases)
 
 
 def pytest_collection_finish() -> None:
@@ -150,3 +184,5 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if (warm := sys.modules.get("tests.fixtures.warm")) is not None:
         warm.close()
     shutil.rmtree(config.stash[NODE], ignore_errors=True)
+    if TOGETHER in config.stash:
+        shutil.rmtree(os.environ.pop("TESTS_TOGETHER"), ignore_errors=True)

@@ -28,6 +28,12 @@ def own(tmp_path: Path) -> sp.Catalog:
 
 
 @pytest.fixture
+def empty(tmp_path: Path) -> sp.Catalog:
+    """A catalog that the test fills: `own` takes 80 CPU ms."""
+    return sp.connect(str(tmp_path / "catalog"))
+
+
+@pytest.fixture
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder in which this test's caches and selections lie."""
     monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "prepared"))

@@ -70,6 +70,7 @@ def bad_rows(tmp_path: Path) -> sp.Catalog:
     return sp.connect(tmp_path)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("profile", PROFILES, ids=str)
 @pytest.mark.parametrize("bad", BAD_BYTES)
 def test_a_bad_image_is_refused_by_name_cached_or_not(bad_rows: sp.Catalog, bad: str, profile: Any) -> None:
@@ -104,13 +105,13 @@ def files(folder: Path) -> pa.Table:
     return table.set_column(2, pa.field("image_ref", pa.utf8()), paths)
 
 
-def test_a_missing_file_is_named_in_streams_and_builds(own: sp.Catalog, tmp_path: Path) -> None:
+def test_a_missing_file_is_named_in_streams_and_builds(empty: sp.Catalog, tmp_path: Path) -> None:
     folder = tmp_path / "jpegs"
     folder.mkdir()
-    own.register("listed", sp.Arrow(files(folder), base=str(folder)), semantic=SEMANTIC)
+    empty.register("listed", sp.Arrow(files(folder), base=str(folder)), semantic=SEMANTIC)
     gone = folder / f"{BAD_NAME}.jpg"
     away = gone.rename(tmp_path / "away.jpg")
-    make = maker(own, "listed", profile=sp.Raw(20), order=sp.Sequential(), batch_size=8)
+    make = maker(empty, "listed", profile=sp.Raw(20), order=sp.Sequential(), batch_size=8)
     with make() as stream:
         message = rf"listed: sample sample_id='{BAD_NAME}': {gone}: No such file.*Restore the file.*{WAY_OUT}"
         with pytest.raises(sp.errors.SourceError, match=message) as caught:
@@ -127,7 +128,7 @@ def test_a_missing_file_is_named_in_streams_and_builds(own: sp.Catalog, tmp_path
         assert stream.metrics()["cached_rows"] == 24
 
 
-def test_a_byte_range_past_the_end_of_its_file_is_named(own: sp.Catalog, tmp_path: Path) -> None:
+def test_a_byte_range_past_the_end_of_its_file_is_named(empty: sp.Catalog, tmp_path: Path) -> None:
     data = images(24)["image_ref"].to_pylist()
     (tmp_path / "packed.bin").write_bytes(b"".join(data))
     starts = np.cumsum([0, *map(len, data)])
@@ -135,39 +136,39 @@ def test_a_byte_range_past_the_end_of_its_file_is_named(own: sp.Catalog, tmp_pat
     ranges[BAD_ROW]["length"] += 1_000_000
     kind = pa.struct([("uri", pa.utf8()), ("offset", pa.int64()), ("length", pa.int64())])
     table = images(24).set_column(2, pa.field("image_ref", kind), pa.array(ranges, kind))
-    own.register("packed", sp.Arrow(table, base=str(tmp_path)), semantic=SEMANTIC)
-    with maker(own, "packed", order=sp.Sequential(), batch_size=8)() as stream:
+    empty.register("packed", sp.Arrow(table, base=str(tmp_path)), semantic=SEMANTIC)
+    with maker(empty, "packed", order=sp.Sequential(), batch_size=8)() as stream:
         message = rf"sample_id='{BAD_NAME}': {tmp_path}/packed.bin has \d+ bytes, the reference asks for .*Restore"
         with pytest.raises(sp.errors.SourceError, match=message):
             list(stream)
 
 
-def test_a_null_label_is_named(own: sp.Catalog) -> None:
+def test_a_null_label_is_named(empty: sp.Catalog) -> None:
     table = images(24)
     labels = table["label_id"].to_pylist()
     labels[BAD_ROW] = None
     table = table.set_column(3, "label_id", pa.array(labels, pa.int64()))
-    own.register("unlabelled", sp.Arrow(table), semantic=SEMANTIC)
-    with maker(own, "unlabelled", order=sp.Sequential(), batch_size=8)() as stream:
+    empty.register("unlabelled", sp.Arrow(table), semantic=SEMANTIC)
+    with maker(empty, "unlabelled", order=sp.Sequential(), batch_size=8)() as stream:
         message = rf"sample_id='{BAD_NAME}': Stack\('label_id'\): the value is null. Filter it out.*{WAY_OUT}"
         with pytest.raises(sp.errors.DataError, match=message):
             list(stream)
 
 
-def test_a_label_that_does_not_fit_is_named(own: sp.Catalog) -> None:
+def test_a_label_that_does_not_fit_is_named(empty: sp.Catalog) -> None:
     table = images(24)
     labels = table["label_id"].to_pylist()
     labels[BAD_ROW] = 300
     table = table.set_column(3, "label_id", pa.array(labels, pa.int64()))
-    own.register("wide", sp.Arrow(table), semantic=SEMANTIC)
+    empty.register("wide", sp.Arrow(table), semantic=SEMANTIC)
     narrow = {"small": sp.Stack("label_id", dtype="uint8")}
-    with maker(own, "wide", order=sp.Sequential(), batch_size=8, **narrow)() as stream:
+    with maker(empty, "wide", order=sp.Sequential(), batch_size=8, **narrow)() as stream:
         message = rf"sample_id='{BAD_NAME}': Stack\('label_id'\): the value 300 does not fit dtype uint8\. Give a wider"
         with pytest.raises(sp.errors.DataError, match=message):
             list(stream)
 
 
-def test_a_duplicate_identity_is_refused_at_registration(own: sp.Catalog) -> None:
+def test_a_duplicate_identity_is_refused_at_registration(empty: sp.Catalog) -> None:
     table = images(24)
     names = table["sample_id"].to_pylist()
     names[20] = names[BAD_ROW]
@@ -175,7 +176,7 @@ def test_a_duplicate_identity_is_refused_at_registration(own: sp.Catalog) -> Non
     with pytest.raises(
         sp.errors.CatalogError, match=rf"identity repeats: .*{BAD_NAME}.*Name a unique column or several"
     ):
-        own.register("twice", sp.Arrow(table), semantic=SEMANTIC)
+        empty.register("twice", sp.Arrow(table), semantic=SEMANTIC)
 
 
 Verb = Callable[[sp.Relation], Any]

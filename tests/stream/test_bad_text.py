@@ -11,6 +11,7 @@ import pytest
 
 import spiral_stream as sp
 from tests.fixtures.inner import stages_of
+from tests.fixtures.linked import linked
 from tests.fixtures.texts import TOKENIZER, WORDS, documents, fields, ids_of, make_catalog, mixed, tokenized, tokenizer
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -19,9 +20,13 @@ WINDOWED = sp.WindowedBucket(window_size=16, keys=[sp.BucketKey("len(tokens)")],
 ORDER = sp.GlobalShuffle(seed=1)
 
 
+def two(folder: Path) -> sp.Catalog:
+    return make_catalog(folder, {"a": 40, "b": 12})
+
+
 @pytest.fixture
 def catalog(tmp_path: Path) -> sp.Catalog:
-    return make_catalog(tmp_path, {"a": 40, "b": 12})
+    return linked(two, tmp_path)
 
 
 def collated(relation: sp.Relation, *, stored: bool = False, **options: Any) -> sp.Relation:
@@ -504,6 +509,7 @@ def packed(sampled: sp.Relation, **options: Any) -> sp.Relation:
     return sampled.collate(batch_size=1, formation=formation, fields=fields, last=sp.KeepPartial)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("options", [{}, {"oversize": "truncate"}, {"strategy": "concat_and_split"}])
 @pytest.mark.parametrize(("tokens", "labels"), [(6, 4), (6, 7), (6, 0), (3, 6)])
 def test_packed_columns_of_unequal_lengths_are_refused_by_sample_and_column(

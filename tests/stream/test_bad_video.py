@@ -35,6 +35,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 Bad = Callable[[Path, Path], tuple[Any, Any, Any]]
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("profile", [None, sp.Frames(shorter_side=40)], ids=["originals", "profile"])
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.__name__)
 def test_a_bad_clip_is_named_with_the_way_out(good: Path, tmp_path: Path, bad: Bad, profile: Any) -> None:
@@ -46,6 +47,7 @@ def test_a_bad_clip_is_named_with_the_way_out(good: Path, tmp_path: Path, bad: B
     assert "Mend it, or leave it out with .filter(col(\"sample_id\") != 'clip-1')" in text
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.__name__)
 @pytest.mark.parametrize("built", ["nothing", "index", "clips"])
 def test_a_bad_clip_is_refused_alike_whatever_is_built(good: Path, tmp_path: Path, bad: Bad, built: str) -> None:

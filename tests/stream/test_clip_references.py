@@ -77,6 +77,7 @@ def range_of_a_tar(video: Path, folder: Path) -> Any:
 WAYS = (pre_cut_clip, pre_cut_clip_that_says_where_it_was_cut, inline_bytes, blob_of_lance, range_of_a_tar)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("named", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("field", [{}, {"stride": 5}], ids=["uniform", "stride"])
 def test_a_clip_is_the_same_however_it_is_named(

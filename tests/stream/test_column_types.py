@@ -127,6 +127,7 @@ def test_a_category_that_is_missing_is_refused_as_a_null(tmp_path: Path) -> None
         VERBS["stack"](registered(spiral.Arrow(table), tmp_path), 2)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", ["arrow", "parquet", "lance", "vortex", "saved"])
 @pytest.mark.parametrize("known", [True, False])
 def test_an_extension_type_of_somebody_else_is_what_it_stores(tmp_path: Path, kind: str, *, known: bool) -> None:
@@ -151,6 +152,7 @@ def test_an_extension_type_of_somebody_else_is_what_it_stores(tmp_path: Path, ki
     assert sorted(VERBS["stack"](catalog, 4)["x"]) == [1.0, 2.0, 4.0, 8.0]
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", ["arrow", "parquet", "vortex", "saved"])
 @pytest.mark.parametrize("view", [pa.list_view, pa.large_list_view])
 def test_list_views_are_lists(tmp_path: Path, kind: str, view: Callable[..., pa.DataType]) -> None:

@@ -25,6 +25,7 @@ from tests.fixtures import streams, warm
 from tests.fixtures.derived_plans import COLUMNS, ORDERS, ROWS, Build, make_catalog, plans, rows, stream
 from tests.fixtures.examples import few
 from tests.fixtures.inner import stages_of
+from tests.fixtures.linked import linked
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
@@ -40,7 +41,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
 
 @pytest.fixture
 def own(tmp_path: Path) -> sp.Catalog:
-    return make_catalog(tmp_path)
+    return linked(make_catalog, tmp_path)
 
 
 def delivered(made: sp.PreparedStream) -> list[str]:
@@ -340,6 +341,7 @@ def _flip(file: Path) -> None:
     file.write_bytes(content)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("harm", [_flip, lambda file: os.truncate(file, file.stat().st_size // 2), Path.unlink])
 @pytest.mark.parametrize("file", ["rows.lance/data/*", "rows.lance/_versions/*.manifest", "manifests/*"])
 def test_damaged_rows_are_never_delivered_but_made_again(own: sp.Catalog, file: str, harm: Any) -> None:

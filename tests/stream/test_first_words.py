@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 import spiral_stream as spiral
 from spiral_stream import col
 from spiral_stream.commands import cli
-from tests.fixtures.chats import MARKED
-from tests.fixtures.chats import tokenizer as chat_tokenizer
+from tests.fixtures.chats import MARKED, of_transformers, proven_catalog
 
 MESSAGES = [{"role": "user", "content": "Name a color."}, {"role": "assistant", "content": "Red."}]
 ROWS = [
@@ -210,9 +209,9 @@ def test_look_says_how_data_is_registered(catalog: spiral.Catalog, tmp_path: Pat
 
 
 def test_a_text_in_a_pipe_is_as_wide_as_it_is(tmp_path: Path) -> None:
-    catalog = spiral.connect(tmp_path / "catalog")
+    catalog = proven_catalog(tmp_path / "catalog")
     catalog.register("chats", spiral.Arrow(pa.Table.from_pylist(ROWS)), identity="id")
-    catalog.register_tokenizer("tok", chat_tokenizer())
+    catalog.register_tokenizer("tok", of_transformers())
     template = spiral.transforms.ChatTemplate("messages", tokenizer="tok", template=MARKED)
     tokens = catalog.table("chats").sample(order=spiral.Sequential()).map(template >> ("ids", "mask"))
     catalog.save_stream("train", tokens.collate(batch_size=2, fields={"ids": spiral.Pad("ids")}).to_numpy())

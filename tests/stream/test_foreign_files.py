@@ -89,27 +89,28 @@ def way_around(kind: str, base: Path) -> str:
     return str(outside) if kind == "an absolute path" else f"file://{outside}"
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("ranges", [False, True], ids=["files", "ranges"])
 @pytest.mark.parametrize(
     "kind", ["a path upwards", "a path up from a folder that a link names", "a link", "an absolute path", "a URI"]
 )
 def test_references_are_confined_to_a_base_that_was_given(
-    own: sp.Catalog, folder: Path, kind: str, ranges: bool, jpegs: list[bytes]
+    empty: sp.Catalog, folder: Path, kind: str, ranges: bool, jpegs: list[bytes]
 ) -> None:
     uri = way_around(kind, folder)
     table = table_of(["0.jpg", uri], ranges=ranges, length=len(jpegs[0]))
-    said = refused(own, table, folder)
+    said = refused(empty, table, folder)
     assert "lies outside" in said
     assert "allow_outside=True" in said
     assert "sample_id='r1'" in said
-    own.register(
+    empty.register(
         "r", sp.Arrow(table, base=str(folder), allow_outside=True), semantic={"image_ref": JPEG_REF}, replace=True
     )
-    ((one, other),) = [batch["image"] for batch in batches(own, "r")]
+    ((one, other),) = [batch["image"] for batch in batches(empty, "r")]
     assert np.array_equal(one, other)
 
 
-def test_absolute_references_below_the_base_and_links_inside_it_are_read(own: sp.Catalog, folder: Path) -> None:
+def test_absolute_references_below_the_base_and_links_inside_it_are_read(empty: sp.Catalog, folder: Path) -> None:
     (folder / "inner" / "link.jpg").symlink_to(folder / "0.jpg")
     linked = folder.parent / "linked"
     linked.symlink_to(folder, target_is_directory=True)
@@ -120,13 +121,13 @@ def test_absolute_references_below_the_base_and_links_inside_it_are_read(own: sp
         str(linked / "0.jpg"),
         f"file://localhost{folder}/0.jpg",
     ]
-    own.register("r", sp.Arrow(table_of(uris), base=str(linked)), semantic={"image_ref": JPEG_REF})
-    found = np.concatenate([batch["image"] for batch in batches(own, "r")])
+    empty.register("r", sp.Arrow(table_of(uris), base=str(linked)), semantic={"image_ref": JPEG_REF})
+    found = np.concatenate([batch["image"] for batch in batches(empty, "r")])
     assert all(np.array_equal(each, found[0]) for each in found)
 
 
 def test_a_source_without_a_base_reads_absolute_references_as_before(
-    own: sp.Catalog, folder: Path, tmp_path: Path
+    empty: sp.Catalog, folder: Path, tmp_path: Path
 ) -> None:
     uris = [str(folder / "0.jpg"), str(folder.parent / "outside.jpg")]
     lance.write_dataset(table_of(uris), str(tmp_path / "rows.lance"))
@@ -137,29 +138,29 @@ def test_a_source_without_a_base_reads_absolute_references_as_before(
         sp.Parquet(str(tmp_path / "rows.parquet")),
     )
     for source in sources:
-        own.register("r", source, semantic={"image_ref": JPEG_REF}, replace=True)
-        ((one, other),) = [batch["image"] for batch in batches(own, "r")]
+        empty.register("r", source, semantic={"image_ref": JPEG_REF}, replace=True)
+        ((one, other),) = [batch["image"] for batch in batches(empty, "r")]
         assert np.array_equal(one, other)
         confined = type(source)(
             source.table if isinstance(source, sp.Arrow) else next(iter(vars_of(source))), base=str(folder)
         )
-        own.register("c", confined, semantic={"image_ref": JPEG_REF}, replace=True)
-        assert own.entry("c").source.allow_outside is False  # also after it was saved
+        empty.register("c", confined, semantic={"image_ref": JPEG_REF}, replace=True)
+        assert empty.entry("c").source.allow_outside is False  # also after it was saved
         with pytest.raises(sp.errors.SourceError, match="lies outside"):
-            batches(own, "c")
+            batches(empty, "c")
 
 
 def vars_of(source: Any) -> Iterator[str]:
     yield source.uri if isinstance(source, sp.Lance) else source.path
 
 
-def test_clips_are_confined_too(own: sp.Catalog, folder: Path) -> None:
+def test_clips_are_confined_too(empty: sp.Catalog, folder: Path) -> None:
     write_video(folder.parent / "out.mp4", Made(frames=12))
     (folder / "in.mp4").symlink_to(folder.parent / "out.mp4")
     table = pa.table({"sample_id": ["a"], "clip_ref": ["in.mp4"]})
-    own.register("clips", sp.Arrow(table, base=str(folder)), semantic={"clip_ref": H264_REF})
+    empty.register("clips", sp.Arrow(table, base=str(folder)), semantic={"clip_ref": H264_REF})
     with pytest.raises(sp.errors.SourceError, match=r"in.mp4 \(which is .*/out.mp4\) lies outside"):
-        clips(own, "clips")
+        clips(empty, "clips")
 
 
 def clips(catalog: sp.Catalog, name: str, profile: Any = None, materialize: bool = False, **limits: Any) -> list[Any]:
@@ -175,7 +176,7 @@ def clips(catalog: sp.Catalog, name: str, profile: Any = None, materialize: bool
 
 
 def test_blobs_that_lance_itself_reads_from_other_files_are_refused_under_a_base(
-    own: sp.Catalog, tmp_path: Path, jpegs: list[bytes]
+    empty: sp.Catalog, tmp_path: Path, jpegs: list[bytes]
 ) -> None:
     (tmp_path / "other.jpg").write_bytes(jpegs[0])
     blobs = lance.blob_array([f"file://{tmp_path}/other.jpg", jpegs[0]])
@@ -186,17 +187,18 @@ def test_blobs_that_lance_itself_reads_from_other_files_are_refused_under_a_base
     with pytest.raises(
         sp.errors.SourceError, match=r"'image_ref' has blobs in files of their own, such as file.*allow_outside=True"
     ):
-        own.register("r", sp.Lance(uri, base=str(tmp_path)), semantic={"image_ref": JPEG_REF})
-    own.register("r", sp.Lance(uri, base=str(tmp_path), allow_outside=True), semantic={"image_ref": JPEG_REF})
+        empty.register("r", sp.Lance(uri, base=str(tmp_path)), semantic={"image_ref": JPEG_REF})
+    empty.register("r", sp.Lance(uri, base=str(tmp_path), allow_outside=True), semantic={"image_ref": JPEG_REF})
 
 
 # ---- what is no file, no path, or nowhere
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("ranges", [False, True], ids=["files", "ranges"])
 @pytest.mark.parametrize("kind", ["a FIFO", "a device", "a socket", "a folder"])
 def test_what_is_no_file_is_named_and_never_waited_for(
-    own: sp.Catalog, tmp_path: Path, kind: str, ranges: bool
+    empty: sp.Catalog, tmp_path: Path, kind: str, ranges: bool
 ) -> None:
     path = tmp_path / "it"
     if kind == "a FIFO":
@@ -209,29 +211,31 @@ def test_what_is_no_file_is_named_and_never_waited_for(
     else:
         path.mkdir()
     assert f"{path}: it is {kind}, not a file" in refused(
-        own, table_of([str(path)], ranges=ranges), tmp_path, allow_outside=True
+        empty, table_of([str(path)], ranges=ranges), tmp_path, allow_outside=True
     )
 
 
 @pytest.mark.parametrize("kind", ["a FIFO", "a device"])
-def test_a_clip_that_is_no_file_is_named(own: sp.Catalog, tmp_path: Path, kind: str) -> None:
+def test_a_clip_that_is_no_file_is_named(empty: sp.Catalog, tmp_path: Path, kind: str) -> None:
     os.mkfifo(tmp_path / "it.mp4")
     uri = str(tmp_path / "it.mp4") if kind == "a FIFO" else "/dev/zero"
-    own.register("clips", sp.Arrow(pa.table({"sample_id": ["a"], "clip_ref": [uri]})), semantic={"clip_ref": H264_REF})
+    empty.register(
+        "clips", sp.Arrow(pa.table({"sample_id": ["a"], "clip_ref": [uri]})), semantic={"clip_ref": H264_REF}
+    )
     with deadline(), pytest.raises(sp.errors.SourceError, match=f"it is {kind}, not a file"):
-        clips(own, "clips")
+        clips(empty, "clips")
 
 
 def test_a_fifo_in_a_class_folder_or_among_parquet_files_is_named(
-    own: sp.Catalog, folder: Path, tmp_path: Path
+    empty: sp.Catalog, folder: Path, tmp_path: Path
 ) -> None:
     os.mkfifo(folder / "inner" / "x.jpg")
     with deadline(), pytest.raises(sp.errors.SourceError, match=r"it is a FIFO, not a file: .*inner/x.jpg"):
-        own.register("f", sp.ImageFolder(str(folder)), semantic={"image_ref": JPEG_REF})
+        empty.register("f", sp.ImageFolder(str(folder)), semantic={"image_ref": JPEG_REF})
     (tmp_path / "rows").mkdir()
     os.mkfifo(tmp_path / "rows" / "x.parquet")
     with deadline(), pytest.raises(sp.errors.SourceError, match=r"x.parquet: .*it is a FIFO, not a file"):
-        own.register("p", sp.Parquet(str(tmp_path / "rows")))
+        empty.register("p", sp.Parquet(str(tmp_path / "rows")))
 
 
 @pytest.mark.parametrize(
@@ -248,15 +252,15 @@ def test_a_fifo_in_a_class_folder_or_among_parquet_files_is_named(
         ("weird://x", "begins with weird://, a scheme that is not known here. Give a local path"),
     ],
 )
-def test_a_reference_that_nothing_reads_says_what_it_is(own: sp.Catalog, tmp_path: Path, uri: str, says: str) -> None:
-    said = refused(own, table_of([uri]), tmp_path)
+def test_a_reference_that_nothing_reads_says_what_it_is(empty: sp.Catalog, tmp_path: Path, uri: str, says: str) -> None:
+    said = refused(empty, table_of([uri]), tmp_path)
     with pytest.raises(AssertionError, match=says):
         raise AssertionError(said)
 
 
 @pytest.mark.parametrize("scheme", ["hdfs", "tar", "weird"])
 def test_a_source_that_nothing_reads_says_so_and_lists_no_files(
-    own: sp.Catalog, tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+    empty: sp.Catalog, tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine.parquet").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
@@ -264,33 +268,33 @@ def test_a_source_that_nothing_reads_says_so_and_lists_no_files(
         with pytest.raises(
             sp.errors.SourceError, match=r"not read here|names a member of a tar|not known here"
         ) as caught:
-            own.register("r", make(f"{scheme}://bucket/mine.parquet"))
+            empty.register("r", make(f"{scheme}://bucket/mine.parquet"))
         assert "near it" not in str(caught.value)
     with pytest.raises(sp.errors.SourceError, match="host elsewhere"):
         sp.Parquet("file://elsewhere/mine.parquet")
 
 
-def test_a_nul_in_a_reference_is_a_sample_that_cannot_be_read(own: sp.Catalog, folder: Path) -> None:
+def test_a_nul_in_a_reference_is_a_sample_that_cannot_be_read(empty: sp.Catalog, folder: Path) -> None:
     table = table_of(["0.jpg", "a\0b.jpg", "1.jpg"])
-    own.register("r", sp.Arrow(table, base=str(folder)), semantic={"image_ref": JPEG_REF})
+    empty.register("r", sp.Arrow(table, base=str(folder)), semantic={"image_ref": JPEG_REF})
     with pytest.raises(sp.errors.DataError, match=r"sample_id='r1'.*a\\x00b.jpg holds a NUL character"):
-        batches(own, "r")
+        batches(empty, "r")
     field = sp.Stack("image_ref", decode="jpeg", transforms=FIXED)
-    sampled = own.table("r").sample(identity="sample_id", order=sp.Sequential())
+    sampled = empty.table("r").sample(identity="sample_id", order=sp.Sequential())
     fields = {"x": field, "id": sp.List("sample_id")}
     with sampled.collate(batch_size=3, fields=fields, on_error="skip", error_budget=1).to_numpy() as stream:
         assert [batch["id"] for batch in stream] == [["r0", "r2"]]
 
 
-def test_values_in_messages_are_cut(own: sp.Catalog, tmp_path: Path) -> None:
+def test_values_in_messages_are_cut(empty: sp.Catalog, tmp_path: Path) -> None:
     for uri in ("x" * 5_000, "s3://" + "y" * 5_000, "file://" + "z" * 5_000 + "/a", "tar://" + "z" * 5_000):
-        assert len(refused(own, table_of([uri]), tmp_path)) < 900
+        assert len(refused(empty, table_of([uri]), tmp_path)) < 900
 
 
 # ---- no bytes of other files in messages
 
 
-def test_messages_show_no_bytes_of_foreign_files(own: sp.Catalog, folder: Path) -> None:
+def test_messages_show_no_bytes_of_foreign_files(empty: sp.Catalog, folder: Path) -> None:
     texts = [
         SECRET,
         b"P3\n" + SECRET,
@@ -309,15 +313,15 @@ def test_messages_show_no_bytes_of_foreign_files(own: sp.Catalog, folder: Path) 
     for at, text in enumerate(texts):
         (folder / f"s{at}").write_bytes(text)
     uris = [f"s{at}" for at in range(len(texts))]
-    own.register("r", sp.Arrow(table_of(uris), base=str(folder)), semantic={"image_ref": JPEG_REF})
+    empty.register("r", sp.Arrow(table_of(uris), base=str(folder)), semantic={"image_ref": JPEG_REF})
     clip = pa.table({"sample_id": uris, "clip_ref": uris})
-    own.register("clips", sp.Arrow(clip, base=str(folder)), semantic={"clip_ref": H264_REF})
+    empty.register("clips", sp.Arrow(clip, base=str(folder)), semantic={"clip_ref": H264_REF})
     said = []
     for decode in ("jpeg", "image", "h264"):
         frames = {"sequence_length": 2, "crop": 8} if decode == "h264" else {"transforms": FIXED}
         name, column = ("clips", "clip_ref") if decode == "h264" else ("r", "image_ref")
         field = sp.Stack(column, decode=decode, **frames)
-        sampled = own.table(name).sample(identity="sample_id", order=sp.Sequential())
+        sampled = empty.table(name).sample(identity="sample_id", order=sp.Sequential())
         fields = {"x": field, "id": sp.List("sample_id")}
         with sampled.collate(
             batch_size=20, fields=fields, on_error="skip", error_budget=99, last=sp.KeepPartial
@@ -350,10 +354,11 @@ def changed(kind: str, path: Path, other: bytes) -> None:
         spare.replace(path)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("how", ["written anew", "edited in place", "replaced by one of the same size and time"])
 @pytest.mark.parametrize("form", ["files", "ranges", "folder"])
 def test_a_file_that_changed_since_registration_is_named_and_refresh_is_the_way_out(
-    own: sp.Catalog, folder: Path, jpegs: list[bytes], form: str, how: str
+    empty: sp.Catalog, folder: Path, jpegs: list[bytes], form: str, how: str
 ) -> None:
     if form == "folder":
         (folder / "inner" / "0.jpg").write_bytes(jpegs[0])
@@ -370,8 +375,8 @@ def test_a_file_that_changed_since_registration_is_named_and_refresh_is_the_way_
         for at in (0, 1):
             (folder / f"{at}.jpg").write_bytes(jpegs[2])
         source = sp.Arrow(table_of(["0.jpg", "1.jpg"], ranges=True, length=len(jpegs[2])), base=str(folder))
-    own.register("r", source, semantic={"image_ref": JPEG_REF})
-    make = maker(own, "r", order=sp.Sequential(), transforms=FIXED, batch_size=1)
+    empty.register("r", source, semantic={"image_ref": JPEG_REF})
+    make = maker(empty, "r", order=sp.Sequential(), transforms=FIXED, batch_size=1)
     with make() as stream:
         next(iter(stream))
         state = stream.state_dict()
@@ -382,12 +387,12 @@ def test_a_file_that_changed_since_registration_is_named_and_refresh_is_the_way_
         ) as caught:
             list(stream)
         assert not isinstance(caught.value, sp.errors.DataError)
-    before = own.entry("r").data_version
-    own.refresh("r")
+    before = empty.entry("r").data_version
+    empty.refresh("r")
     if how == "replaced by one of the same size and time":  # the content key is of size and time, as copies keep them
-        assert own.entry("r").data_version == before
+        assert empty.entry("r").data_version == before
         return
-    assert own.entry("r").data_version != before
+    assert empty.entry("r").data_version != before
     with make() as stream:
         with pytest.raises(sp.errors.ResumeError, match="r"):
             stream.load_state_dict(state)
@@ -395,31 +400,31 @@ def test_a_file_that_changed_since_registration_is_named_and_refresh_is_the_way_
             assert len(list(stream)) == 2
 
 
-def test_what_is_not_changed_keeps_its_data_version_and_its_caches(own: sp.Catalog, folder: Path) -> None:
+def test_what_is_not_changed_keeps_its_data_version_and_its_caches(empty: sp.Catalog, folder: Path) -> None:
     table = table_of([f"{at}.jpg" for at in range(8)]).append_column("part", pa.array([0] * 4 + [1] * 4))
-    own.register("r", sp.Arrow(table, base=str(folder)), semantic={"image_ref": JPEG_REF}, shard="part")
-    first = own.entry("r")
-    assert own.refresh("r").data_version == first.data_version
-    with maker(own, "r", profile=sp.Raw(20), order=sp.Sequential(), batch_size=4)() as stream:
+    empty.register("r", sp.Arrow(table, base=str(folder)), semantic={"image_ref": JPEG_REF}, shard="part")
+    first = empty.entry("r")
+    assert empty.refresh("r").data_version == first.data_version
+    with maker(empty, "r", profile=sp.Raw(20), order=sp.Sequential(), batch_size=4)() as stream:
         assert stream.materialize(lambda _: None).shards == 2
     shutil.copyfile(folder / "0.jpg", folder / "7.jpg")
-    again = own.refresh("r")
+    again = empty.refresh("r")
     assert [a == b for a, b in zip(first.manifest().content_keys, again.manifest().content_keys, strict=True)] == [
         True,
         False,
     ]
-    with maker(own, "r", profile=sp.Raw(20), order=sp.Sequential(), batch_size=4)() as stream:
+    with maker(empty, "r", profile=sp.Raw(20), order=sp.Sequential(), batch_size=4)() as stream:
         assert stream.materialize(lambda _: None).shards == 1
 
 
-def test_a_clip_that_changed_is_named_also_while_its_cache_is_built(own: sp.Catalog, folder: Path) -> None:
+def test_a_clip_that_changed_is_named_also_while_its_cache_is_built(empty: sp.Catalog, folder: Path) -> None:
     path = write_video(folder / "a.mp4", Made(frames=12))
     table = pa.table({"sample_id": ["a"], "clip_ref": ["a.mp4"]})
-    own.register("clips", sp.Arrow(table, base=str(folder)), semantic={"clip_ref": H264_REF})
+    empty.register("clips", sp.Arrow(table, base=str(folder)), semantic={"clip_ref": H264_REF})
     write_video(path, Made(frames=12, first=300))
     for profile in (None, sp.Frames(shorter_side=32)):
         with pytest.raises(sp.errors.SourceError, match=r"a.mp4 changed since registration"):
-            clips(own, "clips", profile, materialize=True)
+            clips(empty, "clips", profile, materialize=True)
 
 
 @pytest.mark.parametrize("kind", ["lance", "parquet", "arrow"])
@@ -451,53 +456,55 @@ def test_source_files_edited_in_place_are_named_when_opened_and_while_read(
     OpenRelation(own.entry(kind)).close()
 
 
-def test_a_relation_that_was_registered_before_there_were_pins_is_read_as_before(own: sp.Catalog, folder: Path) -> None:
-    own.register("r", sp.Arrow(table_of(["0.jpg"]), base=str(folder)), semantic={"image_ref": JPEG_REF})
-    entry = own.entry("r")
-    path = own.root / "manifests" / entry.manifest_name
+def test_a_relation_that_was_registered_before_there_were_pins_is_read_as_before(
+    empty: sp.Catalog, folder: Path
+) -> None:
+    empty.register("r", sp.Arrow(table_of(["0.jpg"]), base=str(folder)), semantic={"image_ref": JPEG_REF})
+    entry = empty.entry("r")
+    path = empty.root / "manifests" / entry.manifest_name
     with pa.OSFile(str(path)) as file:
         table = pa.ipc.open_file(file).read_all()
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.drop(["pins"]).schema) as writer:
         writer.write_table(table.drop(["pins"]))
     older = path.rename(path.with_name(f"{content_key(path.read_bytes())}.arrow"))
-    row = dict(own.registry.database.rows(RELATIONS)["r"])
-    own.registry.database.put(RELATIONS, {**row, "manifest_name": older.name})
+    row = dict(empty.registry.database.rows(RELATIONS)["r"])
+    empty.registry.database.put(RELATIONS, {**row, "manifest_name": older.name})
     (folder / "0.jpg").write_bytes((folder / "1.jpg").read_bytes())
-    assert len(batches(own, "r")) == 1
-    own.refresh("r")
+    assert len(batches(empty, "r")) == 1
+    empty.refresh("r")
     (folder / "0.jpg").write_bytes((folder / "2.jpg").read_bytes())
     with pytest.raises(sp.errors.SourceError, match=r"0.jpg changed since registration"):
-        batches(own, "r")
+        batches(empty, "r")
 
 
 # ---- verify
 
 
-def test_verify_records_digests_and_finds_what_no_time_tells(own: sp.Catalog, folder: Path) -> None:
-    own.register(
+def test_verify_records_digests_and_finds_what_no_time_tells(empty: sp.Catalog, folder: Path) -> None:
+    empty.register(
         "r", sp.Arrow(table_of(["0.jpg", "1.jpg", "0.jpg"]), base=str(folder)), semantic={"image_ref": JPEG_REF}
     )
-    first = own.verify("r")
+    first = empty.verify("r")
     assert (first.sound, first.rows, first.files, first.recorded, first.compared) == (True, 3, 3, 3, 0)
-    second = own.verify("r")
+    second = empty.verify("r")
     assert (second.sound, second.recorded, second.compared) == (True, 0, 3)
     assert second.bytes == first.bytes > 1_000
     path, facts = folder / "1.jpg", (folder / "1.jpg").stat()
     changed("edited in place", path, b"")
     os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))  # as damage on the disk would: nothing else tells
-    third = own.verify("r")
+    third = empty.verify("r")
     assert not third.sound
     (difference,) = third.differences
     assert difference.file == "1.jpg"
     assert "whose digest was recorded. Restore the file" in difference.found
 
 
-def test_verify_names_files_that_are_gone_outside_changed_or_no_files(own: sp.Catalog, folder: Path) -> None:
+def test_verify_names_files_that_are_gone_outside_changed_or_no_files(empty: sp.Catalog, folder: Path) -> None:
     os.mkfifo(folder / "fifo.jpg")
     uris = ["0.jpg", "1.jpg", "none.jpg", "../outside.jpg", "fifo.jpg", "s3://b/a.jpg"]
-    own.register("r", sp.Arrow(table_of(uris), base=str(folder)), semantic={"image_ref": JPEG_REF})
+    empty.register("r", sp.Arrow(table_of(uris), base=str(folder)), semantic={"image_ref": JPEG_REF})
     (folder / "1.jpg").write_bytes(b"other")
-    found = own.verify("r")
+    found = empty.verify("r")
     assert {each.file for each in found.differences} == set(uris) - {"0.jpg"}
     assert found.different == 5
     assert not found.recorded  # nothing is trusted while something is wrong
@@ -603,14 +610,14 @@ def test_limits_are_raised_and_lowered_by_the_field_and_enter_the_fingerprint_on
         low.batch(0, epoch=0)
 
 
-def test_limits_of_a_clip_are_told_before_it_is_decoded(own: sp.Catalog, folder: Path) -> None:
+def test_limits_of_a_clip_are_told_before_it_is_decoded(empty: sp.Catalog, folder: Path) -> None:
     write_video(folder / "a.mp4", Made(frames=24, gop=24))
-    own.register(
+    empty.register(
         "clips",
         sp.Arrow(pa.table({"sample_id": ["a"], "clip_ref": [str(folder / "a.mp4")]})),
         semantic={"clip_ref": H264_REF},
     )
-    assert len(clips(own, "clips")) == 1
+    assert len(clips(empty, "clips")) == 1
     for limits, says in (
         ({"max_frames": 3}, "frames are decoded for this sample, more than the 3 .*raise max_frames"),
         ({"max_bytes": 100}, "bytes are read for this sample, more than the 100 .*raise max_bytes"),
@@ -618,7 +625,7 @@ def test_limits_of_a_clip_are_told_before_it_is_decoded(own: sp.Catalog, folder:
     ):
         for profile in (None, sp.Frames(shorter_side=32)):
             with pytest.raises(sp.errors.DataError, match=says):
-                clips(own, "clips", profile, profile is not None, **limits)
+                clips(empty, "clips", profile, profile is not None, **limits)
 
 
 @pytest.mark.parametrize(

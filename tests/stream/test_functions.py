@@ -20,13 +20,14 @@ from spiral_stream.testing import frozen, same
 from tests.fixtures import functions as own
 from tests.fixtures.functions import COLUMNS, collated, kept, mapped, paired, sampled
 from tests.fixtures.inner import batches_of
+from tests.fixtures.linked import linked
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> sp.Catalog:
-    return own.make_catalog(tmp_path)
+    return linked(own.make_catalog, tmp_path)
 
 
 def read(run: Any) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ import spiral_stream as sp
 from spiral_stream.testing import frozen, same
 from tests.fixtures import raising as own
 from tests.fixtures.examples import few
+from tests.fixtures.linked import linked
 from tests.fixtures.raising_plans import ROWS, Case, PackedCase, assembled, cases, make_catalog
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(300)]
@@ -54,7 +55,7 @@ def equal(some: Sequence[Any], others: Sequence[Any]) -> bool:
 def test_batches_are_those_of_a_twin_that_does_not_raise(
     tmp_path_factory: pytest.TempPathFactory, case: Case, made: bool
 ) -> None:
-    catalog = make_catalog(tmp_path_factory.mktemp("case"))
+    catalog = linked(make_catalog, tmp_path_factory.mktemp("case"))
     if made and case.kept and case.kind != "random":
         with case.stream(catalog) as stream:
             stream.materialize(lambda _: None)
@@ -76,7 +77,7 @@ def test_batches_can_be_built_alone(catalog: sp.Catalog, case: Case, data: st.Da
 def test_ranks_and_workers_share_one_sequence(
     tmp_path_factory: pytest.TempPathFactory, case: Case, world: int, workers: int
 ) -> None:
-    catalog = make_catalog(tmp_path_factory.mktemp("case"))
+    catalog = linked(make_catalog, tmp_path_factory.mktemp("case"))
     if case.kind in ("filter", "flat_map"):  # what decides who shares a batch runs on many ranks once it is kept
         case = Case(**{**vars(case), "kept": True})
         with case.stream(catalog) as stream:
@@ -97,7 +98,7 @@ def test_ranks_and_workers_share_one_sequence(
 def test_every_refused_row_is_counted_and_in_the_quarantine_once(
     tmp_path_factory: pytest.TempPathFactory, case: Case
 ) -> None:
-    catalog = make_catalog(tmp_path_factory.mktemp("case"))
+    catalog = linked(make_catalog, tmp_path_factory.mktemp("case"))
     with case.stream(catalog) as stream:
         found = read(stream)
         whole, metrics, table = len(found) == stream.count(), stream.metrics(), stream.quarantine()
@@ -125,7 +126,7 @@ def test_every_refused_row_is_counted_and_in_the_quarantine_once(
 def test_packed_rows_hold_the_tokens_of_all_other_samples_once(
     tmp_path_factory: pytest.TempPathFactory, bad: tuple[int, ...], options: dict[str, Any], size: int, kept: bool
 ) -> None:
-    catalog = make_catalog(tmp_path_factory.mktemp("case"))
+    catalog = linked(make_catalog, tmp_path_factory.mktemp("case"))
     case = PackedCase(bad, options, size, kept)
     if kept:
         with case.stream(catalog) as stream:
@@ -164,7 +165,7 @@ def test_a_token_that_does_not_fit_leaves_its_place_in_packed_rows(tmp_path: Pat
 
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_a_row_that_an_assembler_fails_on_is_left_out_and_told(tmp_path: Path, lanes: int) -> None:
-    catalog = make_catalog(tmp_path)
+    catalog = linked(make_catalog, tmp_path)
     with assembled(catalog, lanes) as stream:
         batches = [frozen(batch) for batch in stream]
         seen = [n for batch in batches for name in ("n", "other") for n in batch[name]]
@@ -198,6 +199,7 @@ def test_an_assembler_of_tables_is_refused_with_the_way_out(catalog: sp.Catalog)
 # ---- what may be skipped
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     ("kind", "error"),
     [
@@ -242,7 +244,7 @@ def test_without_a_policy_a_function_that_raises_stops_the_stream_and_names_the_
 
 
 def test_kept_values_of_a_strict_plan_name_the_row(tmp_path: Path) -> None:
-    catalog = make_catalog(tmp_path)
+    catalog = linked(make_catalog, tmp_path)
     plan = catalog.table("d").sample(order=sp.Sequential())
     plan = plan.map(own.Single((5,)), columns=["n"], name="m", returns=pa.int64(), batched=False).cache()
     with (

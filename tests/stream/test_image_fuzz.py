@@ -66,29 +66,29 @@ def decoded(
 @pytest.mark.parametrize(("decode", "kinds"), [("jpeg", slice(4)), ("image", slice(None))])
 @pytest.mark.filterwarnings("ignore")  # Pillow's own, about odd headers
 def test_a_damaged_image_is_refused_or_decodes_and_spoils_no_other(
-    own: sp.Catalog, decode: str, kinds: slice, count: int
+    empty: sp.Catalog, decode: str, kinds: slice, count: int
 ) -> None:
     images, good = damaged(count, kinds)
     names = [f"i{at:05d}" for at in range(count)]
-    own.register(
+    empty.register(
         "damaged",
         sp.Arrow(pa.table({"sample_id": names, "image_ref": pa.array(images, pa.large_binary())})),
         semantic={"image_ref": "image/jpeg-ref"},
     )
-    own.register(
+    empty.register(
         "sound",
         sp.Arrow(pa.table({"sample_id": ["a"], "image_ref": pa.array([good], pa.large_binary())})),
         semantic={"image_ref": "image/jpeg-ref"},
     )
-    sampled = own.table("sound").sample(identity="sample_id", order=sp.Sequential())
+    sampled = empty.table("sound").sample(identity="sample_id", order=sp.Sequential())
     field = sp.Stack("image_ref", decode=decode, transforms=STEPS)
     with sampled.collate(batch_size=1, fields={"x": field}).to_numpy() as stream:
         want = stream.batch(0, epoch=0)["x"][0].copy()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with deadline(20 + count / 20):
-        parts = dict(decoded(own, decode, None, count))  # decodes only what is shown, and sees only its damage
-        direct = dict(decoded(own, decode, sp.Raw(), count))
-        kept = dict(decoded(own, decode, sp.Raw(), count, built=True))
+        parts = dict(decoded(empty, decode, None, count))  # decodes only what is shown, and sees only its damage
+        direct = dict(decoded(empty, decode, sp.Raw(), count))
+        kept = dict(decoded(empty, decode, sp.Raw(), count, built=True))
     assert (
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_500_000
     )  # KB: two images at the limit, and scratch

@@ -107,6 +107,7 @@ def test_images_draw_apart_or_alike_and_masks_follow_their_images(catalog: sp.Ca
         assert set(np.unique(batch[masks])) <= {0, 1, 2, 3}
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     "profile", [sp.profiles.Original(), sp.Raw(shorter_side=30), sp.profiles.Jpeg(shorter_side=30, quality=90)], ids=str
 )
@@ -202,6 +203,7 @@ BAD = {
 }
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("profile", [None, sp.Raw(shorter_side=30)], ids=str)
 @pytest.mark.parametrize("what", BAD)
 def test_a_bad_list_is_named_or_left_out_cached_or_not(what: str, profile: Any, tmp_path: Path) -> None:

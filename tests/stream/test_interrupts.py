@@ -44,7 +44,7 @@ if __name__ == "__main__":
             loader = StreamLoader(stream, 2, multiprocessing_context=kind)
         print("starting", flush=True)
         if kind == "build":
-            loader.materialize(executor="processes", workers=2)
+            loader.materialize(executor="processes", workers=1)
         for batch in loader:
             delivered += 1
             time.sleep(600)

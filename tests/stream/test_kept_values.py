@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.runtime.columns.recomputed import alike
 from tests.fixtures import functions, kept
+from tests.fixtures.linked import linked
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> sp.Catalog:
-    return functions.make_catalog(tmp_path)
+    return linked(functions.make_catalog, tmp_path)
 
 
 def sampled(catalog: sp.Catalog) -> Any:

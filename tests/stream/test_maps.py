@@ -356,6 +356,7 @@ def a_text(n: int) -> Any:
     return "x" if n == 37 else n
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     ("function", "batched", "says"),
     [

@@ -205,15 +205,15 @@ def test_the_quarantine_says_why_and_from_where(shelf: Shelf) -> None:
     }
 
 
-def test_files_are_named_in_the_quarantine(own: sp.Catalog, tmp_path: Path) -> None:
+def test_files_are_named_in_the_quarantine(empty: sp.Catalog, tmp_path: Path) -> None:
     table = image_table({3: b"no image"})
     paths = []
     for name, data in zip(table["sample_id"].to_pylist(), table["image_ref"].to_pylist(), strict=True):
         (tmp_path / f"{name}.jpg").write_bytes(data)
         paths.append(f"{name}.jpg")
     files = table.set_column(2, pa.field("image_ref", pa.utf8()), pa.array(paths))
-    own.register("files", sp.Arrow(files, base=str(tmp_path)), semantic={"image_ref": "image/jpeg-ref"})
-    plan = image_plan(own.table("files"), on_error="substitute", last=sp.KeepPartial)
+    empty.register("files", sp.Arrow(files, base=str(tmp_path)), semantic={"image_ref": "image/jpeg-ref"})
+    plan = image_plan(empty.table("files"), on_error="substitute", last=sp.KeepPartial)
     with plan.to_numpy() as stream:
         list(stream)
         assert stream.quarantine()["reference"].to_pylist() == ["img-00000003.jpg"]
@@ -224,12 +224,12 @@ def test_files_are_named_in_the_quarantine(own: sp.Catalog, tmp_path: Path) -> N
         assert our_threads() == []
 
 
-def test_a_null_where_none_may_be_is_refused_too(own: sp.Catalog) -> None:
+def test_a_null_where_none_may_be_is_refused_too(empty: sp.Catalog) -> None:
     table = image_table({7: b"no image"})
     labels = [None if row in (7, 8) else value for row, value in enumerate(table["label_id"].to_pylist())]
     table = table.set_column(3, "label_id", pa.array(labels, pa.int64()))
-    own.register("holes", sp.Arrow(table), semantic={"image_ref": "image/jpeg-ref"})
-    plan = image_plan(own.table("holes"), sp.Sequential(), on_error="skip", error_budget=2, last=sp.KeepPartial)
+    empty.register("holes", sp.Arrow(table), semantic={"image_ref": "image/jpeg-ref"})
+    plan = image_plan(empty.table("holes"), sp.Sequential(), on_error="skip", error_budget=2, last=sp.KeepPartial)
     with plan.to_numpy() as stream:
         ids = [each for batch in stream for each in batch["sample_id"]]
         found = stream.quarantine()
@@ -240,13 +240,13 @@ def test_a_null_where_none_may_be_is_refused_too(own: sp.Catalog) -> None:
     }
 
 
-def test_images_of_a_size_that_only_the_data_know_are_compacted_too(own: sp.Catalog) -> None:
+def test_images_of_a_size_that_only_the_data_know_are_compacted_too(empty: sp.Catalog) -> None:
     photos = [simplejpeg.encode_jpeg(np.full((24, 32, 3), 4 * row, np.uint8)) for row in range(ROWS)]
     plans = {}
     for name, bad, options in (("whole", {}, {}), ("bad", BAD_IMAGES, {"on_error": "skip", "error_budget": 9})):
         table = image_table({**dict(enumerate(photos)), **bad})
-        own.register(name, sp.Arrow(table), semantic={"image_ref": "image/jpeg-ref"})
-        plan = image_plan(own.table(name), transforms=(sp.transforms.Resize(20),), last=sp.KeepPartial, **options)
+        empty.register(name, sp.Arrow(table), semantic={"image_ref": "image/jpeg-ref"})
+        plan = image_plan(empty.table(name), transforms=(sp.transforms.Resize(20),), last=sp.KeepPartial, **options)
         plans[name] = run(plan.to_numpy())
     drawn = Damaged("images", "skip", "global", "keep", 1, False, {})
     assert plans["bad"][0]["image"].shape[1:] == (3, 20, 26)
@@ -346,9 +346,9 @@ def test_clips_that_cannot_be_read_are_left_to_the_same_rule(tmp_path: Path, cac
 # ---- budget
 
 
-def test_a_used_up_budget_stops_the_stream_and_says_how_to_go_on(own: sp.Catalog) -> None:
-    own.register("bad", sp.Arrow(image_table(BAD_IMAGES)), semantic={"image_ref": "image/jpeg-ref"})
-    rows, options = own.table("bad"), {"last": sp.KeepPartial, "on_error": "substitute"}
+def test_a_used_up_budget_stops_the_stream_and_says_how_to_go_on(empty: sp.Catalog) -> None:
+    empty.register("bad", sp.Arrow(image_table(BAD_IMAGES)), semantic={"image_ref": "image/jpeg-ref"})
+    rows, options = empty.table("bad"), {"last": sp.KeepPartial, "on_error": "substitute"}
     plan = image_plan(rows, error_budget=5, **options)
     seen: list[Any] = []
     with plan.to_numpy() as stream:
@@ -371,9 +371,9 @@ def test_a_used_up_budget_stops_the_stream_and_says_how_to_go_on(own: sp.Catalog
     assert all(same(a, b) for a, b in zip([*seen, *rest], whole, strict=True))
 
 
-def test_the_budget_is_of_an_epoch_and_counts_a_batch_once(own: sp.Catalog) -> None:
-    own.register("bad", sp.Arrow(image_table(BAD_IMAGES)), semantic={"image_ref": "image/jpeg-ref"})
-    plan = image_plan(own.table("bad"), last=sp.KeepPartial, on_error="skip", error_budget=0.1)
+def test_the_budget_is_of_an_epoch_and_counts_a_batch_once(empty: sp.Catalog) -> None:
+    empty.register("bad", sp.Arrow(image_table(BAD_IMAGES)), semantic={"image_ref": "image/jpeg-ref"})
+    plan = image_plan(empty.table("bad"), last=sp.KeepPartial, on_error="skip", error_budget=0.1)
     with plan.to_numpy() as stream:
         state = stream.state_dict()
         for _ in range(3):
@@ -384,10 +384,10 @@ def test_the_budget_is_of_an_epoch_and_counts_a_batch_once(own: sp.Catalog) -> N
         assert len(stream.quarantine()) == 3 * len(BAD_IMAGES)
 
 
-def test_the_default_budget_is_a_hundredth_and_at_least_one(own: sp.Catalog) -> None:
+def test_the_default_budget_is_a_hundredth_and_at_least_one(empty: sp.Catalog) -> None:
     for count, bad in ((1, {3: b"x"}), (2, {3: b"x", 9: None})):
-        own.register(f"bad{count}", sp.Arrow(image_table(bad)), semantic={"image_ref": "image/jpeg-ref"})
-        with image_plan(own.table(f"bad{count}"), last=sp.KeepPartial, on_error="skip").to_numpy() as stream:
+        empty.register(f"bad{count}", sp.Arrow(image_table(bad)), semantic={"image_ref": "image/jpeg-ref"})
+        with image_plan(empty.table(f"bad{count}"), last=sp.KeepPartial, on_error="skip").to_numpy() as stream:
             if count == 1:
                 assert sum(len(batch["label"]) for batch in stream) == 59
             else:
@@ -395,18 +395,19 @@ def test_the_default_budget_is_a_hundredth_and_at_least_one(own: sp.Catalog) -> 
                     list(stream)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("policy", ["skip", "substitute"])
 @pytest.mark.parametrize("merge", [1, 2, 3])
 def test_a_batch_of_which_nothing_is_left_is_delivered_as_the_next_one(
-    own: sp.Catalog, policy: str, merge: int
+    empty: sp.Catalog, policy: str, merge: int
 ) -> None:
-    own.register("whole", sp.Arrow(image_table({})), semantic={"image_ref": "image/jpeg-ref"})
+    empty.register("whole", sp.Arrow(image_table({})), semantic={"image_ref": "image/jpeg-ref"})
     options: dict[str, Any] = {"order": sp.Sequential(), "batch_size": 4, "last": sp.KeepPartial}
-    with image_plan(own.table("whole"), **options).to_numpy() as stream:
+    with image_plan(empty.table("whole"), **options).to_numpy() as stream:
         rows = [int(each[-2:]) for batch in stream for each in batch["sample_id"]]
     bad = {rows[at]: b"x" for at in (*range(4), *range(20, 28), 57, 58, 59)}
-    own.register("bad", sp.Arrow(image_table(bad)), semantic={"image_ref": "image/jpeg-ref"})
-    plan = image_plan(own.table("bad"), on_error=policy, error_budget=1.0, **options)
+    empty.register("bad", sp.Arrow(image_table(bad)), semantic={"image_ref": "image/jpeg-ref"})
+    plan = image_plan(empty.table("bad"), on_error=policy, error_budget=1.0, **options)
     with plan.to_numpy().bind(merge=merge) as stream:
         ids = [[rows.index(int(each[-2:])) for each in batch["sample_id"]] for batch in stream]
         metrics, found = stream.metrics(), stream.quarantine()
@@ -420,11 +421,13 @@ def test_a_batch_of_which_nothing_is_left_is_delivered_as_the_next_one(
 
 @pytest.mark.parametrize("policy", ["skip", "substitute"])
 def test_a_batch_of_which_nothing_is_left_is_refused_where_none_beside_it_has_anything(
-    own: sp.Catalog, policy: str
+    empty: sp.Catalog, policy: str
 ) -> None:
-    own.register("bad", sp.Arrow(image_table(dict.fromkeys(range(60), b"x"))), semantic={"image_ref": "image/jpeg-ref"})
+    empty.register(
+        "bad", sp.Arrow(image_table(dict.fromkeys(range(60), b"x"))), semantic={"image_ref": "image/jpeg-ref"}
+    )
     for size, none in ((4, "none of its 4 samples can be read"), (1, "its only sample cannot be read")):
-        plan = image_plan(own.table("bad"), sp.Sequential(), batch_size=size, on_error=policy, error_budget=1.0)
+        plan = image_plan(empty.table("bad"), sp.Sequential(), batch_size=size, on_error=policy, error_budget=1.0)
         message = (
             rf'epoch 0: {none}, so on_error="{policy}" leaves nothing, nor has one of the 8 batches beside it a sample that '
             r"can; the first: image: jpeg: .*stream\.quarantine\(\)"
@@ -445,16 +448,16 @@ def _read(folder: str, rank: int) -> None:
         list(stream)
 
 
-def test_ranks_write_one_quarantine_at_the_same_time(own: sp.Catalog) -> None:
-    own.register("bad", sp.Arrow(image_table(BAD_IMAGES)), semantic={"image_ref": "image/jpeg-ref"})
+def test_ranks_write_one_quarantine_at_the_same_time(empty: sp.Catalog) -> None:
+    empty.register("bad", sp.Arrow(image_table(BAD_IMAGES)), semantic={"image_ref": "image/jpeg-ref"})
     start = multiprocessing.get_context("forkserver")
-    ranks = [start.Process(target=_read, args=(str(own.root), rank)) for rank in range(2)]
+    ranks = [start.Process(target=_read, args=(str(empty.root), rank)) for rank in range(2)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
         rank.join(60)
         assert rank.exitcode == 0
-    with image_plan(own.table("bad"), on_error="skip", error_budget=1.0, last=sp.KeepPartial).to_numpy() as stream:
+    with image_plan(empty.table("bad"), on_error="skip", error_budget=1.0, last=sp.KeepPartial).to_numpy() as stream:
         alone = stream.quarantine()
         list(stream)
         assert stream.quarantine().equals(alone)
@@ -463,10 +466,10 @@ def test_ranks_write_one_quarantine_at_the_same_time(own: sp.Catalog) -> None:
 
 @pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # which is why forked workers read in another interpreter
 @pytest.mark.filterwarnings("ignore:lancedb fork support is experimental")
-def test_the_loader_gives_the_same_batches(own: sp.Catalog) -> None:
+def test_the_loader_gives_the_same_batches(empty: sp.Catalog) -> None:
     torch_data = pytest.importorskip("torch.utils.data")
-    own.register("bad", sp.Arrow(image_table(BAD_IMAGES)), semantic={"image_ref": "image/jpeg-ref"})
-    plan = image_plan(own.table("bad"), on_error="skip", error_budget=1.0, last=sp.KeepPartial, transforms=FIXED)
+    empty.register("bad", sp.Arrow(image_table(BAD_IMAGES)), semantic={"image_ref": "image/jpeg-ref"})
+    plan = image_plan(empty.table("bad"), on_error="skip", error_budget=1.0, last=sp.KeepPartial, transforms=FIXED)
     whole = run(plan.to_numpy())
     for workers in (0, 1):
         with plan.to_torch() as stream:
@@ -475,11 +478,11 @@ def test_the_loader_gives_the_same_batches(own: sp.Catalog) -> None:
             assert len(stream.quarantine()) == len(BAD_IMAGES)
 
 
-def test_a_plan_is_saved_with_its_policy(own: sp.Catalog) -> None:
-    own.register("bad", sp.Arrow(image_table(BAD_IMAGES)), semantic={"image_ref": "image/jpeg-ref"})
-    plan = image_plan(own.table("bad"), on_error="skip", error_budget=7, last=sp.KeepPartial)
-    own.save_stream("train", plan.to_numpy())
-    with own.open_stream("train") as stream:
+def test_a_plan_is_saved_with_its_policy(empty: sp.Catalog) -> None:
+    empty.register("bad", sp.Arrow(image_table(BAD_IMAGES)), semantic={"image_ref": "image/jpeg-ref"})
+    plan = image_plan(empty.table("bad"), on_error="skip", error_budget=7, last=sp.KeepPartial)
+    empty.save_stream("train", plan.to_numpy())
+    with empty.open_stream("train") as stream:
         assert sum(len(batch["label"]) for batch in stream) == 54
         assert stream.fingerprint == plan.fingerprint
 

@@ -135,15 +135,15 @@ def test_one_column_with_a_width_of_its_own_is_packed_as_without_a_name(data: st
             assert (getattr(a.packing, name) == np.atleast_2d(getattr(b.packing, name))[0]).all()
 
 
-def test_thousands_of_rows_are_looked_at_in_runs_and_the_fullest_is_found() -> None:
+def test_hundreds_of_rows_are_looked_at_in_runs_and_the_fullest_is_found() -> None:
     rng = np.random.default_rng(4)
-    lengths = np.stack([rng.integers(300, 700, 1500), rng.integers(0, 256, 1500)])
+    lengths = np.stack([rng.integers(300, 700, 800), rng.integers(0, 256, 800)])
     for strategy in ("best_fit", "first_fit"):
         policy = sp.batching.Packed({"a": 1000, "b": 256}, strategy)
-        chapter = ChapterSamples(lengths, np.zeros(1500, dtype=np.int32))
+        chapter = ChapterSamples(lengths, np.zeros(800, dtype=np.int32))
         out = check_formation(policy, chapter, chapter.setting())
         found = [batch.samples.tolist() for batch in out.batches]
-        assert len(found) > 700
+        assert len(found) > 380  # 256 of them are a run
         assert sorted(found) == sorted(plain_rows(lengths.T.tolist(), policy))
 
 

@@ -116,6 +116,7 @@ def test_an_iterator_that_is_kept_at_the_last_batch_keeps_nothing_from_going_on(
         assert stream.state_dict()["epoch"] == 4
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("merge", [1, 2])
 def test_ranks_agree_on_the_end_of_an_epoch_at_every_step(catalog: sp.Catalog, tail: str, merge: int) -> None:
@@ -178,6 +179,7 @@ def test_while_a_stream_is_read_it_is_not_moved_bound_or_read_twice(catalog: sp.
         stream.bind(run_seed=1).set_epoch(1)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("merge", [1, 2])
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -263,6 +265,7 @@ def unsealed(state: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {name: value for name, value in {**state, **changes}.items() if name != "checksum"}
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("world", [1, 3])
 def test_a_state_of_before_behind_the_last_batch_goes_on_with_the_next_epoch(
@@ -286,6 +289,7 @@ def test_a_state_of_before_behind_the_last_batch_goes_on_with_the_next_epoch(
                 old.load_state_dict(unsealed(state, **{**place, **past}))
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_a_run_that_changes_its_world_size_three_times_sees_the_same_batches(

@@ -104,7 +104,13 @@ def put(uri: str, path: Path) -> str:
     return uri
 
 
-@pytest.mark.parametrize("field", [{}, {"stride": 2, "random_start": True}], ids=["uniform", "random"])
+@pytest.mark.parametrize(
+    "field",
+    [
+        pytest.param({}, marks=pytest.mark.slow, id="uniform"),
+        pytest.param({"stride": 2, "random_start": True}, id="random"),
+    ],
+)
 def test_clips_on_s3_have_the_frames_of_local_files(
     videos: dict[str, Path], tmp_path: Path, caches: Path, bucket: str, field: dict[str, Any]
 ) -> None:

@@ -119,6 +119,7 @@ WAITS: dict[str, tuple[Callable[..., Any], str]] = {
 }
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("what", WAITS)
 @pytest.mark.parametrize("end", ["close", "leave"])
 def test_an_end_during_a_call_that_does_not_return_is_in_time_and_names_it(

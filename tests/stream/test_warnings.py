@@ -134,6 +134,7 @@ def in_a_wrapper(call: Callable[[], object]) -> object:
     return wrapped()
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("way", [called_here, in_a_context, in_a_thread, in_a_wrapper])
 @pytest.mark.parametrize("warns", REAL, ids=lambda each: each.__name__)
 def test_a_warning_names_the_line_that_called_the_library(

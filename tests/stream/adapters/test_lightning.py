@@ -1,7 +1,7 @@
 """Streams in Lightning's loop, which stops behind the last batch without asking for one more."""
 
-import warnings
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,14 @@ from spiral_stream.testing import check_loops
 from tests.fixtures.drawn_streams import Drawn, catalogs, plans
 from tests.stream.adapters import documents
 
-torch = pytest.importorskip("torch")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # what its import warns of is not ours
-    lightning = pytest.importorskip("lightning")
+pytest.importorskip("torch")
+if find_spec("lightning") is None:
+    pytest.skip("Lightning is not installed", allow_module_level=True)
 
-from torch.utils.data import DataLoader  # noqa: E402  after the skip
+from torch.utils.data import DataLoader
 
-from spiral_stream.adapters import StreamLoader  # noqa: E402
-from tests.fixtures.examples import few  # noqa: E402
+from spiral_stream.adapters import StreamLoader
+from tests.fixtures.examples import few
 
 pytestmark = [
     pytest.mark.usefixtures("no_threads_left"),
@@ -32,36 +31,16 @@ EPOCHS = 3
 FORMED = {"counted": documents.COUNTED, "buckets": documents.BUCKETS}
 
 
-class Recording(lightning.LightningModule):
-    """Learns nothing, and keeps what it is given."""
+def model_of(stream: Any = None) -> Any:
+    """A model that keeps what it is given; Lightning is imported by the worker that needs it: 2 CPU s."""
+    from tests.fixtures.lightning_loops import Recording
 
-    def __init__(self, stream: Any = None) -> None:
-        super().__init__()
-        self.stream = stream
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.seen: dict[int, list[Any]] = {}
-        self.batches: list[Any] = []
-
-    @property
-    def epochs(self) -> list[list[Any]]:
-        return list(self.seen.values())
-
-    def training_step(self, batch: dict[str, Any]) -> Any:
-        self.seen.setdefault(self.current_epoch, []).append(batch.get("sample_id"))
-        self.batches.append(batch)
-        return self.weight.sum()
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["stream"] = self.stream.state_dict()
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.stream.load_state_dict(checkpoint["stream"])
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+    return Recording(stream)
 
 
 def trainer(folder: Path, epochs: int = EPOCHS, **options: Any) -> Any:
+    from tests.fixtures.lightning_loops import lightning
+
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "barebones": False}
     return lightning.Trainer(
         **{"accelerator": "cpu", "max_epochs": epochs, "default_root_dir": str(folder), **quiet, **options}
@@ -78,6 +57,7 @@ def bare(texts: sp.Catalog, formed: str, epochs: int) -> list[list[Any]]:
         return [[batch["sample_id"] for batch in stream] for _ in range(epochs)]
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("formed", FORMED)
 @pytest.mark.parametrize("how", ["stream", "DataLoader", "StreamLoader"])
 def test_each_of_its_epochs_is_one_of_the_streams(texts: sp.Catalog, tmp_path: Path, formed: str, how: str) -> None:
@@ -87,7 +67,7 @@ def test_each_of_its_epochs_is_one_of_the_streams(texts: sp.Catalog, tmp_path: P
             "DataLoader": DataLoader(stream, batch_size=None),
             "StreamLoader": StreamLoader(stream),
         }
-        model = Recording()
+        model = model_of()
         trainer(tmp_path, enable_checkpointing=False).fit(model, loader[how])
         del loader
 
@@ -97,6 +77,7 @@ def test_each_of_its_epochs_is_one_of_the_streams(texts: sp.Catalog, tmp_path: P
         assert model.epochs == expected
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("formed", FORMED)
 @pytest.mark.parametrize("saved", ["in mid-epoch", "after the last batch", "after the epoch"])
 def test_a_checkpoint_goes_on_with_the_next_batch(texts: sp.Catalog, tmp_path: Path, formed: str, saved: str) -> None:
@@ -107,11 +88,13 @@ def test_a_checkpoint_goes_on_with_the_next_batch(texts: sp.Catalog, tmp_path: P
         if saved == "after the epoch"
         else {"every_n_train_steps": steps}
     )
+    from tests.fixtures.lightning_loops import lightning
+
     keep = lightning.pytorch.callbacks.ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, **when)
     with documents.plan(texts, FORMED[formed]).to_torch() as stream:
-        trainer(tmp_path, 1, callbacks=[keep]).fit(Recording(stream), stream)
+        trainer(tmp_path, 1, callbacks=[keep]).fit(model_of(stream), stream)
     with documents.plan(texts, FORMED[formed]).to_torch() as stream:
-        resumed = Recording(stream)
+        resumed = model_of(stream)
         path = tmp_path / f"step={steps}.ckpt"
         trainer(tmp_path, 3, enable_checkpointing=False).fit(resumed, stream, ckpt_path=path, weights_only=False)
 
@@ -134,7 +117,7 @@ def test_drawn_plans_keep_the_law_of_loops_in_it(
     folder = tmp_path_factory.mktemp("lightning")
 
     def loop(stream: Any, steps: int) -> Iterator[Any]:
-        model = Recording(stream)
+        model = model_of(stream)
         trainer(folder, 1, enable_checkpointing=False).fit(model, stream)
         assert len(model.batches) == steps
         return iter(model.batches)

@@ -135,7 +135,7 @@ def test_a_pass_of_workers_that_nobody_asked_for_twice_says_so(
 ) -> None:
     said = "the workers of a DataLoader read epoch {} from batch 0 once more"
     with torch_maker(catalog)() as stream:
-        batches = loader(stream, 2, "spawn", persistent_workers=persistent)  # whose errors are not pytest's
+        batches = loader(stream, 1, "spawn", persistent_workers=persistent)  # whose errors are not pytest's
         for epoch in (0, 1):
             stream.set_epoch(epoch)
             list(batches)
@@ -156,10 +156,10 @@ def test_a_pass_of_workers_that_nobody_asked_for_twice_says_so(
     ("kind", "how", "persistent"),
     [
         ("DataLoader", "fork", False),
-        ("DataLoader", "fork", True),
-        ("StatefulDataLoader", "fork", False),
+        pytest.param("DataLoader", "fork", True, marks=pytest.mark.slow),
+        pytest.param("StatefulDataLoader", "fork", False, marks=pytest.mark.slow),
         ("StatefulDataLoader", "fork", True),
-        ("StreamLoader", "fork", False),
+        pytest.param("StreamLoader", "fork", False, marks=pytest.mark.slow),
         ("StreamLoader", "fork", True),
         pytest.param("StatefulDataLoader", "spawn", True, marks=pytest.mark.slow),
         pytest.param("DataLoader", "spawn", True, marks=pytest.mark.slow),

@@ -354,6 +354,7 @@ print(convert(sp.sources.declared_source({"kind": sys.argv[1], "path": sys.argv[
 """
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 @pytest.mark.parametrize("to_store", [False, True])
 def test_several_that_convert_the_same_at_once_all_succeed_and_add_it_once(

@@ -11,7 +11,7 @@ from tests.fixtures import warm
 from tests.fixtures.builders import ROOT
 from tests.fixtures.streams import make_catalog
 
-PROCESSES, ROUNDS = 3, 20  # of each process
+PROCESSES, ROUNDS = 3, 10  # of each process
 
 # Every process makes and drops the same things, under names of its own: rows, imports and tokenizers of equal content
 # lie in one place of a catalog, and writers and conversions share one folder of drafts.

@@ -74,6 +74,7 @@ def drawn(row: dict[str, Any], seed: int) -> dict[str, Any]:
     return out
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", ["t", "labels"])
 @pytest.mark.parametrize("count", COUNTS)
 def test_rows_of_relations_are_read_as_they_were_or_refused(

@@ -35,6 +35,7 @@ COLUMNS = {
 }
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("storage", ["lance", "parquet", "arrow"])
 def test_a_seed_relation_keeps_schema_rows_and_shards(name: str, storage: str, tmp_path: Path) -> None:

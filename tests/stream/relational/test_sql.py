@@ -192,6 +192,7 @@ def test_a_saved_plan_reads_its_relations_and_nothing_else(catalog: sp.Catalog, 
         catalog.open_stream("s")
 
 
+@pytest.mark.usefixtures("cold_sql")
 def test_a_query_without_end_is_stopped_at_the_deadline(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     relation = catalog.sql(ENDLESS)  # describing it runs nothing
     monkeypatch.setenv("SPIRAL_SQL_TIMEOUT_S", "0.6")
@@ -212,6 +213,7 @@ def test_a_query_without_end_is_stopped_at_the_deadline(catalog: sp.Catalog, mon
         "SELECT * FROM range(1000000000000)",  # a result without end
     ],
 )
+@pytest.mark.usefixtures("cold_sql")
 def test_a_query_beyond_its_memory_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPIRAL_SQL_MEMORY_BYTES", str(256 << 20))
     with pytest.raises(PlanError, match=r"needs more than 0\.25 GiB of memory .* or set \$SPIRAL_SQL_MEMORY_BYTES"):
@@ -219,12 +221,14 @@ def test_a_query_beyond_its_memory_is_refused(text: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("megabytes", [135, 200, 300, 400])
+@pytest.mark.usefixtures("cold_sql")
 def test_a_small_memory_limit_still_answers(monkeypatch: pytest.MonkeyPatch, megabytes: int) -> None:
     monkeypatch.setenv("SPIRAL_SQL_MEMORY_BYTES", str(megabytes * 10**6))
 
     assert run_sql("SELECT count(*) AS n FROM t", {"t": pa.table({"x": range(1_000)})}).to_pydict() == {"n": [1_000]}
 
 
+@pytest.mark.usefixtures("cold_sql")
 def test_a_memory_limit_that_no_engine_starts_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPIRAL_SQL_MEMORY_BYTES", "10000000")
 
@@ -241,6 +245,7 @@ def test_a_memory_limit_that_no_engine_starts_with_is_refused(monkeypatch: pytes
         ("sys.exit('no more room')", "its process ended with exit code 1: no more room"),
     ],
 )
+@pytest.mark.usefixtures("cold_sql")
 def test_a_process_that_dies_is_told_whole(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str, says: str
 ) -> None:
@@ -355,6 +360,7 @@ def test_explain_says_what_nan_is_in_sql_text(catalog: sp.Catalog) -> None:
     assert "NaN in counted.w is" in str(catalog.sql("SELECT v, w FROM counted").explain())
 
 
+@pytest.mark.usefixtures("cold_sql")
 def test_a_stream_of_batches_is_read_without_holding_it() -> None:
     reader = pa.RecordBatchReader.from_batches(LABELS.schema, iter(LABELS.to_batches(max_chunksize=1)))
 
@@ -381,6 +387,7 @@ def test_a_relation_that_is_damaged_is_named(catalog: sp.Catalog) -> None:
         catalog.sql("SELECT * FROM plain")
 
 
+@pytest.mark.usefixtures("cold_sql")
 def test_nothing_is_left_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from spiral_stream.relational import engine
 
