@@ -11,10 +11,11 @@ from functools import partial
 from typing import Any, Final, final
 
 from spiral_stream.adapters.device_copies import CopiesAhead
+from spiral_stream.arguments import door, integer
 from spiral_stream.batching.tail import fills_with_value
 from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import BindError
+from spiral_stream.errors import BindError, shown
 from spiral_stream.extras import need
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.stages import Stages
@@ -34,6 +35,11 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info  # noq
 from spiral_stream.adapters.cuda import CudaLink, Finisher, Tensors, numbered, tensor  # noqa: E402
 from spiral_stream.adapters.pinned_memory import memory_for  # noqa: E402
 
+_WORKERS: Final = integer(0, None, "how many processes read, from 0 up")
+_OPTIONS: Final = (  # of a DataLoader that leave batches and their order as they are
+    *("pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator"),
+    *("prefetch_factor", "persistent_workers", "pin_memory_device"),
+)
 _AHEAD_OF_WORKERS: Final = 2  # batches on the device before the loop has them, where a DataLoader's workers read
 
 
@@ -159,6 +165,9 @@ class StreamLoader(IterableDataset[Tensors]):
         num_workers: how many processes read; 0 reads in this one.
         **options: further arguments of `torch.utils.data.DataLoader`, for its workers and pinned memory.
 
+    Raises:
+        BindError: an option would change batches or their order, or is for workers, and there are none.
+
     Examples:
         >>> from spiral_stream.adapters import StreamLoader
         >>> loader = StreamLoader(plan.to_torch())  # num_workers=4 reads in four processes
@@ -167,7 +176,12 @@ class StreamLoader(IterableDataset[Tensors]):
         >>> loader.close()
     """
 
+    @door(BindError, "StreamLoader")
     def __init__(self, stream: TorchStream, num_workers: int = 0, **options: Any) -> None:
+        if not isinstance(stream, TorchStream):
+            msg = f"StreamLoader: {shown(stream)} is a {type(stream).__name__}. Give the stream itself: plan.to_torch()"
+            raise BindError(msg)
+        _need_options(num_workers, options)
         self.stream = stream
         options.setdefault("pin_memory", _cuda(stream.devices()) is not None)
         self._loader = DataLoader(_Followed(stream), None, num_workers=num_workers, **options) if num_workers else None
@@ -192,10 +206,11 @@ class StreamLoader(IterableDataset[Tensors]):
             ended = True
         finally:
             delivered, self._delivered = self._delivered, None
+            reached, self._reached = self._reached, None  # from here on the stream says where it stands
             if ended:
-                self.stream.set_epoch((self.stream if self._reached is None else self._reached).epoch + 1)
+                self.stream.set_epoch((self.stream if reached is None else reached).epoch + 1)
             else:
-                self.stream._follow(delivered, self._reached)  # noqa: SLF001  the loader is in this room
+                self.stream._follow(delivered, reached)  # noqa: SLF001  the loader is in this room
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loop stands; see `PreparedStream.state_dict`.
@@ -247,6 +262,24 @@ class StreamLoader(IterableDataset[Tensors]):
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.close()  # type: ignore[attr-defined]  # both are generators
+
+
+def _need_options(num_workers: int, options: Mapping[str, Any]) -> None:
+    """Refuse what a loader of a stream would not follow.
+
+    Raises:
+        BindError: names the option, and the way out.
+    """
+    _WORKERS.need("StreamLoader: num_workers=", num_workers, BindError)
+    for name, value in options.items():
+        if name not in _OPTIONS:
+            there = ", ".join(_OPTIONS)
+            msg = f"StreamLoader: {name}= is no option here, for the plan makes the batches. Leave it out; there are {there}"
+            raise BindError(msg)
+        if not num_workers and value not in (None, False, 0):
+            found = f"{name}={shown(value)} is for workers, and there are none"
+            msg = f"StreamLoader: {found}. Leave it out, or give num_workers=1 or more"
+            raise BindError(msg)
 
 
 @final

@@ -222,6 +222,53 @@ def test_a_loader_loads_its_own_state_with_any_number_of_workers(catalog: sp.Cat
     assert alike([*found, *rest], expected)
 
 
+@pytest.mark.parametrize(
+    ("workers", "options", "message"),
+    [
+        (0, {"nonsense": 3}, "nonsense= is no option .* Leave it out; there are pin_memory, "),
+        (2, {"in_order": False}, "in_order= is no option .* Leave it out"),
+        (2, {"collate_fn": list}, "collate_fn= is no option .* Leave it out"),
+        (2, {"batch_size": 8}, "batch_size= is no option .* Leave it out"),
+        (0, {"prefetch_factor": 4}, "prefetch_factor=4 is for workers, .* or give num_workers=1"),
+        (0, {"persistent_workers": True}, "persistent_workers=True is for workers, .* or give num_workers=1"),
+        (-1, {}, "num_workers=-1. Give how many processes read, from 0 up"),
+        (None, {}, "num_workers=None. Give how many processes read, from 0 up"),
+        (True, {}, "num_workers=True. Give how many processes read, from 0 up"),
+        (1.0, {}, "num_workers=1.0. Give how many processes read, from 0 up"),
+    ],
+)
+def test_what_a_loader_would_not_follow_is_refused(
+    catalog: sp.Catalog, workers: Any, options: dict[str, Any], message: str
+) -> None:
+    with torch_maker(catalog)() as stream, pytest.raises(sp.errors.BindError, match=message):
+        StreamLoader(stream, workers, **options)
+
+
+def test_a_loader_takes_a_stream_and_numbers_of_numpy(catalog: sp.Catalog) -> None:
+    with pytest.raises(sp.errors.BindError, match=r"is a list. Give the stream itself: plan.to_torch\(\)"):
+        StreamLoader([1, 2])  # type: ignore[arg-type]  # what somebody gives
+    with torch_maker(catalog)() as stream:
+        StreamLoader(stream, np.int64(1), prefetch_factor=None, timeout=0)  # type: ignore[arg-type]  # as above
+        StreamLoader(stream, prefetch_factor=None, persistent_workers=False, worker_init_fn=None)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_between_passes_a_loader_says_where_its_stream_stands(catalog: sp.Catalog, workers: int) -> None:
+    options = {"multiprocessing_context": "fork", "timeout": 300} if workers else {}
+    with torch_maker(catalog)() as stream:
+        followed = StreamLoader(stream, workers, **options)
+        reading = iter(followed)
+        next(reading)
+        state = followed.state_dict()
+        assert len(list(reading)) == len(stream) - 1
+        followed.load_state_dict(state)
+        assert followed.state_dict() == state
+        stream.set_epoch(5)
+        assert followed.state_dict() == stream.state_dict()
+        followed.seek(epoch=7, batch=2)
+        assert (followed.state_dict()["epoch"], followed.state_dict()["batch"]) == (7, 2)
+
+
 @pytest.mark.filterwarnings("always::spiral_stream.SpiralWarning")
 def test_passes_that_are_meant_to_repeat_say_nothing(catalog: sp.Catalog, capfd: pytest.CaptureFixture[str]) -> None:
     with torch_maker(catalog)() as stream, stream.eval() as validation:
