@@ -78,8 +78,8 @@ class Bindings:
                 "replication out"
             )
             raise BindError(msg)
-        ranks = dict(zip((_RANK, _WORLD), _process_rank(), strict=True))
-        for name in (_RANK, _WORLD):
+        ranks: dict[str, int | None] = {_RANK: None, _WORLD: None}
+        for name in ranks:
             short = next(each for each, full in params.ALIASES.items() if full == name)
             given = [values.pop(each) for each in (short, name) if values.get(each) is not None]
             if given:
@@ -90,7 +90,7 @@ class Bindings:
                     "counted already. Give them in one call: bind(rank=..., world_size=..., replication=...)"
                 )
                 raise BindError(msg)
-        return in_groups(replication, ranks[_RANK], ranks[_WORLD])
+        return in_groups(replication, *_or_here(ranks[_RANK], ranks[_WORLD]))
 
 
 def _device(value: Any) -> str:
@@ -161,7 +161,7 @@ def settle(bindings: Bindings, sample: Sample) -> Bound:
     Raises:
         BindError: rank and world size contradict each other, or contradict the plan.
     """
-    rank, world = _process_rank()
+    rank, world = _or_here(bindings.data_parallel_rank, bindings.data_parallel_world_size)
     for name, given, fixed in (
         (_RANK, bindings.data_parallel_rank, sample.assignment.rank),
         (_WORLD, bindings.data_parallel_world_size, sample.assignment.world_size),
@@ -171,8 +171,8 @@ def settle(bindings: Bindings, sample: Sample) -> Bound:
             raise BindError(msg)
     bound = {
         "epoch": bindings.epoch if bindings.epoch is not None else 0,
-        _RANK: bindings.data_parallel_rank if bindings.data_parallel_rank is not None else rank,
-        _WORLD: bindings.data_parallel_world_size if bindings.data_parallel_world_size is not None else world,
+        _RANK: rank,
+        _WORLD: world,
     }
     settled = Bound(
         epoch=params.resolve(sample.epoch, bound),
@@ -232,13 +232,23 @@ def resumed(bindings: Bindings, run_seed: int, earlier: int | None) -> Bindings:
     return bindings
 
 
+def _or_here(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return rank and world size, those of this process where they are not bound. It is not asked where both are."""
+    here = (rank, world_size) if rank is not None and world_size is not None else _process_rank()
+    return here[0] if rank is None else rank, here[1] if world_size is None else world_size
+
+
 def _process_rank() -> tuple[int, int]:
     """Return rank and world size of this process. A process that has not imported torch has no process group."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()), int(distributed.get_world_size())
     try:
-        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     except ValueError as error:
         msg = f"bind: RANK or WORLD_SIZE in the environment is not a number ({error}). Unset it or bind explicitly"
         raise BindError(msg) from error
+    if rank < 0 or world < 1:  # some launchers say -1 for "alone"
+        msg = f"bind: the environment has RANK={rank} and WORLD_SIZE={world}; ranks count from 0. Unset both or bind explicitly"
+        raise BindError(msg)
+    return rank, world

@@ -106,6 +106,19 @@ def test_an_environment_that_holds_no_number_is_named(monkeypatch: pytest.Monkey
         settled()
 
 
+@pytest.mark.parametrize(("rank", "world"), [("-1", "1"), ("0", "0"), ("first", "2")])
+def test_an_environment_that_has_no_such_rank_is_named_and_what_is_bound_wins(
+    monkeypatch: pytest.MonkeyPatch, rank: str, world: str
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", world)
+
+    with pytest.raises(BindError, match=r"environment.*Unset (it|both) or bind explicitly"):
+        settled()
+    assert (settled(rank=1, world_size=2).rank, settled(rank=1, world_size=2).world_size) == (1, 2)
+    assert settled(rank=3, world_size=4, replication=2).rank == 1
+
+
 # ---- real process groups
 
 PROGRAM = """
