@@ -11,6 +11,7 @@ prefetch and caches only decide how fast it comes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
@@ -465,9 +466,9 @@ class PreparedStream:
             return
         run.passes.need_idle("load_state_dict")
         saved = SavedState.from_json(state, run.opening.records)
-        run.take_seed(saved)
         epoch = run.position.drawn(saved.cursor.epoch)
-        admitted = run.open().admitted(saved, epoch, run.bindings, run.resumed_seed)
+        with run.seed_of(saved):
+            admitted = run.open().admitted(saved, epoch, run.bindings, run.resumed_seed)
         # from here on nothing is refused
         if admitted.bindings is not run.bindings:
             run.bindings, run.resumed_seed = admitted.bindings, saved.run_seed
@@ -537,7 +538,9 @@ class PreparedStream:
             before, position = earlier._run.open(), earlier._run.position  # noqa: SLF001
             saved = SavedState.from_json(earlier.state_dict(), before.records)
             bindings, seed = run.bindings, run.resumed_seed  # type: ignore[assignment]  # None too
-        epoch, rebase, skips = run.open().taken_over(saved, position.drawn(saved.cursor.epoch), before)
+        drawn = position.drawn(saved.cursor.epoch)
+        with run.seed_of(saved) if before is None else nullcontext():
+            epoch, rebase, skips = run.open().taken_over(saved, drawn, before)
         run.bindings, run.resumed_seed = bindings, seed
         run.go_on_with(run.open().edited(rebase, skips))
         run.position.move(Cursor(epoch), edited=True)

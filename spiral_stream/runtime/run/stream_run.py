@@ -5,6 +5,8 @@ A run pickles, and is opened anew in the other process, and in a forked one.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, final
 
 from spiral_stream.catalog.registry import Registry
@@ -129,15 +131,27 @@ class StreamRun:
         """Return passes beside those of the loop, which the run's metrics do not count. Close them."""
         return Passes(self.position, Metrics(), self.threads, self.budget_bytes)
 
-    def take_seed(self, saved: SavedState) -> None:
-        """Go on with the order's seed of a state, where this process and the one that saved it drew one each."""
-        if saved.drawn_seed is None or drawn_seed(self.sample.order) is None:
-            return
-        plan = with_recorded(self.plan, saved.drawn_seed)
-        if fingerprint(plan) == saved.plan:
-            self.plan, self.sample = plan, need(plan, Sample)
-            self.opening.close()
-            self.opening = Opening(plan, self.catalog, self.metrics, None, NOTHING, self.threads)
+    @contextmanager
+    def seed_of(self, saved: SavedState) -> Iterator[None]:
+        """Go on with the order's seed of a state, where this process and the one that saved it drew one each.
+
+        If the state is refused inside, all is as it was.
+        """
+        plan, sample, opening = self.plan, self.sample, self.opening
+        if saved.drawn_seed is not None and drawn_seed(sample.order) is not None:
+            recorded = with_recorded(plan, saved.drawn_seed)
+            if fingerprint(recorded) == saved.plan:
+                self.plan, self.sample = recorded, need(recorded, Sample)
+                self.opening = Opening(recorded, self.catalog, self.metrics, None, NOTHING, self.threads)
+        taken = self.opening
+        try:
+            yield
+        except BaseException:
+            self.plan, self.sample, self.opening, opening = plan, sample, opening, taken
+            raise
+        finally:
+            if opening is not self.opening:
+                opening.close()
 
     def go_on_with(self, opening: Opening) -> bool:
         """Go on with what is open, and close what was before. Returns whether it is another one."""

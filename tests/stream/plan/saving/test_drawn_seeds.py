@@ -78,6 +78,30 @@ def test_states_of_plans_with_a_seed_do_not_change(relation: sp.Relation) -> Non
             drawn.load_state_dict({**drawn.state_dict(), "drawn_seed": 5})
 
 
+def test_a_state_that_is_refused_leaves_the_seed_and_what_is_skipped(relation: sp.Relation) -> None:
+    with stream(relation, sp.GlobalShuffle(None)) as first, stream(relation, sp.GlobalShuffle(None)) as second:
+        second.bind(run_seed=77).skip(batches=[1])
+        before = second.fingerprint, second.ledger(0), second.state_dict()
+        with pytest.raises(sp.errors.ResumeError, match="Leave run_seed unbound"):
+            second.load_state_dict(first.state_dict())
+        with pytest.raises(sp.errors.ResumeError, match="Leave run_seed unbound"):
+            second.rebase(first.state_dict())
+        assert (second.fingerprint, second.ledger(0), second.state_dict()) == before
+
+
+def test_a_rebase_on_a_state_takes_its_seed(relation: sp.Relation) -> None:
+    with stream(relation, sp.GlobalShuffle(None)) as first, stream(relation, sp.GlobalShuffle(None)) as second:
+        batches = iter(first)
+        next(batches)
+        state = json.loads(json.dumps(first.state_dict()))
+        rest = [each for batch in batches for each in batch["id"]]
+
+        second.rebase(state)
+
+        assert second.fingerprint == first.fingerprint
+        assert ids(second) == rest
+
+
 def test_a_drawn_seed_is_an_integer_that_travels() -> None:
     seed = DrawnSeed(5, recorded=True)
 
