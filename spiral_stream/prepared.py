@@ -585,7 +585,7 @@ class PreparedStream:
         skips = asked.added(opening.skips, opening.stages, run.numbering(), at, of)
         if skips != opening.skips:
             run.go_on_with(opening.edited(opening.rebase, skips))
-            run.position.move(run.position.here("skip"), edited=True)
+            run.position.stay()
 
     # ---- caches, other streams, the end
 

@@ -228,6 +228,12 @@ def test_what_cannot_be_skipped_is_refused_and_changes_nothing(
     assert numbers.skipped() == {"batches": [], "samples": []}
 
 
+def test_a_step_past_all_numbers_is_refused_by_its_own_number(numbers: sp.PreparedStream) -> None:
+    numbers.bind(rank=0, world_size=4)
+    with pytest.raises(StreamError, match=r"has no step 2,305,843,009,213,693,952 for this many ranks. Name earlier"):
+        numbers.skip(steps=[2**61])
+
+
 def test_an_identity_that_no_row_has_is_refused(numbers: sp.PreparedStream) -> None:
     with pytest.raises(KeyError, match="skip: no row that the plan keeps has id = 100"):
         numbers.skip(identities=[1, 100])
@@ -324,6 +330,21 @@ def test_the_short_last_step_can_be_skipped(tmp_path: Path, last: Any) -> None:
         assert len(stream) == 11
         with pytest.raises(StreamError, match="epoch 0 has no step 11 for this many ranks; it has 25 batches"):
             stream.skip(steps=[11])
+
+
+def test_a_rank_that_has_had_its_epoch_stays_there_where_it_skips(tmp_path: Path) -> None:
+    catalog = sp.connect(tmp_path)
+    catalog.register("n", sp.Arrow(pa.table({"id": range(40)})), identity="id")
+    plan = catalog.table("n").sample(order=sp.Sequential())
+    lengths = []
+    for rank in range(2):
+        with plan.collate(batch_size=8, last=sp.KeepPartial, fields={"id": sp.List("id")}).to_numpy() as stream:
+            stream.bind(rank=rank, world_size=2)
+            assert len(list(islice(stream, len(stream)))) == 3 - rank
+            stream.skip(identities=[3])
+            assert stream.epoch == 1
+            lengths.append(len(list(stream)))
+    assert lengths == [3, 2]
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,9 @@ class SkipRequest:
             )
             raise StreamError(msg)
         group = here.segments[-1].group
+        if len(steps) and steps.max() > LARGEST // group:
+            msg = f"skip: epoch {epoch:,} has no step {int(steps.max()):,} for this many ranks. Name earlier steps"
+            raise StreamError(msg)
         delivered = here.segments[-1].first(0) + steps[:, None] * group + np.arange(group)
         numbers = numbering.skips.numbers(epoch, delivered.ravel())
         most = _most(numbering, epoch)

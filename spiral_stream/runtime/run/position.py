@@ -94,6 +94,10 @@ class RunPosition:
         self._shared[_SERIAL] += 1
         self.seen = self._shared[_SERIAL]
 
+    def stay(self) -> None:
+        """Go on from here with other skips, also where this rank has had all of its epoch and others have not."""
+        self.move(self.here("skip"), ended=self._ended, edited=True)
+
     @property
     def outdated(self) -> bool:
         """Whether the main process has edited the run since this worker began."""
