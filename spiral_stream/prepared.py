@@ -12,6 +12,7 @@ prefetch and caches only decide how fast it comes.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
@@ -649,7 +650,7 @@ class PreparedStream:
         out = type(self).__new__(type(self))
         sizes = run.threads.stated, run.budget_bytes, run.delivery, run.threads.read_batch_size
         PreparedStream.__init__(out, plan, self._catalog, *sizes)
-        out._run.bindings = run.bindings  # noqa: SLF001  a stream of our own
+        out._run.bindings = replace(run.bindings, steps_per_epoch=None)  # noqa: SLF001  a stream of our own
         return out
 
     @door(BindError)

@@ -513,6 +513,12 @@ def test_eval_is_deterministic_drops_nothing_and_has_its_own_cursor(catalog: sp.
         assert stream.state_dict() == state
 
 
+def test_eval_drops_nothing_where_the_run_promised_its_steps(catalog: sp.Catalog) -> None:
+    with maker(catalog, batch_size=50, transforms=FIXED)() as stream, stream.bind(steps_per_epoch=2).eval() as held:
+        assert len(held) == 5
+        assert len(identities(held)) == ROWS
+
+
 def test_eval_of_several_ranks_sees_every_sample_once(catalog: sp.Catalog) -> None:
     seen: list[str] = []
     with maker(catalog, batch_size=50, transforms=FIXED)() as stream:
