@@ -1,4 +1,4 @@
-"""The compiled rooms: pixel kernels, region decode, packing, guarded files. Everything else is in pyproject.toml.
+"""The compiled rooms: pixel kernels, region decode, packing, guarded files, headers of tars. The rest is in pyproject.toml.
 
 They use CPython's stable ABI of 3.11, so one wheel serves every later version. ``SPIRAL_PORTABLE=1`` in the
 environment builds them in plain C: no AVX2 path, and no libjpeg-turbo to load. Batches are the same bits.
@@ -46,6 +46,7 @@ setup(
         room("spiral_stream.derived._gather", "-O3", "-std=gnu11"),
         room("spiral_stream.relational._select", "-O3", "-std=gnu11"),
         room("spiral_stream.derived._runs", "-O3", "-std=gnu11"),
+        room("spiral_stream.sources.tar._headers", "-O2", "-std=gnu11"),
         room("spiral_stream.integrity._mapped", "-O2", "-std=gnu11"),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},

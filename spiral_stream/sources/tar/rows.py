@@ -60,8 +60,8 @@ class TarFile(NamedTuple):
     seen: ObjectStat | None = None  # of an object: what it was like when it was listed
 
 
-class _Wanted(NamedTuple):
-    """What is done with a field; asked once for each field of a tar."""
+class WantedField(NamedTuple):
+    """What is done with a field."""
 
     kind: MemberKind
     derived: str
@@ -70,20 +70,54 @@ class _Wanted(NamedTuple):
 
 
 @final
+class FieldTargets:
+    """Where the fields of a tar go; asked once for each field, and for each key of JSON."""
+
+    def __init__(self, prefix: str, choice: ChosenColumns, declared: pa.Schema | None) -> None:
+        self._prefix, self._choice = prefix, choice
+        self.declared = None if declared is None else {each.name: each.type for each in declared}
+        self._known: dict[str, WantedField | None] = {}
+        self._keys: dict[tuple[str, str], ColumnTarget | None] = {}
+
+    def field(self, name: str) -> WantedField | None:
+        """Return what is done with a field; None if nobody asks for it."""
+        if name not in self._known:
+            self._known[name] = self._wanted(f"{self._prefix}{name}")
+        return self._known[name]
+
+    def key(self, derived: str, target: ColumnTarget | None, key: str) -> ColumnTarget | None:
+        """Return where a key of a JSON object goes; None if nobody asks for it."""
+        if (derived, key) not in self._keys:
+            self._keys[derived, key] = self.there(self._choice.key_target(derived, target, key))
+        return self._keys[derived, key]
+
+    def there(self, target: ColumnTarget | None) -> ColumnTarget | None:
+        """Return where a value goes: nowhere if the columns are declared, and this is none of them."""
+        return target if self.declared is None or target is None or target.column in self.declared else None
+
+    def _wanted(self, name: str) -> WantedField | None:
+        kind, derived = kind_of(name), column_name(name)
+        if not self._choice.wants(name, is_json=kind is MemberKind.JSON):
+            return None
+        target = self._choice.target(derived, name)
+        is_text = kind is MemberKind.NUMBER and (is_name(name) or self._is_text(target))
+        return WantedField(kind, derived, target, MemberKind.TEXT if is_text else kind)
+
+    def _is_text(self, target: ColumnTarget | None) -> bool:
+        kind = None if target is None or self.declared is None else self.declared.get(target.column)
+        return kind is not None and bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+@final
 class _Taker:
     """Makes values of members; called for each member in turn."""
 
-    def __init__(self, tar: BytesAt, file: TarFile, choice: ChosenColumns, declared: pa.Schema | None) -> None:
-        self._tar, self._file, self._choice = tar, file, choice
-        self._declared = None if declared is None else {each.name: each.type for each in declared}
+    def __init__(self, tar: BytesAt, file: TarFile, targets: FieldTargets) -> None:
+        self._tar, self._file, self._targets = tar, file, targets
         self._inline = is_compressed(file.path)
-        self._known: dict[str, _Wanted | None] = {}
-        self._keys: dict[tuple[str, str], ColumnTarget | None] = {}
 
     def __call__(self, name: str, member: Member) -> Sequence[Value] | None:
-        if name not in self._known:
-            self._known[name] = self._wanted(name)
-        wanted = self._known[name]
+        wanted = self._targets.field(name)
         if wanted is None:
             return None
         if member.fault is not None:
@@ -96,42 +130,19 @@ class _Taker:
         found = self._bytes(member)
         value = found if is_payload else parsed(read_as, f"member {shown(member.name)}", found)
         if kind is MemberKind.JSON and isinstance(value, dict):
-            if self._declared is not None and target is not None and target.column in self._declared:
+            if self._targets.declared is not None and target is not None and target.column in self._targets.declared:
                 msg = (
                     f"{name} is an object, and its keys are columns: {target.column}_<key>. Name those in schema=, not "
                     f"{target.column!r}"
                 )
                 raise RowError(msg)
             return self._of_keys(derived, target, value)
-        target = self._there(target)
+        target = self._targets.there(target)
         return () if target is None else (Value(target, kind, value),)
 
-    def _wanted(self, name: str) -> _Wanted | None:
-        name = f"{self._file.prefix}{name}"
-        kind, derived = kind_of(name), column_name(name)
-        if not self._choice.wants(name, is_json=kind is MemberKind.JSON):
-            return None
-        target = self._choice.target(derived, name)
-        is_text = kind is MemberKind.NUMBER and (is_name(name) or self._is_text(target))
-        return _Wanted(kind, derived, target, MemberKind.TEXT if is_text else kind)
-
-    def _is_text(self, target: ColumnTarget | None) -> bool:
-        kind = None if target is None or self._declared is None else self._declared.get(target.column)
-        return kind is not None and bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-    def _there(self, target: ColumnTarget | None) -> ColumnTarget | None:
-        """Where a value goes: nowhere if the columns are declared, and this is none of them."""
-        return target if self._declared is None or target is None or target.column in self._declared else None
-
     def _of_keys(self, derived: str, target: ColumnTarget | None, value: Mapping[str, Any]) -> list[Value]:
-        found = []
-        for key, each in value.items():
-            if (derived, key) not in self._keys:
-                self._keys[derived, key] = self._there(self._choice.key_target(derived, target, key))
-            where = self._keys[derived, key]
-            if where is not None:
-                found.append(Value(where, MemberKind.JSON, each))
-        return found
+        places = ((self._targets.key(derived, target, key), each) for key, each in value.items())
+        return [Value(where, MemberKind.JSON, each) for where, each in places if where is not None]
 
     def _bytes(self, member: Member) -> bytes:
         if member.size > _MOST:
@@ -211,7 +222,7 @@ class TarRows:
     def _groups(self, file: TarFile, *, last: bool) -> Iterator[Group]:
         tar = open_tar(file.path, file.seen)
         self._open.append(tar)
-        return groups(tar, _Taker(tar, file, self._choice, self._declared), last=last)
+        return groups(tar, _Taker(tar, file, FieldTargets(file.prefix, self._choice, self._declared)), last=last)
 
 
 @final

@@ -27,7 +27,8 @@ from spiral_stream.sources.import_source import (
     Refused,
 )
 from spiral_stream.sources.schema import columns
-from spiral_stream.sources.tar.rows import FoundRow, TarFields, TarFile, TarRows, batches, schema_of
+from spiral_stream.sources.tar.regular import regular_batches
+from spiral_stream.sources.tar.rows import FieldTargets, FoundRow, TarFields, TarFile, TarRows, batches, schema_of
 from spiral_stream.sources.tar.samples import (
     INLINE,
     REFERENCE,
@@ -152,6 +153,12 @@ class WebDataset(ImportedSource):
         )
 
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
+        if not unit.others and self.schema is None and maps(unit.path) and not is_compressed(unit.path):
+            targets = FieldTargets("", self._choice(), None)
+            found = regular_batches(unit.path, _uri(unit.name), schema, targets, last=self.key == LAST)
+            if found is not None:
+                yield from found
+                return
         with self._rows(unit) as rows:
             yield from batches(rows, schema, refused, self._declared(REFERENCE))
 
