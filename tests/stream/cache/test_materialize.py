@@ -69,6 +69,7 @@ def rows_by_shard(caches: Path) -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", PROFILES)
 @pytest.mark.parametrize("transforms", [RANDOM, FIXED], ids=["random", "fixed"])
 def test_no_half_and_full_cache_give_the_same_bytes(

@@ -17,6 +17,7 @@ def add(array: Any, at: int, value: int) -> None:
     array[at] += value
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("is_writable", [True, False])
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_spawned_process_sees_and_changes_them(

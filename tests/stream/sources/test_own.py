@@ -319,6 +319,7 @@ class Texts(Source):
         return CountingReader(pa.table({"n": range(self.count), "text": texts}), [unit], ".")
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("framework", ["to_numpy", "to_torch", "to_jax"])
 @pytest.mark.parametrize(
     ("batch_size", "rows", "most", "calls"),

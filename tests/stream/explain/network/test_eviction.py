@@ -42,6 +42,7 @@ def again_and_again(rng: np.random.Generator) -> list[Ask]:
     return [(int(file) % FILES, [(0, BYTES)]) for file in rng.geometric(0.15, 120)]
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("order", [in_ranges, whole, again_and_again])
 @pytest.mark.parametrize("share", [3, 8])
 def test_a_node_cache_fetches_exactly_what_is_counted(

@@ -54,6 +54,7 @@ WAYS = {
 }
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("merge", [1, 2])
 def test_gathered_fields_are_those_that_columns_fill(

@@ -86,6 +86,7 @@ class LookedUp:
         monkeypatch.setattr(Gathering, "located", counting)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("merge", "rank", "ranks"), [(1, 0, 1), (2, 0, 1), (1, 1, 3)])
 def test_batches_and_places_do_not_depend_on_how_many_are_looked_up_together(

@@ -110,6 +110,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     )
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", [kind for kind in FIELDS if kind != "tokens"])
 @pytest.mark.parametrize("batch_size", [1, 2, 8])
 def test_small_batches_share_a_read(catalog: sp.Catalog, read: list[int], kind: str, batch_size: int) -> None:

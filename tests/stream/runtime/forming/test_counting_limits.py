@@ -56,6 +56,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_counts, "QUICK_S", 0.0)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("what", ASKS)
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_a_place_behind_uncounted_chapters_is_refused_with_the_time_it_takes(

@@ -102,6 +102,7 @@ def test_a_batch_is_delivered_first_where_a_rank_has_it(numbering: Any) -> None:
         assert found == (had[0] if had else None)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
 @pytest.mark.parametrize("kind", ["fixed", "buckets"])
 def test_what_pad_partial_repeats_ends_with_the_last_step(tmp_path: Path, world: int, kind: str) -> None:
