@@ -5,10 +5,8 @@ on the folder, which is held for as long as one small file takes to write.
 """
 
 import os
-import stat
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final, final
 
@@ -79,13 +77,18 @@ class Files(Store):
         return Got(data, facts)
 
     def list(self, prefix: str, ending: str = "") -> Iterator[tuple[str, ObjectStat]]:
-        for folder, _, names in os.walk(prefix, onerror=None):
+        """As of any store. What is no file, or a link that leads to none, is refused where its ending was asked for."""
+        for folder, _, names in os.walk(prefix, onerror=_need_listed):
             for name in (each for each in names if each.endswith(ending)):
                 path = os.path.join(folder, name)  # noqa: PTH118
-                with suppress(FileNotFoundError):  # removed meanwhile
+                try:
                     found = os.stat(path)  # noqa: PTH116
-                    if stat.S_ISREG(found.st_mode):
-                        yield path, _facts(found)
+                    need_file(path, found)
+                except OSError as error:
+                    if isinstance(error, PermissionError) or (ending and os.path.lexists(path)):
+                        raise file_fault(path, error) from error
+                else:
+                    yield path, _facts(found)
 
     def put(
         self, key: str, data: Buffer, *, absent: bool = False, unchanged: ObjectStat | None = None
@@ -181,6 +184,12 @@ def too_short(name: str, size: int, start: int, length: int) -> SourceError:
 def _facts(found: os.stat_result) -> ObjectStat:
     """What a file is like; its mark is its time."""
     return ObjectStat(found.st_size, None, f"{found.st_ino:x}", found.st_mtime_ns)
+
+
+def _need_listed(error: OSError) -> None:
+    """Refuse a folder that cannot be listed; one that was removed meanwhile holds nothing."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise file_fault(error.filename, error) from error
 
 
 def file_fault(key: str, error: OSError | ValueError) -> SourceError:

@@ -21,7 +21,7 @@ from spiral_stream.sources.arrow.stream import ArrowStreamReader, has_values, ob
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.columnar.features import FeaturedColumns, FeaturedReader, Features, media_columns
 from spiral_stream.sources.columnar.parquet import ParquetReader
-from spiral_stream.sources.files.listing import ListedObject, confirmed, listed_below
+from spiral_stream.sources.files.listing import ListedObject, confirmed, found_below, listed_below, need_utf8
 from spiral_stream.sources.files.partition_columns import need_free, with_added
 from spiral_stream.sources.files.paths import absolute, absolute_folder, not_found, outside_allowed
 from spiral_stream.sources.import_source import FILE, INDEX, LINE_COLUMNS, ImportedSource, ImportUnit, Refused
@@ -234,10 +234,11 @@ def _parquet_names(path: str) -> list[str]:
     Raises:
         SourceError: there are none.
     """
-    there = [each.name for each in listed_below(path, _WHAT)]
-    names = [name for name in there if name.endswith(".parquet")]
+    names = [each.name for each in found_below(path, _WHAT, ".parquet")]
     if names:
+        need_utf8(names, path, _WHAT)
         return names
+    there = [each.name for each in listed_below(path, _WHAT)]
     arrow = next((name for name in there if name.endswith(".arrow")), None)
     found = f"{cut(arrow)} without the state.json of save_to_disk" if arrow else "neither state.json nor *.parquet"
     msg = (

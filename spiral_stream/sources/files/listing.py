@@ -475,12 +475,22 @@ def _name(path: str, root: str, what: str) -> str:
     """
     below = root if root.endswith("/") else f"{root}/"
     name = path[len(below) :] if path.startswith(below) else os.path.relpath(path, root)
-    try:
-        name.isascii() or name.encode()
-    except UnicodeEncodeError as error:
-        msg = f"{what}: the name {shown(os.fsencode(name))} in {cut(root)} is not UTF-8. Rename it, or leave it out"
-        raise SourceError(msg) from error
+    need_utf8((name,), root, what)
     return name
+
+
+def need_utf8(names: Iterable[str], root: str, what: str) -> None:
+    """Refuse names that no catalog and no column of texts can hold.
+
+    Raises:
+        SourceError: says the name.
+    """
+    for name in names:
+        try:
+            name.isascii() or name.encode()
+        except UnicodeEncodeError as error:
+            msg = f"{what}: the name {shown(os.fsencode(name))} in {cut(root)} is not UTF-8. Rename it, or leave it out"
+            raise SourceError(msg) from error
 
 
 def _twice(file: str, first: str, second: str, what: str) -> SourceError:
@@ -511,15 +521,24 @@ def listed_below(uri: str, what: str) -> list[Listed]:
     Raises:
         SourceError: nothing does, or the store failed.
     """
-    store, key = store_of(uri)
-    if store.MAPS and not os.path.isdir(key):  # noqa: PTH112
-        raise not_found(uri, what)
-    prefix = f"{key.rstrip('/')}/" if key else ""
-    found = [Listed(name[len(prefix) :], facts) for name, facts in without_markers(store.list(prefix))]
+    found = found_below(uri, what)
     if not found:
         msg = f"{what}: nothing lies below {cut(printable(uri))}/. Correct the path"
         raise SourceError(msg)
     return found
+
+
+def found_below(uri: str, what: str, ending: str = "") -> list[Listed]:
+    """As `listed_below`, of names that end so; none where nothing does.
+
+    Raises:
+        SourceError: there is no such folder, or the store failed.
+    """
+    store, key = store_of(uri)
+    if store.MAPS and not os.path.isdir(key):  # noqa: PTH112
+        raise not_found(uri, what)
+    prefix = f"{key.rstrip('/')}/" if key else ""
+    return [Listed(name[len(prefix) :], facts) for name, facts in without_markers(store.list(prefix, ending))]
 
 
 def matching(folder: str, pattern: str, what: str) -> list[Listed]:

@@ -21,7 +21,8 @@ from spiral_stream.arguments import is_integer
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.files.listing import listed_below
-from spiral_stream.storage.file_object import object_bytes
+from spiral_stream.storage.faults import NotThereError
+from spiral_stream.storage.file_object import look, maps, object_bytes
 from spiral_stream.storage.store import ObjectStat
 from spiral_stream.threads import Workers, thread_share
 
@@ -345,13 +346,25 @@ def _there(
     Raises:
         SourceError: neither is, or it has another size.
     """
-    file = raw if f"{folder}{raw.name}" in there else packed or raw
-    facts = there.get(f"{folder}{file.name}")
+    place = index.removesuffix(INDEX_FILE)
+
+    def seen(name: str) -> ObjectStat | None:
+        if f"{folder}{name}" in there or not maps(index):
+            return there.get(f"{folder}{name}")
+        try:  # behind a link to a folder, which no list follows, or under another spelling
+            return look(f"{place}{name}")
+        except NotThereError:
+            return None
+
+    file, facts = raw, seen(raw.name)
+    if facts is None and packed is not None:
+        file, facts = packed, seen(packed.name)
     if facts is None:
         msg = f"Mds: {cut(index)} lists {cut(file.name)}, which is not there. {_WAY_OUT}"
         raise SourceError(msg)
     if facts.size != file.size:
-        where = f"{cut(index.removesuffix(INDEX_FILE))}{cut(file.name)}"
-        msg = f"Mds: {where} has {facts.size:,} bytes, and the index says {file.size:,}. {_WAY_OUT}"
+        msg = (
+            f"Mds: {cut(place)}{cut(file.name)} has {facts.size:,} bytes, and the index says {file.size:,}. {_WAY_OUT}"
+        )
         raise SourceError(msg)
     return file, facts

@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import subprocess
 import sys
 from datetime import date
@@ -9,6 +10,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -575,3 +577,47 @@ def test_a_damaged_object_is_named_or_read(tmp_path: Path) -> None:
             named.append(str(error))
     assert 50 < len(named) < 200
     assert all("saved" in each for each in named)
+
+
+def _on_the_hub(folder: Path) -> Path:
+    data = folder / "data"
+    data.mkdir(parents=True)
+    for part in range(2):
+        pa.parquet.write_table(pa.table({"id": [part]}), data / f"train-{part:05d}-of-00002.parquet")
+    return data
+
+
+def test_a_file_of_the_hub_that_cannot_be_read_is_no_fewer_rows(tmp_path: Path) -> None:
+    def pruned(data: Path) -> None:
+        (data / "train-00001-of-00002.parquet").unlink()
+        (data / "train-00001-of-00002.parquet").symlink_to("../blobs/gone")
+
+    def circle(data: Path) -> None:
+        (data / "train-00001-of-00002.parquet").unlink()
+        (data / "train-00001-of-00002.parquet").symlink_to("train-00001-of-00002.parquet")
+
+    def fifo(data: Path) -> None:
+        os.mkfifo(data / "a.parquet")
+
+    def latin(data: Path) -> None:
+        Path(os.fsdecode(os.fsencode(data) + b"/\xff.parquet")).write_bytes(b"")
+
+    for spoilt, message in (
+        (pruned, r"train-00001-of-00002\.parquet: No such file or directory\. Restore it"),
+        (circle, r"train-00001-of-00002\.parquet: Too many levels of symbolic links\. Restore it"),
+        (fifo, r"a\.parquet: it is a FIFO, not a file\. Restore it"),
+        (latin, r"is not UTF-8\. Rename it"),
+    ):
+        data = _on_the_hub(tmp_path / spoilt.__name__)
+        spoilt(data)
+        with pytest.raises(SourceError, match=message):
+            HuggingFace(str(data.parent)).open()
+
+
+def test_links_beside_the_files_of_the_hub_do_no_harm(tmp_path: Path) -> None:
+    data = _on_the_hub(tmp_path)
+    (tmp_path / "README.md").symlink_to("README.md")
+    (data / "latest").symlink_to("gone")
+
+    with HuggingFace(str(tmp_path)).open() as reader:
+        assert [unit.rows for unit in reader.units()] == [1, 1]

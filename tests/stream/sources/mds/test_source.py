@@ -458,3 +458,29 @@ def test_columns_whose_names_differ_in_a_dot_are_read_under_names_of_their_own(f
     assert rows(Mds(path, columns={"dotted": "a.b", "c": "c"})).to_pylist() == [{"dotted": "one", "c": "three"}]
     with pytest.raises(SourceError, match=r"would be called 'a_b'"):
         rows(Mds(path, columns=["a.b", "a_b"]))
+
+
+def _moved(folder: Path, place: str) -> Path:
+    """A copy of the shards, whose index spells each file with a place before its name."""
+    shutil.copytree(DATA / "raw", folder)
+    index = json.loads((folder / "index.json").read_text())
+    for shard in index["shards"]:
+        shard["raw_data"]["basename"] = f"{place}{shard['raw_data']['basename']}"
+    (folder / "index.json").write_text(json.dumps(index))
+    return folder
+
+
+def test_shards_behind_a_link_to_a_folder_and_under_another_spelling_are_found(raw: pa.Table, tmp_path: Path) -> None:
+    linked = _moved(tmp_path / "linked", "part/")
+    (linked / "part").symlink_to(DATA / "raw")
+
+    for folder in (linked, _moved(tmp_path / "spelt", "./")):
+        assert rows(Mds(folder, arrays={"tokens": "int64"}))["int64"].equals(raw["int64"])
+
+
+def test_links_to_nowhere_beside_shards_do_no_harm(raw: pa.Table, tmp_path: Path) -> None:
+    shutil.copytree(DATA / "raw", tmp_path / "raw")
+    (tmp_path / "raw" / "circle").symlink_to("circle")
+    (tmp_path / "raw" / "latest").symlink_to("gone")
+
+    assert rows(Mds(tmp_path / "raw", arrays={"tokens": "int64"}))["int64"].equals(raw["int64"])
