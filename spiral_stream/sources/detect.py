@@ -12,7 +12,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.columnar.huggingface import tells_apart
-from spiral_stream.sources.files.listing import PACKED, listed_below, shown_files
+from spiral_stream.sources.files.listing import PACKED, globbed, listed_below, shown_files
 from spiral_stream.sources.image_folder import IMAGES, VIDEOS
 from spiral_stream.sources.mds.index import INDEX_FILE
 from spiral_stream.sources.mosaic import is_index_there
@@ -223,7 +223,7 @@ def _splits_of(path: str, kind: str, names: Sequence[str] | None, *, is_folder: 
     root = path if below else os.path.dirname(re.split(r"[*?\[]", path)[0])  # noqa: PTH120
     walked: Iterable[str] = names or ()
     if names is None:
-        walked = glob.iglob("**", root_dir=path, recursive=True) if is_folder else glob.iglob(path, recursive=True)  # noqa: PTH207
+        walked = globbed("**", "source", path) if is_folder else globbed(path, "source")
     ends = _MEDIA if kind in ("image_folder", "video_folder") else tuple(s for s, k in _BY_SUFFIX.items() if k == kind)
     found: dict[str, str] = {}
     for name in sorted(walked):

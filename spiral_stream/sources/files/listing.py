@@ -429,8 +429,8 @@ def _named(path: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
     elif os.path.exists(path):  # noqa: PTH110
         yield path
     elif any(mark in path for mark in _GLOB):
-        found = dict.fromkeys(glob.iglob(path, recursive=True))  # noqa: PTH207
-        files = [name for name in found if os.path.isfile(name)]  # noqa: PTH113
+        found = dict.fromkeys(globbed(path, what))
+        files = [name for name in found if not os.path.isdir(name)]  # noqa: PTH112
         if found and not files:
             msg = f"{what}: {cut(path)} matches folders only. Write {cut(path)}/**/*{suffixes[0]} for the files in them"
             raise SourceError(msg)
@@ -439,6 +439,37 @@ def _named(path: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
         yield from files
     else:
         raise not_found(path, what)
+
+
+def globbed(pattern: str, what: str, folder: str = "") -> Iterator[str]:
+    """Yield what a glob matches, links to folders followed; relative to a folder where one is given.
+
+    Raises:
+        SourceError: a link leads to a folder that it lies in, below which ``**`` would find all files again and again.
+    """
+    real: dict[str, str] = {}  # by folder: where it lies when all links are followed; a look per folder
+
+    def need_no_circle(path: str) -> str:
+        if path in real:
+            return real[path]
+        above, name = os.path.split(path)
+        is_link = bool(name) and os.path.islink(path)  # noqa: PTH114  a Path costs as much as the call
+        base = need_no_circle(above) if name else path
+        real[path] = os.path.realpath(path) if is_link else os.path.join(base, name)  # noqa: PTH118
+        while real[path] != path:  # behind a link
+            if real[above] == real[path]:
+                msg = f"{what}: {cut(path)} leads to a folder that it lies in, so {cut(pattern)} would find its files again "
+                msg += "and again. Remove the link, or write the folders in place of **"
+                raise SourceError(msg)
+            if above == os.path.dirname(above):  # noqa: PTH120
+                break
+            above = os.path.dirname(above)  # noqa: PTH120
+        return real[path]
+
+    for name in glob.iglob(pattern, root_dir=folder or None, recursive=True):  # noqa: PTH207
+        if "**" in pattern:
+            need_no_circle(os.path.dirname(os.path.join(folder, name)))  # noqa: PTH118,PTH120
+        yield name
 
 
 def _need_some(files: Iterator[str], path: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
@@ -553,7 +584,8 @@ def matching(folder: str, pattern: str, what: str) -> list[Listed]:
     elif not os.path.isdir(folder):  # noqa: PTH112
         raise not_found(folder, what)
     else:  # links to folders are followed
-        names = sorted(set(glob.glob(pattern, root_dir=folder, recursive=True)))  # noqa: PTH207
+        names = sorted(set(globbed(pattern, what, folder)))
+        need_utf8(names, folder, what)
         there, found = [], []
         for name, seen in zip(names, look_all([f"{folder}/{name}" for name in names]), strict=True):
             if isinstance(seen, ObjectStat):

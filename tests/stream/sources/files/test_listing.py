@@ -180,3 +180,37 @@ def test_what_gunzip_keeps_is_not_read_twice(tmp_path: Path, source: type, bucke
     put_all(tmp_path, f"{bucket}/twice")
     with pytest.raises(SourceError, match=rf"twice/a\.{end} and .*a\.{end}\.gz are one file"):
         source(f"{bucket}/twice").import_units()
+
+
+@pytest.mark.parametrize("target", [".", "..", "../b"])
+def test_a_link_into_a_circle_is_no_further_rows(tmp_path: Path, target: str) -> None:
+    for name in ("a/1.txt", "b/2.txt"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("x\n1\n")
+    (tmp_path / "b" / "again").symlink_to("../a")
+    assert len(sp.sources.TextFiles(tmp_path).import_units()) == 3
+    (tmp_path / "a" / "again").symlink_to(target)
+
+    for source in (sp.sources.TextFiles(tmp_path), sp.sources.Csv(tmp_path / "**" / "*.txt")):
+        with pytest.raises(SourceError, match=r"again leads to a folder that it lies in.*Remove the link"):
+            source.import_units()
+
+
+def test_a_pattern_passes_over_no_file_that_it_names(tmp_path: Path) -> None:
+    made(tmp_path, "1.csv", "2.csv/in.csv")
+    pattern = sp.sources.Csv(tmp_path / "*.csv")
+    assert [unit.name for unit in pattern.import_units()] == ["1.csv"]
+
+    (tmp_path / "3.csv").symlink_to("gone.csv")
+    with pytest.raises(SourceError, match=r"3\.csv: No such file or directory\. Restore it"):
+        pattern.import_units()
+    (tmp_path / "3.csv").unlink()
+    os.mkfifo(tmp_path / "3.csv")
+    with pytest.raises(SourceError, match=r"3\.csv: it is a FIFO, not a file\. Restore it"):
+        pattern.import_units()
+
+
+def test_a_text_whose_name_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff.txt")).write_text("")
+    with pytest.raises(SourceError, match=r"TextFiles: the name .*xff\.txt.*is not UTF-8\. Rename it"):
+        sp.sources.TextFiles(tmp_path).import_units()
