@@ -10,6 +10,7 @@ group (``{x}``, an open brace) stays as it is written. Numbers of a range are ma
 until they are asked for.
 """
 
+import fnmatch
 import glob
 import os
 import re
@@ -24,7 +25,7 @@ from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.import_source import ImportUnit
 from spiral_stream.sources.pins import ObjectFacts, Pin, pin_of
-from spiral_stream.storage.faults import NotThereError
+from spiral_stream.storage.faults import AwayError, NotThereError
 from spiral_stream.storage.file_object import look, look_all, maps
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.store import ObjectStat
@@ -90,6 +91,8 @@ def _steps(first: int, last: int, step: str | None) -> range:
 
 
 _OBJECT_GLOB: Final = re.compile(r"[*?\[]")
+_SHOWN_NAME: Final = r"(?!\.)"
+_ANY_FOLDERS: Final = rf"(?:{_SHOWN_NAME}[^/]+/)*"
 _SHOWN: Final = 5
 
 
@@ -110,19 +113,46 @@ def _objects(uris: Sequence[str], what: str, suffixes: Sequence[str]) -> Iterato
     Raises:
         SourceError: a URI names none, or the store failed.
     """
-    members = [(uri, member) for uri in uris for member in (expanded(uri) if "{" in uri else (uri,))]
-    alone = [member for _, member in members if not _OBJECT_GLOB.search(member) and _names_one(member)]
+    literal = _as_written(uris)
+    members = [
+        (uri, member) for uri in uris for member in (expanded(uri) if "{" in uri and uri not in literal else (uri,))
+    ]
+    is_glob = {member: member not in literal and bool(_OBJECT_GLOB.search(member)) for _, member in members}
+    alone = [member for _, member in members if not is_glob[member] and _names_one(member)]
     looks = dict(zip(alone, look_all(alone), strict=True))
     for given, member in members:
         seen = looks.get(member)
-        if isinstance(seen, ObjectStat):
+        if isinstance(seen, ObjectStat) and (seen.size or not _is_folder(member)):
             yield ListedObject(given, member, seen, looked=True)
             continue
-        if seen is not None and not (isinstance(seen, NotThereError) and scheme_of(member) not in WEB):
+        if isinstance(seen, SourceError) and not (isinstance(seen, NotThereError) and scheme_of(member) not in WEB):
             raise anew(seen)
-        found = _matching if _OBJECT_GLOB.search(member) else _objects_below
+        found = _matching if is_glob[member] else _objects_below
         for uri, facts in found(member, what, suffixes):
             yield ListedObject(given, uri, facts, looked=False)
+
+
+def _as_written(uris: Sequence[str]) -> frozenset[str]:
+    """The URIs with letters of a pattern that are there as they are written: of an object, or of a folder."""
+    marked = [uri for uri in uris if any(mark in uri for mark in _MARKS)]
+    objects = [uri for uri in marked if _names_one(uri)]
+    looks = dict(zip(objects, look_all(objects), strict=True))
+    if away := next((seen for seen in looks.values() if isinstance(seen, AwayError)), None):
+        raise anew(away)
+    return frozenset(uri for uri in marked if isinstance(looks.get(uri), ObjectStat) or _is_folder(uri))
+
+
+def _is_folder(uri: str) -> bool:
+    """Whether objects lie below a URI; no where nobody may ask."""
+    if scheme_of(uri) in WEB:
+        return False
+    store, key = store_of(uri)
+    try:
+        return next(iter(store.list(f"{key.rstrip('/')}/")), None) is not None
+    except AwayError:
+        raise
+    except SourceError:
+        return False
 
 
 def confirmed(found: Sequence[ListedObject]) -> list[ObjectStat]:
@@ -148,7 +178,12 @@ def confirmed(found: Sequence[ListedObject]) -> list[ObjectStat]:
     return [facts[at] for at in range(len(found))]
 
 
+_OF_KEY: Final = 3  # slashes of a URI that has a key
+
+
 def _object_folder(uri: str) -> str:
+    if uri.count("/") < _OF_KEY:  # a bucket, whose name may hold a dot
+        return uri
     mark = re.search(r"[*?\[{]", uri)
     if mark:
         return uri[: mark.start()].rpartition("/")[0]
@@ -165,7 +200,7 @@ def _names_one(uri: str) -> bool:
 def _objects_below(uri: str, what: str, suffixes: Sequence[str]) -> Iterator[tuple[str, ObjectStat]]:
     store, key = store_of(uri)
     root, prefix = parse_uri(uri).root, f"{key.rstrip('/')}/" if key else ""
-    below = list(store.list(prefix))
+    below = without_markers(store.list(prefix))
     found = [(f"{root}/{name}", facts) for name, facts in below if name.endswith(tuple(suffixes))]
     if not found:
         raise _none(uri, what, suffixes, [name for name, _ in below])
@@ -177,8 +212,8 @@ def _matching(uri: str, what: str, suffixes: Sequence[str]) -> Iterator[tuple[st
     mark = _OBJECT_GLOB.search(key)
     prefix = key[: mark.start()].rpartition("/")[0] if mark else key
     below = without_markers(store.list(f"{prefix}/" if prefix else ""))
-    pattern = _regex(key)
-    found = [(f"{parse_uri(uri).root}/{name}", facts) for name, facts in below if pattern.fullmatch(name)]
+    matches = matcher(key)
+    found = [(f"{parse_uri(uri).root}/{name}", facts) for name, facts in below if matches(name)]
     if not found:
         raise _none(uri, what, suffixes, [name for name, _ in below])
     yield from found
@@ -205,31 +240,29 @@ def _none(uri: str, what: str, suffixes: Sequence[str], below: Sequence[str]) ->
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Return what says whether a name matches a glob, as `glob.glob` does: a hidden name only if the pattern says the dot."""
-    full_pattern = f"{pattern}/*" if re.search(r"(?:^|/)\*\*$", pattern) else pattern
-    regex, hidden = _regex(full_pattern), re.search(r"(?:^|/)\.", pattern)
+    """Return what says whether a name matches a glob, as `glob.glob` does: ``**`` stands for any folders.
 
-    def matches(name: str) -> bool:
-        return regex.fullmatch(name) is not None and (bool(hidden) or not re.search(r"(?:^|/)\.", name))
+    A hidden name, or one in a hidden folder, matches only where the pattern says its dot.
+    """
+    *folders, last = pattern.split("/")
+    parts = [_ANY_FOLDERS if part == "**" else f"{_regex(part)}/" for part in folders]
+    parts.append(f"{_ANY_FOLDERS}{_regex('*')}" if last == "**" else _regex(last))
+    regex = re.compile("".join(parts), re.DOTALL)
+    return lambda name: regex.fullmatch(name) is not None
 
-    return matches
 
-
-def _regex(pattern: str) -> re.Pattern[str]:
-    """A glob of keys: ``*`` and ``?`` stop at a slash, and ``**/`` does not."""
-    out, at = "", 0
-    while at < len(pattern):
-        if pattern.startswith("**/", at):
-            out, at = out + "(?:.*/)?", at + 3
-            continue
-        letter = pattern[at]
-        close = pattern.find("]", at + 2) if letter == "[" else -1
+def _regex(part: str) -> str:
+    """One part of a glob, between slashes."""
+    out, at = "" if part.startswith(".") else _SHOWN_NAME, 0
+    while at < len(part):
+        letter = part[at]
+        close = part.find("]", at + (3 if part.startswith("!", at + 1) else 2)) if letter == "[" else -1
         if close > 0:
-            inside = pattern[at + 1 : close].replace("\\", "\\\\")
-            out, at = out + f"[{'^' + inside[1:] if inside.startswith('!') else inside}]", close + 1
+            out += fnmatch.translate(part[at : close + 1])[:-2]  # without the mark of the end
+            at = close + 1
             continue
         out, at = out + {"*": "[^/]*", "?": "[^/]"}.get(letter, re.escape(letter)), at + 1
-    return re.compile(out)
+    return out
 
 
 Paths = str | tuple[str, ...]
@@ -272,8 +305,23 @@ def listed(paths: Paths, what: str, suffixes: Sequence[str]) -> tuple[str, list[
     Raises:
         SourceError: a path names nothing, a file is named twice, or a folder cannot be read.
     """
+    need_one_root(paths, what)
     root = common_folder(paths)
     return root, sorted(_name(each.uri, root, what) for each in _listed(paths, what, suffixes))
+
+
+def need_one_root(paths: Paths, what: str) -> None:
+    """Refuse objects of several buckets or hosts, where rows name their files from one folder.
+
+    Raises:
+        SourceError: names two.
+    """
+    given = (paths,) if isinstance(paths, str) else paths
+    roots = [parse_uri(path).root for path in given if is_object(path)] if len(given) > 1 else []
+    if other := next((root for root in roots if root != roots[0]), None):
+        msg = f"{what}: the paths lie in different buckets, {cut(printable(roots[0]))} and {cut(printable(other))}"
+        msg += ". Register them separately"
+        raise SourceError(msg)
 
 
 def _listed(paths: Paths, what: str, suffixes: Sequence[str]) -> list[ListedObject]:

@@ -60,6 +60,8 @@ def absolute(path: str | os.PathLike[str]) -> str:
         SourceError: a ``file://`` URI of another host, or one with a password.
     """
     text = os.fspath(path)
+    scheme, mark, rest = text.partition("://")
+    text = f"{scheme.lower()}://{rest}" if mark and scheme.isalnum() else text
     if is_remote(text):
         if is_object(text):
             parse_uri(text)  # refuses one that carries a password, which a catalog would keep
@@ -68,6 +70,9 @@ def absolute(path: str | os.PathLike[str]) -> str:
         found = os.path.abspath(local_path(text))  # noqa: PTH100  resolve() would follow links
     except ValueError as error:
         msg = f"{cut(text)} {error}"
+        raise SourceError(msg) from error
+    except FileNotFoundError as error:  # of the folder that a relative path starts from
+        msg = f"{cut(text)}: the working folder of this process was removed. Give an absolute path"
         raise SourceError(msg) from error
     if max(map(len, found.split("/"))) > _LONGEST_NAME:
         msg = f"{cut(text)}: a name in it is longer than {_LONGEST_NAME} characters, as no file's is. Correct the path"
@@ -121,14 +126,22 @@ def not_found(path: str, what: str) -> SourceError:
     """Return the error for a path at which there is no ``what``, with what lies near it."""
     if is_remote(path):
         return SourceError(f"{what}: {cut(path)} {remote_fault(path)}")
-    folder = Path(path)
     if os.path.lexists(path):  # a folder was looked for
-        is_link = not folder.exists()
+        is_link = not os.path.exists(path)  # noqa: PTH110  which a Path refuses to say where rights are missing
         found = f"is a link to {cut(os.readlink(path))}, which is not there" if is_link else "is a file, not a folder"  # noqa: PTH115
-        return SourceError(f"{what}: {path} {found}. {'Correct the link' if is_link else 'Give the folder'}")
-    while not folder.parent.exists():
-        folder = folder.parent
-    names = sorted(entry.name for entry in folder.parent.iterdir()) if folder.parent.is_dir() else []
-    near = difflib.get_close_matches(folder.name, names, n=3, cutoff=0.5)
-    found = f"near it: {', '.join(near)}" if near else f"{folder.parent} has {', '.join(names[:5]) or 'nothing'}"
-    return SourceError(f"{what}: there is none at {path}; {found}. Correct the path")
+        return SourceError(f"{what}: {cut(path)} {found}. {'Correct the link' if is_link else 'Give the folder'}")
+    folder, name = os.path.split(path)
+    while not os.path.exists(folder):  # noqa: PTH110  as above
+        folder, name = os.path.split(folder)
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208  as above
+    except OSError as error:
+        found = f"{cut(folder)}: {error.strerror}"
+    else:
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        found = (
+            f"near it: {cut(', '.join(near))}"
+            if near
+            else f"{cut(folder)} has {cut(', '.join(names[:5])) or 'nothing'}"
+        )
+    return SourceError(f"{what}: there is none at {cut(path)}; {found}. Correct the path")

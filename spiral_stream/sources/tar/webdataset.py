@@ -16,7 +16,7 @@ from spiral_stream.arguments import check, class_door, one_of
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, anew, cut, shown, warn
 from spiral_stream.sources.change_detection import content_key
-from spiral_stream.sources.files.listing import Paths, absolute_paths, common_folder, listed_units
+from spiral_stream.sources.files.listing import Paths, absolute_paths, common_folder, listed_units, need_one_root
 from spiral_stream.sources.import_source import (
     KEY,
     ON_ERROR,
@@ -134,6 +134,7 @@ class WebDataset(ImportedSource):
         return _common([folder, *others])
 
     def import_units(self) -> Sequence[ImportUnit]:
+        need_one_root(self.path, "WebDataset")
         units = listed_units(self.path, "WebDataset", (PLAIN, *COMPRESSED), self.base)
         if self._sidecars:
             units = self._with_sidecars(units)

@@ -16,7 +16,7 @@ from spiral_stream.arguments import check, class_door, integer, of_kind
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.host_dtypes import dtype_name
 from spiral_stream.sources.change_detection import content_key
-from spiral_stream.sources.files.listing import absolute_paths, common_folder, listed_units
+from spiral_stream.sources.files.listing import absolute_paths, common_folder, listed_units, need_one_root
 from spiral_stream.sources.import_source import ImportedSource, ImportUnit, Refused
 from spiral_stream.sources.source import Reader
 from spiral_stream.sources.tokens.layout import ITEMS, Int64, MegatronIndex, TokenLayout, index_dtype, layout_of
@@ -88,6 +88,7 @@ class Tokens(ImportedSource):
         return common_folder(self.path)
 
     def import_units(self) -> Sequence[ImportUnit]:
+        need_one_root(self.path, "Tokens")
         units = listed_units(self.path, "Tokens", SUFFIXES)
         return [self._indexed(unit) for unit in units]
 

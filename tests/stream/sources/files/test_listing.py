@@ -2,11 +2,14 @@ import gzip
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.files.listing import absolute_paths, common_folder, listed, listed_units
+from tests.fixtures import stores
 from tests.stream.sources.test_remote import put_all
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
@@ -214,3 +217,87 @@ def test_a_text_whose_name_is_not_utf8_is_refused(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"\xff.txt")).write_text("")
     with pytest.raises(SourceError, match=r"TextFiles: the name .*xff\.txt.*is not UTF-8\. Rename it"):
         sp.sources.TextFiles(tmp_path).import_units()
+
+
+def named(source: sp.sources.Csv | sp.sources.TextFiles) -> list[str]:
+    return [unit.name.rpartition("/")[2] for unit in source.import_units()]
+
+
+@pytest.mark.parametrize("letters", ["a[1]", "a*b", "a?b", "{x,y}", "a{0..1}"])
+def test_an_object_that_looks_like_a_pattern_is_taken_as_it_is_written(
+    tmp_path: Path, letters: str, bucket: str
+) -> None:
+    made(tmp_path, f"{letters}.csv", f"{letters}/in.csv", "a1.csv", "x.csv")
+    put_all(tmp_path, f"{bucket}/marks")
+
+    for place in (tmp_path, f"{bucket}/marks"):
+        assert named(sp.sources.Csv(f"{place}/{letters}.csv")) == [f"{letters}.csv"]
+        assert named(sp.sources.Csv(f"{place}/{letters}")) == ["in.csv"]
+
+
+PATTERNS = (
+    "**",
+    "h/**",
+    "*",
+    "*/*",
+    "[!]x.csv",
+    "[z-a].csv",
+    "[^a].csv",
+    "[^].csv",
+    "[[].csv",
+    "[a--].csv",
+    ".h/*",
+    "h?x/*",
+)
+
+
+@pytest.mark.parametrize("pattern", [*PATTERNS, "**/.*", ".*/*.csv", "**/*.csv", "[!]]x.csv", "[a/b].csv", "**b.csv"])
+def test_a_pattern_means_the_same_on_a_store_and_in_a_folder(
+    tmp_path: Path, pattern: str, bucket: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    names = ("a.csv", "]x.csv", "^.csv", "-.csv", ".y.csv", "[.csv")
+    made(tmp_path, *names, "h/a.csv", "h/.y.csv", "h/i/b.csv", ".h/a.csv", ".h/.y.csv", "h/.j/a.csv", "h x/a.csv")
+    put_all(tmp_path, f"{bucket}/same")
+
+    def found_at(place: object, kind: type) -> list[str] | str:
+        source = kind(f"{place}/{pattern}") if kind is sp.sources.Csv else kind(f"{place}", pattern=pattern)
+        try:
+            return sorted(unit.path.removeprefix(f"{place}/") for unit in source.import_units())
+        except SourceError as error:
+            return "Correct the" if "Correct the" in str(error) else str(error)
+
+    for kind in (sp.sources.Csv, sp.sources.TextFiles):
+        assert found_at(f"{bucket}/same", kind) == found_at(tmp_path, kind)
+    assert not recwarn.list
+
+
+def test_an_empty_object_of_the_name_of_a_folder_is_no_file(tmp_path: Path, bucket: str) -> None:
+    for folder, name in (("1", "out.csv"), ("2", "out.csv/part.csv"), ("2", "empty.csv")):
+        made(tmp_path / folder, name)
+    for path in (tmp_path / "1" / "out.csv", tmp_path / "2" / "empty.csv"):
+        path.write_text("")
+    put_all(tmp_path / "1", f"{bucket}/marked")
+    put_all(tmp_path / "2", f"{bucket}/marked")
+
+    assert named(sp.sources.Csv(f"{bucket}/marked/out.csv")) == ["part.csv"]
+    assert named(sp.sources.Csv(f"{bucket}/marked")) == ["empty.csv", "part.csv"]
+    assert named(sp.sources.Csv(f"{bucket}/marked/empty.csv")) == ["empty.csv"]
+
+
+def test_a_bucket_with_a_dot_in_its_name_and_a_scheme_in_capitals_are_read(tmp_path: Path, s3_endpoint: str) -> None:
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
+    bucket = f"s3://{stores.new_bucket(s3_endpoint, 'v1.2.')}"
+    sp.use_storage("dotted", prefix=bucket, **stores.options(s3_endpoint))
+    put_all(tmp_path, f"{bucket}/x")
+
+    for path in (bucket, f"{bucket}/", bucket.replace("s3", "S3"), f"FILE://{tmp_path}"):
+        with sp.Parquet(path).open() as reader:
+            assert [unit.rows for unit in reader.units()] == [2]
+
+
+@pytest.mark.parametrize("source", [sp.Parquet, sp.sources.Vortex, sp.sources.Tokens, sp.sources.WebDataset])
+def test_files_of_two_buckets_are_refused(source: type, tmp_path: Path, bucket: str) -> None:
+    paths = [f"{bucket}/a.parquet", "s3://another/a.parquet"]
+    catalog = sp.connect(tmp_path)
+    with pytest.raises(SourceError, match=r"lie in different buckets.*Register them separately"):
+        catalog.register("rows", source(paths), identity=sp.RowIdentity())

@@ -125,3 +125,18 @@ def test_a_file_where_a_folder_is_read_is_told_so(kind: type[Any], tmp_path: Pat
         catalog.register("t", kind(str(file)), identity=spiral.RowIdentity())
     with pytest.raises(SourceError, match=r"a link to nowhere\.txt, which is not there\. Correct the link"):
         catalog.register("t", kind(str(link)), identity=spiral.RowIdentity())
+
+
+def test_a_name_longer_than_a_file_has_is_told_like_one_that_is_missing(tmp_path: Path) -> None:
+    for path in (tmp_path / ("ä" * 200) / "rows.csv", tmp_path / "/".join("d" * 99 for _ in range(60))):
+        with pytest.raises(SourceError, match=r"Csv: there is none at .*Correct the path"):
+            sources.Csv(path).import_units()
+
+
+def test_a_relative_path_in_a_removed_folder_says_what_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    with pytest.raises(SourceError, match=r"rows\.csv: the working folder .* was removed\. Give an absolute path"):
+        sources.Csv("rows.csv")
