@@ -5,9 +5,11 @@ sequences; uint64 D marks; int32 [S] ids of each sequence; int64 [S] the byte th
 sequences before each document, and at the end. Format: NVIDIA Megatron-LM, ``indexed_dataset`` of its core.
 """
 
+import math
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
+from tokenize import TokenError
 from typing import Final, final
 
 import numpy as np
@@ -54,9 +56,7 @@ def layout_of(path: str, dtype: str | None) -> TokenLayout:
         with RemoteFile(path, seen, read_parts(path, seen, [(0, min(_HEAD_BYTES, size))])) as file:
             if file.read(len(_NPY)) == _NPY:
                 file.seek(0)
-                version = np.lib.format.read_magic(file)
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, by_column, found = read(file)
+                shape, by_column, found = _read_npy(file)
                 return _npy(path, size, shape, by_column=by_column, found=found, at=file.tell(), dtype=dtype)
     except (OSError, ValueError) as error:
         msg = f"{cut(path)}: {_said(error)}. Replace the file, or leave it out"
@@ -74,21 +74,40 @@ def _bytes_of(path: str, seen: ObjectStat) -> NDArray[np.uint8]:
     return np.frombuffer(mapped(path, seen), np.uint8)
 
 
+def _read_npy(file: RemoteFile) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, order and type of an array, as its header says.
+
+    Raises:
+        ValueError: the header is none.
+    """
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    try:
+        return read(file)
+    except (MemoryError, RecursionError, SyntaxError, TokenError, TypeError) as error:  # it is a literal of Python
+        msg = f"its header cannot be read ({type(error).__name__})"
+        raise ValueError(msg) from error
+
+
 def _npy(
     path: str, size: int, shape: tuple[int, ...], *, by_column: bool, found: np.dtype, at: int, dtype: str | None
 ) -> TokenLayout:
-    if found.name not in ITEMS or not found.isnative or len(shape) not in (1, 2) or (by_column and len(shape) > 1):
+    is_table = len(shape) > 1
+    if found.name not in ITEMS or not found.isnative or len(shape) not in (1, 2) or (by_column and is_table):
         order = " in Fortran order" if by_column else ""
         msg = f"{cut(path)} is an array of {found} of shape {shape}{order}. Write integers of shape [N] or [N, length]"
         raise SourceError(msg)
     if dtype not in (None, found.name):
         msg = f"{cut(path)} holds {found.name}, and dtype={dtype!r}. Leave dtype out"
         raise SourceError(msg)
-    count = int(np.prod(shape, dtype=np.int64))
+    if min(shape) < 0 or (is_table and not shape[1]):
+        msg = f"{cut(path)} is of shape {shape}, which has no documents. Write integers of shape [N] or [N, length]"
+        raise SourceError(msg)
+    count = math.prod(shape)
     if size < at + count * found.itemsize:
         msg = f"{cut(path)} is cut short: it has {size:,} bytes, and its header says {at + count * found.itemsize:,}. Replace it"
         raise SourceError(msg)
-    return TokenLayout(found.name, at, count, shape[1] if len(shape) > 1 else None)
+    return TokenLayout(found.name, at, count, shape[1] if is_table else None)
 
 
 def index_dtype(path: str) -> str:

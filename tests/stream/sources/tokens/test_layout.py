@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import spiral_stream as spiral
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.tokens.layout import ITEMS, MegatronIndex, TokenLayout, layout_of
 
@@ -127,3 +128,22 @@ def test_files_that_do_not_hold_whole_ids_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"c\.npy: .*Replace the file"):
         layout_of(str(tmp_path / "c.npy"), None)
     assert layout_of(str(tmp_path / "a.bin"), "uint8") == TokenLayout("uint8", 0, 7)
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("{'descr': '<u2', 'fortran_order': False, 'shape': (4,), ", r"header cannot be read .*Replace the file"),
+        ("{[]: 1}", r"header cannot be read .*Replace the file"),
+        ("{'descr': '<u2', 'fortran_order': False, 'shape': (-1,)}", r"has no documents\. Write integers"),
+        ("{'descr': '<u2', 'fortran_order': False, 'shape': (4, 0)}", r"has no documents\. Write integers"),
+        (f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({1 << 40}, {1 << 40})}}", r"is cut short.*Replace it"),
+    ],
+)
+def test_a_header_of_numpy_that_lies_is_refused(header: str, message: str, tmp_path: Path) -> None:
+    data = header.ljust(117).encode() + b"\n"
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\0" + len(data).to_bytes(2, "little") + data + bytes(8))
+
+    catalog = spiral.connect(tmp_path / "catalog")
+    with pytest.raises(SourceError, match=message):
+        catalog.register("rows", spiral.sources.Tokens(tmp_path / "a.npy"), identity=spiral.RowIdentity())
