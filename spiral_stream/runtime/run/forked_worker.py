@@ -43,12 +43,20 @@ class SubprocessReader:
             SpiralError: what the stream raised in the other interpreter.
             StreamError: the interpreter ended, or the plan holds something that only this process has.
         """
+        try:
+            request = pickle.dumps((stream, worker, workers))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            msg = (
+                f"worker {worker}: the plan holds something that no other process can find ({error}). Define it with `def` at "
+                "the top level of a module, or read without workers: num_workers=0"
+            )
+            raise StreamError(msg) from error
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
         ended = False
         try:
-            pickle.dump((stream, worker, workers), process.stdin)
+            process.stdin.write(request)
             process.stdin.flush()
             while True:
                 kind, value = pickle.load(process.stdout)  # noqa: S301  written by our own child

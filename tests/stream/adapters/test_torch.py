@@ -331,6 +331,17 @@ def test_a_stream_that_cannot_travel_says_what_to_do(catalog: sp.Catalog) -> Non
             list(loader(stream, 1, "fork"))
 
 
+def test_a_function_that_no_other_process_finds_says_what_to_do(catalog: sp.Catalog) -> None:
+    import pyarrow as pa
+
+    same = {"name": "same", "columns": ["label_id"], "returns": pa.int64()}
+    relation = catalog.table("labels").sample(order=sp.Sequential()).map(lambda value: value, **same)
+    with relation.collate(batch_size=2, fields={"same": sp.Stack("same")}).to_torch() as stream:
+        with pytest.raises(sp.errors.StreamError, match="that no other process can find.*or read without workers"):
+            list(loader(stream, 1, "fork"))
+        assert len(list(stream)) == 2
+
+
 def here_only() -> None:
     msg = "only in the process that made it"
     raise ImportError(msg)
