@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any, Final, final
+from weakref import ref
 
 from spiral_stream.adapters.device_copies import CopiesAhead
 from spiral_stream.arguments import door, integer
@@ -40,6 +41,7 @@ _OPTIONS: Final = (  # of a DataLoader that leave batches and their order as the
     *("pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator"),
     *("prefetch_factor", "persistent_workers", "pin_memory_device"),
 )
+_NOTHING: Final = lambda: None  # noqa: E731  a reference to no pass
 _AHEAD_OF_WORKERS: Final = 2  # batches on the device before the loop has them, where a DataLoader's workers read
 
 
@@ -187,30 +189,45 @@ class StreamLoader(IterableDataset[Tensors]):
         self._loader = DataLoader(_Followed(stream), None, num_workers=num_workers, **options) if num_workers else None
         self._delivered: int | None = None  # batches of the pass under way, if workers read it
         self._reached: Reached | None = None  # what the last of them was
-        self._reading: Iterator[Tensors] | None = None
+        self._reading: Callable[[], Any] = _NOTHING  # a weak reference, so that a loop that is left ends its pass
 
     def __iter__(self) -> Iterator[Tensors]:
         """Begin a pass; one that is under way ends."""
         self.close()
-        self._reading = reading = iter(self.stream) if self._loader is None else self._through_workers(self._loader)
+        reading = iter(self.stream) if self._loader is None else self._through_workers(self._loader)
+        self._reading = ref(reading)
         return reading
 
     def _through_workers(self, loader: "DataLoader[tuple[Tensors, Reached]]") -> Iterator[Tensors]:
-        ended, self._delivered, self._reached = False, 0, None
+        passes = self.stream._run.passes  # noqa: SLF001  the loader is in this room
+        passes.need_idle("iter", "One loop at a time moves the cursor. Leave it, or call close()")
         feed = _FromWorkers(loader)
+        self._delivered, self._reached, passes.elsewhere = 0, None, self._over
         try:
             with closing(_arriving(feed, self.stream.devices(), {}, _AHEAD_OF_WORKERS)) as batches:
                 for batch in batches:
                     self._delivered, self._reached = self._delivered + 1, feed.reached.popleft()
                     yield batch
-            ended = True
+            self._end(exhausted=True)
         finally:
-            delivered, self._delivered = self._delivered, None
-            reached, self._reached = self._reached, None  # from here on the stream says where it stands
-            if ended:
-                self.stream.set_epoch((self.stream if reached is None else reached).epoch + 1)
-            else:
-                self.stream._follow(delivered, reached)  # noqa: SLF001  the loader is in this room
+            self._end()
+
+    def _over(self) -> bool:
+        """Whether the loop has had the last batch of a pass that workers read. The stream goes on then."""
+        if self._reached is not None and self._reached.over:
+            self._end()
+        return self._delivered is None
+
+    def _end(self, *, exhausted: bool = False) -> None:
+        """End a pass that workers read, unless it has ended: from here on the stream says where it stands."""
+        delivered, reached, self._delivered, self._reached = self._delivered, self._reached, None, None
+        if delivered is None:
+            return
+        self.stream._run.passes.elsewhere = None  # noqa: SLF001  the loader is in this room
+        if exhausted:
+            self.stream.set_epoch((self.stream if reached is None else reached).epoch + 1)
+        else:
+            self.stream._follow(delivered, reached)  # noqa: SLF001  as above
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loop stands; see `PreparedStream.state_dict`.
@@ -259,9 +276,9 @@ class StreamLoader(IterableDataset[Tensors]):
             >>> from spiral_stream.adapters import StreamLoader
             >>> StreamLoader(plan.to_torch()).close()
         """
-        reading, self._reading = self._reading, None
+        reading, self._reading = self._reading(), _NOTHING
         if reading is not None:
-            reading.close()  # type: ignore[attr-defined]  # both are generators
+            reading.close()
 
 
 def _need_options(num_workers: int, options: Mapping[str, Any]) -> None:

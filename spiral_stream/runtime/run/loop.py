@@ -50,7 +50,7 @@ class Pass(Iterator[Any]):
         batches: runs the pass.
     """
 
-    __slots__ = ("_batches",)
+    __slots__ = ("__weakref__", "_batches")
 
     def __init__(self, batches: Generator[Any, None, None]) -> None:
         self._batches = batches
@@ -102,6 +102,9 @@ class Passes:
         metrics: where batches are counted.
         threads: how many threads a pass may have.
         budget_bytes: most bytes of batches that are built ahead.
+
+    Attributes:
+        elsewhere: whether a loop over what other processes read for this stream is over; None where there is none.
     """
 
     def __init__(self, position: RunPosition, metrics: Metrics, threads: ThreadShare, budget_bytes: int) -> None:
@@ -113,6 +116,7 @@ class Passes:
         self._begin: Cursor | None = None  # where the pass began, in the epoch whose order is drawn
         self._memory: Slots | None = None  # kept over epochs
         self._next = NextEpoch(metrics)
+        self.elsewhere: Callable[[], bool] | None = None
         self._closed = False
 
     def run(self, now: Now, delivery: Delivery, worker: int, workers: int) -> Pass:
@@ -245,7 +249,7 @@ class Passes:
                 over = self._position.over()
             if over:
                 self._leave(pipeline)
-        return self._pipeline is None
+        return self._pipeline is None and (self.elsewhere is None or self.elsewhere())
 
     def _leave(self, pipeline: Pipeline) -> None:
         """End a pass, unless it has ended."""

@@ -269,6 +269,30 @@ def test_between_passes_a_loader_says_where_its_stream_stands(catalog: sp.Catalo
         assert (followed.state_dict()["epoch"], followed.state_dict()["batch"]) == (7, 2)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_moves_while_its_loader_is_not_in_a_loop(catalog: sp.Catalog, workers: int) -> None:
+    options = {"multiprocessing_context": "fork", "timeout": 300} if workers else {}
+    with torch_maker(catalog)() as stream:
+        followed = StreamLoader(stream, workers, **options)
+        for _ in followed:
+            for move in (lambda: stream.set_epoch(3), lambda: stream.seek(batch=4), lambda: stream.skip(batches=[5])):
+                with pytest.raises(sp.errors.StreamError, match="Leave the loop first"):
+                    move()
+            with pytest.raises(sp.errors.BindError, match="Leave the loop"):
+                stream.bind(rank=1, world_size=2)
+            with pytest.raises(sp.errors.StreamError, match="Leave it, or call close"):
+                next(iter(stream))
+            break
+        assert stream.place == (0, 1)
+        stream.set_epoch(3)
+        had = 0
+        for _ in followed:
+            had += 1
+            if had == len(stream):
+                stream.set_epoch(9)  # the loop has had its last batch
+        assert (had, stream.place, followed.state_dict()["epoch"]) == (len(stream), (9, 0), 9)
+
+
 @pytest.mark.filterwarnings("always::spiral_stream.SpiralWarning")
 def test_passes_that_are_meant_to_repeat_say_nothing(catalog: sp.Catalog, capfd: pytest.CaptureFixture[str]) -> None:
     with torch_maker(catalog)() as stream, stream.eval() as validation:
@@ -337,7 +361,7 @@ def test_a_function_that_no_other_process_finds_says_what_to_do(catalog: sp.Cata
     same = {"name": "same", "columns": ["label_id"], "returns": pa.int64()}
     relation = catalog.table("labels").sample(order=sp.Sequential()).map(lambda value: value, **same)
     with relation.collate(batch_size=2, fields={"same": sp.Stack("same")}).to_torch() as stream:
-        with pytest.raises(sp.errors.StreamError, match="that no other process can find.*or read without workers"):
+        with pytest.raises(sp.errors.StreamError, match=r"that no other process can find.*or read without workers"):
             list(loader(stream, 1, "fork"))
         assert len(list(stream)) == 2
 
