@@ -333,6 +333,7 @@ class PreparedStream:
         """Return `to_batches` as an Arrow reader, which DuckDB, Polars and pandas read; errors as there.
 
         `to_arrow` is another name for it. Memory holds one batch at a time; ``read_all()`` makes a table of the epoch's rest.
+        The reader reads the stream until its last batch, or until nothing refers to it: Arrow does not pass on its ``close()``.
 
         Examples:
             >>> stream.to_arrow().schema.names
