@@ -83,8 +83,8 @@ def _members(names: bytes, ends: bytes, starts: bytes, sizes: bytes, *, last: bo
     buffers = [None, offsets, pa.py_buffer(names)]
     given = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(ends) // 8, buffers).cast(pa.large_utf8())
     split = pc.extract_regex(given, _LAST if last else _FIRST)
-    kept = pc.and_(pc.is_valid(split), pc.invert(pc.match_substring_regex(given, _META)))
-    at = np.flatnonzero(kept.to_numpy(zero_copy_only=False))
+    belongs = pc.and_(pc.is_valid(split), pc.invert(pc.match_substring_regex(given, _META)))
+    at = np.flatnonzero(belongs.to_numpy(zero_copy_only=False))
     if not len(at):
         raise _Unusual
     split = split.take(pa.array(at))
@@ -167,8 +167,8 @@ def _batches(keys: pa.Array, columns: Mapping[str, tuple[Any, Int64]], schema: p
         if not isinstance(values, list) or not all(map(is_nothing, values)):
             raise _Unusual  # a column that no row had when the columns were taken from rows
     arrays = [keys if each.name == KEY else _column(each, columns.get(each.name), len(keys)) for each in schema]
-    whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return [whole.slice(at, ROWS) for at in range(0, len(whole), ROWS)]
+    rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return [rows.slice(at, ROWS) for at in range(0, len(rows), ROWS)]
 
 
 def _column(field: pa.Field, found: tuple[Any, Int64] | None, count: int) -> pa.Array:

@@ -115,9 +115,9 @@ def test_a_tar_that_is_cut_or_damaged_later_is_refused_wherever_that_is(tmp_path
     schema = source.import_schema(source.import_units())
     assert len(read(source, schema)[1]) == 9
     end = 19 * 512  # the folder's header, and the headers and contents of nine members
-    for kept in (end, end - 1, end - 512, end - 700, 512, 300, 0):
-        path.write_bytes(data[:kept])
-        assert re.search("was cut short|is empty|is no tar", read(source, schema)), kept
+    for left in (end, end - 1, end - 512, end - 700, 512, 300, 0):
+        path.write_bytes(data[:left])
+        assert re.search("was cut short|is empty|is no tar", read(source, schema)), left
     for at in range(0, end, 512):
         if at % 1024 == 512 or at == 0:  # a header
             path.write_bytes(data[: at + 3] + bytes([data[at + 3] ^ 1]) + data[at + 4 :])
