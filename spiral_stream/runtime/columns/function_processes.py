@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, StreamError, anew
 from spiral_stream.threads import (
+    CLOSE_TIMEOUT_S,
     Stopped,
     Stopwatch,
     doing,
@@ -113,10 +114,10 @@ class _Process:
         found = pa.ipc.open_stream(pa.py_buffer(answer)).read_all().column(0).combine_chunks()
         return found if isinstance(found, pa.Array) else found.chunk(0)
 
-    def end(self) -> int:
+    def end(self, within_s: float = _BRIEF_S) -> int:
         """End it; returns its exit code."""
         self.pipe.close()
-        return exit_code(self.process, _BRIEF_S)
+        return exit_code(self.process, within_s)
 
 
 @final
@@ -178,16 +179,16 @@ class FunctionProcesses:
                     raise Stopped
                 self._change.wait(_POLL_S)
 
-    def _drop(self, process: _Process) -> int:
+    def _drop(self, process: _Process, within_s: float = _BRIEF_S) -> int:
         with self._change:
             if process in self._all:
                 self._all.remove(process)
             self._change.notify()  # whoever waits may start another
-        return process.end()
+        return process.end(within_s)
 
     def _ended(self, process: _Process, function: Function, rows: int) -> StreamError:
         was_ready = process.ready
-        code = self._drop(process)
+        code = self._drop(process, CLOSE_TIMEOUT_S)  # it ends by itself, and a busy machine takes its time
         if self._closed:
             return _closed()
         if not was_ready:
