@@ -12,13 +12,13 @@ from typing import Annotated, TextIO
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from spiral_stream.catalog.convert import convert
 from spiral_stream.catalog.names import suggestions
 from spiral_stream.catalog.registering.declaration import AUTO
+from spiral_stream.catalog.registry import default_folder
 from spiral_stream.catalog.relation.row_identity import RowIdentity
 from spiral_stream.catalog.relation.source_facts import source_facts
 from spiral_stream.catalog.statistics.measure import load_statistics
@@ -83,15 +83,34 @@ def _options(
 
 
 def _console(*, plain: bool = False) -> Console:
-    """Standard output: as wide as the terminal; where there is none, wide enough that no line is broken."""
+    """Standard output: as wide as the terminal; where there is none, wide enough that no line is broken.
+
+    Texts are printed as they are: data has brackets and colons, which are no markup and no emoji.
+    """
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    return Console(width=width, markup=not plain, highlight=not plain)
+    return Console(width=width, markup=False, emoji=False, highlight=not plain)
+
+
+def _opened(where: str | None) -> Catalog:
+    """Open a catalog that is there: to look into one makes no folder.
+
+    Raises:
+        CatalogError: nothing lies there.
+    """
+    place = where or default_folder()
+    if "://" not in place and not Path(place).exists():
+        msg = (
+            f"catalog {cut(place)} is not there. Correct --catalog, go to the folder that has it, or register data in a new one: "
+            "spiral init PATH"
+        )
+        raise CatalogError(msg)
+    return connect(where)
 
 
 @app.command()
 def tables(where: Where = None) -> None:
     """List relations, tokenizers and saved streams."""
-    catalog = connect(where)
+    catalog = _opened(where)
     listing = Table("relation", "source", "rows", "shards", "identity", "data version")
     for name, entry in catalog.registry.relations.entries().items():
         manifest = entry.manifest()
@@ -107,7 +126,7 @@ def tables(where: Where = None) -> None:
 @app.command()
 def show(name: str, where: Where = None) -> None:
     """Show the columns of a relation, their types and roles."""
-    catalog = connect(where)
+    catalog = _opened(where)
     entry = catalog.entry(name)
     found = load_statistics(entry)
     columns = column_summaries(entry, found, roles_of(entry, (), ()))
@@ -126,7 +145,7 @@ def show(name: str, where: Where = None) -> None:
     rows = [each.cells() for each in columns if each.nulls is not None]
     facts = Table(*(name for name in (rows[0] if rows else ()) if name != "type"))
     for row in rows:
-        facts.add_row(*(escape(text) for name, text in row.items() if name != "type"))
+        facts.add_row(*(text for name, text in row.items() if name != "type"))
     _console().print(facts)
 
 
@@ -137,7 +156,7 @@ def _show_refused(catalog: Catalog, name: str) -> None:
         rows = catalog.refused(name)
     listing = Table("left out", "place", "reason", "found")
     for row in rows.slice(0, _REFUSED).to_pylist():
-        listing.add_row(*(escape(cut(str(row[each]))) for each in ("__file__", "place", "reason", "data")))
+        listing.add_row(*(cut(str(row[each])) for each in ("__file__", "place", "reason", "data")))
     _console().print(listing)
     if len(rows) > _REFUSED:
         _console(plain=True).print(f"catalog.refused({name!r}) returns {len(rows):,} such rows", soft_wrap=True)
@@ -155,7 +174,7 @@ def report(
     trust: Trusted = None,
 ) -> None:
     """Write a page on a relation: columns, samples, and pictures of how labels and sources are spread over its shards."""
-    catalog = connect(where)
+    catalog = _opened(where)
     catalog.measure(name)
     with ExitStack() as stack:
         opened = None if stream is None else stack.enter_context(catalog.open_stream(stream, trust=trust or ()))
@@ -179,7 +198,7 @@ def page(
     trust: Trusted = None,
 ) -> None:
     """Write one page on the catalog, for a browser without a network: relations, streams with EXPLAIN and batches, caches."""
-    made = connect(where).page(
+    made = _opened(where).page(
         out,
         *(names or ()),
         samples=samples,
@@ -203,7 +222,7 @@ def look(
     trust: Trusted = None,
 ) -> None:
     """Look at samples of a saved stream, or at a relation: what a notebook shows, in this terminal or in a file."""
-    catalog = connect(where)
+    catalog = _opened(where)
     if name not in catalog.streams() and name in catalog.tables():
         given = [
             word
@@ -222,7 +241,11 @@ def look(
     if name not in catalog.streams():
         raise CatalogError(_nothing_to_look_at(catalog, name))
     with catalog.open_stream(name, trust=trust or ()) as stream:
-        sheet = stream.show(count, batch=batch, epoch=epoch, tokenizer=tokenizer, path=out)
+        try:
+            sheet = stream.show(count, batch=batch, epoch=epoch, tokenizer=tokenizer, path=out)
+        except IndexError as error:  # as a sequence of Python raises it
+            msg = f"look: {error}"
+            raise PlanError(msg) from error
         if out is None and sys.stdout.isatty():
             _console().print(sheet)
         else:  # tiles beside each other would fill lines of any width
@@ -235,12 +258,12 @@ def _nothing_to_look_at(catalog: Catalog, name: str) -> str:
         f"Of saved streams, {suggestions(name, catalog.streams())} Of relations, {suggestions(name, catalog.tables())}"
     )
     path = cut(name)
-    what = "data that is" if Path(name).exists() else "no saved stream and no relation"
+    data = "data, and " if Path(name).exists() else ""
     first = f"Register it first: spiral init {path}, or spiral register NAME auto {path} --identity COLUMN"
     way_out = (
         first if Path(name).exists() else "Register data with spiral register, or save a stream with save_stream first"
     )
-    return f"look: {path!r} is {what} of catalog {catalog.uri}. {there} {way_out}"
+    return f"look: {path!r} is {data}no saved stream and no relation of catalog {catalog.uri}. {there} {way_out}"
 
 
 @app.command(cls=RegisterCommand)
@@ -301,7 +324,7 @@ def register(
 @app.command()
 def drop(name: str, where: Where = None) -> None:
     """Forget a relation, a saved stream or a tokenizer. Files of the source stay."""
-    catalog = connect(where)
+    catalog = _opened(where)
     drops = {
         "relation": (catalog.tables(), catalog.drop),
         "stream": (catalog.streams(), catalog.drop_stream),
@@ -309,7 +332,12 @@ def drop(name: str, where: Where = None) -> None:
     }
     found = [what for what, (names, _) in drops.items() if name in names]
     if not found:
-        catalog.entry(name)  # says which names there are
+        known = [each for names, _ in drops.values() for each in names]
+        msg = (
+            f"drop: {cut(name)!r} is no relation, no saved stream and no tokenizer of catalog {catalog.uri}; "
+            f"{suggestions(name, dict.fromkeys(known))} Correct the name"
+        )
+        raise CatalogError(msg)
     for what in found:
         drops[what][1](name)
         _console().print(f"{name}: {what} dropped")
@@ -318,7 +346,7 @@ def drop(name: str, where: Where = None) -> None:
 @app.command()
 def measure(name: str, where: Where = None) -> None:
     """Measure the statistics of a relation, shard by shard, for EXPLAIN and its report. Reads no payload."""
-    catalog = connect(where)
+    catalog = _opened(where)
     found = catalog.measure(name)
     manifest = catalog.entry(name).manifest()
     shards = len(manifest.shard_names)
@@ -366,7 +394,7 @@ def tokenizer(
 @app.command()
 def refresh(name: str, where: Where = None) -> None:
     """Accept the data of a relation as it is now, under a new data version."""
-    entry = connect(where).refresh(name)
+    entry = _opened(where).refresh(name)
     _console().print(f"{name}: data version {entry.data_version[:12]}")
     _console(plain=True).print(f"shards that differ from before: {entry.changes}", soft_wrap=True)
 
@@ -383,7 +411,7 @@ def explain(
     trust: Trusted = None,
 ) -> None:
     """Explain what a saved stream does to its data (EXPLAIN DATA); without --analyze it reads no payload."""
-    found = connect(where).explain(
+    found = _opened(where).explain(
         what, analyze=analyze, batches=batches, network=network, device=device, trust=trust or ()
     )
     typer.echo(found.to_json() if as_json else typed_calls(str(found)))
@@ -402,7 +430,7 @@ def materialize(
     trust: Trusted = None,
 ) -> None:
     """Build the caches of a saved stream, together with whoever else builds them. Continues where an earlier build stopped."""
-    with connect(where).open_stream(stream, trust=trust or ()) as opened:
+    with _opened(where).open_stream(stream, trust=trust or ()) as opened:
         opened.set_epoch(epoch)
         done = opened.materialize(workers=workers, executor=executor.value, lengths=lengths)
         batches = opened.count() if lengths else None
@@ -427,7 +455,7 @@ def _caches(
     trust: Trusted = None,
 ) -> None:
     """List what lies in the prepared folder: sizes, live and dead bytes, age, and who uses it. Programs read ``--json``."""
-    catalog = connect(where)
+    catalog = _opened(where)
     found = catalog.caches(remove_dead=remove_dead, older_than=timedelta(days=older_than), trust=trust or ())
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], default=str))
@@ -447,7 +475,7 @@ def _caches(
             by,
             each.note,
         ]
-        listing.add_row(each.kind, *(escape(text) for text in lines))
+        listing.add_row(each.kind, *lines)
     _console().print(listing)
     removed = f", {sum(each.removed_bytes for each in found):,} bytes removed" if remove_dead else ""
     _console().print(
@@ -470,7 +498,7 @@ def verify(
     trust: Trusted = None,
 ) -> None:
     """Read all bytes of a relation or saved stream, and of all files derived from it. Exit code 1 if any are damaged."""
-    catalog = connect(where)
+    catalog = _opened(where)
     if name in catalog.streams():
         with catalog.open_stream(name, trust=trust or ()) as opened:
             sound = min([_verify_sources(catalog, each) for each in relations_of(opened.plan)])
@@ -521,13 +549,13 @@ def _show(found: Verification) -> None:
 
 @app.command()
 def sql(
-    text: str, where: Where = None, rows: Annotated[int, typer.Option(help="How many rows to print.")] = 20
+    text: str, where: Where = None, rows: Annotated[int, typer.Option(min=0, help="How many rows to print.")] = 20
 ) -> None:
     """Run a query over the catalog's relations; EXPLAIN DATA before a name or a query explains it."""
     if EXPLAIN_DATA.match(text):
-        typer.echo(typed_calls(str(connect(where).sql(text))))
+        typer.echo(typed_calls(str(_opened(where).sql(text))))
         return
-    found = connect(where).sql(text).to_arrow()
+    found = _opened(where).sql(text).to_arrow()
     listing = Table(*found.column_names)
     for row in found.slice(0, rows).to_pylist():
         listing.add_row(*(str(value)[:60] for value in row.values()))
@@ -545,7 +573,7 @@ def _command() -> TyperCommand | None:
 
 def _tell(color: str, kind: str, message: str) -> None:
     Console(stderr=True).print(f"[{color}]{kind}[/{color}]: ", end="")
-    Console(stderr=True, markup=False, highlight=False).print(
+    Console(stderr=True, markup=False, emoji=False, highlight=False).print(
         " ".join(typed(message, _command()).split("\n")), soft_wrap=True
     )
 
@@ -572,6 +600,9 @@ def main() -> None:
     except SpiralError as error:
         way_out = ". On the command line: --trust MODULE" if isinstance(error, TrustError) else ""
         _tell("red", type(error).__name__, f"{error}{way_out}")
+        raise SystemExit(1) from error
+    except OSError as error:  # of standard output, most often; a reader of a pipe that ends is no error
+        _tell("red", "OSError", f"{error}. Make room, or correct where it is to be written")
         raise SystemExit(1) from error
 
 

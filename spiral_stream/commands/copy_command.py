@@ -29,7 +29,7 @@ def copy(
         done = copy_prepared(source, target, only or ())
     for each in said:
         if issubclass(each.category, SpiralWarning):
-            Console(stderr=True, highlight=False).print(str(each.message), soft_wrap=True, markup=False)
+            Console(stderr=True, markup=False, emoji=False, highlight=False).print(str(each.message), soft_wrap=True)
     print_copied(done)
     if done.damaged:
         raise typer.Exit(1)

@@ -40,9 +40,8 @@ def init(
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text, encoding="utf-8")
     for line in _said(found, list(files), catalog):
-        Console(width=None if sys.stdout.isatty() else _WIDTH, markup=False, highlight=False).print(
-            line, soft_wrap=True
-        )
+        width = None if sys.stdout.isatty() else _WIDTH
+        Console(width=width, markup=False, emoji=False, highlight=False).print(line, soft_wrap=True)
 
 
 def _need_free_folder(path: str) -> None:

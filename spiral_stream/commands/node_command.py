@@ -9,7 +9,6 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from spiral_stream.cache.working_folder import held_here, make_room
@@ -55,18 +54,15 @@ def node_cache(
     for each in files:
         name, held = each.uri or "unknown: nothing is known of its bytes", "held" if each.held else ""
         sizes = f"{each.size:,}", f"{each.there:,}", f"{each.on_disk:,}"
-        listing.add_row(escape(name), escape(each.version[:16]), *sizes, _age(time.time() - each.used), held)
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
+        listing.add_row(name, each.version[:16], *sizes, _age(time.time() - each.used), held)
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH, markup=False, emoji=False, highlight=False)
     console.print(listing)
     used, held_bytes = sum(each.on_disk for each in files), sum(each.on_disk for each in files if each.held)
-    console.print(
-        f"{len(files):,} files, {used:,} bytes of {cache.limit_bytes:,}, {held_bytes:,} held",
-        soft_wrap=True,
-        markup=False,
-    )
+    said = f"{len(files):,} files, {used:,} bytes of {cache.limit_bytes:,}, {held_bytes:,} held"
+    console.print(said, soft_wrap=True)
     for here in held_here(cache.folder):
         said = f"{here.bytes:,} bytes of {here.limit_bytes:,} of prepared data of {here.uri}, in {here.path}"
-        console.print(said, soft_wrap=True, markup=False)
+        console.print(said, soft_wrap=True)
     if gone is not None:
         console.print(f"{gone[0]:,} files removed, {gone[1]:,} bytes")
 

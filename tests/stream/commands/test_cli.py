@@ -4,7 +4,9 @@ import json
 import re
 import runpy
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -187,6 +189,46 @@ def test_an_error_of_ours_is_one_line_and_no_traceback(
     assert err.startswith("CatalogError: relation 'lnace' is not in catalog")
     assert "Register it first" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tables"],
+        *(
+            [each, "rows"]
+            for each in ("show", "look", "report", "drop", "measure", "refresh", "explain", "materialize")
+        ),
+        ["verify", "rows"],
+        ["page"],
+        ["caches"],
+        ["sql", "SELECT 1"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_to_look_into_a_catalog_that_is_not_there_makes_none(tmp_path: Path, words: list[str]) -> None:
+    where = tmp_path / "catalgo"
+    refused = CliRunner().invoke(cli.app, [*words, "--catalog", str(where)])
+
+    assert isinstance(refused.exception, sp.errors.CatalogError)
+    assert f"catalog {where} is not there. Correct --catalog" in str(refused.exception)
+    assert not where.exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_an_output_that_is_full_is_one_line(
+    own: sp.Catalog, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["spiral", "tables", "--catalog", str(own.root)])
+    full = Path("/dev/full").open("w")  # noqa: SIM115  to close it fails too
+    monkeypatch.setattr(sys, "stdout", full)
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    with suppress(OSError):
+        full.close()
+
+    assert caught.value.code == 1
+    assert capsys.readouterr().err.startswith("OSError: [Errno 28] No space left on device. Make room")
 
 
 def test_verify_reads_everything_says_what_is_damaged_and_mends_it(own: sp.Catalog) -> None:
@@ -453,6 +495,55 @@ def test_look_shows_what_a_notebook_shows_of_streams_and_relations(own: sp.Catal
     refused = CliRunner().invoke(cli.app, ["look", "lance", "--batch", "1", "--catalog", str(own.root)])
     assert isinstance(refused.exception, sp.errors.PlanError)
     assert "Leave it out, or name a saved stream" in str(refused.exception)
+
+
+def test_look_at_what_is_not_there_says_what_is(own: sp.Catalog, tmp_path: Path) -> None:
+    own.save_stream("train", plan(own.table("lance")).to_numpy())
+    where = ["--catalog", str(own.root)]
+    (data := tmp_path / "data").mkdir()
+
+    late = CliRunner().invoke(cli.app, ["look", "train", "--batch", "9999", *where])
+    path = CliRunner().invoke(cli.app, ["look", str(data), *where])
+
+    assert isinstance(late.exception, sp.errors.PlanError)
+    assert re.fullmatch(r"look: batch 9999 of an epoch of (\d+)\. Give a number in \[0, \1\)", str(late.exception))
+    assert isinstance(path.exception, sp.errors.CatalogError)
+    assert "is data, and no saved stream and no relation of catalog" in str(path.exception)
+    assert f"spiral register NAME auto {data}" in str(path.exception)
+
+
+def test_brackets_and_colons_of_data_are_shown_as_they_are(tmp_path: Path) -> None:
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    data: dict[str, list[Any]] = {
+        "id": ["[/INST]", "[bold]"],
+        "a[/b]": ["[INST] hi [/INST]", ":smile: [red]x"],
+        "[label]": [0, 1],
+    }
+    catalog.register("chat", sp.Arrow(pa.table(data)), identity=["id", "a[/b]"])
+    catalog.measure("chat")
+
+    listed = run(catalog, "tables")
+    shown = run(catalog, "show", "chat")
+    queried = run(catalog, "sql", "SELECT * FROM chat")
+
+    assert "id, a[/b]" in listed
+    assert all(shown.count(name) >= 2 for name in ("a[/b]", "[label]"))
+    assert "[bold]" in shown
+    for texts in data.values():
+        assert all(str(text) in queried for text in texts)
+    assert ":smile: [red]x" in queried
+    refused = CliRunner().invoke(cli.app, ["sql", "SELECT 1", "--rows", "-1", "--catalog", str(catalog.root)])
+    assert refused.exit_code == 2
+    assert "greater than or equal to 0" in refused.output
+
+
+def test_drop_of_what_is_not_there_suggests_names_of_every_kind(own: sp.Catalog) -> None:
+    own.save_stream("train", plan(own.table("lance")).to_numpy())
+
+    refused = CliRunner().invoke(cli.app, ["drop", "trian", "--catalog", str(own.root)])
+
+    assert isinstance(refused.exception, sp.errors.CatalogError)
+    assert "did you mean train? Correct the name" in str(refused.exception)
 
 
 def test_page_writes_the_catalog_and_tells_how_far_it_is(own: sp.Catalog, tmp_path: Path) -> None:
