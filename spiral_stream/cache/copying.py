@@ -68,8 +68,8 @@ def copy_prepared(source: str, target: str, only: Sequence[str] = (), report: Re
     with ExitStack() as stack:
         one, other = _side(source, "from", stack), _side(target, "to", stack)
         folders = one.folders()
-        if not folders and scheme_of(source) in SHARED:
-            msg = f"copy: nothing that was prepared lies in {cut(printable(source))}. Correct the URI"
+        if not folders:
+            msg = f"copy: nothing that was prepared lies in {cut(printable(source))}. {_elsewhere(source)}"
             raise CacheError(msg)
         wanted = _wanted({folder.rpartition("/")[2] for folder in folders}, only, source)
         todo: list[PartOf] = []
@@ -301,6 +301,14 @@ def _wanted(have: set[str], only: Sequence[str], source: str) -> set[str]:
             raise CacheError(msg)
         out |= found
     return out
+
+
+def _elsewhere(source: str) -> str:
+    """Say where prepared data may lie, if not at a place that was given."""
+    if scheme_of(source) in SHARED:
+        return "Correct the URI"
+    below = local_folder(source) / "prepared"  # of a catalog
+    return f"Give {cut(str(below))}" if below.is_dir() else "Correct the folder"
 
 
 def _side(location: str, which: str, stack: ExitStack) -> CopySide:

@@ -1,5 +1,6 @@
 """The command ``spiral copy``."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,16 @@ def test_the_command_says_what_it_copied_and_what_was_there(team: Team, tmp_path
     [cache] = (team.local / "caches").iterdir()
     again = runner.invoke(app, ["copy", str(team.local), str(tmp_path / "copy"), "--only", cache.name])
     assert "0 parts copied, 0 bytes; 12 were there" in again.output
+
+
+def test_a_folder_where_nothing_was_prepared_is_refused(team: Team, tmp_path: Path) -> None:
+    (catalog := tmp_path / "catalog").mkdir()
+    for way_out in ("Correct the folder", f"Give {catalog / 'prepared'}"):
+        done = CliRunner().invoke(app, ["copy", str(catalog), str(tmp_path / "copy")])
+        assert isinstance(done.exception, CacheError)
+        assert str(done.exception).endswith(way_out)
+        shutil.copytree(team.local, catalog / "prepared", dirs_exist_ok=True)
+    assert not (tmp_path / "copy").exists()
 
 
 def test_a_damaged_part_is_named_and_ends_in_exit_code_one(team: Team, tmp_path: Path) -> None:
