@@ -476,8 +476,7 @@ def _registered(found: DataFound) -> list[str]:
         return [
             f"folder = Path({_text(found.path)})  # {found.notes['source']}",
             f"names = sorted(file.name for file in folder.iterdir() if file.suffix.lower() in {_endings(found)})",
-            'table = pa.table({"sample_id": names, "image_ref": names})',
-            "source = spiral.Arrow(table, base=str(folder))",
+            'source = spiral.Arrow(pa.table({"sample_id": names, "image_ref": names}), base=str(folder))',
             "catalog.register(",
             f'    {_text(found.name)}, source, identity="sample_id", semantic={{"image_ref": "{JPEG_REF}"}}',
             ")",

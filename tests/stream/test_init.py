@@ -95,7 +95,7 @@ def library(kind: str) -> Callable[[Path], object]:
 KINDS: dict[str, tuple[Callable[[Path], object], str]] = {  # how it is written, and what the program says of it
     "images": (classes, 'spiral.ImageFolder("data")'),
     "images of two splits": (splits, 'spiral.ImageFolder("data/train")'),
-    "flat images": (flat, "spiral.Arrow(table, base=str(folder))"),
+    "flat images": (flat, '"image": spiral.Stack(\n                "image_ref", decode="jpeg"'),
     "parquet": (library("parquet"), 'spiral.Parquet("data")'),
     "features": (features, "left out: feature_"),
     "json lines": (library("jsonl"), 'spiral.sources.Jsonl("data")'),
