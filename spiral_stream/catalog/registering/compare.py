@@ -12,6 +12,7 @@ from spiral_stream.errors import shown
 from spiral_stream.semantic import semantic_of
 from spiral_stream.sources.source import Source, Unit
 
+DATA: Final = "its data: "  # how a difference begins that a refresh takes
 _NAMED: Final = 3  # columns or files that a message names
 
 
@@ -50,7 +51,7 @@ def differences(
     if columns := [name for name in dict.fromkeys([*old.schema.names, *schema.names]) if not _alike(old, schema, name)]:
         found.append(f"its columns, or what is declared of them: {some(columns)}")
     if not found and (changed := _changed(old, units)):
-        found.append(f"its data: {some(changed)}")
+        found.append(DATA + some(changed))
     return found
 
 

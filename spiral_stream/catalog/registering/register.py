@@ -23,7 +23,7 @@ from spiral_stream.catalog.holding import Hold, holding
 from spiral_stream.catalog.imports.files import changed_files
 from spiral_stream.catalog.imports.run import imported
 from spiral_stream.catalog.records import RELATIONS, row_of
-from spiral_stream.catalog.registering.compare import differences, some
+from spiral_stream.catalog.registering.compare import DATA, differences, some
 from spiral_stream.catalog.registering.declaration import Declaration, complete, shard_column
 from spiral_stream.catalog.registering.measure import changes, former, shards_of
 from spiral_stream.catalog.registering.same_bytes import keep_same
@@ -189,10 +189,10 @@ class Registration:
         if not found:
             OpenRelation(old).close()  # finds files that were changed in place
         if found:
-            msg = (
-                f"register {old.name!r}: the name is taken, by another registration: {'; '.join(found)}. "
-                "Pass replace=True, or drop it first"
-            )
+            way = "Pass replace=True, or drop it first"
+            if found[0].startswith(DATA) and getattr(source, "version", None) is None:  # a refresh takes the newest
+                way = f'Take the data as it is now with catalog.refresh("{old.name}"), pass replace=True, or drop it first'
+            msg = f"register {old.name!r}: the name is taken, by another registration: {'; '.join(found)}. {way}"
             raise CatalogError(msg)
         if note:
             warn(f"register {old.name!r}: {note}")
@@ -208,7 +208,7 @@ class Registration:
         if not isinstance(old.source, ImportedRows) or old.source.of != source:
             return ["its source, or an option of it"]
         changed = changed_files(source, old.source, same_bytes=same_bytes)
-        return [f"its data: {some(changed)}"] if changed else []
+        return [DATA + some(changed)] if changed else []
 
     def _entry(self, name: str, source: Source, identity: tuple[str, ...], measured: _Measured) -> Entry:
         return Entry(

@@ -106,10 +106,21 @@ def test_another_registration_of_a_name_is_refused_with_what_differs(
 def test_other_rows_are_refused_until_they_replace(catalog: Registry, tmp_path: Path, kind: str) -> None:
     catalog.register("t", source_of(kind, tmp_path))
     other = source_of(kind, tmp_path, pa.concat_tables([ROWS, ROWS.slice(0, 1).set_column(0, "sample_id", [["d"]])]))
-    with pytest.raises(CatalogError, match=r"its (rows differ|data: '.*')\. Pass replace=True, or drop it first$"):
+    refresh = r"data: '.*'\. Take the data as it is now with catalog\.refresh\(\"t\"\), pass replace=True"
+    differs = r"rows differ\. Pass replace=True" if kind == "arrow" else refresh
+    with pytest.raises(CatalogError, match=rf"its {differs}, or drop it first$"):
         catalog.register("t", other)
 
     assert catalog.register("t", other, replace=True).manifest().total == 4
+
+
+@pytest.mark.parametrize("kind", ["lance", "parquet", "images"])
+def test_the_refresh_that_other_rows_are_refused_with_takes_them(catalog: Registry, tmp_path: Path, kind: str) -> None:
+    catalog.register("t", source_of(kind, tmp_path))
+    other = source_of(kind, tmp_path, pa.concat_tables([ROWS, ROWS.slice(0, 1).set_column(0, "sample_id", [["d"]])]))
+
+    assert catalog.refresh("t").manifest().total == 4
+    assert catalog.register("t", other).manifest().total == 4
 
 
 def test_repeated_identities_that_were_allowed_are_not_allowed_by_registering_again(catalog: Registry) -> None:
