@@ -246,7 +246,10 @@ def _list_classes(source: ClassFolder, found: Classes) -> tuple[list[Unit], list
     classes.sort()
     what = "image" if isinstance(source, ImageFolder) else "video"
     if not classes:
-        msg = f"{kind}: {root} has no class folders; {what}s lie in {root}/<class name>/<{what}>"
+        msg = (
+            f"{kind}: {root} has no class folders; {what}s lie in {root}/<class name>/<{what}>. Put them into folders, one per "
+            f'class; or register a table that names them, with base="{root}" (docs/howto/images.md)'
+        )
         raise SourceError(msg)
     units, tables = [], []
     for label, name in enumerate(classes):
