@@ -71,7 +71,7 @@ def stream_asset(
         >>> streams = [SavedStream("photos-train", plan)]
         >>> asset = stream_asset("photos", streams=streams, deps=["caches/photos"], description="Photos.")
         >>> run(asset)["open_it"]
-        '...spiral_stream.open_stream("photos-train", epoch=0)...'
+        '...stream = catalog.open_stream("photos-train", epoch=0)...'
     """
 
     @dg.asset(
@@ -93,7 +93,7 @@ def stream_asset(
             for each in streams:
                 prepared.append(stack.enter_context(each.plan(opened).to_torch(prefetch=each.prefetch)))
                 opened.save_stream(each.name, prepared[-1])
-            return _saved(streams[0].name, prepared, metadata(*prepared))
+            return _saved(opened.uri, streams[0].name, prepared, metadata(*prepared))
 
     return saved
 
@@ -124,7 +124,7 @@ def stream_assets(
 
 
 def _saved(
-    name: str, prepared: Sequence["spiral.PreparedStream"], metadata: Mapping[str, Any]
+    catalog: str, name: str, prepared: Sequence["spiral.PreparedStream"], metadata: Mapping[str, Any]
 ) -> dg.MaterializeResult[None]:
     """Explain the first of the saved streams. Their plans and the data of the first are the data version."""
     train = prepared[0]
@@ -137,6 +137,6 @@ def _saved(
             "fingerprint": train.fingerprint,
             **metadata,
             "warnings": len(explained.to_dict()["warnings"]),
-            "open_it": reports.snippet(f'spiral_stream.open_stream("{name}", epoch=0)'),
+            "open_it": reports.opens(catalog, f'stream = catalog.open_stream("{name}", epoch=0)'),
         },
     )

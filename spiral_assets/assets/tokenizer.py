@@ -57,17 +57,19 @@ def tokenizer_asset(
         opened = catalog.open()
         found = expanded(source) if isinstance(source, str) else source(opened)
         entry = opened.register_tokenizer(name, found, replace=True)
-        return dg.MaterializeResult(data_version=dg.DataVersion(entry.digest), metadata=_metadata(name, entry))
+        return dg.MaterializeResult(
+            data_version=dg.DataVersion(entry.digest), metadata=_metadata(opened.uri, name, entry)
+        )
 
     return tokenizer
 
 
-def _metadata(name: str, entry: Any) -> Mapping[str, Any]:
+def _metadata(catalog: str, name: str, entry: Any) -> Mapping[str, Any]:
     return {
         "vocabulary": entry.vocab_size,
         "dagster/table_name": name,
         "dagster/uri": str(entry.path),
         "digest": entry.digest,
         "engine": entry.engine,
-        "open_it": reports.snippet(f'spiral_stream.connect().tokenizer("{name}")'),
+        "open_it": reports.opens(catalog, f'tokenizer = catalog.tokenizer("{name}")'),
     }

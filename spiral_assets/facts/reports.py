@@ -64,6 +64,16 @@ def snippet(code: str) -> dg.MarkdownMetadataValue:
     return dg.MetadataValue.md(f"```python\n{code}\n```")
 
 
+def opens(catalog: str, code: str) -> dg.MarkdownMetadataValue:
+    """Return Python code to copy, which begins with the catalog.
+
+    Args:
+        catalog: folder or URI.
+        code: what is asked of ``catalog``.
+    """
+    return snippet(f"import spiral_stream as spiral\n\ncatalog = spiral.connect({catalog!r})\n{code}")
+
+
 def short(value: Any) -> str | int | float | bool | None:
     """Shorten a value to fit a cell."""
     if isinstance(value, float):

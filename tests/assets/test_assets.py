@@ -182,7 +182,10 @@ def test_streams_are_saved_by_name_and_the_first_is_explained(catalog: spiral.Ca
     assert catalog.streams() == ["photos-check", "photos-train"]
     assert (facts["steps"], facts["check_steps"]) == (ROWS // 2, ROWS // 2)
     assert "photo" in facts["explain"]
-    assert 'open_stream("photos-train"' in facts["open_it"]
+    opened: dict[str, Any] = {}
+    exec(facts["open_it"].removeprefix("```python").removesuffix("```"), opened)  # as somebody copies it
+    with opened["stream"] as stream:
+        assert stream.fingerprint == facts["fingerprint"]
     with catalog.open_stream("photos-train", device="cpu", epoch=0) as stream:
         assert stream.fingerprint == facts["fingerprint"]
 
