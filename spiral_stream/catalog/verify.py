@@ -196,8 +196,8 @@ class _Reading:
         elif found not in known:
             self._differs(
                 name,
-                f"its {found[0]:,} bytes are not the {known[0][0]:,} whose digest was recorded. Restore the file, or take "
-                f'the data as it is now with catalog.refresh("{self._entry.name}")',
+                f"its {found[0]:,} bytes are not the {known[0][0]:,} whose digest was recorded, and no time tells. Restore the "
+                f'file; or touch it, and take the data as it is now with catalog.refresh("{self._entry.name}")',
             )
 
     def _differs(self, name: str, found: str) -> None:

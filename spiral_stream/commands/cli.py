@@ -527,7 +527,7 @@ def _verify_sources(catalog: Catalog, name: str) -> bool:
         said = f"{since}the bytes of {found.recorded:,} files are recorded as they are; later calls compare with that"
         _console().print(said)
     for each in found.differences:
-        _console(plain=True).print(f"{each.file}: {each.found}", soft_wrap=True)
+        _console(plain=True).print(f"{each.file}: {typed(each.found, _command())}", soft_wrap=True)
     return found.sound
 
 
@@ -544,7 +544,7 @@ def _show(found: Verification) -> None:
         _console().print("unverified: who wrote them was killed before it noted their digest. Build again")
     _console().print(f"caches: {found.live_bytes:,} bytes live, {found.dead_bytes:,} dead until the next build")
     for each in found.damaged:
-        _console(plain=True).print(each.found, soft_wrap=True)
+        _console(plain=True).print(typed(each.found, _command()), soft_wrap=True)
 
 
 @app.command()

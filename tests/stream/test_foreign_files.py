@@ -496,7 +496,12 @@ def test_verify_records_digests_and_finds_what_no_time_tells(empty: sp.Catalog, 
     assert not third.sound
     (difference,) = third.differences
     assert difference.file == "1.jpg"
-    assert "whose digest was recorded. Restore the file" in difference.found
+    assert "whose digest was recorded, and no time tells. Restore the file; or touch it, and take" in difference.found
+    empty.refresh("r")
+    assert not empty.verify("r").sound  # a refresh looks at sizes and times
+    path.touch()
+    empty.refresh("r")
+    assert empty.verify("r").sound
 
 
 def test_verify_names_files_that_are_gone_outside_changed_or_no_files(empty: sp.Catalog, folder: Path) -> None:

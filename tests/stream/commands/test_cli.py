@@ -250,7 +250,7 @@ def test_verify_reads_everything_says_what_is_damaged_and_mends_it(own: sp.Catal
     assert re.search(r"│ 9 +│ 0 +│ 1 ", found.output), found.output
     for said in (found.output, of_relation.output):
         assert f"{blob} is damaged: bytes 65,536 to" in said
-        assert "Build that shard again with stream.materialize()" in said
+        assert "Build that shard again with spiral materialize STREAM" in said
     assert re.search(r"│ 10 +│ 0 +│ 0 ", mended), mended
 
 
