@@ -1,7 +1,8 @@
 """Two versions of Spiral on one store: who does not know the format of what lies there says so, and touches nothing."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,6 +21,15 @@ def team(tmp_path: Path) -> Team:
     made = Team(tmp_path, f"memory://{tmp_path.name}/prepared")
     made.run("first", build=True)
     return made
+
+
+@contextmanager
+def untouched(team: Team) -> Iterator[None]:
+    """As a machine that has nothing yet, which changes nothing on the store."""
+    before = team.held()
+    with team.on(team.uri, "second"):
+        yield
+    assert team.held() == before
 
 
 def read(team: Team) -> object:
@@ -42,33 +52,27 @@ def test_who_does_not_know_the_format_of_a_store_touches_nothing_there(
     team: Team, deed: Callable[[Team], object]
 ) -> None:
     team.say("format.json", LATER)
-    before = team.held()
 
     said = r"format\.json says .* format 2; this one knows format 1.* Upgrade Spiral here"
-    with team.on(team.uri, "second"), pytest.raises(CacheError, match=said):
+    with untouched(team), pytest.raises(CacheError, match=said):
         deed(team)
-    assert team.held() == before
 
 
 def test_what_is_dead_stays_on_a_store_of_an_unknown_format(team: Team) -> None:
     team.say("format.json", LATER)
-    before = team.held()
 
     said = r"dead parts stay on .*this one knows format 1"
-    with team.on(team.uri, "second"), pytest.warns(sp.SpiralWarning, match=said):
+    with untouched(team), pytest.warns(sp.SpiralWarning, match=said):
         sp.connect(str(team.folder / "catalog")).caches(remove_dead=True, older_than=timedelta(0))
-    assert team.held() == before
 
 
 def test_a_format_that_cannot_be_read_is_refused(team: Team) -> None:
     [name] = team.objects(end="/format.json")
     team.alter(name, lambda data: data.replace(b"1}", b"2}"))
-    before = team.held()
 
     said = r"format\.json is damaged.*Delete that object if all"
-    with team.on(team.uri, "second"), pytest.raises(CacheError, match=said):
+    with untouched(team), pytest.raises(CacheError, match=said):
         read(team)
-    assert team.held() == before
 
 
 def test_the_format_is_put_before_anything_else(team: Team) -> None:

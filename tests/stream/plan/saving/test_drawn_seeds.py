@@ -34,14 +34,19 @@ def ids(stream: sp.PreparedStream) -> list[int]:
     return [each for batch in stream for each in batch["id"]]
 
 
+def begun(opened: Any) -> tuple[dict[str, Any], list[str]]:
+    """The state behind the first batch, after a way through JSON, and the samples of the others."""
+    batches = iter(opened)
+    next(batches)
+    state = json.loads(json.dumps(opened.state_dict()))
+    return state, [each for batch in batches for each in batch["id"]]
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_another_process_resumes_with_the_seed_that_was_drawn(relation: sp.Relation, order: Any) -> None:
     with stream(relation, order()) as first, stream(relation, order()) as second:
         assert first.fingerprint != second.fingerprint
-        batches = iter(first)
-        next(batches)
-        state = json.loads(json.dumps(first.state_dict()))
-        rest = [each for batch in batches for each in batch["id"]]
+        state, rest = begun(first)
 
         second.load_state_dict(state)
 
@@ -91,10 +96,7 @@ def test_a_state_that_is_refused_leaves_the_seed_and_what_is_skipped(relation: s
 
 def test_a_rebase_on_a_state_takes_its_seed(relation: sp.Relation) -> None:
     with stream(relation, sp.GlobalShuffle(None)) as first, stream(relation, sp.GlobalShuffle(None)) as second:
-        batches = iter(first)
-        next(batches)
-        state = json.loads(json.dumps(first.state_dict()))
-        rest = [each for batch in batches for each in batch["id"]]
+        state, rest = begun(first)
 
         second.rebase(state)
 
