@@ -163,7 +163,6 @@ def test_eval_draws_the_same_in_every_epoch(catalog: sp.Catalog) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
 @pytest.mark.parametrize("workers", [0, 1, 4])
 def test_what_is_drawn_depends_on_no_worker(catalog: sp.Catalog, workers: int) -> None:
     torch_data = pytest.importorskip("torch.utils.data")

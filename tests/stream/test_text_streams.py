@@ -336,7 +336,6 @@ def test_with_the_cache_no_text_is_read(shelf: Catalogs, formation: sp.WindowedB
 )
 @pytest.mark.filterwarnings("ignore:lance is not fork-safe")
 @pytest.mark.filterwarnings("ignore:lancedb fork support is experimental")
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
 def test_workers_of_a_loader_give_the_batches_of_the_bare_loop(shelf: Catalogs, workers: int, how: str) -> None:
     data = pytest.importorskip("torch.utils.data")
     plan = replace(PLAN, source="full", epoch_size=200).plan(shelf)

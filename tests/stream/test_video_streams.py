@@ -174,7 +174,6 @@ PLAN: Final = Drawn(
 )
 @pytest.mark.filterwarnings("ignore:lance is not fork-safe")
 @pytest.mark.filterwarnings("ignore:lancedb fork support is experimental")
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
 def test_workers_of_a_loader_give_the_batches_of_the_bare_loop(
     shelf: Mapping[str, Clips], workers: int, how: str | None
 ) -> None:

@@ -23,7 +23,6 @@ pytestmark = [
     # Both warn before every fork; what they warn of is why forked workers read in another interpreter.
     pytest.mark.filterwarnings("ignore:lance is not fork-safe"),
     pytest.mark.filterwarnings("ignore:lancedb fork support is experimental"),
-    pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes"),
 ]
 
 Make = Callable[[], Any]

@@ -71,7 +71,6 @@ def test_tensors_are_the_numpy_stream_without_a_copy(catalog: sp.Catalog) -> Non
         pytest.param(4, "spawn", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
 def test_a_loader_gives_the_batches_of_the_bare_loop(catalog: sp.Catalog, workers: int, how: str) -> None:
     make = torch_maker(catalog)
     with make() as stream, make() as shared, make() as resumed:
