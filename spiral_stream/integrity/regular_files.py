@@ -22,8 +22,12 @@ def need_file(path: str, facts: os.stat_result) -> None:
         OSError: says what it is.
     """
     if not stat.S_ISREG(facts.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(facts.st_mode), "no regular file")
-        raise OSError(errno.EINVAL, f"it is {kind}, not a file", path)
+        raise _no_file(path, facts)
+
+
+def _no_file(path: str, facts: os.stat_result) -> OSError:
+    kind = _KINDS.get(stat.S_IFMT(facts.st_mode), "no regular file")
+    return OSError(errno.EINVAL, f"it is {kind}, not a file", path)
 
 
 def open_file(path: str) -> tuple[int, os.stat_result]:
@@ -36,15 +40,14 @@ def open_file(path: str) -> tuple[int, os.stat_result]:
         OSError: it cannot be opened, or is no regular file.
         ValueError: the path holds a NUL.
     """
-    need_file(path, os.stat(path))  # noqa: PTH116
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
+    facts = os.stat(path)  # noqa: PTH116
+    if stat.S_ISREG(facts.st_mode):
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         facts = os.fstat(handle)
-        need_file(path, facts)
-    except BaseException:
+        if stat.S_ISREG(facts.st_mode):
+            return handle, facts
         os.close(handle)
-        raise
-    return handle, facts
+    raise _no_file(path, facts)
 
 
 def regular_bytes(path: Path) -> bytes:

@@ -75,11 +75,10 @@ class Numbers:
     def find(self, name: str) -> list[tuple[int, int, int]]:
         """Return the numbers of a name: none if it is not there, several where hashes collide."""
         key = np.uint64(name_hash(name))
-        at = int(np.searchsorted(self._names, key))
+        at = int(self._names.searchsorted(key))
         found = []
         while at < len(self._names) and self._names[at] == key:
-            a, b, c = self._columns[:, at].tolist()
-            found.append((a, b, c))
+            found.append(tuple(self._columns[:, at].tolist()))
             at += 1
         return found
 
@@ -252,16 +251,21 @@ class Pins:
 
     def fault(self, name: str, facts: FileFacts) -> str | None:
         """Say how a file differs from what was registered, and the way out; None if it does not."""
-        pins = [Pin(*found) for found in self._numbers.find(name)]  # more than one where hashes collide
-        if any(self._fits(pin, facts) for pin in pins):
-            return None
+        pins, now = self._numbers.find(name), _time_of(facts)
+        for size, when, inode in pins:  # more than one where hashes collide
+            if size == ABSENT:
+                return None
+            if (size, when) == (facts.st_size, now) and (
+                inode == 0 or isinstance(facts, ObjectFacts) or not self._numbers.same_host or inode == facts.st_ino
+            ):
+                return None
         way_out = f'Take the data as it is now with catalog.refresh("{self._relation}"), or restore the file'
         if not pins:
             return f"was not among the files of {self._relation} when it was registered. {way_out}"
         size, when, _ = pins[0]
         if isinstance(facts, ObjectFacts):
             what = what_differs(size, facts.st_size, facts.etag)
-        elif (size, when) == (facts.st_size, _time_of(facts)):
+        elif (size, when) == (facts.st_size, now):
             what = f"another file of {size:,} bytes and the same time took its place"
         else:
             what = f"it had {size:,} bytes of {_shown(when)}, now {facts.st_size:,} of {_shown(facts.st_mtime_ns)}"
@@ -273,13 +277,6 @@ class Pins:
         if len(pins) != 1 or pins[0].size == ABSENT:
             return None
         return ObjectStat(pins[0].size, marked=pins[0].mtime_ns % 2**64)
-
-    def _fits(self, pin: Pin, facts: FileFacts) -> bool:
-        if pin.size == ABSENT:
-            return True
-        inode = pin.inode if self._numbers.same_host else 0
-        same = (pin.size, pin.mtime_ns) == (facts.st_size, _time_of(facts))
-        return same and (isinstance(facts, ObjectFacts) or inode in (0, facts.st_ino))
 
 
 def _time_of(facts: FileFacts) -> int:

@@ -86,13 +86,16 @@ class ImageKind(Kind):
         Raises:
             DataError: the bytes cannot be decoded.
         """
-        if isinstance(self.profile, Raw):
-            pixels = self._shrunk(data)
-            return StoredImage(pixels.reshape(-1).view(np.uint8).data, *pixels.shape[:2])
-        if isinstance(self.profile, Jpeg):
-            pixels = self._shrunk(data)
-            return StoredImage(encode_jpeg(pixels, self.profile.quality), *pixels.shape[:2])
-        return StoredImage(data, *self.decoder.size(data))
+        profile = self.profile
+        if isinstance(profile, Original):
+            return StoredImage(data, *self.decoder.size(data))
+        pixels = self.decoder.decode(data)
+        side = getattr(profile, "shorter_side", None)
+        if side is not None:
+            pixels = self.decoder.shrunk(pixels, side)
+        if isinstance(profile, Jpeg):
+            return StoredImage(encode_jpeg(pixels, profile.quality), *pixels.shape[:2])
+        return StoredImage(pixels.reshape(-1).view(np.uint8).data, *pixels.shape[:2])
 
     def read(self, stored: StoredImage) -> Pixels:
         """Return the pixels of a kept row; of raw pixels a view, not a copy.
@@ -123,8 +126,3 @@ class ImageKind(Kind):
     def turns(self) -> bool:
         """Whether kept bytes may have to be turned after they are decoded."""
         return isinstance(self.profile, Original) and isinstance(self.decoder, Oriented)
-
-    def _shrunk(self, data: Bytes) -> Pixels:
-        pixels = self.decoder.decode(data)
-        side = getattr(self.profile, "shorter_side", None)
-        return pixels if side is None else self.decoder.shrunk(pixels, side)

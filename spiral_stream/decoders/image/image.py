@@ -201,7 +201,8 @@ def _jpeg_header(view: memoryview, most_pixels: int) -> tuple[int, int, str] | N
         height, width, colors, _ = simplejpeg.decode_jpeg_header(view)
     except ValueError:
         return None
-    need_pixels(JpegDecoder.NAME, height, width, most_pixels)
+    if height * width > most_pixels:
+        need_pixels(JpegDecoder.NAME, height, width, most_pixels)
     return int(height), int(width), str(colors)
 
 

@@ -45,8 +45,10 @@ class Reach:
     confined: bool = False  # whether a file outside the folder is refused
     pins: Pinned | None = None  # None: what was registered before there were pins, or never
     _real: str = field(init=False, default="")  # the folder without links, asked once
+    is_remote: bool = field(init=False, default=False)  # whether relative references name objects of a store
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "is_remote", is_object(self.folder))
         if self.confined:
             object.__setattr__(self, "_real", os.path.realpath(self.folder))
 
@@ -60,6 +62,8 @@ class Reach:
         if "\0" in uri:
             msg = f"reference {cut(uri)} holds a NUL character, which no path has. Correct it, or filter the row out"
             raise ReferenceDataError(row, msg)
+        if "://" not in uri and uri[:1] != "~":
+            return os.path.join(self.folder, uri)  # noqa: PTH118
         if is_object(uri):  # only who reads files comes here
             msg = f"{cut(printable(uri))} is an object of a store, and this reads files of this machine only. Copy it"
             raise ReferenceSourceError(row, msg)
@@ -77,7 +81,7 @@ class Reach:
             ReferenceDataError: it holds a NUL.
             ReferenceSourceError: it may not be read.
         """
-        remote = is_remote(uri)
+        remote = "://" in uri and is_remote(uri)
         if not (is_object(uri) if remote else self.is_remote and not uri.startswith(("/", "~", "file:"))):
             return None
         if "\0" in uri:
@@ -97,11 +101,6 @@ class Reach:
             )
             raise ReferenceSourceError(row, msg)
         return named
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether relative references name objects of a store."""
-        return is_object(self.folder)
 
     def need_object(self, uri: str, named: str, found: ObjectStat, row: int) -> ObjectFacts:
         """Return what an object is like, compared with what was registered.

@@ -218,7 +218,8 @@ def _files(uris: Sequence[str], reach: Reach, most_bytes: int | None) -> list[me
         if uri not in read:
             handle, path, facts = reach.open(uri, row)
             try:
-                need_fewer(row, path, facts.st_size, most_bytes)
+                if most_bytes is not None and facts.st_size > most_bytes:
+                    need_fewer(row, path, facts.st_size, most_bytes)
                 with doing(f"file {path}"):
                     read[uri] = memoryview(read_at(handle, facts.st_size, 0))
             except OSError as error:
