@@ -10,53 +10,68 @@ The names of a first program are here. A namespace has all names of a kind: ``sp
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-if TYPE_CHECKING:
-    from spiral_stream import (
-        adapters,
-        batching,
-        errors,
-        fields,
-        orders,
-        profiles,
-        report,
-        results,
-        sources,
-        testing,
-        transforms,
-    )
-    from spiral_stream.batching.budget import BatchBudget
-    from spiral_stream.batching.composition import StratifiedByStream
-    from spiral_stream.batching.tail import DropPartial, KeepPartial
-    from spiral_stream.batching.windowed import BucketKey, WindowedBucket
-    from spiral_stream.catalog.relation.row_identity import RowIdentity
-    from spiral_stream.connection import Catalog, connect, open_stream, sql, table
-    from spiral_stream.errors import SpiralError, SpiralWarning
-    from spiral_stream.expr import Expr, col, len_, lit
-    from spiral_stream.extras import __version__
-    from spiral_stream.fields.labels import ShiftedLabels
-    from spiral_stream.fields.list import List
-    from spiral_stream.fields.pad import Pad, PadMask
-    from spiral_stream.fields.stack import Stack
-    from spiral_stream.mixing import Stream, concat, mix
-    from spiral_stream.params import RuntimeParam
-    from spiral_stream.plan.fields.profiles import Frames, Raw
-    from spiral_stream.planner.prepared_data.video_index import index_videos
-    from spiral_stream.prepared import PreparedStream
-    from spiral_stream.relation import Relation
-    from spiral_stream.sampling.assignment import DataParallel
-    from spiral_stream.sampling.orders.hash_bucketed import HashBucketed, ShuffleBuckets
-    from spiral_stream.sampling.orders.sequential import Sequential
-    from spiral_stream.sampling.orders.shard_aware import ShardAwareShuffle
-    from spiral_stream.sampling.orders.shuffle import GlobalShuffle
-    from spiral_stream.sources.arrow.table import Arrow
-    from spiral_stream.sources.columnar.parquet import Parquet
-    from spiral_stream.sources.image_folder import ImageFolder
-    from spiral_stream.sources.lance.source import Lance
-    from spiral_stream.storage.profiles import use_storage
-    from spiral_stream.transforms.image.crop_and_resize import Normalize, RandomHorizontalFlip, RandomResizedCrop
-    from spiral_stream.transforms.text.tokenize import Tokenize
+if TYPE_CHECKING:  # the alias exports a name to type checkers
+    from spiral_stream import adapters as adapters
+    from spiral_stream import batching as batching
+    from spiral_stream import errors as errors
+    from spiral_stream import fields as fields
+    from spiral_stream import orders as orders
+    from spiral_stream import profiles as profiles
+    from spiral_stream import report as report
+    from spiral_stream import results as results
+    from spiral_stream import sources as sources
+    from spiral_stream import testing as testing
+    from spiral_stream import transforms as transforms
+    from spiral_stream.batching.budget import BatchBudget as BatchBudget
+    from spiral_stream.batching.composition import StratifiedByStream as StratifiedByStream
+    from spiral_stream.batching.tail import DropPartial as DropPartial
+    from spiral_stream.batching.tail import KeepPartial as KeepPartial
+    from spiral_stream.batching.windowed import BucketKey as BucketKey
+    from spiral_stream.batching.windowed import WindowedBucket as WindowedBucket
+    from spiral_stream.catalog.relation.row_identity import RowIdentity as RowIdentity
+    from spiral_stream.connection import Catalog as Catalog
+    from spiral_stream.connection import connect as connect
+    from spiral_stream.connection import open_stream as open_stream
+    from spiral_stream.connection import sql as sql
+    from spiral_stream.connection import table as table
+    from spiral_stream.errors import SpiralError as SpiralError
+    from spiral_stream.errors import SpiralWarning as SpiralWarning
+    from spiral_stream.expr import Expr as Expr
+    from spiral_stream.expr import col as col
+    from spiral_stream.expr import len_ as len_
+    from spiral_stream.expr import lit as lit
+    from spiral_stream.extras import __version__ as __version__
+    from spiral_stream.fields.labels import ShiftedLabels as ShiftedLabels
+    from spiral_stream.fields.list import List as List
+    from spiral_stream.fields.pad import Pad as Pad
+    from spiral_stream.fields.pad import PadMask as PadMask
+    from spiral_stream.fields.stack import Stack as Stack
+    from spiral_stream.mixing import Stream as Stream
+    from spiral_stream.mixing import concat as concat
+    from spiral_stream.mixing import mix as mix
+    from spiral_stream.params import RuntimeParam as RuntimeParam
+    from spiral_stream.plan.fields.profiles import Frames as Frames
+    from spiral_stream.plan.fields.profiles import Raw as Raw
+    from spiral_stream.planner.prepared_data.video_index import index_videos as index_videos
+    from spiral_stream.prepared import PreparedStream as PreparedStream
+    from spiral_stream.relation import Relation as Relation
+    from spiral_stream.sampling.assignment import DataParallel as DataParallel
+    from spiral_stream.sampling.orders.hash_bucketed import HashBucketed as HashBucketed
+    from spiral_stream.sampling.orders.hash_bucketed import ShuffleBuckets as ShuffleBuckets
+    from spiral_stream.sampling.orders.sequential import Sequential as Sequential
+    from spiral_stream.sampling.orders.shard_aware import ShardAwareShuffle as ShardAwareShuffle
+    from spiral_stream.sampling.orders.shuffle import GlobalShuffle as GlobalShuffle
+    from spiral_stream.sources.arrow.table import Arrow as Arrow
+    from spiral_stream.sources.columnar.parquet import Parquet as Parquet
+    from spiral_stream.sources.image_folder import ImageFolder as ImageFolder
+    from spiral_stream.sources.lance.source import Lance as Lance
+    from spiral_stream.storage.profiles import use_storage as use_storage
+    from spiral_stream.transforms.image.crop_and_resize import Normalize as Normalize
+    from spiral_stream.transforms.image.crop_and_resize import RandomHorizontalFlip as RandomHorizontalFlip
+    from spiral_stream.transforms.image.crop_and_resize import RandomResizedCrop as RandomResizedCrop
+    from spiral_stream.transforms.text.tokenize import Tokenize as Tokenize
 
-if TYPE_CHECKING:  # older places of names: as `_OLDER`; the alias alone exports them to type checkers
+if TYPE_CHECKING:  # older places of names: as `_MOVED`
     from spiral_stream.batching import OneStream as OneStream
     from spiral_stream.batching import Packed as Packed
     from spiral_stream.batching import PadPartial as PadPartial
@@ -123,68 +138,6 @@ if TYPE_CHECKING:  # older places of names: as `_OLDER`; the alias alone exports
     from spiral_stream.transforms import Resize as Resize
     from spiral_stream.transforms import fn as fn
 
-__all__ = [
-    "Arrow",
-    "BatchBudget",
-    "BucketKey",
-    "Catalog",
-    "DataParallel",
-    "DropPartial",
-    "Expr",
-    "Frames",
-    "GlobalShuffle",
-    "HashBucketed",
-    "ImageFolder",
-    "KeepPartial",
-    "Lance",
-    "List",
-    "Normalize",
-    "Pad",
-    "PadMask",
-    "Parquet",
-    "PreparedStream",
-    "RandomHorizontalFlip",
-    "RandomResizedCrop",
-    "Raw",
-    "Relation",
-    "RowIdentity",
-    "RuntimeParam",
-    "Sequential",
-    "ShardAwareShuffle",
-    "ShiftedLabels",
-    "ShuffleBuckets",
-    "SpiralError",
-    "SpiralWarning",
-    "Stack",
-    "StratifiedByStream",
-    "Stream",
-    "Tokenize",
-    "WindowedBucket",
-    "__version__",
-    "adapters",
-    "batching",
-    "col",
-    "concat",
-    "connect",
-    "errors",
-    "fields",
-    "index_videos",
-    "len_",
-    "lit",
-    "mix",
-    "open_stream",
-    "orders",
-    "profiles",
-    "report",
-    "results",
-    "sources",
-    "sql",
-    "table",
-    "testing",
-    "transforms",
-    "use_storage",
-]
-
 _NAMESPACES: Final = (
     "adapters",
     "batching",
@@ -199,134 +152,115 @@ _NAMESPACES: Final = (
     "transforms",
 )
 
-_LATE: Final = {
-    "Arrow": "spiral_stream.sources.arrow.table",
-    "BatchBudget": "spiral_stream.batching.budget",
-    "BucketKey": "spiral_stream.batching.windowed",
-    "Catalog": "spiral_stream.connection",
-    "DataParallel": "spiral_stream.sampling.assignment",
-    "DropPartial": "spiral_stream.batching.tail",
-    "Expr": "spiral_stream.expr",
-    "Frames": "spiral_stream.plan.fields.profiles",
-    "GlobalShuffle": "spiral_stream.sampling.orders.shuffle",
-    "HashBucketed": "spiral_stream.sampling.orders.hash_bucketed",
-    "ImageFolder": "spiral_stream.sources.image_folder",
-    "KeepPartial": "spiral_stream.batching.tail",
-    "Lance": "spiral_stream.sources.lance.source",
-    "List": "spiral_stream.fields.list",
-    "Normalize": "spiral_stream.transforms.image.crop_and_resize",
-    "Pad": "spiral_stream.fields.pad",
-    "PadMask": "spiral_stream.fields.pad",
-    "Parquet": "spiral_stream.sources.columnar.parquet",
-    "PreparedStream": "spiral_stream.prepared",
-    "RandomHorizontalFlip": "spiral_stream.transforms.image.crop_and_resize",
-    "RandomResizedCrop": "spiral_stream.transforms.image.crop_and_resize",
-    "Raw": "spiral_stream.plan.fields.profiles",
-    "Relation": "spiral_stream.relation",
-    "RowIdentity": "spiral_stream.catalog.relation.row_identity",
-    "RuntimeParam": "spiral_stream.params",
-    "Sequential": "spiral_stream.sampling.orders.sequential",
-    "ShardAwareShuffle": "spiral_stream.sampling.orders.shard_aware",
-    "ShiftedLabels": "spiral_stream.fields.labels",
-    "ShuffleBuckets": "spiral_stream.sampling.orders.hash_bucketed",
-    "SpiralError": "spiral_stream.errors",
-    "SpiralWarning": "spiral_stream.errors",
-    "Stack": "spiral_stream.fields.stack",
-    "StratifiedByStream": "spiral_stream.batching.composition",
-    "Stream": "spiral_stream.mixing",
-    "Tokenize": "spiral_stream.transforms.text.tokenize",
-    "WindowedBucket": "spiral_stream.batching.windowed",
-    "__version__": "spiral_stream.extras",
-    "col": "spiral_stream.expr",
-    "concat": "spiral_stream.mixing",
-    "connect": "spiral_stream.connection",
-    "index_videos": "spiral_stream.planner.prepared_data.video_index",
-    "len_": "spiral_stream.expr",
-    "lit": "spiral_stream.expr",
-    "mix": "spiral_stream.mixing",
-    "open_stream": "spiral_stream.connection",
-    "sql": "spiral_stream.connection",
-    "table": "spiral_stream.connection",
-    "use_storage": "spiral_stream.storage.profiles",
+# The names of each room. A room is imported when one of its names is first asked for.
+_ROOMS: Final = {
+    "batching.budget": ["BatchBudget"],
+    "batching.composition": ["StratifiedByStream"],
+    "batching.tail": ["DropPartial", "KeepPartial"],
+    "batching.windowed": ["BucketKey", "WindowedBucket"],
+    "catalog.relation.row_identity": ["RowIdentity"],
+    "connection": ["Catalog", "connect", "open_stream", "sql", "table"],
+    "errors": ["SpiralError", "SpiralWarning"],
+    "expr": ["Expr", "col", "len_", "lit"],
+    "extras": ["__version__"],
+    "fields.labels": ["ShiftedLabels"],
+    "fields.list": ["List"],
+    "fields.pad": ["Pad", "PadMask"],
+    "fields.stack": ["Stack"],
+    "mixing": ["Stream", "concat", "mix"],
+    "params": ["RuntimeParam"],
+    "plan.fields.profiles": ["Frames", "Raw"],
+    "planner.prepared_data.video_index": ["index_videos"],
+    "prepared": ["PreparedStream"],
+    "relation": ["Relation"],
+    "sampling.assignment": ["DataParallel"],
+    "sampling.orders.hash_bucketed": ["HashBucketed", "ShuffleBuckets"],
+    "sampling.orders.sequential": ["Sequential"],
+    "sampling.orders.shard_aware": ["ShardAwareShuffle"],
+    "sampling.orders.shuffle": ["GlobalShuffle"],
+    "sources.arrow.table": ["Arrow"],
+    "sources.columnar.parquet": ["Parquet"],
+    "sources.image_folder": ["ImageFolder"],
+    "sources.lance.source": ["Lance"],
+    "storage.profiles": ["use_storage"],
+    "transforms.image.crop_and_resize": ["Normalize", "RandomHorizontalFlip", "RandomResizedCrop"],
+    "transforms.text.tokenize": ["Tokenize"],
 }
 
-# Names that were here once, and the namespace of each. They work and warn in this version; the next one removes them.
-_OLDER: Final = {
-    "BindError": "errors",
-    "BoxLabels": "fields",
-    "Boxes": "fields",
-    "CacheError": "errors",
-    "CacheStatus": "results",
-    "CatalogError": "errors",
-    "CenterCrop": "transforms",
-    "ChatTemplate": "transforms",
-    "ColorJitter": "transforms",
-    "Csv": "sources",
-    "CuSeqlens": "fields",
-    "DamageError": "errors",
-    "DataError": "errors",
-    "ExpandedRange": "orders",
-    "GaussianBlur": "transforms",
-    "Grayscale": "transforms",
-    "HuggingFace": "sources",
-    "Jpeg": "profiles",
-    "Jsonl": "sources",
-    "KeyPoints": "fields",
-    "Labels": "fields",
-    "Mds": "sources",
-    "MissingExtraError": "errors",
-    "OneStream": "batching",
-    "Original": "profiles",
-    "Packed": "batching",
-    "PadPartial": "batching",
-    "Picture": "report",
-    "PlanError": "errors",
-    "Positions": "fields",
-    "PreparedData": "results",
-    "Progress": "results",
-    "RandAugment": "transforms",
-    "RandomAffine": "transforms",
-    "RandomCrop": "transforms",
-    "RandomErasing": "transforms",
-    "RandomGrayscale": "transforms",
-    "RandomRotation": "transforms",
-    "Report": "report",
-    "Resize": "transforms",
-    "ResumeError": "errors",
-    "Segments": "fields",
-    "Source": "sources",
-    "SourceError": "errors",
-    "SourceFacts": "report",
-    "StreamError": "errors",
-    "TextFiles": "sources",
-    "Tokens": "sources",
-    "TrustError": "errors",
-    "VideoFolder": "sources",
-    "Vortex": "sources",
-    "WebDataset": "sources",
-    "Weighted": "orders",
-    "WindowShuffle": "orders",
-    "WithReplacement": "orders",
-    "WithinShards": "orders",
-    "Writer": "sources",
-    "cache_fingerprint": "profiles",
-    "declared_source": "sources",
-    "draw_bars": "report",
-    "draw_curves": "report",
-    "fn": "transforms",
-    "report_relation": "report",
-    "source_facts": "report",
-    "written": "report",
+# Names that were here once, by their namespace. They work and warn in this version; the next one removes them.
+_MOVED: Final = {
+    "batching": ["OneStream", "Packed", "PadPartial"],
+    "errors": [
+        "BindError",
+        "CacheError",
+        "CatalogError",
+        "DamageError",
+        "DataError",
+        "MissingExtraError",
+        "PlanError",
+        "ResumeError",
+        "SourceError",
+        "StreamError",
+        "TrustError",
+    ],
+    "fields": ["BoxLabels", "Boxes", "CuSeqlens", "KeyPoints", "Labels", "Positions", "Segments"],
+    "orders": ["ExpandedRange", "Weighted", "WindowShuffle", "WithReplacement", "WithinShards"],
+    "profiles": ["Jpeg", "Original", "cache_fingerprint"],
+    "report": [
+        "Picture",
+        "Report",
+        "SourceFacts",
+        "draw_bars",
+        "draw_curves",
+        "report_relation",
+        "source_facts",
+        "written",
+    ],
+    "results": ["CacheStatus", "PreparedData", "Progress"],
+    "sources": [
+        "Csv",
+        "HuggingFace",
+        "Jsonl",
+        "Mds",
+        "Source",
+        "TextFiles",
+        "Tokens",
+        "VideoFolder",
+        "Vortex",
+        "WebDataset",
+        "Writer",
+        "declared_source",
+    ],
+    "transforms": [
+        "CenterCrop",
+        "ChatTemplate",
+        "ColorJitter",
+        "GaussianBlur",
+        "Grayscale",
+        "RandAugment",
+        "RandomAffine",
+        "RandomCrop",
+        "RandomErasing",
+        "RandomGrayscale",
+        "RandomRotation",
+        "Resize",
+        "fn",
+    ],
 }
 
+
+_ROOM_OF: Final = {name: room for room, names in _ROOMS.items() for name in names}
+_NAMES: Final = sorted([*_NAMESPACES, *_ROOM_OF])
+_OLDER: Final = {name: place for place, names in _MOVED.items() for name in names}
 
 if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
+    __all__ = list(_NAMES)
 
     def __getattr__(name: str) -> Any:
         if name in _NAMESPACES:
             return import_module(f"spiral_stream.{name}")
-        if name in _LATE:
-            found = getattr(import_module(_LATE[name]), name)
+        if name in _ROOM_OF:
+            found = getattr(import_module(f"spiral_stream.{_ROOM_OF[name]}"), name)
         elif name in _OLDER:
             found = _of_namespace(name)
         else:
@@ -350,4 +284,4 @@ def _of_namespace(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATE, *_NAMESPACES} - _OLDER.keys())
+    return sorted({*globals(), *_NAMES} - _OLDER.keys())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
+LIBRARY: Final = __name__.partition(".")[0]
 _ROWS: Final = "Before sample: .filter(...), .with_columns(name=expression) or catalog.sql(...)"
 TO_TORCH: Final = ".sample(order=...).collate(batch_size=..., fields={...}).to_torch()"
 _LOOP: Final = f"Write {TO_TORCH}, and iterate that"
@@ -155,25 +156,28 @@ UNNAMED: Final[Mapping[str, str]] = {
 }
 
 
-def door(where: str, rooms: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a namespace that imports the room of a name when it is first asked for.
+def door(
+    where: str, rooms: Mapping[str, Collection[str]]
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a namespace; it imports a room when a name of it is first asked for.
 
     Args:
         where: the namespace.
-        rooms: the module of each of its names.
+        rooms: the names of each room, by the room's path in the library.
     """
+    room_of = {name: f"{LIBRARY}.{room}" for room, names in rooms.items() for name in names}
 
     def found(name: str) -> Any:
-        if name not in rooms:
-            raise AttributeError(lacking(where, name, OF_DOOR, rooms))
-        value = getattr(import_module(rooms[name]), name)
+        if name not in room_of:
+            raise AttributeError(lacking(where, name, OF_DOOR, sorted(room_of)))
+        value = getattr(import_module(room_of[name]), name)
         setattr(sys.modules[where], name, value)
         return value
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[where]), *rooms})
+    def known() -> list[str]:
+        return sorted({*vars(sys.modules[where]), *room_of})
 
-    return found, names
+    return sorted(room_of), found, known
 
 
 def uncounted(verb: str) -> str:

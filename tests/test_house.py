@@ -152,16 +152,25 @@ def test_a_door_lists_its_names_in_order_and_has_them_all(place: str) -> None:
 def test_a_namespace_only_re_exports(name: str) -> None:
     tree = ast.parse((ROOT / "spiral_stream" / name / "__init__.py").read_text())
     for_types, when_asked = (node for node in tree.body if isinstance(node, ast.If))
-    values = {ast.unparse(getattr(node, "target", None) or node.targets[0]): node.value for node in assigned(tree)}
-    late = ast.literal_eval(values["_LATE"])
+    (made,) = when_asked.body
+    assert isinstance(made, ast.Assign)
+    assert isinstance(made.value, ast.Call)
+    where, rooms = made.value.args
 
-    assert set(values) == {"__all__", "_LATE"}
-    assert ast.unparse(when_asked.body[0]).replace("(__getattr__, __dir__)", "__getattr__, __dir__") == (
-        "__getattr__, __dir__ = door(__name__, _LATE)"
-    )
-    assert imports_of(for_types.body) == late
-    assert list(late) == sorted(late)
-    assert sorted(ast.literal_eval(values["__all__"])) == sorted(late)
+    assert [ast.unparse(node) for node in (made.targets[0], made.value.func, where)] == [
+        "(__all__, __getattr__, __dir__)",
+        "door",
+        "__name__",
+    ]
+    assert assigned(tree) == []
+    assert imports_of(for_types.body) == room_of(ast.literal_eval(rooms))
+
+
+def room_of(rooms: Mapping[str, list[str]]) -> dict[str, str]:
+    """Name -> its room, of rooms in order with names in order."""
+    assert list(rooms) == sorted(rooms)
+    assert all(names == sorted(names) for names in rooms.values())
+    return {name: f"spiral_stream.{room}" for room, names in rooms.items() for name in names}
 
 
 def assigned(tree: ast.Module) -> list[Any]:
@@ -178,9 +187,10 @@ def test_a_namespace_refuses_other_names_and_says_the_near_one(name: str) -> Non
 
 
 def imports_of(nodes: list[ast.stmt]) -> dict[str, str]:
-    """Name -> the room that it is imported from."""
+    """Name -> the room that it is imported from. The alias alone exports a name to type checkers."""
     found = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-    return {alias.asname or alias.name: node.module or "" for node in found for alias in node.names}
+    assert all(alias.asname == alias.name for node in found for alias in node.names)
+    return {alias.name: node.module or "" for node in found for alias in node.names}
 
 
 def test_the_door_only_re_exports() -> None:
@@ -191,7 +201,7 @@ def test_the_door_only_re_exports() -> None:
         for node in tree.body
         if isinstance(node, ast.Assign | ast.AnnAssign)
     }
-    for_types, _, when_asked = typed  # what the first imports for type checkers, the last imports when it runs
+    for_types, older, when_asked = typed  # what the first two import for type checkers, the last imports when it runs
     functions = {node.name for node in [*tree.body, *when_asked.body] if isinstance(node, ast.FunctionDef)}
 
     assert {type(node) for node in tree.body} <= {
@@ -203,13 +213,14 @@ def test_the_door_only_re_exports() -> None:
         ast.FunctionDef,
     }
     assert (set(named), functions) == (
-        {"__all__", "_LATE", "_NAMESPACES", "_OLDER"},
+        {"_MOVED", "_NAMES", "_NAMESPACES", "_OLDER", "_ROOMS", "_ROOM_OF"},
         {"__getattr__", "__dir__", "_of_namespace"},
     )
     assert [ast.unparse(node.test) for node in typed] == ["TYPE_CHECKING", "TYPE_CHECKING", "not TYPE_CHECKING"]
     namespaces = ast.literal_eval(named["_NAMESPACES"])
     late = imports_of(for_types.body)
-    assert late == {**dict.fromkeys(namespaces, "spiral_stream"), **ast.literal_eval(named["_LATE"])}
+    assert late == {**dict.fromkeys(namespaces, "spiral_stream"), **room_of(ast.literal_eval(named["_ROOMS"]))}
+    assert imports_of(older.body) == room_of(ast.literal_eval(named["_MOVED"]))
     assert namespaces == tuple(sorted({*NAMESPACES, "errors", "testing"}))
     assert set(late) == set(spiral_stream.__all__)
 

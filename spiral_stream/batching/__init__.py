@@ -7,71 +7,50 @@ It is also the public namespace of formations, tail rules and compositions, and 
 from: ``spiral.batching.Packed``.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from spiral_stream.habits import door
 
-if TYPE_CHECKING:
-    from spiral_stream.batching.budget import BatchBudget
-    from spiral_stream.batching.composition import OneStream, StratifiedByStream
-    from spiral_stream.batching.formation import (
-        Composition,
-        Formation,
-        Former,
-        Left,
-        Membership,
-        OversizeTally,
-        Packing,
-        Setting,
-        Window,
-    )
-    from spiral_stream.batching.packing import Packed
-    from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail
-    from spiral_stream.batching.windowed import BucketKey, WindowedBucket
-
-__all__ = [
-    "BatchBudget",
-    "BucketKey",
-    "Composition",
-    "DropPartial",
-    "Formation",
-    "Former",
-    "KeepPartial",
-    "Left",
-    "Membership",
-    "OneStream",
-    "OversizeTally",
-    "Packed",
-    "Packing",
-    "PadPartial",
-    "Setting",
-    "StratifiedByStream",
-    "Tail",
-    "Window",
-    "WindowedBucket",
-]
-
-_LATE: Final = {
-    "BatchBudget": "spiral_stream.batching.budget",
-    "BucketKey": "spiral_stream.batching.windowed",
-    "Composition": "spiral_stream.batching.formation",
-    "DropPartial": "spiral_stream.batching.tail",
-    "Formation": "spiral_stream.batching.formation",
-    "Former": "spiral_stream.batching.formation",
-    "KeepPartial": "spiral_stream.batching.tail",
-    "Left": "spiral_stream.batching.formation",
-    "Membership": "spiral_stream.batching.formation",
-    "OneStream": "spiral_stream.batching.composition",
-    "OversizeTally": "spiral_stream.batching.formation",
-    "Packed": "spiral_stream.batching.packing",
-    "Packing": "spiral_stream.batching.formation",
-    "PadPartial": "spiral_stream.batching.tail",
-    "Setting": "spiral_stream.batching.formation",
-    "StratifiedByStream": "spiral_stream.batching.composition",
-    "Tail": "spiral_stream.batching.tail",
-    "Window": "spiral_stream.batching.formation",
-    "WindowedBucket": "spiral_stream.batching.windowed",
-}
+if TYPE_CHECKING:  # the alias exports a name to type checkers
+    from spiral_stream.batching.budget import BatchBudget as BatchBudget
+    from spiral_stream.batching.composition import OneStream as OneStream
+    from spiral_stream.batching.composition import StratifiedByStream as StratifiedByStream
+    from spiral_stream.batching.formation import Composition as Composition
+    from spiral_stream.batching.formation import Formation as Formation
+    from spiral_stream.batching.formation import Former as Former
+    from spiral_stream.batching.formation import Left as Left
+    from spiral_stream.batching.formation import Membership as Membership
+    from spiral_stream.batching.formation import OversizeTally as OversizeTally
+    from spiral_stream.batching.formation import Packing as Packing
+    from spiral_stream.batching.formation import Setting as Setting
+    from spiral_stream.batching.formation import Window as Window
+    from spiral_stream.batching.packing import Packed as Packed
+    from spiral_stream.batching.tail import DropPartial as DropPartial
+    from spiral_stream.batching.tail import KeepPartial as KeepPartial
+    from spiral_stream.batching.tail import PadPartial as PadPartial
+    from spiral_stream.batching.tail import Tail as Tail
+    from spiral_stream.batching.windowed import BucketKey as BucketKey
+    from spiral_stream.batching.windowed import WindowedBucket as WindowedBucket
 
 if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
-    __getattr__, __dir__ = door(__name__, _LATE)
+    __all__, __getattr__, __dir__ = door(
+        __name__,
+        {
+            "batching.budget": ["BatchBudget"],
+            "batching.composition": ["OneStream", "StratifiedByStream"],
+            "batching.formation": [
+                "Composition",
+                "Formation",
+                "Former",
+                "Left",
+                "Membership",
+                "OversizeTally",
+                "Packing",
+                "Setting",
+                "Window",
+            ],
+            "batching.packing": ["Packed"],
+            "batching.tail": ["DropPartial", "KeepPartial", "PadPartial", "Tail"],
+            "batching.windowed": ["BucketKey", "WindowedBucket"],
+        },
+    )

@@ -6,80 +6,56 @@ May not know: batches, sources.
 It is also the public namespace of transforms, and of what one of your own derives from: ``spiral.transforms.Resize``.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from spiral_stream.habits import door
 
-if TYPE_CHECKING:
-    from spiral_stream.transforms.image.color import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
-    from spiral_stream.transforms.image.crop_and_resize import (
-        CenterCrop,
-        ImageTransform,
-        Normalize,
-        RandomCrop,
-        RandomHorizontalFlip,
-        RandomResizedCrop,
-        Resize,
-    )
-    from spiral_stream.transforms.image.erasing import RandomErasing
-    from spiral_stream.transforms.image.pixel_transform import PixelTransform
-    from spiral_stream.transforms.image.placement import Placement
-    from spiral_stream.transforms.image.rand_augment import RandAugment
-    from spiral_stream.transforms.image.warp import RandomAffine, RandomRotation
-    from spiral_stream.transforms.python import fn
-    from spiral_stream.transforms.text.chat import ChatTemplate
-    from spiral_stream.transforms.text.tokenize import Tokenize
-    from spiral_stream.transforms.transform import Named, Transform
-
-__all__ = [
-    "CenterCrop",
-    "ChatTemplate",
-    "ColorJitter",
-    "GaussianBlur",
-    "Grayscale",
-    "ImageTransform",
-    "Named",
-    "Normalize",
-    "PixelTransform",
-    "Placement",
-    "RandAugment",
-    "RandomAffine",
-    "RandomCrop",
-    "RandomErasing",
-    "RandomGrayscale",
-    "RandomHorizontalFlip",
-    "RandomResizedCrop",
-    "RandomRotation",
-    "Resize",
-    "Tokenize",
-    "Transform",
-    "fn",
-]
-
-_LATE: Final = {
-    "CenterCrop": "spiral_stream.transforms.image.crop_and_resize",
-    "ChatTemplate": "spiral_stream.transforms.text.chat",
-    "ColorJitter": "spiral_stream.transforms.image.color",
-    "GaussianBlur": "spiral_stream.transforms.image.color",
-    "Grayscale": "spiral_stream.transforms.image.color",
-    "ImageTransform": "spiral_stream.transforms.image.crop_and_resize",
-    "Named": "spiral_stream.transforms.transform",
-    "Normalize": "spiral_stream.transforms.image.crop_and_resize",
-    "PixelTransform": "spiral_stream.transforms.image.pixel_transform",
-    "Placement": "spiral_stream.transforms.image.placement",
-    "RandAugment": "spiral_stream.transforms.image.rand_augment",
-    "RandomAffine": "spiral_stream.transforms.image.warp",
-    "RandomCrop": "spiral_stream.transforms.image.crop_and_resize",
-    "RandomErasing": "spiral_stream.transforms.image.erasing",
-    "RandomGrayscale": "spiral_stream.transforms.image.color",
-    "RandomHorizontalFlip": "spiral_stream.transforms.image.crop_and_resize",
-    "RandomResizedCrop": "spiral_stream.transforms.image.crop_and_resize",
-    "RandomRotation": "spiral_stream.transforms.image.warp",
-    "Resize": "spiral_stream.transforms.image.crop_and_resize",
-    "Tokenize": "spiral_stream.transforms.text.tokenize",
-    "Transform": "spiral_stream.transforms.transform",
-    "fn": "spiral_stream.transforms.python",
-}
+if TYPE_CHECKING:  # the alias exports a name to type checkers
+    from spiral_stream.transforms.image.color import ColorJitter as ColorJitter
+    from spiral_stream.transforms.image.color import GaussianBlur as GaussianBlur
+    from spiral_stream.transforms.image.color import Grayscale as Grayscale
+    from spiral_stream.transforms.image.color import RandomGrayscale as RandomGrayscale
+    from spiral_stream.transforms.image.crop_and_resize import CenterCrop as CenterCrop
+    from spiral_stream.transforms.image.crop_and_resize import ImageTransform as ImageTransform
+    from spiral_stream.transforms.image.crop_and_resize import Normalize as Normalize
+    from spiral_stream.transforms.image.crop_and_resize import RandomCrop as RandomCrop
+    from spiral_stream.transforms.image.crop_and_resize import RandomHorizontalFlip as RandomHorizontalFlip
+    from spiral_stream.transforms.image.crop_and_resize import RandomResizedCrop as RandomResizedCrop
+    from spiral_stream.transforms.image.crop_and_resize import Resize as Resize
+    from spiral_stream.transforms.image.erasing import RandomErasing as RandomErasing
+    from spiral_stream.transforms.image.pixel_transform import PixelTransform as PixelTransform
+    from spiral_stream.transforms.image.placement import Placement as Placement
+    from spiral_stream.transforms.image.rand_augment import RandAugment as RandAugment
+    from spiral_stream.transforms.image.warp import RandomAffine as RandomAffine
+    from spiral_stream.transforms.image.warp import RandomRotation as RandomRotation
+    from spiral_stream.transforms.python import fn as fn
+    from spiral_stream.transforms.text.chat import ChatTemplate as ChatTemplate
+    from spiral_stream.transforms.text.tokenize import Tokenize as Tokenize
+    from spiral_stream.transforms.transform import Named as Named
+    from spiral_stream.transforms.transform import Transform as Transform
 
 if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
-    __getattr__, __dir__ = door(__name__, _LATE)
+    __all__, __getattr__, __dir__ = door(
+        __name__,
+        {
+            "transforms.image.color": ["ColorJitter", "GaussianBlur", "Grayscale", "RandomGrayscale"],
+            "transforms.image.crop_and_resize": [
+                "CenterCrop",
+                "ImageTransform",
+                "Normalize",
+                "RandomCrop",
+                "RandomHorizontalFlip",
+                "RandomResizedCrop",
+                "Resize",
+            ],
+            "transforms.image.erasing": ["RandomErasing"],
+            "transforms.image.pixel_transform": ["PixelTransform"],
+            "transforms.image.placement": ["Placement"],
+            "transforms.image.rand_augment": ["RandAugment"],
+            "transforms.image.warp": ["RandomAffine", "RandomRotation"],
+            "transforms.python": ["fn"],
+            "transforms.text.chat": ["ChatTemplate"],
+            "transforms.text.tokenize": ["Tokenize"],
+            "transforms.transform": ["Named", "Transform"],
+        },
+    )
