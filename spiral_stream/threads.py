@@ -331,6 +331,7 @@ def joined(threads: Iterable[StreamThread], timeout_s: float) -> list[StreamThre
     """Wait for threads. Those that do not end in time are left alone and returned."""
     slice_s = timeout_s / PATIENT_LOOKS
     waited, here, left = Stopwatch(slice_s), threading.current_thread(), []
+    dying = _is_dying()
     for thread in threads:
         if thread is here or thread.left_alone:  # the collector may close an owner in a thread of its own
             continue
@@ -338,8 +339,8 @@ def joined(threads: Iterable[StreamThread], timeout_s: float) -> list[StreamThre
             continue
         while thread.is_alive() and (rest_s := timeout_s - waited.seconds()) > 0:
             thread.join(min(rest_s, slice_s))
-        if thread.is_alive() and not thread.left_alone:  # somebody else may have waited at the same time
-            thread.left_alone = True
+        if thread.is_alive() and (dying or not thread.left_alone):  # somebody else may have waited at the same time
+            thread.left_alone = thread.left_alone or not dying
             left.append(thread)
     return left
 
@@ -351,8 +352,11 @@ def named(threads: Sequence[StreamThread]) -> str:
 
 
 def warn_left_alone(where: str, threads: Sequence[StreamThread], timeout_s: float) -> None:
-    """Warn of threads that did not end within the deadline, if there are any."""
-    if threads:
+    """Warn of threads that did not end within the deadline, if there are any.
+
+    A daemon says nothing while the interpreter exits: it may be killed before the words are out, so `end_at_exit` says them.
+    """
+    if threads and not _is_dying():
         warn(
             f"{where}: {len(threads)} thread(s) still run {timeout_s:g} s after they were told to stop. {named(threads)}. "
             "Everything else is closed, and the results of these threads are dropped. Look at the call that does not return, "
@@ -379,8 +383,13 @@ def end_daemon_at_exit() -> None:
 
     Only daemon threads still run then. Their reader can neither go on nor be told why: an error would print a traceback.
     """
-    if os.getpid() in _EXITING and threading.current_thread().daemon:
+    if _is_dying():
         raise SystemExit  # `threading` prints nothing for it
+
+
+def _is_dying() -> bool:
+    """Whether the interpreter exits, and the calling thread is a daemon, which ends with it."""
+    return os.getpid() in _EXITING and threading.current_thread().daemon
 
 
 _Task = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any], list[tuple[str, float]]]
