@@ -23,13 +23,13 @@ def node_cache(
     folder: Annotated[
         str | None, typer.Option(envvar="SPIRAL_NODE_CACHE", help="Its folder; ~/.cache/spiral/node by default.")
     ] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Remove all files that no process holds.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all files.")] = False,
     remove_older: Annotated[
         float | None, typer.Option(min=0, metavar="DAYS", help="Remove files that were not used for so many days.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
 ) -> None:
-    """List what lies on this node of remote files and of shared prepared data: bytes, limit, age, and who holds it."""
+    """List what lies on this node of remote files and of shared prepared data: bytes, limit, and age."""
     if folder == OFF:  # what lies where it would be
         folder = "~/.cache/spiral/node"
         if not as_json:
@@ -50,16 +50,15 @@ def node_cache(
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in files]))
         return
-    listing = Table("file", "version", "bytes", "here", "on disk", "used", "held")
+    listing = Table("file", "version", "bytes", "here", "on disk", "used")
     for each in files:
-        name, held = each.uri or "unknown: nothing is known of its bytes", "held" if each.held else ""
+        name = each.uri or "unknown: nothing is known of its bytes"
         sizes = f"{each.size:,}", f"{each.there:,}", f"{each.on_disk:,}"
-        listing.add_row(name, each.version[:16], *sizes, _age(time.time() - each.used), held)
+        listing.add_row(name, each.version[:16], *sizes, _age(time.time() - each.used))
     console = Console(width=None if sys.stdout.isatty() else _WIDTH, markup=False, emoji=False, highlight=False)
     console.print(listing)
-    used, held_bytes = sum(each.on_disk for each in files), sum(each.on_disk for each in files if each.held)
-    said = f"{len(files):,} files, {used:,} bytes of {cache.limit_bytes:,}, {held_bytes:,} held"
-    console.print(said, soft_wrap=True)
+    used = sum(each.on_disk for each in files)
+    console.print(f"{len(files):,} files, {used:,} bytes of {cache.limit_bytes:,}", soft_wrap=True)
     for here in held_here(cache.folder):
         said = f"{here.bytes:,} bytes of {here.limit_bytes:,} of prepared data of {here.uri}, in {here.path}"
         console.print(said, soft_wrap=True)

@@ -200,7 +200,7 @@ def _node(subject: Subject, found: Remote, seen: Counted) -> dict[str, Any]:
     out: dict[str, Any] = {
         "node": f"{node} of {nodes.count:,}, {_many(nodes.ranks_per_node, 'rank')} each",
         "a node reads": phrase(
-            "{bytes} bytes of {files} files an epoch, in blocks of 64 KiB",
+            "{bytes} bytes of {files} files an epoch, in pages of 4 KiB, or blocks of 64 KiB where less is read",
             bytes=_LAID_OUT(read.bytes, "bytes"),
             files=_LAID_OUT(read.files, "files"),
         ),

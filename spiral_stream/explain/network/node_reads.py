@@ -18,7 +18,7 @@ from spiral_stream.planner.binding.node_batches import Dealing
 from spiral_stream.runtime.fields.draft import TASK_ROWS
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import combine
-from spiral_stream.storage.node_cache.file import BLOCK
+from spiral_stream.storage.node_cache.file import BLOCK, PAGE
 
 MOST_SAMPLES: Final = 1 << 22  # of an epoch; of more, nothing is said
 ASKS: Final = 1 << 18
@@ -129,16 +129,17 @@ def live(found: Asks) -> Live:
 
 def _distinct(found: Asks) -> Int64:
     """Bytes of each file that are asked for, each once; shape [U]."""
-    block, after = found.begin // BLOCK, -(-found.end // BLOCK)
-    by = np.lexsort((block, found.file))
-    file, offset = found.file[by], found.file[by] << 40  # blocks of a file: fewer than 2^40
-    first, stop = block[by] + offset, after[by] + offset
+    unit = np.where(found.end - found.begin < BLOCK, BLOCK, PAGE)  # as `pages_of` has it
+    page, after = found.begin // unit * (unit // PAGE), -(-found.end // unit) * (unit // PAGE)
+    by = np.lexsort((page, found.file))
+    file, offset = found.file[by], found.file[by] << 40  # pages of a file: fewer than 2^40
+    first, stop = page[by] + offset, after[by] + offset
     before = np.concatenate([[0], np.maximum.accumulate(stop)[:-1]])
     fresh = np.maximum(0, stop - np.maximum(first, before))
-    sizes = np.bincount(file, fresh * BLOCK, minlength=len(found.sizes)).astype(np.int64)
+    sizes = np.bincount(file, fresh * PAGE, minlength=len(found.sizes)).astype(np.int64)
     ends = np.zeros(len(found.sizes), dtype=np.int64)
     np.maximum.at(ends, found.file, after)
-    beyond = np.where(found.sizes > 0, np.maximum(0, ends * BLOCK - found.sizes), 0)
+    beyond = np.where(found.sizes > 0, np.maximum(0, ends * PAGE - found.sizes), 0)
     return np.asarray(np.maximum(0, sizes - beyond), dtype=np.int64)
 
 

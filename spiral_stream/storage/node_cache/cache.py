@@ -1,31 +1,24 @@
 """The node cache: remote files on a disk of this node, each byte fetched once for all of its processes.
 
-`node_cache` opens the one that the environment names. A file that a process holds (`NodeCache.file_of`) stays. Other files
-are evicted when room is needed, least recently used first. Nothing here knows an object store: `node_cache.store` fetches.
+`node_cache` opens the one that the environment names. Files are evicted when room is needed, least recently used first.
+Nothing here knows an object store: `node_cache.store` fetches.
 """
 
 import fcntl
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from spiral_stream.errors import CacheError, warn
 from spiral_stream.storage.node_cache.eviction import NodeFileFacts, Room, taken
-from spiral_stream.storage.node_cache.file import BLOCK, KnownBlocks, NodeFile, NodeKey, refused
+from spiral_stream.storage.node_cache.file import KnownPages, NodeFile, NodeKey, refused
 
 FOLDER_ENV: Final = "SPIRAL_NODE_CACHE"
 LIMIT_ENV: Final = "SPIRAL_NODE_CACHE_BYTES"
 LIMIT_BYTES: Final = 64 << 30
-LOCKED_S: Final = 120.0  # how long a file may be locked by who removes it
-_KNOWN: Final = 1 << 16  # files whose verified blocks a process remembers
-
-Range = tuple[int, int]  # offset and length in bytes
+_KNOWN: Final = 1 << 16  # files whose verified pages a process remembers
 
 
 @final
@@ -54,47 +47,36 @@ class NodeCache:
             raise refused(error, f"node cache {self.folder}", "cannot be made") from error
         said = limit_said(LIMIT_ENV, self.folder, taken(self.folder)) if limit_bytes is None else limit_bytes
         self.limit_bytes = said
-        self._begin()
+        self.room = Room(self.folder, said)
+        self._pid, self._lock = os.getpid(), threading.Lock()
+        self._known: OrderedDict[NodeKey, KnownPages] = OrderedDict()
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._files: dict[NodeKey, NodeFile] = {}
-        self._known: OrderedDict[NodeKey, KnownBlocks] = OrderedDict()
-        self.room = Room(self.folder, self.limit_bytes)
+    def opened(self, key: NodeKey, *, make: bool = False) -> NodeFile:
+        """Open a file; close it.
 
-    def file_of(self, key: NodeKey) -> NodeFile:
-        """Return a file as this process has it open; the caller releases it.
+        Args:
+            key: of the remote file.
+            make: whether it is made where it is not there.
 
         Raises:
-            CacheError: it is being removed for too long.
-            OSError: it cannot be made.
+            FileNotFoundError: it is not there, and is not to be made.
+            OSError: it cannot be opened or made.
         """
-        if self._pid != os.getpid():  # the parent's locks do not exist here; what it holds stays held
-            self._begin()
+        if self._pid != os.getpid():  # another thread of the parent may have had the lock
+            self._pid, self._lock = os.getpid(), threading.Lock()
         with self._lock:
-            file = self._files.get(key)
-            if file is not None and file.retained():
-                return file
-            known = self._known.pop(key, None) or KnownBlocks(key.blocks)
+            known = self._known.pop(key, None) or KnownPages(key.pages)
             self._known[key] = known
             if len(self._known) > _KNOWN:
                 self._known.popitem(last=False)
-            file = self._files[key] = NodeFile(self.folder, key, known, LOCKED_S, self._let_go)
-            return file
-
-    def _let_go(self, file: NodeFile) -> None:
-        if self._files.get(file.key) is file:
-            self._files.pop(file.key, None)
-        if file.grew:
-            self.room.trim()
+        return NodeFile(self.folder, key, known, make=make)
 
     def files(self) -> list[NodeFileFacts]:
         """Return what lies here, what was used last first."""
         return self.room.files()
 
     def clear(self, older_than_s: float = 0.0) -> tuple[int, int]:
-        """Remove what nobody holds and nobody used for some time; how many files went, and their bytes."""
+        """Remove what nobody used for some time; how many files went, and their bytes."""
         return self.room.clear(older_than_s)
 
 
@@ -117,24 +99,6 @@ def limit_said(variable: str, folder: Path, taken_bytes: int) -> int:
         msg = f"${variable}={said!r}: it would have to be a number of bytes, such as {LIMIT_BYTES}. Correct it"
         raise CacheError(msg)
     return int(said)
-
-
-def joined_blocks(key: NodeKey, ranges: Sequence[Range]) -> NDArray[np.int64]:
-    """Return the blocks that ranges of a file lie in, ascending.
-
-    Raises:
-        CacheError: the file ends before.
-    """
-    for offset, length in ranges:
-        if offset < 0 or length < 0 or offset + length > key.size:
-            request = f"{length:,} from byte {offset:,} on were asked for. Ask for what it has"
-            msg = f"{key}: it has {key.size:,} bytes; {request}"
-            raise CacheError(msg)
-    wanted = [(offset // BLOCK, -(-(offset + length) // BLOCK)) for offset, length in ranges if length]
-    if len(wanted) == 1:
-        return np.arange(*wanted[0], dtype=np.int64)
-    blocks = [np.arange(first, stop, dtype=np.int64) for first, stop in wanted]
-    return np.unique(np.concatenate(blocks)) if blocks else np.empty(0, np.int64)
 
 
 OFF: Final = "off"

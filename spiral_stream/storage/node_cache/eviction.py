@@ -3,7 +3,7 @@
 The bytes of all files are what the disk says they take. Room is reserved by allocating it on the disk, under one lock for
 all processes, before a byte is fetched, so that nobody counts what another one has just taken. A number in the file ``room``
 says how much is taken; it is never too small, and counted anew when it says that the cache is full. The least recently used
-files go first. A file that a process holds is never removed. When nothing more can go, bytes are fetched without being stored.
+files go first; whoever reads one goes on with it. When nothing more can go, bytes are fetched without being stored.
 
 Readmission: a cache that is smaller than what is read over and over would hold nothing long enough to be of use, and blocks
 would bring more bytes than were asked for. So a nearly full cache does not store a file that it evicted before. The bytes
@@ -27,7 +27,7 @@ import xxhash
 
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity.locks import lock_file, unlock, wait_for
-from spiral_stream.storage.node_cache.file import DATA, SUMS, NodeKey, Sums, described
+from spiral_stream.storage.node_cache.file import NODE, PAGE, NodeFile, NodeKey, bytes_at, described
 
 FULL: Final = 3 / 4  # of the limit: making room frees a 32nd, or one large file
 TIMES: Final = 32  # its size, until a file is kept again
@@ -54,7 +54,6 @@ def owed(uri: str, debt: int, requested_bytes: int, size: int) -> tuple[int, boo
 
 SLACK: Final = 32  # a 32nd of the limit is made free at a time: counting files costs about 5 us for each
 DEADLINE_S: Final = 60.0  # for the turn of another process
-_PAGE: Final = 4096
 _USED: Final = struct.Struct("<Q")
 _SLOTS: Final = 1 << 20  # files that are remembered as removed, each with 40 bits of its name, `_KEPT`, and its debt
 _NAME: Final = -1 << 24
@@ -74,7 +73,6 @@ class NodeFileFacts:
         there: bytes of it that are here.
         on_disk: bytes that it takes.
         used: when it was used last, in seconds since 1970.
-        held: whether a process holds it.
     """
 
     uri: str
@@ -83,21 +81,20 @@ class NodeFileFacts:
     there: int
     on_disk: int
     used: float
-    held: bool
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class LyingFile:
-    """A file that lies in the cache."""
+    """A file that lies in the cache; one of an earlier version of Spiral is never asked for, and goes as any other."""
 
-    data: Path
+    path: Path
     on_disk: int
     used_ns: int
 
     @property
     def digest(self) -> str:
-        return self.data.name.removesuffix(DATA)
+        return self.path.name.removesuffix(NODE)
 
 
 @final
@@ -112,51 +109,41 @@ class Room:
     def __init__(self, root: Path, limit: int) -> None:
         self.root, self.limit = root, limit
 
-    def reserve(self, data: int, sums: Sums, blocks: tuple[int, int], extent: tuple[int, int]) -> bool:
-        """Allocate room for some blocks of a file; False if files that are held leave none.
+    def reserve(self, file: NodeFile, first: int, stop: int) -> bool:
+        """Allocate room for some pages of an open file; False if there is none for them, or the file was removed.
 
         Args:
-            data: descriptor of the file's data.
-            sums: of the file.
-            blocks: the first one, and the one after the last.
-            extent: their offset and length in bytes.
+            file: that is to have them.
+            first: the first page.
+            stop: the one after the last.
 
         Raises:
             CacheError: another process has its turn for longer than the deadline.
             OSError: the disk is full, and nothing can be removed.
         """
-        need = extent[1] + 2 * _PAGE
         with self._turn() as counter:
-            used = _number(counter)
+            before, used = os.fstat(file.handle), _number(counter)
+            need = needed(file.key.pages, stop - first, is_new=not before.st_blocks)
             if used + need > self.limit:
-                used = self._evict(need)
+                used = self._evict(need, file.path)
                 _write(counter, used)
-                if used + need > self.limit:
-                    return False
-            before = _allocated(data) + _allocated(sums.handle)
+            if used + need > self.limit or not before.st_nlink:
+                return False
             try:
-                self._allocate(data, extent)
-                self._allocate(sums.handle, sums.extent(*blocks))
+                for extent in file.extents(first, stop):
+                    self._allocate(file, *extent)
             finally:
-                _write(counter, used + _allocated(data) + _allocated(sums.handle) - before)
+                _write(counter, used + 512 * (os.fstat(file.handle).st_blocks - before.st_blocks))
         return True
 
-    def _allocate(self, handle: int, extent: tuple[int, int]) -> None:
-        for last in (False, True):
-            try:
-                os.posix_fallocate(handle, *extent)
-            except OSError as error:
-                if error.errno not in _NO_SPACE or last:
-                    raise
-                self._evict(self.limit - sum(each.on_disk for each in self._lying()) + extent[1])
-            else:
-                return
-
-    def trim(self) -> None:
-        """Go back below the limit, where what was fetched has gone above it."""
-        with suppress(CacheError, OSError), self._turn() as counter:
-            if _number(counter) > self.limit:
-                _write(counter, self._evict(0))
+    def _allocate(self, file: NodeFile, offset: int, length: int) -> None:
+        try:
+            os.posix_fallocate(file.handle, offset, length)
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise
+            self._evict(self.limit - sum(each.on_disk for each in self._lying()) + length, file.path)
+            os.posix_fallocate(file.handle, offset, length)
 
     @property
     def full(self) -> bool:
@@ -192,30 +179,24 @@ class Room:
 
     def files(self) -> list[NodeFileFacts]:
         """Return what lies here, what was used last first."""
-        found = []
-        for each in sorted(self._lying(), key=lambda each: each.used_ns, reverse=True):
-            held = _alone(each.data)
-            if held is not None:
-                unlock(held, os.getpid())
-            about = described(each.data.with_suffix(SUMS))
-            found.append(NodeFileFacts(*about, each.on_disk, each.used_ns / 1e9, held is None))
-        return found
+        lying = sorted(self._lying(), key=lambda each: each.used_ns, reverse=True)
+        return [NodeFileFacts(*described(each.path), each.on_disk, each.used_ns / 1e9) for each in lying]
 
     def clear(self, older_than_s: float = 0.0) -> tuple[int, int]:
-        """Remove what nobody holds and nobody used for some time.
+        """Remove what nobody used for some time.
 
         Returns:
             How many files were removed, and their bytes.
         """
         before_ns = time.time_ns() - int(older_than_s * 1e9)
-        gone = 0, 0
         with self._turn() as counter:
             lying = self._lying()
+            gone = [each.on_disk for each in lying if older_than_s <= 0 or each.used_ns < before_ns]
             for each in lying:
-                if (older_than_s <= 0 or each.used_ns < before_ns) and self.remove(each, remember=False):
-                    gone = gone[0] + 1, gone[1] + each.on_disk
-            _write(counter, sum(each.on_disk for each in lying) - gone[1])
-        return gone
+                if older_than_s <= 0 or each.used_ns < before_ns:
+                    self.remove(each, remember=False)
+            _write(counter, sum(each.on_disk for each in lying) - sum(gone))
+        return len(gone), sum(gone)
 
     @contextmanager
     def _turn(self) -> Iterator[int]:
@@ -234,46 +215,32 @@ class Room:
             for folder in folders:
                 if folder.name.startswith("."):  # a process that begins tries whether files can be made here
                     continue
-                sizes: dict[str, int] = {}
-                used: dict[str, int] = {}
                 with os.scandir(folder) as files:
                     for each in files:
                         with suppress(FileNotFoundError):
-                            facts = each.stat()
-                            stem = each.name[: -len(DATA)]
-                            sizes[stem] = sizes.get(stem, 0) + facts.st_blocks * 512
-                            if each.name.endswith(DATA):  # its time is when it was asked for
-                                used[stem] = facts.st_mtime_ns
-                found += [LyingFile(Path(folder.path, s + DATA), size, used.get(s, 0)) for s, size in sizes.items()]
+                            facts = each.stat()  # its time is when it was asked for
+                            found.append(LyingFile(Path(each.path), facts.st_blocks * 512, facts.st_mtime_ns))
         return found
 
-    def _evict(self, need: int) -> int:
+    def _evict(self, need: int, keep: Path) -> int:
         """Remove what was used longest ago until some bytes are free; returns the bytes that are left."""
         lying = sorted(self._lying(), key=lambda each: each.used_ns)
         used = sum(each.on_disk for each in lying)
         most = self.limit - need
         goal = most - self.limit // SLACK if used > most else most
         for each in lying:
-            if used > goal and self.remove(each):
+            if used > goal and each.path != keep:
+                self.remove(each)
                 used -= each.on_disk
         return used
 
-    def remove(self, lying: LyingFile, *, remember: bool = True) -> bool:
-        """Remove a file that nobody holds."""
-        handle = _alone(lying.data)
-        if handle is None:
-            return False
-        try:
-            with suppress(FileNotFoundError):
-                lying.data.with_suffix(SUMS).unlink()  # first: bytes without sums are not there
-            with suppress(FileNotFoundError):
-                lying.data.unlink()
-        finally:
-            unlock(handle, os.getpid())
+    def remove(self, lying: LyingFile, *, remember: bool = True) -> None:
+        """Remove a file; whoever has it open goes on with it."""
+        with suppress(FileNotFoundError):
+            lying.path.unlink()
         if remember:
             with suppress(ValueError):
                 self._note(lying.digest, (self._slot(lying.digest) or 0) & ~_READMITTED)
-        return True
 
     def _note(self, digest: str, noted: int) -> None:
         """Remember a file as removed. Of two processes at the same moment one may be lost: a debt is due a read later."""
@@ -286,17 +253,15 @@ class Room:
                 os.close(handle)
 
 
-def _alone(path: Path) -> int | None:
-    """Take a file for oneself, until `unlock`; None if others hold it."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    if lock_file(handle, alone=True):
-        return handle
-    os.close(handle)
-    return None
+def needed(pages: int, more: int, *, is_new: bool) -> int:
+    """Return the bytes on the disk that some pages of a file need, its head and sums included where it is new.
 
-
-def _allocated(handle: int) -> int:
-    return os.fstat(handle).st_blocks * 512
+    Args:
+        pages: of the whole file.
+        more: how many are to be here.
+        is_new: whether nothing of it is here yet.
+    """
+    return PAGE * more + bytes_at(pages) * is_new
 
 
 def taken(folder: Path) -> int:

@@ -2,15 +2,15 @@
 
 A file of the cache is one object at one time: its URI, the mark of its etag, and its size. A pinned object (`Get.pinned`)
 that is here costs no request; of another one the store is asked what it is like, once per read. All that one read misses is
-asked for together, in blocks, under leases; what others fetch meanwhile is waited for afterwards. Where the cache fails,
+asked for together, in pages, under leases; what others fetch meanwhile is waited for afterwards. Where the cache fails,
 bytes come from the store as if there were none.
 
 An evicted file is stored again rarely (`eviction`): its other reads bring exactly the bytes that were asked for, and what
 lies here stays. Reads ahead of use (`behind`) of such a file bring nothing.
 
-Leases: one byte of one file is locked per block, so that all processes of a node share the work. The lock belongs to an open
+Leases: one byte of one file is locked per page, so that all processes of a node share the work. The lock belongs to an open
 descriptor (`Leases`), which serves many files at a time; the kernel takes it back from a process that ends, however it ends.
-The byte of a block is drawn from the name of its file: two blocks that meet there wait for each other once, and nothing else
+The byte of a page is drawn from the name of its file: two pages that meet there wait for each other once, and nothing else
 happens. Whoever waits holds no lease, so there is no circle of waiting.
 """
 
@@ -31,20 +31,19 @@ from numpy.typing import NDArray
 from spiral_stream.errors import CacheError, DamageError, SourceError
 from spiral_stream.integrity.locks import Wait, lock_bytes
 from spiral_stream.storage.counters import behind, count
-from spiral_stream.storage.local import exactly
-from spiral_stream.storage.node_cache.cache import NodeCache, Range, joined_blocks, node_cache, tell
+from spiral_stream.storage.node_cache.cache import NodeCache, node_cache, tell
 from spiral_stream.storage.node_cache.eviction import FULL, taken
 from spiral_stream.storage.node_cache.file import (
-    BLOCK,
+    PAGE,
     PART,
-    PART_BLOCKS,
-    NodeFile,
     NodeKey,
-    block_runs,
-    data_file,
-    sums_of,
+    Pages,
+    Range,
+    between,
+    runs,
+    wanted_pages,
 )
-from spiral_stream.storage.ranges import READ_BYTES
+from spiral_stream.storage.ranges import GAP_BYTES, READ_BYTES
 from spiral_stream.storage.store import Buffer, Get, Got, ObjectStat, Store
 from spiral_stream.threads import doing
 
@@ -82,7 +81,7 @@ class Leases:
             os.close(handle)
 
     def take(self, digest: str, first: int, stop: int) -> bool:
-        """Take the lease of some blocks without waiting; False if another thread or process has one of them."""
+        """Take the lease of some pages without waiting; False if another thread or process has one of them."""
         return _set(self._handle, fcntl.F_WRLCK, int(digest[:15], 16) + first, stop - first)
 
     def forget(self) -> None:
@@ -104,7 +103,7 @@ TOGETHER_BYTES: Final = 256 << 20  # that one call of the store brings
 WAIT_S: Final = 60.0  # for others without any progress; then the bytes are asked for here too
 MANY: Final = 4  # ranges that one request brings; fewer are left to whoever reads them
 _PAUSES_S: Final = (0.01, 0.01)  # between two looks at what others fetch
-_Blocks = NDArray[np.int64]
+_Int64 = NDArray[np.int64]
 
 
 @final
@@ -117,20 +116,21 @@ class _Ask:
     facts: ObjectStat
     indices: list[int] = field(default_factory=list)  # in the call
     ranges: list[Range] = field(default_factory=list)
-    missing: _Blocks = field(default_factory=lambda: np.empty(0, np.int64))
+    missing: Pages = field(default_factory=lambda: np.empty(0, np.int64))
     requested_ns: int = 0  # when, since 1970; of the asks of one call each has its own
     is_hit: bool = True  # where it lies on the node; not what was waited for
+    exact: bool = False  # whether no more pages come than those that the ranges lie in
 
-    def part(self, runs: Sequence[tuple[int, int]]) -> "_Ask":
-        """Return what fetches some blocks, and enters nothing."""
-        ends = [(first * BLOCK, min(stop * BLOCK, self.key.size)) for first, stop in runs]
+    def part(self, of: Sequence[Range]) -> "_Ask":
+        """Return what fetches some pages, and enters nothing."""
+        ends = [(first * PAGE, min(stop * PAGE, self.key.size)) for first, stop in of]
         ranges = [(at, end - at) for at, end in ends]
-        return _Ask(self.key, self.name, self.facts, [], ranges, requested_ns=self.requested_ns)
+        return _Ask(self.key, self.name, self.facts, [], ranges, requested_ns=self.requested_ns, exact=True)
 
     def gets(self) -> Iterator[Get]:
-        """Yield what is asked of the store for the blocks that are missing: the whole object as one."""
-        for first, stop in block_runs(self.missing):
-            begin, end = first * BLOCK, min(stop * BLOCK, self.key.size)
+        """Yield what is asked of the store for the pages that are missing: the whole object as one."""
+        for first, stop in runs(self.missing):
+            begin, end = first * PAGE, min(stop * PAGE, self.key.size)
             if (begin, end) == (0, self.key.size) and end <= READ_BYTES:
                 yield Get(self.name)
                 continue
@@ -186,14 +186,10 @@ class NodeStore(Store):
             return
         key = NodeKey(f"{self._root}/{get.key}", f"{facts.mark:016x}", facts.size)
         length = facts.size - get.start if get.length is None else get.length
-        with suppress(CacheError, OSError):  # then it is not kept
-            file = cache.file_of(key)
-            try:
-                file.forget(get.start // BLOCK, -(-(get.start + length) // BLOCK))
-            finally:
-                file.release()
+        with suppress(CacheError, OSError), cache.opened(key) as file:  # else it is not kept
+            file.forget(get.start // PAGE, -(-(get.start + length) // PAGE))
 
-    def around(self, key: str, facts: ObjectStat, starts: _Blocks, stops: _Blocks) -> Iterator[Callable[[], None]]:
+    def around(self, key: str, facts: ObjectStat, starts: _Int64, stops: _Int64) -> Iterator[Callable[[], None]]:
         """Yield what keeps ranges of one object on the node: a request of up to `PART` for many that lie together.
 
         Args:
@@ -206,12 +202,12 @@ class NodeStore(Store):
         if cache is None or not facts.mark or int(stops.max(initial=0)) > facts.size:
             return
         ask = _Ask(NodeKey(f"{self._root}/{key}", f"{facts.mark:016x}", facts.size), key, facts)
-        begins, ends = starts // BLOCK, np.maximum.accumulate(-(-stops // BLOCK))
-        turns = np.flatnonzero(begins[1:] > ends[:-1]) + 1
+        begins, ends = starts // PAGE, np.maximum.accumulate(-(-stops // PAGE))
+        turns = np.flatnonzero(begins[1:] - ends[:-1] >= GAP_BYTES // PAGE) + 1
         for some in np.split(np.arange(len(starts)), turns):
             if len(some) >= MANY:
-                for at in range(int(begins[some[0]]), int(ends[some[-1]]), PART_BLOCKS):
-                    part = ask.part([(at, min(at + PART_BLOCKS, int(ends[some[-1]])))])
+                for at in range(int(begins[some[0]]), int(ends[some[-1]]), PART // PAGE):
+                    part = ask.part([(at, min(at + PART // PAGE, int(ends[some[-1]])))])
                     yield partial(self._keep, cache, part)
 
     def _keep(self, cache: NodeCache, part: _Ask) -> None:
@@ -315,37 +311,37 @@ class _Reading:
         left: list[_Ask] = []
         hits = hit_bytes = 0
         for each in asks:
-            each.missing = joined_blocks(each.key, each.ranges)
-            if len(each.missing):
-                if not os.path.exists(data_file(self._cache.folder, each.key)):  # noqa: PTH110  opening would make it
-                    left.append(each)
-                    continue
-                file = self._cache.file_of(each.key)
-                try:
-                    if not self._here(each, file):
-                        left.append(each)
-                        continue
-                    data = [memoryview(exactly(file.handle, length, at)) for at, length in each.ranges]
-                finally:
-                    file.release()
-            else:
-                data = [memoryview(b"") for _ in each.ranges]
-            for index, some in zip(each.indices, data, strict=False):  # a part has no places
-                self._found[index] = Got(some, each.facts)
+            found = self._found_here(each)
+            if found is None:
+                left.append(each)
+                continue
+            for index, data in zip(each.indices, found, strict=False):  # a part has no places
+                self._found[index] = Got(data, each.facts)
             if each.indices and each.is_hit:
                 hits, hit_bytes = hits + 1, hit_bytes + _bytes(each)
         if hits:
             count(hits=hits, hit_bytes=hit_bytes)
         return left
 
-    def _here(self, ask: _Ask, file: NodeFile) -> bool:
-        file.mend_size()
-        file.stamp(ask.requested_ns)
-        ask.missing = missing = file.missing(ask.missing)
-        between = missing[:-1][np.diff(missing) == 2] + 1  # noqa: PLR2004  one block, which costs less than a request
-        if len(between):
-            ask.missing = np.union1d(missing, file.missing(between))
-        return not len(missing)
+    def _found_here(self, ask: _Ask) -> list[memoryview] | None:
+        """The bytes of an ask; None notes what it misses."""
+        ask.missing = wanted_pages(ask.key, ask.ranges, exact=ask.exact)
+        if not len(ask.missing):
+            return [memoryview(b"") for _ in ask.ranges]
+        try:
+            with self._cache.opened(ask.key) as file:
+                file.stamp(ask.requested_ns)
+                ask.missing = file.missing(ask.missing)
+                if not len(ask.missing):
+                    return [file.read(at, length) for at, length in ask.ranges]
+                gaps = between(ask.missing)
+                if len(gaps):
+                    ask.missing = np.union1d(ask.missing, file.missing(gaps))
+        except FileNotFoundError:
+            gaps = between(ask.missing)
+            if len(gaps):
+                ask.missing = np.union1d(ask.missing, gaps)
+        return None
 
     def _turn(self, left: Sequence[_Ask], unkept: Sequence[_Ask], *, alone: bool) -> list[_Ask]:
         """Fetch what nobody else fetches, and what is not kept; return what others fetch."""
@@ -353,10 +349,10 @@ class _Reading:
             mine: list[_Ask] = []
             others: list[_Ask] = []
             for each in left:
-                leased = [run for run in block_runs(each.missing) if leases.take(each.key.digest, *run) or alone]
-                blocks = sum(stop - first for first, stop in leased)
-                (mine if blocks == len(each.missing) else others).append(each)
-                if 0 < blocks < len(each.missing):
+                leased = [run for run in runs(each.missing) if leases.take(each.key.digest, *run) or alone]
+                pages = sum(stop - first for first, stop in leased)
+                (mine if pages == len(each.missing) else others).append(each)
+                if 0 < pages < len(each.missing):
                     mine.append(each.part(leased))
             mine = self._not_here(mine)  # somebody may have been there between the look and the lease
             for part in _parts(mine) or ([[]] if unkept else []):
@@ -399,29 +395,19 @@ class _Reading:
                     break
         if cached and any(self._found[index] is None for index in ask.indices):
             ask.is_hit = False
-            self._not_here([ask])  # a range of blocks that came and of some that were here
+            self._not_here([ask])  # a range of pages that came and of some that were here
 
     def _read_here(self, ask: _Ask, parts: list[tuple[int, memoryview]]) -> bool:
         try:
-            file = self._cache.file_of(ask.key)
-        except (CacheError, OSError) as error:
-            tell(f"node cache {self._cache.folder}: {getattr(error, 'strerror', None) or error}")
-            return False
-        try:
-            with file.sums() as sums:
+            with self._cache.opened(ask.key, make=True) as file:
                 for at, data in parts:
-                    first = at // BLOCK
-                    stop = first - (-len(data) // BLOCK)
-                    if not self._cache.room.reserve(file.handle, sums, (first, stop), (at, len(data))):
+                    if not self._cache.room.reserve(file, at // PAGE, -(-(at + len(data)) // PAGE)):
                         return False
                     file.write(at, data)
-                    sums.write(first, sums_of(data))
-            file.stamp(ask.requested_ns)
+                file.stamp(ask.requested_ns)
         except (CacheError, OSError) as error:
             tell(f"node cache {self._cache.folder}: {getattr(error, 'strerror', None) or error}")
             return False
-        finally:
-            file.release()
         return True
 
 
@@ -434,7 +420,7 @@ def _parts(asks: Sequence[_Ask]) -> list[list[_Ask]]:
     parts: list[list[_Ask]] = []
     size = 0
     for each in asks:
-        more = len(each.missing) * BLOCK
+        more = len(each.missing) * PAGE
         if not parts or size + more > TOGETHER_BYTES:
             parts.append([])
             size = 0

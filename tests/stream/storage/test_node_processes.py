@@ -12,9 +12,9 @@ import pytest
 
 from spiral_stream.storage.counters import Traffic, counted
 from spiral_stream.storage.node_cache.cache import NodeCache
-from spiral_stream.storage.node_cache.file import BLOCK, Sums, data_file, sums_of
+from spiral_stream.storage.node_cache.file import BLOCK, PAGE, bytes_at, node_file, sums_of
 from tests.fixtures.node_folders import ended, taken
-from tests.fixtures.node_processes import context, hold, key_of, lease_and_fork, read_all, read_one
+from tests.fixtures.node_processes import context, key_of, lease_and_fork, read_all, read_and_keep_open, read_one
 from tests.fixtures.range_server import RangeServer, drawn
 from tests.fixtures.waits import until
 
@@ -73,37 +73,35 @@ def test_a_cache_of_a_third_of_the_data_keeps_its_limit(server: RangeServer, tmp
 
 
 @pytest.mark.e2e
-def test_what_another_process_holds_is_not_removed_until_it_is_killed(
+def test_what_another_process_has_open_is_removed_and_read_to_its_end(
     server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = context().SimpleQueue()
-    process = started(hold, str(tmp_path), 8 * BLOCK, server.port, 0, 3 * BLOCK, told)
+    told, go_on = context().SimpleQueue(), context().SimpleQueue()
+    process = started(read_and_keep_open, str(tmp_path), 8 * BLOCK, server.port, 0, 3 * BLOCK, told, go_on)
     told.get()
 
     monkeypatch.setenv("SPIRAL_NODE_CACHE", str(tmp_path))
     monkeypatch.setenv("SPIRAL_NODE_CACHE_BYTES", str(8 * BLOCK))
-    for number in (1, 2, 3):
+    for number in (1, 2):
         read_one(server.port, number, 3 * BLOCK)
     cache = NodeCache(tmp_path)
-    assert {each.uri for each in cache.files() if each.held} == {"http://store/0"}
-    assert cache.clear()[0] == 1
-    assert [each.uri for each in cache.files()] == ["http://store/0"]
-    process.kill()
-    process.join()
-    assert cache.clear() == (1, 3 * BLOCK + 4096)
-    process.close()
+    assert [each.uri for each in cache.files()] == ["http://store/2", "http://store/1"]
+    go_on.put(None)
+    assert told.get() == (True, False)
+    ended([process])
+    assert cache.clear() == (2, 2 * (3 * BLOCK + PAGE))
 
 
 def damaged(folder: Path) -> list[int]:
-    """Blocks of the files of `FILES` whose sums are written, and are not those of their bytes."""
+    """Pages of the files of `FILES` whose sums are written, and are not those of their bytes."""
     found: list[int] = []
     for number, size in FILES:
         key = key_of(f"http://store/{number}", "v1", size)
-        data = data_file(folder, key)
-        if data.exists():
-            with Sums(data, key) as sums:
-                written = sums.read(0, key.blocks)
-            right = sums_of(memoryview(data.read_bytes()))
+        file = node_file(folder, key)
+        if file.exists() and file.stat().st_size:
+            data, at = file.read_bytes(), bytes_at(key.pages)
+            written = np.frombuffer(data[1024 : 1024 + 8 * key.pages], np.uint64)
+            right = sums_of(data[at:])
             found += np.flatnonzero((written != 0) & (written != right)).tolist()
     return found
 
@@ -130,7 +128,6 @@ def killed_again_and_again(server: RangeServer, folder: Path, kills: int, seed: 
     assert not isinstance(found, str), found  # bytes are right, and nobody waits for a dead process
     assert taken(folder) <= limit
     assert partly > 0
-    assert not any(each.held for each in NodeCache(folder, limit).files())
 
 
 @pytest.mark.e2e

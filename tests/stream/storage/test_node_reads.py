@@ -1,5 +1,6 @@
 """A store read through the node cache: what is asked of it, and what happens when the cache or the object is not as it was."""
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -177,7 +178,7 @@ def test_a_lease_that_is_held_for_too_long_is_not_waited_for(
     monkeypatch.setattr(node_store, "WAIT_S", 0.2)
     known, store = pin(inner), near(inner)
     assert data_of(store.read([Get("a", 9 * BLOCK, 1, pinned=known)])) == [DATA[9 * BLOCK : 9 * BLOCK + 1]]
-    [file] = (tmp_path / "node" / "files").rglob("*.data")
+    [file] = (tmp_path / "node" / "files").rglob("*.node")
     with Leases(tmp_path / "node") as other:
         assert other.take(file.stem, 0, 2)
         assert data_of(store.read([Get("a", 7, 7, pinned=known)])) == [DATA[7:14]]
@@ -189,7 +190,7 @@ def test_another_object_than_the_pinned_one_is_not_kept(inner: Counting, tmp_pat
     [found] = near(inner).read([Get("a", 5, 10, pinned=known)])
     assert isinstance(found, Got)
     assert found.facts.mark != known.mark
-    assert not [path for path in tmp_path.rglob("*.data") if path.stat().st_blocks]
+    assert not [path for path in tmp_path.rglob("*.node") if path.stat().st_blocks]
     inner.delete("a")
     for get in (Get("a", 5, 10, pinned=known), Get("a")):
         [gone] = near(inner).read([get])
@@ -237,8 +238,9 @@ def test_a_file_that_was_altered_on_the_disk_is_fetched_again_and_then_named(
     get = [Get("a", 100, 50, pinned=known)]
 
     def altered() -> None:
-        [file] = (tmp_path / "node" / "files").rglob("*.data")
+        [file] = (tmp_path / "node" / "files").rglob("*.node")
         with file.open("r+b") as out:
+            out.seek(-len(DATA), os.SEEK_END)
             out.write(b"other bytes")
 
     data_of(near(inner).read(get))

@@ -18,7 +18,7 @@ from spiral_stream.storage.node_cache import eviction as node_room
 from spiral_stream.storage.node_cache import file as node_open
 from spiral_stream.storage.node_cache import store as node_store
 from spiral_stream.storage.node_cache.cache import NodeCache
-from spiral_stream.storage.node_cache.file import BLOCK, data_file
+from spiral_stream.storage.node_cache.file import BLOCK, PAGE, bytes_at, node_file
 from spiral_stream.storage.ranges import READ_BYTES
 from tests.fixtures.node_folders import taken
 from tests.fixtures.node_processes import key_of
@@ -54,8 +54,13 @@ class Remote:
         return [bytes(each) for each in found]
 
 
-def data_of(folder: Path) -> list[Path]:
-    return sorted((folder / "files").rglob("*.data"))
+def files_of(folder: Path) -> list[Path]:
+    return sorted((folder / "files").rglob("*.node"))
+
+
+def bytes_of(file: Path, size: int) -> bytes:
+    """What a file of the node has of a remote file's bytes."""
+    return file.read_bytes()[bytes_at(-(-size // PAGE)) :]
 
 
 def as_another_process() -> None:
@@ -70,7 +75,7 @@ def test_a_file_is_fetched_once_and_is_all_there(folder: Path, traffic: Traffic)
         assert counted(traffic, remote.read) == [remote.data]
     assert remote.read((70_000, 10)) == [remote.data[70_000:70_010]]
 
-    assert data_of(folder)[0].read_bytes() == remote.data
+    assert bytes_of(files_of(folder)[0], len(remote.data)) == remote.data
     assert sorted(remote.asked) == [(0, READ_BYTES), (READ_BYTES, 70_001)]
     assert (traffic.hits, traffic.requests, traffic.bytes, traffic.again) == (1, 2, len(remote.data), 0)
 
@@ -133,45 +138,49 @@ def test_threads_that_ask_together_fetch_once(traffic: Traffic, monkeypatch: pyt
     assert traffic.waits > 0
 
 
-@pytest.mark.parametrize("what", ["flip", "cut", "empty", "sums", "cut sums", "no sums", "no data", "longer"])
+@pytest.mark.parametrize("what", ["flip", "cut", "empty", "longer", "head", "sums", "all", "no file"])
 def test_damage_is_found_when_a_process_first_reads_the_file_and_fetched_again(folder: Path, what: str) -> None:
     remote = Remote(7, 4 * BLOCK + 9)
     remote.read()
     as_another_process()
-    data = data_of(folder)[0]
-    sums = data.with_suffix(".sums")
-    match what:
-        case "flip":
-            with data.open("r+b") as file:
-                file.seek(BLOCK + 5)
-                file.write(bytes([remote.data[BLOCK + 5] ^ 1]))
-        case "cut" | "empty":
-            os.truncate(data, 2 * BLOCK + 7 if what == "cut" else 0)
-        case "longer":
-            os.truncate(data, 5 * BLOCK)
-        case "sums":
-            sums.write_bytes(os.urandom(sums.stat().st_size))
-        case "cut sums":
-            os.truncate(sums, sums.stat().st_size - 12)
-        case "no sums":
-            sums.unlink()
-        case "no data":
-            data.unlink()
+    [file] = files_of(folder)
+    whole, begin = file.stat().st_size, file.stat().st_size - len(remote.data)
+    with file.open("r+b") as out:
+        match what:
+            case "flip":
+                out.seek(begin + BLOCK + 5)
+                out.write(bytes([remote.data[BLOCK + 5] ^ 1]))
+            case "cut" | "empty" | "longer":
+                out.truncate({"cut": begin + 2 * BLOCK + 7, "empty": 0, "longer": whole + BLOCK}[what])
+            case "head" | "all":
+                out.write(os.urandom(16 if what == "head" else whole))
+            case "sums":
+                out.seek(1024)
+                out.write(os.urandom(8 * (4 * BLOCK // PAGE + 1)))
+            case "no file":
+                file.unlink()
     remote.asked.clear()
 
     for _ in range(2):
         assert remote.read() == [remote.data]
-        assert data.stat().st_size == len(remote.data)
+        assert file.stat().st_size == whole
 
     fetched = sum(length for _, length in remote.asked)
-    assert fetched == {"flip": BLOCK, "cut": 2 * BLOCK + 9, "longer": 0, "cut sums": BLOCK + 9}.get(
-        what, len(remote.data)
-    )
+    assert fetched == {"flip": PAGE, "cut": 2 * BLOCK + 9, "longer": 0}.get(what, len(remote.data))
+
+
+def test_bytes_of_an_image_come_by_the_page_and_fewer_ones_by_the_block() -> None:
+    remote = Remote(9, 20 * BLOCK)
+
+    remote.read((5 * PAGE + 3, 21 * PAGE))
+    remote.read((30 * PAGE, 100))
+
+    assert remote.asked == [(5 * PAGE, 22 * PAGE), (2 * BLOCK - 5 * PAGE, 5 * PAGE)]
 
 
 def test_what_is_damaged_again_after_it_was_fetched_anew_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     remote = Remote(8, 2 * BLOCK)
-    monkeypatch.setattr(node_open.NodeFile, "write", lambda self, offset, data: os.pwrite(self.handle, b"!", offset))
+    monkeypatch.setattr(node_open, "exactly", lambda *_: b"!")
 
     assert [remote.read(), remote.read()] == [[remote.data]] * 2  # from memory, as they came
     with pytest.raises(DamageError, match=r"of s3://bucket/8 are not what was written, again .* on another one"):
@@ -255,23 +264,37 @@ def test_a_file_above_the_limit_is_read_and_not_kept_and_its_ranges_are(
     assert taken(folder) <= 4 * BLOCK
 
 
-def test_held_files_stay_and_others_are_read_without_being_kept(
+def test_a_file_that_is_open_is_removed_for_others_and_read_to_its_end(
     folder: Path, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPIRAL_NODE_CACHE_BYTES", str(5 * BLOCK))
     first, second = Remote(12, 4 * BLOCK), Remote(13, 4 * BLOCK)
     first.read()
-    held = NodeCache().file_of(key_of(first.uri, first.version, 4 * BLOCK))
-
-    assert counted(traffic, second.read) == [second.data]
-    assert (traffic.unkept, first.read()) == (4 * BLOCK, [first.data])
-    held.release()
-    second.read()
-    assert [path.read_bytes() for path in data_of(folder) if path.stat().st_blocks] == [second.data]
+    cache = NodeCache()
+    with cache.opened(key_of(first.uri, first.version, 4 * BLOCK)) as file:
+        second.read()
+        assert [bytes_of(path, 4 * BLOCK) for path in files_of(folder)] == [second.data]
+        assert file.read(0, 4 * BLOCK) == first.data
+        assert not cache.room.reserve(file, 0, 1)  # what is written now, nobody finds
     monkeypatch.setattr(node_room, "FULL", 2)
     assert counted(traffic, first.read) == [first.data]
     assert traffic.again == 4 * BLOCK
     assert first.asked == [(0, 4 * BLOCK)] * 2
+
+
+def test_files_of_an_earlier_version_count_and_go_like_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPIRAL_NODE_CACHE_BYTES", str(5 * BLOCK))
+    (folder / "files" / "ab").mkdir(parents=True)
+    for name in ("ab01.data", "ab01.sums"):
+        (folder / "files" / "ab" / name).write_bytes(bytes(2 * BLOCK))
+    assert {each.uri for each in NodeCache().files()} == {""}
+
+    remote = Remote(14, 4 * BLOCK)
+    remote.read()
+
+    assert [path.name.endswith(".node") for path in (folder / "files").rglob("*.*")] == [True]
+    assert remote.read() == [remote.data]
+    assert len(remote.asked) == 1
 
 
 @given(
@@ -294,17 +317,18 @@ def test_any_asks_get_their_bytes_within_the_limit_and_what_was_used_longest_ago
             size = len(remote.data)
             offset = int(start * (size - 1))
             length = int(part * (size - offset))
-            before = {path.stem for path in data_of(root)}
+            before = {path.stem for path in files_of(root)}
             remote.asked.clear()
             patch.setattr(node_store, "node_cache", lambda other=other: caches[other])
             assert remote.read((offset, length)) == [remote.data[offset : offset + length]]
             clock += 1
-            file = data_file(root, key_of(remote.uri, remote.version, size))
+            file = node_file(root, key_of(remote.uri, remote.version, size))
             with suppress(FileNotFoundError):
                 os.utime(file, (clock, clock))
-            first, stop = offset // BLOCK * BLOCK, -(-(offset + length) // BLOCK) * BLOCK
+            unit = PAGE if length >= BLOCK else BLOCK
+            first, stop = offset // unit * unit, -(-(offset + length) // unit) * unit
             assert all(first <= at and at + size <= stop for at, size in remote.asked)
-            now = {path.stem for path in data_of(root)}
+            now = {path.stem for path in files_of(root)}
             used[file.stem] = clock
             left = [used[each] for each in now - {file.stem}]
             assert all(used[each] < min(left, default=clock + 1) for each in before - now)
