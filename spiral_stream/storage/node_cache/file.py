@@ -211,10 +211,10 @@ class NodeFile:
         self.key, self.path, self._known, self._at = key, node_file(root, key), known, bytes_at(key.pages)
         self.handle = _opened(self.path, make=make)
         try:
-            birth, is_whole = self._head()
+            birth, has_size = self._head()
             if not birth:
                 birth = self._bear()
-            if known.birth != birth or not is_whole:
+            if known.birth != birth or not has_size:
                 known.forget(key.pages, birth)
         except OSError:
             self.close()

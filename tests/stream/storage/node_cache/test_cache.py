@@ -144,16 +144,16 @@ def test_damage_is_found_when_a_process_first_reads_the_file_and_fetched_again(f
     remote.read()
     as_another_process()
     [file] = files_of(folder)
-    whole, begin = file.stat().st_size, file.stat().st_size - len(remote.data)
+    size, begin = file.stat().st_size, file.stat().st_size - len(remote.data)
     with file.open("r+b") as out:
         match what:
             case "flip":
                 out.seek(begin + BLOCK + 5)
                 out.write(bytes([remote.data[BLOCK + 5] ^ 1]))
             case "cut" | "empty" | "longer":
-                out.truncate({"cut": begin + 2 * BLOCK + 7, "empty": 0, "longer": whole + BLOCK}[what])
+                out.truncate({"cut": begin + 2 * BLOCK + 7, "empty": 0, "longer": size + BLOCK}[what])
             case "head" | "all":
-                out.write(os.urandom(16 if what == "head" else whole))
+                out.write(os.urandom(16 if what == "head" else size))
             case "sums":
                 out.seek(1024)
                 out.write(os.urandom(8 * (4 * BLOCK // PAGE + 1)))
@@ -163,7 +163,7 @@ def test_damage_is_found_when_a_process_first_reads_the_file_and_fetched_again(f
 
     for _ in range(2):
         assert remote.read() == [remote.data]
-        assert file.stat().st_size == whole
+        assert file.stat().st_size == size
 
     fetched = sum(length for _, length in remote.asked)
     assert fetched == {"flip": PAGE, "cut": 2 * BLOCK + 9, "longer": 0}.get(what, len(remote.data))
