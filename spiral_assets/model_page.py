@@ -58,7 +58,7 @@ def model_page(
         "stream_name": value.text(str(begun["stream"]) or "not saved by name"),
         "fingerprint": value.text(str(begun["fingerprint"])),
         "samples_seen": value.json(seen),
-        "replay": reports.snippet(_replay(seen)),
+        "replay": reports.snippet(_replay(begun.get("catalog"), seen)),
         "checkpoint": value.path(str(folder.resolve())),
     }
     ledgers = sorted(folder.glob("ledger*.jsonl"))
@@ -127,10 +127,11 @@ def _epochs(found: Progress) -> int:
     return int(last["epoch"]) + bool(last["batch"])
 
 
-def _replay(seen: Sequence[Values]) -> str:
-    """Return code that lists what the model saw."""
+def _replay(catalog: str | None, seen: Sequence[Values]) -> str:
+    """Return code that lists what the model saw; older runs did not note their catalog."""
+    where = "" if catalog is None else repr(catalog)
     return (
         "import json\nimport spiral_stream\nfrom spiral_assets.training.seen import samples_seen\n\n"
         f"seen = json.loads('''{json.dumps(seen)}''')\n"
-        "for epoch, batch, samples in samples_seen(spiral_stream.connect(), seen):\n    print(epoch, batch, samples)"
+        f"for epoch, batch, samples in samples_seen(spiral_stream.connect({where}), seen):\n    print(epoch, batch, samples)"
     )

@@ -117,6 +117,7 @@ class TrainingRun:
             "rank": self.rank,
             "world": self.world,
             "unit": self.unit,
+            "catalog": self.stream.catalog.uri,
             "stream": self.name,
             "fingerprint": self.stream.fingerprint,
             "data_versions": self.stream.data_versions,

@@ -1,13 +1,16 @@
 """A run outside Dagster: results and what the model saw stay in its folder, and can be replayed."""
 
 import json
+import re
 from pathlib import Path
 
+import dagster as dg
 import pyarrow as pa
 import pytest
 import torch
 
 import spiral_stream as spiral
+from spiral_assets.model_page import model_page
 from spiral_assets.training.run import TrainingRun
 from spiral_assets.training.seen import samples_seen
 
@@ -54,6 +57,21 @@ def test_what_a_model_saw_is_replayed_from_its_result(catalog: spiral.Catalog, t
     seen = list(samples_seen(catalog, told["samples_seen"]))
     assert [samples for _, _, samples in seen] == delivered
     assert [epoch for epoch, _, _ in seen] == [0] * 5 + [1] * 5 + [2] * 3
+
+
+def test_the_code_on_a_models_page_replays_from_the_catalog_of_the_run(
+    catalog: spiral.Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    delivered = train(catalog, tmp_path / "run", 7)
+    page = model_page(dg.build_asset_context(), tmp_path / "run")
+    code = re.sub(r"```\w*", "", str(page["replay"].value))
+
+    monkeypatch.setenv("SPIRAL_CATALOG", str(tmp_path / "another"))
+    capsys.readouterr()
+    exec(compile(code, "replay", "exec"), {})
+    steps = capsys.readouterr().out.splitlines()
+    assert len(steps) == 7
+    assert all(str(sample) in line for samples, line in zip(delivered, steps, strict=True) for sample in samples)
 
 
 def test_another_plan_or_other_data_is_refused_with_the_way_out(catalog: spiral.Catalog, tmp_path: Path) -> None:
