@@ -111,6 +111,8 @@ class Packed(Formation):
     """
 
     VERSION: ClassVar[int] = 2
+    needs_lengths: ClassVar[bool] = True
+    leaves: ClassVar[bool] = True
     max_tokens: int | Mapping[str, int] | tuple[tuple[str, int], ...]
     strategy: Strategy = "best_fit"
     max_segments: int | None = None
@@ -195,14 +197,6 @@ class Packed(Formation):
     def concatenates(self) -> bool:
         """Whether samples are laid end to end."""
         return self.strategy == "concat_and_split"
-
-    @property
-    def needs_lengths(self) -> bool:
-        return True
-
-    @property
-    def leaves(self) -> bool:
-        return True
 
     @property
     def cuts_samples(self) -> bool:

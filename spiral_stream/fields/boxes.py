@@ -115,6 +115,7 @@ class Boxes(Following):
     """
 
     PADDING: ClassVar[float] = 0
+    width: ClassVar[int] = 4
 
     column: str
     of: str
@@ -134,10 +135,6 @@ class Boxes(Following):
         if not isinstance(self.relative, bool):
             msg = f"Boxes({self.column!r}): relative={self.relative!r}. Give True or False"
             raise PlanError(msg)
-
-    @property
-    def width(self) -> int:
-        return 4
 
     def spec(self, column: pa.Field) -> FieldSpec:
         self._numbers(column)
@@ -211,13 +208,10 @@ class BoxLabels(Following):
     """
 
     PADDING: ClassVar[float] = -1
+    width: ClassVar[int] = 1
 
     column: str
     of: str
-
-    @property
-    def width(self) -> int:
-        return 1
 
     def spec(self, column: pa.Field) -> FieldSpec:
         return FieldSpec("int64" if pa.types.is_integer(self._numbers(column)) else "float32", (None,))
@@ -248,6 +242,7 @@ class KeyPoints(Following):
     """
 
     PADDING: ClassVar[float] = float("nan")
+    width: ClassVar[int] = 2
 
     column: str
     of: str
@@ -261,10 +256,6 @@ class KeyPoints(Following):
                 '"keep" or "nan"; relative is True or False'
             )
             raise PlanError(msg)
-
-    @property
-    def width(self) -> int:
-        return 2
 
     def spec(self, column: pa.Field) -> FieldSpec:
         self._numbers(column)

@@ -31,9 +31,7 @@ _LARGEST: Final = 100.0  # scale
 class PatchField(Field):
     """A field that is made of the patches of an image column."""
 
-    @property
-    def is_decoded(self) -> bool:
-        return True
+    is_decoded: ClassVar[bool] = True
 
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NDArray[Any]:
         """Never called: bytes are decoded instead."""

@@ -113,12 +113,9 @@ class CuSeqlens(SequenceField):
     """
 
     IN_SLOT: ClassVar[bool] = False
+    dtype_name: ClassVar[str] = "int32"
     column: str
     device: str | None = None
-
-    @property
-    def dtype_name(self) -> str:
-        return "int32"
 
     def cu_seqlens(self, layout: SequenceLayout) -> NDArray[np.int32]:
         """Compute the field for one batch.

@@ -49,9 +49,7 @@ class Original(Profile):
         True
     """
 
-    @property
-    def changes_pixels(self) -> bool:
-        return False
+    changes_pixels: ClassVar[bool] = False
 
 
 @final
@@ -92,20 +90,15 @@ class Jpeg(Profile):
         True
     """
 
+    changes_pixels: ClassVar[bool] = True
+    lossy: ClassVar[bool] = True
+
     shorter_side: int | None = None
     quality: int = 90
 
     def __post_init__(self) -> None:
         check(self, "Jpeg", shorter_side=_SIDE)
         _check_quality("Jpeg", self.quality)
-
-    @property
-    def changes_pixels(self) -> bool:
-        return True
-
-    @property
-    def lossy(self) -> bool:
-        return True
 
 
 @final

@@ -64,6 +64,9 @@ class HashBucketed(Order):
         ['p11']
     """
 
+    needs_index: ClassVar[bool] = True
+    needs_units: ClassVar[bool] = False
+
     seed: int | None
     bucket_count: int = 8192
     bucket_order: ShuffleBuckets | None = None
@@ -81,14 +84,6 @@ class HashBucketed(Order):
         if self.bucket_order is None:
             object.__setattr__(self, "bucket_order", ShuffleBuckets(self.run_seed))
         check(self, "HashBucketed", " is ", bucket_order=of_kind(ShuffleBuckets, "ShuffleBuckets(seed=...)"))
-
-    @property
-    def needs_index(self) -> bool:
-        return True
-
-    @property
-    def needs_units(self) -> bool:
-        return False
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         """Return the order of one pass.

@@ -1,7 +1,7 @@
 """The order of storage, or of a sort, the same in every pass."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -20,17 +20,9 @@ class Sequential(Order):
         ['p00', 'p01']
     """
 
-    @property
-    def follows_sort(self) -> bool:
-        return True
-
-    @property
-    def goes_in_turn(self) -> bool:
-        return True
-
-    @property
-    def needs_units(self) -> bool:
-        return False
+    follows_sort: ClassVar[bool] = True
+    goes_in_turn: ClassVar[bool] = True
+    needs_units: ClassVar[bool] = False
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:  # noqa: ARG002  every pass is the same
         if population.arranged is not None:

@@ -6,7 +6,7 @@ its ``py1s`` (and ``py2s``), `ExpandedRange` its ``py1e``. Its ``py1b`` and ``py
 """
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -33,14 +33,12 @@ class WithinShards(Order):
         ['p35', 'p24']
     """
 
+    needs_units: ClassVar[bool] = False
+
     seed: int | None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", settled_seed("WithinShards", self.seed))
-
-    @property
-    def needs_units(self) -> bool:
-        return False
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         pass_key = shuffle_key("WithinShards", self.VERSION, self.run_seed, population, pass_number)
@@ -63,16 +61,14 @@ class ExpandedRange(Order):
         ['p36']
     """
 
+    needs_units: ClassVar[bool] = False
+
     seed: int | None
     expanded_range: int
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", settled_seed("ExpandedRange", self.seed))
         check_integer("ExpandedRange", "expanded_range", self.expanded_range, least=2)
-
-    @property
-    def needs_units(self) -> bool:
-        return False
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         pass_key = shuffle_key("ExpandedRange", self.VERSION, self.run_seed, population, pass_number)

@@ -1,7 +1,7 @@
 """One permutation of all rows: the best mixing, and no locality except inside clumps of rows."""
 
 from dataclasses import dataclass
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,16 +30,14 @@ class GlobalShuffle(Order):
         ['p19', 'p17', 'p41']
     """
 
+    needs_units: ClassVar[bool] = False
+
     seed: int | None
     clump_size: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", settled_seed("GlobalShuffle", self.seed))
         check_integer("GlobalShuffle", "clump_size", self.clump_size, least=1)
-
-    @property
-    def needs_units(self) -> bool:
-        return False
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         pass_key = shuffle_key("GlobalShuffle", self.VERSION, self.run_seed, population, pass_number)

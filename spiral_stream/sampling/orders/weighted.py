@@ -7,7 +7,7 @@ comparisons of float64 decide, always in the same order.
 """
 
 from dataclasses import dataclass
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 import numpy as np
 
@@ -47,6 +47,8 @@ class Weighted(Order):
         ['p38', 'p25']
     """
 
+    needs_units: ClassVar[bool] = False
+
     weights: str
     replacement: bool = True
     seed: int | None = None
@@ -69,10 +71,6 @@ class Weighted(Order):
     @property
     def weighted_by(self) -> str:
         return self.weights
-
-    @property
-    def needs_units(self) -> bool:
-        return False
 
     @property
     def repeats_rows(self) -> bool:

@@ -1,7 +1,7 @@
 """`WindowShuffle`: rows change positions with rows near them, as in the shuffle buffer of a streaming reader."""
 
 from dataclasses import dataclass
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 import numpy as np
 
@@ -33,20 +33,15 @@ class WindowShuffle(Order):
         ['p03', 'p00']
     """
 
+    follows_sort: ClassVar[bool] = True
+    needs_units: ClassVar[bool] = False
+
     seed: int | None
     window: int
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", settled_seed("WindowShuffle", self.seed))
         check_integer("WindowShuffle", "window", self.window, least=1)
-
-    @property
-    def follows_sort(self) -> bool:
-        return True
-
-    @property
-    def needs_units(self) -> bool:
-        return False
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         pass_key = shuffle_key("WindowShuffle", self.VERSION, self.run_seed, population, pass_number)

@@ -1,7 +1,7 @@
 """Drawing with replacement: each position of a pass draws one of all rows, whatever the others drew (a bootstrap)."""
 
 from dataclasses import dataclass
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 import numpy as np
 
@@ -28,18 +28,13 @@ class WithReplacement(Order):
         True
     """
 
+    needs_units: ClassVar[bool] = False
+    repeats_rows: ClassVar[bool] = True
+
     seed: int | None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", settled_seed("WithReplacement", self.seed))
-
-    @property
-    def needs_units(self) -> bool:
-        return False
-
-    @property
-    def repeats_rows(self) -> bool:
-        return True
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         pass_key = shuffle_key("WithReplacement", self.VERSION, self.run_seed, population, pass_number)

@@ -42,6 +42,7 @@ class Albumentations(PixelTransform):
     NAME: ClassVar[str] = "albumentations"
     MOVES: ClassVar[bool] = True
     POINTS: ClassVar[bool] = False
+    deterministic: ClassVar[bool] = False
 
     config: str
     release: str
@@ -62,10 +63,6 @@ class Albumentations(PixelTransform):
             return str(json.loads(self.config)["transform"]["__class_fullname__"])
         except (ValueError, TypeError, KeyError):
             return _PACKAGE
-
-    @property
-    def deterministic(self) -> bool:
-        return False
 
     def evaluation(self) -> tuple["Albumentations", ...]:
         """Never: which of its steps draw is not known.

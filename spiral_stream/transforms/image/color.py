@@ -57,6 +57,7 @@ class ColorJitter(PixelTransform):
     """
 
     NAME: ClassVar[str] = "color_jitter"
+    deterministic: ClassVar[bool] = False
 
     brightness: float | tuple[float, float] = 0.0
     contrast: float | tuple[float, float] = 0.0
@@ -69,10 +70,6 @@ class ColorJitter(PixelTransform):
             object.__setattr__(self, name, _range(name, getattr(self, name), 1.0, 0.0, _MOST))
         object.__setattr__(self, "hue", _range("hue", self.hue, 0.0, -0.5, 0.5))
         object.__setattr__(self, "p", checked_chance("ColorJitter", self.p))
-
-    @property
-    def deterministic(self) -> bool:
-        return False
 
     def evaluation(self) -> tuple[Transform, ...]:
         return ()
@@ -102,10 +99,7 @@ class Grayscale(PixelTransform):
     """
 
     NAME: ClassVar[str] = "grayscale"
-
-    @property
-    def deterministic(self) -> bool:
-        return True
+    deterministic: ClassVar[bool] = True
 
     def apply(self, pixels: Pixels, key: np.uint64) -> Pixels:
         del key

@@ -86,6 +86,7 @@ class RandomResizedCrop(ImageTransform):
 
     NAME: ClassVar[str] = "random_resized_crop"
     RESIZES: ClassVar[bool] = True
+    deterministic: ClassVar[bool] = False
 
     size: int | tuple[int, int]
     scale: tuple[float, float] = (0.08, 1.0)
@@ -98,10 +99,6 @@ class RandomResizedCrop(ImageTransform):
         if self.scale[1] > 1:
             msg = f"RandomResizedCrop: scale {self.scale} asks for more than the image; its upper end is at most 1.0"
             raise PlanError(msg)
-
-    @property
-    def deterministic(self) -> bool:
-        return False
 
     def evaluation(self) -> tuple[Transform, ...]:
         """Resize to 8/7 of the longer target side, and crop the centre: 224 -> Resize(256), CenterCrop(224)."""
@@ -206,15 +203,12 @@ class Resize(ImageTransform):
 
     NAME: ClassVar[str] = "resize"
     RESIZES: ClassVar[bool] = True
+    deterministic: ClassVar[bool] = True
 
     size: int | tuple[int, int]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", checked_size("Resize", self.size))
-
-    @property
-    def deterministic(self) -> bool:
-        return True
 
     def place(self, at: Placement, draw: Draw, *, resized: bool) -> Placement:
         del draw, resized
@@ -233,14 +227,12 @@ class Resize(ImageTransform):
 class _Centred(ImageTransform):
     """Cut the centre of an image; a subclass says how what is left over is halved."""
 
+    deterministic: ClassVar[bool] = True
+
     size: int | tuple[int, int]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", checked_size(type(self).__name__, self.size))
-
-    @property
-    def deterministic(self) -> bool:
-        return True
 
     @staticmethod
     @abstractmethod
@@ -318,15 +310,12 @@ class RandomCrop(ImageTransform):
     """
 
     NAME: ClassVar[str] = "random_crop"
+    deterministic: ClassVar[bool] = False
 
     size: int | tuple[int, int]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", checked_size("RandomCrop", self.size))
-
-    @property
-    def deterministic(self) -> bool:
-        return False
 
     def evaluation(self) -> tuple[Transform, ...]:
         """Crop the centre."""
@@ -369,6 +358,7 @@ class Normalize(Transform):
     """
 
     NAME: ClassVar[str] = "normalize"
+    deterministic: ClassVar[bool] = True
 
     mean: Sequence[float]
     std: Sequence[float]
@@ -383,10 +373,6 @@ class Normalize(Transform):
         if min(self.std) <= 0:
             msg = f"Normalize: std is {self.std}; every entry must be greater than 0"
             raise PlanError(msg)
-
-    @property
-    def deterministic(self) -> bool:
-        return True
 
 
 TRANSFORMS: Final[Mapping[str, type[Transform]]] = {

@@ -36,14 +36,11 @@ class Warp(PixelTransform):
     """A transform that samples along an affine map."""
 
     MOVES: ClassVar[bool] = True
+    deterministic: ClassVar[bool] = False
 
     interpolation: str
     fill: int | tuple[int, int, int]
     mask_fill: int
-
-    @property
-    def deterministic(self) -> bool:
-        return False
 
     def evaluation(self) -> tuple[Transform, ...]:
         return ()

@@ -64,6 +64,7 @@ class ChatTemplate(Transform):
     """
 
     NAME: ClassVar[str] = "chat_template"
+    deterministic: ClassVar[bool] = True
 
     column: str
     tokenizer: str
@@ -89,10 +90,6 @@ class ChatTemplate(Transform):
         if len(set(self.columns)) < len(self.columns):
             msg = f"ChatTemplate: column, prompt and tools are {', '.join(self.columns)}. Name different columns"
             raise PlanError(msg)
-
-    @property
-    def deterministic(self) -> bool:
-        return True
 
     @property
     def columns(self) -> tuple[str, ...]:

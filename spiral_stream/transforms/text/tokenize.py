@@ -45,6 +45,7 @@ class Tokenize(Transform):
     """
 
     NAME: ClassVar[str] = "tokenize"
+    deterministic: ClassVar[bool] = True
 
     column: str
     tokenizer: str
@@ -55,10 +56,6 @@ class Tokenize(Transform):
     def __post_init__(self) -> None:
         check(self, "Tokenize", " is ", column=text("the name of a text column"), tokenizer=TOKENIZER)
         check(self, "Tokenize", " is ", special_tokens=FLAG, max_length=MOST_TOKENS, separator=_SEPARATOR)
-
-    @property
-    def deterministic(self) -> bool:
-        return True
 
     @property
     def columns(self) -> tuple[str, ...]:
