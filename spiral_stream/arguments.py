@@ -85,10 +85,12 @@ class Rule:
     Attributes:
         fits: whether a value is right.
         right: what a message asks for, such as "True or False".
+        verb: what a message says to do with it.
     """
 
     fits: Callable[[Any], bool]
     right: str
+    verb: str = "Give"
 
     def need(self, where: str, value: object, error: type[Exception] = PlanError) -> None:
         """Refuse a value that is not right.
@@ -99,7 +101,7 @@ class Rule:
             error: what to raise.
         """
         if not self.fits(value):
-            msg = f"{where}{shown(value)}. Give {self.right}"
+            msg = f"{where}{shown(value)}. {self.verb} {self.right}"
             raise error(msg)
 
 
@@ -119,9 +121,13 @@ def of_kind(kind: Any, right: str) -> Rule:
     return Rule(lambda value: isinstance(value, kind), right)
 
 
-def text(right: str, *, none: bool = False) -> Rule:
-    """Return the rule of a text that is not empty, or None where ``none`` allows it."""
-    return Rule(lambda value: (none and value is None) or (isinstance(value, str) and value != ""), right)
+def text(right: str, *, none: bool = False, besides: object = None, verb: str = "Give") -> Rule:
+    """Return the rule of a text that is not empty, or None where ``none`` allows it, and not ``besides``."""
+
+    def fits(value: object) -> bool:
+        return (none and value is None) or (isinstance(value, str) and value not in ("", besides))
+
+    return Rule(fits, right, verb)
 
 
 FLAG: Final = of_kind(bool, "True or False")

@@ -6,7 +6,7 @@ These are the plan's values; the arithmetic is in `stratified` and `one_stream`.
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
-from spiral_stream.arguments import check, class_door, integer
+from spiral_stream.arguments import check, class_door, integer, text
 from spiral_stream.batching.formation import Composition
 from spiral_stream.errors import PlanError
 
@@ -50,9 +50,7 @@ class StratifiedByStream(Composition):
     column: str = "stream_id"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.column, str) or not self.column:
-            msg = f"StratifiedByStream: column is {self.column!r}. Give the name that mix gives it, 'stream_id'"
-            raise PlanError(msg)
+        check(self, "StratifiedByStream", " is ", column=text("the name that mix gives it, 'stream_id'"))
 
 
 @final

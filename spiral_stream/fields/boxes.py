@@ -12,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import class_door
-from spiral_stream.errors import DataError, PlanError, shown
-from spiral_stream.fields.field import Field, FieldSpec
+from spiral_stream.arguments import FLAG, check, class_door, text
+from spiral_stream.errors import DataError, PlanError
+from spiral_stream.fields.field import Field, FieldSpec, named
 
 # B samples, N boxes or points
 
 FORMATS: Final = ("xyxy", "xywh", "cxcywh")
+_OF: Final = text("the name of the field that it follows")
 _SLACK: Final = 1.0  # pixels that a box may stand out of its image: files round in many ways
 Float64 = NDArray[np.float64]
 
@@ -43,7 +44,7 @@ class Following(Field):
         """
         value = values[at]
         if not value.is_valid:
-            msg = f"{type(self).__name__}({self.column!r}): the value is null. Filter it out, or store an empty list"
+            msg = f"{named(self)}: the value is null. Filter it out, or store an empty list"
             raise DataError(msg)
         inner = value.values
         while (
@@ -52,11 +53,11 @@ class Following(Field):
             or pa.types.is_large_list(inner.type)
         ):
             if inner.null_count or (not pa.types.is_fixed_size_list(inner.type) and _uneven(inner, self.width)):
-                msg = f"{type(self).__name__}({self.column!r}): an entry is not made of {self.width} numbers"
+                msg = f"{named(self)}: an entry is not made of {self.width} numbers"
                 raise DataError(msg)
             inner = inner.flatten()
         if inner.null_count or len(inner) % self.width:
-            msg = f"{type(self).__name__}({self.column!r}): {len(inner)} numbers with nulls are no rows of {self.width}"
+            msg = f"{named(self)}: {len(inner)} numbers with nulls are no rows of {self.width}"
             raise DataError(msg)
         return np.asarray(inner.to_numpy(zero_copy_only=False)).reshape(-1, self.width)
 
@@ -70,10 +71,7 @@ class Following(Field):
         Raises:
             PlanError: it is another column, or ``of`` is no name.
         """
-        what = f"{type(self).__name__}({self.column!r})"
-        if not isinstance(self.of, str) or not self.of:
-            msg = f"{what}: of={shown(self.of)}. Give the name of the field that it follows"
-            raise PlanError(msg)
+        check(self, named(self), of=_OF)
         kind = column.type
         depth = 0
         while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -82,7 +80,7 @@ class Following(Field):
             kind, depth = kind.value_type, depth + 1
         if not depth or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
             entry = f"list<{'float' if self.width > 1 else 'int'}[{self.width}]>" if self.width > 1 else "list<int>"
-            msg = f"{what}: the column is {column.type}. It has to be a list per sample, such as {entry}"
+            msg = f"{named(self)}: the column is {column.type}. It has to be a list per sample, such as {entry}"
             raise PlanError(msg)
         return kind
 
@@ -128,13 +126,11 @@ class Boxes(Following):
         number = isinstance(self.min_side, int | float) and not isinstance(self.min_side, bool)
         if self.format not in FORMATS or self.outside not in ("refuse", "clip") or not number or not self.min_side > 0:
             msg = (
-                f"Boxes({self.column!r}): format={self.format!r}, outside={self.outside!r}, min_side={self.min_side!r}. format "
+                f"{named(self)}: format={self.format!r}, outside={self.outside!r}, min_side={self.min_side!r}. format "
                 f'is one of {", ".join(FORMATS)}; outside is "refuse" or "clip"; min_side is above 0'
             )
             raise PlanError(msg)
-        if not isinstance(self.relative, bool):
-            msg = f"Boxes({self.column!r}): relative={self.relative!r}. Give True or False"
-            raise PlanError(msg)
+        check(self, named(self), relative=FLAG)
 
     def spec(self, column: pa.Field) -> FieldSpec:
         self._numbers(column)
@@ -182,7 +178,7 @@ class Boxes(Following):
         if wrong.any():
             i = int(wrong.argmax())
             numbers = ", ".join(f"{value:g}" for value in boxes[i])
-            msg = f"Boxes({self.column!r}): box {i} ({numbers}) {found}. {way}"
+            msg = f"{named(self)}: box {i} ({numbers}) {found}. {way}"
             raise DataError(msg)
 
 
@@ -252,7 +248,7 @@ class KeyPoints(Following):
     def __post_init__(self) -> None:
         if self.outside not in ("keep", "nan") or not isinstance(self.relative, bool):
             msg = (
-                f"KeyPoints({self.column!r}): outside={self.outside!r}, relative={self.relative!r}. outside is "
+                f"{named(self)}: outside={self.outside!r}, relative={self.relative!r}. outside is "
                 '"keep" or "nan"; relative is True or False'
             )
             raise PlanError(msg)

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.host_dtypes import BFLOAT16, rounded, widened
+from spiral_stream.errors import PlanError, shown
+from spiral_stream.host_dtypes import BFLOAT16, dtype_name, rounded, widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,29 @@ class Field(ABC):
         Raises:
             DataError: a value is null or does not fit the dtype; ``row`` is its place in ``values``.
         """
+
+
+def named(field: Any) -> str:
+    """Return a field as messages name it: ``Pad('tokens')``."""
+    return f"{type(field).__name__}({shown(field.column)})"
+
+
+def settle_dtype(field: Any, known: Sequence[str], found: str = "") -> None:
+    """Write the dtype of a field by its name, at birth.
+
+    Args:
+        field: has the dtype.
+        known: those that it may have.
+        found: what a message says of another one.
+
+    Raises:
+        PlanError: it is not one of ``known``.
+    """
+    name = dtype_name(field.dtype)
+    if not isinstance(name, str) or name not in known:
+        msg = f"{named(field)}: dtype={shown(field.dtype)}{found}; it is one of {', '.join(known)}"
+        raise PlanError(msg)
+    object.__setattr__(field, "dtype", name)
 
 
 def fixed_parts(kind: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:

@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import class_door
-from spiral_stream.errors import DataError, PlanError, shown
+from spiral_stream.arguments import check, class_door, text
+from spiral_stream.errors import DataError, PlanError
 from spiral_stream.fields import _tokens
+from spiral_stream.fields.field import named, settle_dtype
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import (
     WIDE,
     SequenceLayout,
     TokenField,
     TokenFill,
-    check_dtype,
     check_value,
     is_tokens,
 )
@@ -37,14 +37,10 @@ class LabelField(TokenField):
     mask: str | None
 
     def __post_init__(self) -> None:
-        check_dtype(self, WIDE)
+        settle_dtype(self, WIDE)
         check_value(self, "ignore_index")
-        if self.mask is not None and (not isinstance(self.mask, str) or not self.mask or self.mask == self.column):
-            msg = (
-                f"{type(self).__name__}({self.column!r}): mask={shown(self.mask)}. Name the column of the loss mask, "
-                "such as the second one of a ChatTemplate"
-            )
-            raise PlanError(msg)
+        other = "the column of the loss mask, such as the second one of a ChatTemplate"
+        check(self, named(self), mask=text(other, none=True, besides=self.column, verb="Name"))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -70,7 +66,7 @@ class LabelField(TokenField):
         if len(unlike):
             row = int(unlike[0])
             msg = (
-                f"{type(self).__name__}({self.column!r}): it has {tokens.lengths[row]:,} tokens, and {mask.lengths[row]:,} "
+                f"{named(self)}: it has {tokens.lengths[row]:,} tokens, and {mask.lengths[row]:,} "
                 f"values in mask={self.mask!r}. A mask has one value per token: mend the row, or filter it out"
             )
             raise DataError(msg, row=row)
@@ -84,7 +80,7 @@ class LabelField(TokenField):
             refused = _segment_at(layout, *(int(each[0]) for each in np.nonzero(counts_BT.view(np.uint32) > 1)))
         if refused >= 0:
             msg = (
-                f"{type(self).__name__}({self.column!r}): mask={self.mask!r} has a value that is neither 0 nor 1. It says which "
+                f"{named(self)}: mask={self.mask!r} has a value that is neither 0 nor 1. It says which "
                 "tokens are trained on, not what they are: store 1 for those, and 0"
             )
             raise DataError(msg, row=refused)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError
-from spiral_stream.fields.field import Field, FieldSpec
+from spiral_stream.fields.field import Field, FieldSpec, named
 from spiral_stream.host_dtypes import unknown_zone
 
 
@@ -36,7 +36,7 @@ class List(Field):
     def spec(self, column: pa.Field) -> FieldSpec:
         if (zone := unknown_zone(column.type)) is not None:
             msg = (
-                f"List({self.column!r}): the column is {column.type}, and this machine knows no time zone {zone!r}. Register it "
+                f"{named(self)}: the column is {column.type}, and this machine knows no time zone {zone!r}. Register it "
                 f'with a zone that is known, such as "UTC", or use Stack({self.column!r}), which gives whole numbers'
             )
             raise PlanError(msg)

@@ -6,18 +6,16 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 import pyarrow as pa
 
-from spiral_stream.arguments import class_door, is_number
+from spiral_stream.arguments import check, class_door, is_number, text
 from spiral_stream.errors import PlanError
-from spiral_stream.fields.field import FieldSpec, write
+from spiral_stream.fields.field import FieldSpec, named, settle_dtype, write
 from spiral_stream.fields.padded_rows import PaddedRows, are_rows
 from spiral_stream.fields.sequence import (
     WIDE,
     TokenField,
     TokenFill,
-    check_dtype,
-    check_length,
-    check_multiple,
     check_value,
+    check_width,
     is_tokens,
 )
 from spiral_stream.host_dtypes import host_dtype
@@ -76,12 +74,10 @@ class Pad(TokenField):
     also: str | None = None
 
     def __post_init__(self) -> None:
-        if self.also is not None and (not isinstance(self.also, str) or not self.also or self.also == self.column):
-            msg = f"Pad({self.column!r}): also={self.also!r}. Name another token column, which gets the same T"
-            raise PlanError(msg)
-        check_dtype(self, (*WIDE, *FLOATS))
-        check_multiple(self, self.pad_to_multiple_of)
-        check_length(self, self.length)
+        other = text("another token column, which gets the same T", none=True, besides=self.column, verb="Name")
+        check(self, named(self), also=other)
+        settle_dtype(self, (*WIDE, *FLOATS))
+        check_width(self)
         if self.dtype in WIDE:
             check_value(self, "pad_value")
         else:
@@ -95,7 +91,7 @@ class Pad(TokenField):
         if are_rows(column.type) and not is_tokens(column.type):
             return self.rows(self.multiple, self.length).spec(column)
         if is_tokens(column.type) and self.dtype not in WIDE:
-            msg = f"Pad({self.column!r}): dtype={self.dtype!r}; the column holds integers. Give int64 or int32"
+            msg = f"{named(self)}: dtype={self.dtype!r}; the column holds integers. Give int64 or int32"
             raise PlanError(msg)
         return TokenField.spec(self, column)
 
@@ -139,16 +135,13 @@ class PadMask(TokenField):
     length: int | None = None
 
     def __post_init__(self) -> None:
-        check_dtype(self, MASKS)
-        check_multiple(self, self.pad_to_multiple_of)
-        check_length(self, self.length)
+        settle_dtype(self, MASKS)
+        check_width(self)
 
     def spec(self, column: pa.Field) -> FieldSpec:
         if is_list(column.type) and semantic_of(column) is not None:
             if self.pad_to_multiple_of is not None:
-                msg = (
-                    f"PadMask({self.column!r}): pad_to_multiple_of is of numbers, not of images. Give length=, or none"
-                )
+                msg = f"{named(self)}: pad_to_multiple_of is of numbers, not of images. Give length=, or none"
                 raise PlanError(msg)
             return FieldSpec(self.dtype, (self.length,), None, self.device)
         if are_rows(column.type) and not is_tokens(column.type):
@@ -162,6 +155,6 @@ class PadMask(TokenField):
 def _check_float(field: Pad) -> None:
     value = field.pad_value
     if not is_number(value) or write(np.array([value]), np.empty(1, host_dtype(field.dtype))) is not None:
-        msg = f"Pad({field.column!r}): pad_value={value!r}. Give a finite number that fits {field.dtype}"
+        msg = f"{named(field)}: pad_value={value!r}. Give a finite number that fits {field.dtype}"
         raise PlanError(msg)
     object.__setattr__(field, "pad_value", float(value))  # 0 and 0.0 are one plan

@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import class_door, is_integer
-from spiral_stream.errors import PlanError, shown
-from spiral_stream.fields.field import Field, FieldSpec
-from spiral_stream.host_dtypes import dtype_name
+from spiral_stream.arguments import check, class_door, integer, one_of
+from spiral_stream.errors import PlanError
+from spiral_stream.fields.field import Field, FieldSpec, named, settle_dtype
 from spiral_stream.semantic import JPEG_REF, is_list, semantic_of
 
 # P images, N patches of an image in a batch, S side of a patch in pixels
@@ -24,6 +23,8 @@ CHANNELS: Final = 3
 DTYPES: Final = ("float32", "float16", "bfloat16", "uint8")
 _WIDE: Final = ("int64", "int32")
 _MASKS: Final = ("bool", "int64", "int32", "uint8")
+_COUNT: Final = integer(1, None, "a whole number of at least 1")
+_DECODE: Final = one_of(("jpeg", "image"), '"jpeg", or "image" for any format of Pillow')
 _EPS: Final = 1e-5  # of the scale that is searched, as in transformers
 _LARGEST: Final = 100.0  # scale
 
@@ -36,13 +37,6 @@ class PatchField(Field):
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NDArray[Any]:
         """Never called: bytes are decoded instead."""
         raise NotImplementedError
-
-    def _check_dtype(self, known: Sequence[str]) -> None:
-        found = dtype_name(self.dtype)  # type: ignore[attr-defined]  # each has one
-        if found not in known:
-            msg = f"{type(self).__name__}({self.column!r}): dtype={shown(found)} is unknown; it is one of {', '.join(known)}"
-            raise PlanError(msg)
-        object.__setattr__(self, "dtype", found)
 
 
 @final
@@ -87,21 +81,14 @@ class Patches(PatchField):
     view: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("patch_size", "max_patches"):
-            value = getattr(self, name)
-            if not is_integer(value, 1):
-                msg = f"Patches({self.column!r}): {name}={shown(value)}. Give a whole number of at least 1"
-                raise PlanError(msg)
-        if self.decode not in ("jpeg", "image"):
-            msg = f'Patches({self.column!r}): decode={shown(self.decode)}. Give "jpeg", or "image" for any format of Pillow'
-            raise PlanError(msg)
-        self._check_dtype(DTYPES)
+        check(self, named(self), patch_size=_COUNT, max_patches=_COUNT, decode=_DECODE)
+        settle_dtype(self, DTYPES, " is unknown")
         object.__setattr__(self, "transforms", tuple(self.transforms))
 
     def spec(self, column: pa.Field) -> FieldSpec:
         if semantic_of(column) != JPEG_REF or is_list(column.type):
             found = f"a list of {JPEG_REF}" if is_list(column.type) else semantic_of(column) or column.type
-            msg = f"Patches({self.column!r}): the column is {found}. Give a column of images, {JPEG_REF}, one per row"
+            msg = f"{named(self)}: the column is {found}. Give a column of images, {JPEG_REF}, one per row"
             raise PlanError(msg)
         return FieldSpec(str(self.dtype), (self.max_patches, CHANNELS * self.patch_size**2), None, self.device)
 
@@ -157,7 +144,7 @@ class _OfPatches(PatchField):
             return replace(spec, shape=(of[0].max_patches,)) if self.MASK else spec
         found = "no field makes them of this column" if not of else "fields make them in several sizes"
         way_out = f"Add Patches({self.column!r})" if not of else "Give all of them one patch_size and max_patches"
-        msg = f"{type(self).__name__}({self.column!r}) goes with patches, and {found}. {way_out}"
+        msg = f"{named(self)} goes with patches, and {found}. {way_out}"
         raise PlanError(msg)
 
 
@@ -189,7 +176,7 @@ class PatchMask(_OfPatches):
     device: str | None = None
 
     def __post_init__(self) -> None:
-        self._check_dtype(_MASKS)
+        settle_dtype(self, _MASKS, " is unknown")
 
     def spec(self, column: pa.Field) -> FieldSpec:
         del column
@@ -221,7 +208,7 @@ class PatchGrid(_OfPatches):
     device: str | None = None
 
     def __post_init__(self) -> None:
-        self._check_dtype(_WIDE)
+        settle_dtype(self, _WIDE, " is unknown")
 
     def spec(self, column: pa.Field) -> FieldSpec:
         del column

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError
-from spiral_stream.fields.sequence import WIDE, SequenceField, SequenceLayout, TokenField, TokenFill, check_dtype
+from spiral_stream.fields.field import named, settle_dtype
+from spiral_stream.fields.sequence import WIDE, SequenceField, SequenceLayout, TokenField, TokenFill
 
 
 @final
@@ -50,7 +51,7 @@ class Segments(TokenField):
     device: str | None = None
 
     def __post_init__(self) -> None:
-        check_dtype(self, WIDE)
+        settle_dtype(self, WIDE)
 
 
 @final
@@ -83,7 +84,7 @@ class Positions(TokenField):
     device: str | None = None
 
     def __post_init__(self) -> None:
-        check_dtype(self, WIDE)
+        settle_dtype(self, WIDE)
 
 
 @final
@@ -132,7 +133,7 @@ class CuSeqlens(SequenceField):
         total = layout.B * layout.T
         if total > np.iinfo(np.int32).max:
             msg = (
-                f"CuSeqlens({self.column!r}): the batch has {layout.B} x {layout.T} places; "
+                f"{named(self)}: the batch has {layout.B} x {layout.T} places; "
                 "FlashAttention addresses less than 2**31. Lower max_tokens"
             )
             raise PlanError(msg)

@@ -20,12 +20,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import is_integer
-from spiral_stream.errors import DataError, PlanError, shown
+from spiral_stream.arguments import Rule, check, integer, is_integer
+from spiral_stream.errors import DataError, PlanError
 from spiral_stream.fields import _tokens
-from spiral_stream.fields.field import Field, FieldSpec
+from spiral_stream.fields.field import Field, FieldSpec, named
 from spiral_stream.fields.ragged import Ragged
-from spiral_stream.host_dtypes import dtype_name
 
 # B rows, T places of a row, S pieces
 
@@ -33,6 +32,7 @@ Int64 = NDArray[np.int64]
 
 # Narrower types cannot hold a vocabulary, and torch computes with neither uint32 nor uint16.
 WIDE: Final = ("int64", "int32")
+_MULTIPLE: Final = integer(1, None, "an integer of at least 1, such as 128, or leave it out", none=True)
 _FEW: Final = 4096  # rows of a batch
 
 
@@ -219,7 +219,7 @@ class TokenField(SequenceField):
         )
         if refused >= 0:
             msg = (
-                f"{type(self).__name__}({self.column!r}): a token does not fit dtype {self.dtype}; "
+                f"{named(self)}: a token does not fit dtype {self.dtype}; "
                 "ids are below 2**31. Ask for int64, or look at the values with List"
             )
             raise DataError(msg, row=refused)
@@ -231,57 +231,30 @@ def is_tokens(kind: pa.DataType) -> bool:
     return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and bool(pa.types.is_integer(kind.value_type))
 
 
-def check_dtype(field: TokenField, allowed: tuple[str, ...]) -> None:
-    """Refuse a dtype at birth.
-
-    Raises:
-        PlanError: it is not one of ``allowed``.
-    """
-    name = dtype_name(field.dtype)
-    if not isinstance(name, str) or name not in allowed:
-        msg = f"{type(field).__name__}({shown(field.column)}): dtype={shown(field.dtype)}; it is one of {', '.join(allowed)}"
-        raise PlanError(msg)
-    object.__setattr__(field, "dtype", name)
-
-
 def check_value(field: TokenField, name: str) -> None:
     """Refuse a value for padding at birth.
 
     Raises:
         PlanError: it is no integer, or the field's dtype cannot hold it.
     """
-    value, bounds = getattr(field, name), np.iinfo(field.dtype)
-    if not is_integer(value, int(bounds.min), int(bounds.max)):
-        msg = f"{type(field).__name__}({field.column!r}): {name}={value!r}. Give an integer that fits {field.dtype}"
-        raise PlanError(msg)
+    bounds = np.iinfo(field.dtype)
+    fitting = integer(int(bounds.min), int(bounds.max), f"an integer that fits {field.dtype}")
+    check(field, named(field), **{name: fitting})
 
 
-def check_multiple(field: SequenceField, value: object) -> None:
-    """Refuse ``pad_to_multiple_of`` at birth.
-
-    Raises:
-        PlanError: it is neither None nor an integer of at least 1.
-    """
-    if value is not None and not is_integer(value, 1):
-        msg = (
-            f"{type(field).__name__}({field.column!r}): pad_to_multiple_of={value!r}. "
-            "Give an integer of at least 1, such as 128, or leave it out"
-        )
-        raise PlanError(msg)
-
-
-def check_length(field: SequenceField, value: object) -> None:
-    """Refuse ``length`` at birth.
+def check_width(field: SequenceField) -> None:
+    """Refuse ``pad_to_multiple_of`` and ``length`` at birth.
 
     Raises:
-        PlanError: it is neither None nor a positive integer, or no multiple of ``pad_to_multiple_of``.
+        PlanError: one is neither None nor a positive integer, or ``length`` is no multiple of ``pad_to_multiple_of``.
     """
-    if value is None:
-        return
-    if not is_integer(value, 1) or value % field.multiple:
-        also = f" that is a multiple of pad_to_multiple_of={field.multiple}" if field.multiple > 1 else ""
-        msg = f"{type(field).__name__}({field.column!r}): length={value!r}. Give an integer of at least 1{also}, or leave it out"
-        raise PlanError(msg)
+    check(field, named(field), pad_to_multiple_of=_MULTIPLE)
+    also = f" that is a multiple of pad_to_multiple_of={field.multiple}" if field.multiple > 1 else ""
+    fits = Rule(
+        lambda value: value is None or (is_integer(value, 1) and value % field.multiple == 0),
+        f"an integer of at least 1{also}, or leave it out",
+    )
+    check(field, named(field), length=fits)
 
 
 def _way_out(column: pa.Field) -> str:

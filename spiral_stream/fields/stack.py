@@ -9,10 +9,21 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import class_door, is_integer
+from spiral_stream.arguments import FLAG, check, class_door, integer
 from spiral_stream.errors import DataError, PlanError, shown
-from spiral_stream.fields.field import Field, FieldSpec, as_fixed, decoded, fixed_items, fixed_numpy, fixed_parts, write
-from spiral_stream.host_dtypes import dtype_name, numpy_dtype
+from spiral_stream.fields.field import (
+    Field,
+    FieldSpec,
+    as_fixed,
+    decoded,
+    fixed_items,
+    fixed_numpy,
+    fixed_parts,
+    named,
+    settle_dtype,
+    write,
+)
+from spiral_stream.host_dtypes import numpy_dtype
 from spiral_stream.semantic import AUDIO_REF, H264_REF, JPEG_REF, said_shape, semantic_of
 
 DTYPES: Final = (
@@ -20,6 +31,7 @@ DTYPES: Final = (
     *("float16", "float32", "float64", "bfloat16"),
 )
 INTERPOLATIONS: Final = ("bilinear", "nearest")
+_LIMIT: Final = integer(1, None, "a whole number of at least 1, or None for the default", none=True)
 MODES: Final = ("RGB", "L", "I;16")
 
 
@@ -141,85 +153,73 @@ class Stack(Field):
             )  # one transform, or a pipeline of another library
         if self.decode is not None and not isinstance(self.decode, str):
             msg = (
-                f"Stack({shown(self.column)}): decode={shown(self.decode)} is a {type(self.decode).__name__}. Give the name of a "
+                f"{named(self)}: decode={shown(self.decode)} is a {type(self.decode).__name__}. Give the name of a "
                 'decoder: decode="jpeg", "image" or "h264". To apply a function of your own, use map before collate'
             )
             raise PlanError(msg)
-        for name in ("random_start", "random_crop", "orient", "centre", "draws_alike"):
-            if not isinstance(getattr(self, name), bool):
-                msg = f"Stack({self.column!r}): {name}={getattr(self, name)!r}. Give True or False"
-                raise PlanError(msg)
+        check(self, named(self), random_start=FLAG, random_crop=FLAG, orient=FLAG, centre=FLAG, draws_alike=FLAG)
         if self.dtype is not None:
-            name = dtype_name(self.dtype)
-            if not isinstance(name, str) or name not in DTYPES:
-                msg = f"Stack({self.column!r}): dtype={shown(self.dtype)} is unknown; it is one of {', '.join(DTYPES)}"
-                raise PlanError(msg)
-            object.__setattr__(self, "dtype", name)
+            settle_dtype(self, DTYPES, " is unknown")
 
     def _check_combination(self) -> None:
         self._check_sound()
         shorthands = (self.resize_shorter, self.crop, self.sequence_length, self.stride)
         if self.decode is None and (self.transforms or self.layout or any(each is not None for each in shorthands)):
-            msg = f'Stack({self.column!r}): transforms, layout and frames need a decoded column. Give decode="jpeg" or "h264"'
+            msg = f'{named(self)}: transforms, layout and frames need a decoded column. Give decode="jpeg" or "h264"'
             raise PlanError(msg)
         if self.orient and self.decode in (None, "h264", "audio"):
-            msg = f'Stack({self.column!r}): orient=True turns images. Give decode="jpeg" or "image", or leave it out'
+            msg = f'{named(self)}: orient=True turns images. Give decode="jpeg" or "image", or leave it out'
             raise PlanError(msg)
         if self.draws_alike and self.decode in (None, "h264", "audio"):
-            msg = (
-                f'Stack({self.column!r}): draws_alike=True is of lists of images. Give decode="image", or leave it out'
-            )
+            msg = f'{named(self)}: draws_alike=True is of lists of images. Give decode="image", or leave it out'
             raise PlanError(msg)
         if self.random_crop and self.crop is None:
-            msg = f"Stack({self.column!r}): random_crop needs a size. Give crop=224"
+            msg = f"{named(self)}: random_crop needs a size. Give crop=224"
             raise PlanError(msg)
 
     def _check_sound(self) -> None:
         sound = {"sample_rate": self.sample_rate, "channels": self.channels, "centre": self.centre or None}
         wrong = [name for name, value in sound.items() if value is not None]
         if wrong and self.decode != "audio":
-            msg = f'Stack({self.column!r}): {wrong[0]} is of sound. Give decode="audio", or leave it out'
+            msg = f'{named(self)}: {wrong[0]} is of sound. Give decode="audio", or leave it out'
             raise PlanError(msg)
         of_pixels = ("transforms", "layout", "stride", "resize_shorter", "crop", "max_pixels")
         wrong = [name for name in of_pixels if getattr(self, name)]
         if wrong and self.decode == "audio":
-            msg = f"Stack({self.column!r}): {wrong[0]} is of images and clips, and decode='audio' reads sound. Leave it out"
+            msg = f"{named(self)}: {wrong[0]} is of images and clips, and decode='audio' reads sound. Leave it out"
             raise PlanError(msg)
         if self.centre and self.random_start:
-            msg = f"Stack({self.column!r}): centre and random_start say two places. Give one of them"
+            msg = f"{named(self)}: centre and random_start say two places. Give one of them"
             raise PlanError(msg)
 
     def _check_mask(self) -> None:
         if self.view is not None and (not isinstance(self.view, str) or not self.view or self.decode is None):
-            msg = f'Stack({self.column!r}): view={self.view!r}. Give a name, such as view="a", on a field with decode='
+            msg = f'{named(self)}: view={self.view!r}. Give a name, such as view="a", on a field with decode='
             raise PlanError(msg)
         if self.interpolation not in INTERPOLATIONS or self.mode not in (None, *MODES):
             msg = (
-                f"Stack({self.column!r}): interpolation={self.interpolation!r}, mode={self.mode!r}. interpolation is one of "
+                f"{named(self)}: interpolation={self.interpolation!r}, mode={self.mode!r}. interpolation is one of "
                 f"{', '.join(INTERPOLATIONS)}; mode is one of {', '.join(MODES)}"
             )
             raise PlanError(msg)
         if self.interpolation == "nearest" and self.decode != "image":
             msg = (
-                f'Stack({self.column!r}): a mask (interpolation="nearest") is read by decode="image", not {self.decode!r}; '
+                f'{named(self)}: a mask (interpolation="nearest") is read by decode="image", not {self.decode!r}; '
                 "JPEG and video change labels. Store masks as PNG"
             )
             raise PlanError(msg)
         if self.interpolation != "nearest" and self.mode not in (None, "RGB"):
-            msg = f'Stack({self.column!r}): mode={self.mode!r} is of masks. Add interpolation="nearest", or leave mode out'
+            msg = f'{named(self)}: mode={self.mode!r} is of masks. Add interpolation="nearest", or leave mode out'
             raise PlanError(msg)
 
     def _check_limits(self) -> None:
+        check(self, named(self), max_pixels=_LIMIT, max_frames=_LIMIT, max_bytes=_LIMIT)
         for name in ("max_pixels", "max_frames", "max_bytes"):
-            value = getattr(self, name)
-            if value is None:
+            if getattr(self, name) is None:
                 continue
-            if not is_integer(value, 1):
-                msg = f"Stack({self.column!r}): {name}={value!r}. Give a whole number of at least 1, or None for the default"
-                raise PlanError(msg)
             if self.decode is None or (name == "max_frames" and self.decode not in ("h264", "audio")):
                 what = "clips" if name == "max_frames" else "decoded images and clips"
-                msg = f'Stack({self.column!r}): {name} limits {what}. Give decode="h264", or leave it out'
+                msg = f'{named(self)}: {name} limits {what}. Give decode="h264", or leave it out'
                 raise PlanError(msg)
 
     @property
@@ -237,12 +237,12 @@ class Stack(Field):
         if semantic is not None:
             how = {JPEG_REF: 'decode="jpeg"', H264_REF: 'decode="h264"', AUDIO_REF: 'decode="audio"'}.get(semantic)
             way = f"Say how to read them: {how}" if how else f'Use List("{self.column}"), which gives the bytes'
-            msg = f"Stack({self.column!r}): the column is {semantic}, which names bytes. {way}"
+            msg = f"{named(self)}: the column is {semantic}, which names bytes. {way}"
             raise PlanError(msg)
         kind, shape = _shaped(column)
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             msg = (
-                f"Stack({self.column!r}): the column is {column.type}; only numbers, booleans, timestamps, fixed-size "
+                f"{named(self)}: the column is {column.type}; only numbers, booleans, timestamps, fixed-size "
                 f'lists of them and tensors can be stacked. {_instead(self.column, column.type)}Use List("{self.column}") for '
                 "Python values"
             )
@@ -287,7 +287,7 @@ class Stack(Field):
         return out
 
     def _refused(self, row: int, found: str) -> DataError:
-        return DataError(f"Stack({self.column!r}): the value {found}", row=row)
+        return DataError(f"{named(self)}: the value {found}", row=row)
 
 
 def _instead(column: str, kind: pa.DataType) -> str:

@@ -9,7 +9,7 @@ expressions, whose ``==`` builds trees, so plans compare by fingerprint.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, final
+from typing import Any, ClassVar, Final, Literal, final
 
 import pyarrow as pa
 
@@ -78,11 +78,16 @@ class Sampled(Node):
     """A node whose output is samples in order: `Sample`, and the maps between it and `Collate`."""
 
 
+def need_after(verb: str, node: Node, kind: Any, right: str) -> None:
+    """Refuse an input that is no node of a kind; ``right`` says what would be right."""
+    if not isinstance(node, kind):
+        msg = f"{verb}: follows {node.VERB}{right}"
+        raise PlanError(msg)
+
+
 def need_relation(verb: str, node: Node) -> None:
     """Refuse an input that is sampled or collated already."""
-    if not isinstance(node, Relational):
-        msg = f"{verb}: follows {node.VERB}; relational work comes before sample"
-        raise PlanError(msg)
+    need_after(verb, node, Relational, "; relational work comes before sample")
 
 
 @final
@@ -279,11 +284,8 @@ class Sample(Simple, Sampled):
     assignment: DataParallel
 
     def __post_init__(self) -> None:
-        if not isinstance(self.source, Relational):
-            msg = (
-                f"sample: follows {self.source.VERB}; a plan samples once, after its relational work and before collate"
-            )
-            raise PlanError(msg)
+        once = "; a plan samples once, after its relational work and before collate"
+        need_after(self.VERB, self.source, Relational, once)
         need_identity(self.identity, self.source.schema())
         if not isinstance(self.order, Order):
             msg = (
@@ -321,9 +323,7 @@ class Collate(Simple):
     error_budget: float | None = None  # not part of the fingerprint: it changes no batch
 
     def __post_init__(self) -> None:
-        if not isinstance(self.source, Sampled):
-            msg = f"collate: follows {self.source.VERB}. Call .sample(identity=..., order=...) before it, once"
-            raise PlanError(msg)
+        need_after(self.VERB, self.source, Sampled, ". Call .sample(identity=..., order=...) before it, once")
         if self.batch_size is not None:
             need_integer(self.VERB, "batch_size", self.batch_size, least=1, most=2**31 - 1)
         elif self.formation is None:
@@ -352,9 +352,8 @@ class Deliver(Simple):
     device: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.source, Collate):
-            msg = f"to_{self.framework}: follows {self.source.VERB}; a stream needs .sample(...) and .collate(...) before it"
-            raise PlanError(msg)
+        before = "; a stream needs .sample(...) and .collate(...) before it"
+        need_after(f"to_{self.framework}", self.source, Collate, before)
         need_integer(f"to_{self.framework}", "prefetch", self.prefetch, least=1, most=2**20)
         if self.device is not None:
             object.__setattr__(self, "device", device_name(f"to_{self.framework}: device", self.device))

@@ -126,3 +126,15 @@ def checked_range(name: str, what: str, given: object) -> tuple[float, float]:
         msg = f"{name}: {what} is {shown(given)}. Give (low, high) with 0 < low <= high"
         raise PlanError(msg)
     return float(pair[0]), float(pair[1])
+
+
+def checked_chance(name: str, p: object) -> float:
+    """Check a probability.
+
+    Raises:
+        PlanError: it is no number from 0 to 1.
+    """
+    if not is_number(p) or not 0 <= p <= 1:
+        msg = f"{name}: p is {shown(p)}; it must be a number from 0 to 1"
+        raise PlanError(msg)
+    return float(p)

@@ -9,7 +9,7 @@ from typing import ClassVar, Final, final
 from spiral_stream.arguments import check, of_kind
 from spiral_stream.errors import PlanError
 from spiral_stream.plan.checks import need_integer
-from spiral_stream.plan.nodes import Node, Sample, Sampled, Simple
+from spiral_stream.plan.nodes import Node, Sample, Sampled, Simple, need_after
 from spiral_stream.plan.tree import find, spine
 from spiral_stream.plan.verbs.mix import Mix
 from spiral_stream.sampling.extent import ENDLESS, Beginning, Extent, Fixed, Repeated, Rest, Stretch
@@ -24,12 +24,8 @@ class Extends(Simple, Sampled):
     source: Node
 
     def __post_init__(self) -> None:
-        if not isinstance(self.source, Sample | Extends):
-            msg = (
-                f"{self.VERB}: follows {self.source.VERB}, and counts positions of the order. Write it directly after "
-                ".sample(...)"
-            )
-            raise PlanError(msg)
+        right = ", and counts positions of the order. Write it directly after .sample(...)"
+        need_after(self.VERB, self.source, Sample | Extends, right)
         if find(self.source, Mix) is not None:
             msg = (
                 f"{self.VERB}: follows a mixture, whose epochs are as long as mix(..., epoch_size=...) says. Give an "

@@ -16,7 +16,7 @@ from spiral_stream.errors import PlanError
 from spiral_stream.expr import Expr
 from spiral_stream.plan.checks import bound_type, need_columns, need_integer, need_new_names, plain_type
 from spiral_stream.plan.fields.chats import check_chat
-from spiral_stream.plan.nodes import Node, Sample, Sampled, Simple
+from spiral_stream.plan.nodes import Node, Sample, Sampled, Simple, need_after
 from spiral_stream.plan.tree import spine
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text.chat import ChatTemplate
@@ -25,9 +25,14 @@ from spiral_stream.transforms.text.tokenize import Tokenize
 
 def need_sampled(verb: str, node: Node) -> None:
     """Refuse a map before `Sample` or after `Collate`."""
-    if not isinstance(node, Sampled):
-        msg = f"{verb}: follows {node.VERB}; it comes after .sample(...) and before .collate(...)"
-        raise PlanError(msg)
+    need_after(verb, node, Sampled, "; it comes after .sample(...) and before .collate(...)")
+
+
+def _need_called(node: "SampleMap | SampleRecords | SampleFlatMap", verb: str) -> None:
+    """Refuse a function whose columns are not there, or that other processes cannot find."""
+    need_sampled(node.VERB, node.source)
+    need_columns(f"{verb} ({node.function.name})", node.function.columns, node.source.schema())
+    need_elsewhere(verb, node.function)
 
 
 def need_elsewhere(verb: str, function: Function, *, is_cached: bool = False) -> None:
@@ -145,9 +150,7 @@ class SampleMap(Sampled):
     name: str
 
     def __post_init__(self) -> None:
-        need_sampled(self.VERB, self.source)
-        need_columns(f"map ({self.function.name})", self.function.columns, self.source.schema())
-        need_elsewhere("map", self.function)
+        _need_called(self, "map")
         need_positions(self.source, self.function)
 
     def schema(self) -> pa.Schema:
@@ -164,14 +167,12 @@ class SampleRecords(Sampled):
     function: Function
 
     def __post_init__(self) -> None:
-        need_sampled(self.VERB, self.source)
+        _need_called(self, "map")
         name = self.function.name
-        need_columns(f"map ({name})", self.function.columns, self.source.schema())
         if not pa.types.is_struct(self.function.kind) or not self.function.kind.num_fields:
             msg = f'map ({name}): returns no column. Give returns={{"name": type, ...}}'
             raise PlanError(msg)
         need_new_names(f"map ({name})", self.names, "Name each column of returns= once")
-        need_elsewhere("map", self.function)
         need_positions(self.source, self.function)
 
     @property
@@ -221,10 +222,8 @@ class SampleFlatMap(Sampled):
     fan_out: int
 
     def __post_init__(self) -> None:
-        need_sampled(self.VERB, self.source)
-        need_columns(f"flat_map ({self.function.name})", self.function.columns, self.source.schema())
+        _need_called(self, self.VERB)
         need_integer(self.VERB, "fan_out", self.fan_out, least=1)
-        need_elsewhere("flat_map", self.function)
         if not pa.types.is_list(self.function.kind):
             msg = (
                 f"flat_map ({self.function.name}): returns {self.function.kind}. Give returns=pa.list_(...), "

@@ -6,7 +6,6 @@ work at a time. It is seeded for every image, which costs about 60 us.
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from math import isclose
@@ -16,18 +15,16 @@ import numpy as np
 
 from spiral_stream.errors import DataError, MissingExtraError, PlanError, shown
 from spiral_stream.transforms.image.crop_and_resize import Normalize
-from spiral_stream.transforms.image.pixel_transform import Pixels, PixelTransform
+from spiral_stream.transforms.image.pixel_transform import Pixels, Probed
 from spiral_stream.transforms.transform import AsNumbers
 
 _PACKAGE: Final = "albumentations"
-_PROBES: Final = ((61, 83), (97, 71), (300, 280))  # sizes of images by which the size after a pipeline is found
-_TRIES: Final = 4
 _FREE: Final = dict[str, list[Any]]()  # pipelines that nobody uses, by their text; a list's pop and append are atomic
 
 
 @final
 @dataclass(frozen=True)
-class Albumentations(PixelTransform):
+class Albumentations(Probed):
     """A transform or a pipeline of albumentations, as a value of a plan. `Stack` makes it of the transform itself.
 
     Args:
@@ -41,6 +38,7 @@ class Albumentations(PixelTransform):
 
     NAME: ClassVar[str] = "albumentations"
     MOVES: ClassVar[bool] = True
+    PROBES: ClassVar[tuple[tuple[int, int], ...]] = ((61, 83), (97, 71), (300, 280))
     POINTS: ClassVar[bool] = False
     deterministic: ClassVar[bool] = False
 
@@ -82,12 +80,6 @@ class Albumentations(PixelTransform):
     def apply_to_mask(self, pixels: Pixels, key: np.uint64) -> Pixels:
         image = np.zeros((*pixels.shape[:2], 3), np.uint8)
         return self._fit(self._call(key, image=image, mask=pixels)["mask"], pixels)
-
-    def size_after(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        found = {
-            _probed(self, probe, key) for probe in ([size] if size is not None else _PROBES) for key in range(_TRIES)
-        }
-        return found.pop() if len(found) == 1 else None
 
     def _call(self, key: np.uint64, **given: Pixels) -> dict[str, Any]:
         made = _lent(self.config)
@@ -206,12 +198,3 @@ def _lent(config: str) -> Any:
 
 def _give_back(config: str, pipeline: Any) -> None:
     _FREE.setdefault(config, []).append(pipeline)
-
-
-@lru_cache(maxsize=1024)
-def _probed(step: Albumentations, size: tuple[int, int], key: int) -> tuple[int, int] | None:
-    try:
-        height, width, _ = step.apply(np.zeros((*size, 3), np.uint8), np.uint64(key)).shape
-    except DataError:
-        return None  # an image of another size may do; if not, it says so itself
-    return height, width

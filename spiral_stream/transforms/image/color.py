@@ -20,12 +20,11 @@ from spiral_stream.transforms.image.pixel_transform import (
     Pixels,
     PixelTransform,
     between,
-    checked_chance,
     checked_pair,
     draw,
 )
 from spiral_stream.transforms.image.placement import portable_exp
-from spiral_stream.transforms.transform import Transform
+from spiral_stream.transforms.transform import Transform, checked_chance
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE, GRAY = range(5)  # kinds of `_augment.adjust`
 _MOST: Final = 100.0  # a factor beyond it leaves black and white

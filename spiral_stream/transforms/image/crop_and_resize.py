@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from spiral_stream.arguments import class_door, is_number
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.transforms.image.placement import Placement, portable_exp, sized_to_shorter
-from spiral_stream.transforms.transform import Transform, checked_range, checked_size, plain
+from spiral_stream.transforms.transform import Transform, checked_chance, checked_range, checked_size, plain
 
 # B images of a batch; one-dimensional arrays are [B]
 
@@ -163,10 +163,7 @@ class RandomHorizontalFlip(ImageTransform):
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        if not is_number(self.p) or not 0 <= self.p <= 1:
-            msg = f"RandomHorizontalFlip: p is {shown(self.p)}; it must be a number from 0 to 1"
-            raise PlanError(msg)
-        object.__setattr__(self, "p", float(self.p))
+        object.__setattr__(self, "p", checked_chance("RandomHorizontalFlip", self.p))
 
     @property
     def deterministic(self) -> bool:

@@ -12,14 +12,13 @@ from spiral_stream.transforms.image.pixel_transform import (
     Pixels,
     PixelTransform,
     between,
-    checked_chance,
     checked_color,
     checked_pair,
     draw,
     sides,
 )
 from spiral_stream.transforms.image.placement import portable_exp
-from spiral_stream.transforms.transform import Transform, checked_range
+from spiral_stream.transforms.transform import Transform, checked_chance, checked_range
 
 _TRIES: Final = 10  # boxes that are tried before the image is left alone, as torchvision
 

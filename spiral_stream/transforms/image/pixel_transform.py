@@ -6,17 +6,20 @@ moves pixels moves masks, boxes and key points too. Every other step leaves them
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from functools import lru_cache
+from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.arguments import integer, is_integer, is_number
-from spiral_stream.errors import PlanError, shown
+from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.seeding import numbers
 from spiral_stream.transforms.transform import Transform
 
 # H W C image; N points
+
+_TRIES: Final = range(4)  # draws at each size, for transforms that choose among others
 
 Pixels = NDArray[Any]
 Matrix = NDArray[np.float64]  # [2, 3]
@@ -69,6 +72,25 @@ class PixelTransform(Transform):
         return size
 
 
+class Probed(PixelTransform):
+    """A transform of another library: how large it leaves an image is seen when it is called."""
+
+    PROBES: ClassVar[tuple[tuple[int, int], ...]]  # sizes of images, for an image whose size is not known
+
+    def size_after(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        found = {_probed(self, each, key) for each in ([size] if size is not None else self.PROBES) for key in _TRIES}
+        return found.pop() if len(found) == 1 else None
+
+
+@lru_cache(maxsize=2048)
+def _probed(step: Probed, size: tuple[int, int], key: int) -> tuple[int, int] | None:
+    try:
+        height, width, _ = step.apply(np.zeros((*size, 3), np.uint8), np.uint64(key)).shape
+    except DataError:
+        return None  # an image of another size may do; if not, it says so itself
+    return height, width
+
+
 def draw(key: np.uint64, count: int) -> NDArray[np.float64]:
     """Draw ``count`` numbers in [0, 1) from a step's key."""
     found: NDArray[np.float64] = numbers(np.array([key], np.uint64), count)[0]
@@ -83,18 +105,6 @@ def sides(pixels: Pixels) -> tuple[int, int]:
 def between(u: float, bounds: tuple[float, float]) -> float:
     """Return the number at fraction ``u`` of a range."""
     return float(bounds[0] + u * (bounds[1] - bounds[0]))
-
-
-def checked_chance(name: str, p: object) -> float:
-    """Check a probability.
-
-    Raises:
-        PlanError: it is no number from 0 to 1.
-    """
-    if not is_number(p) or not 0 <= p <= 1:
-        msg = f"{name}: p is {shown(p)}; it must be a number from 0 to 1"
-        raise PlanError(msg)
-    return float(p)
 
 
 def checked_pair(name: str, what: str, given: object, low: float, high: float) -> tuple[float, float]:

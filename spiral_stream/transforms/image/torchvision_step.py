@@ -24,22 +24,20 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.extras import need
-from spiral_stream.transforms.image.pixel_transform import Pixels, PixelTransform
+from spiral_stream.transforms.image.pixel_transform import Pixels, Probed
 from spiral_stream.transforms.transform import AsNumbers, Transform
 
 _PACKAGE: Final = "torchvision.transforms.v2"
 _ENUMS: Final = ("InterpolationMode", "AutoAugmentPolicy")
 _OF_BATCHES: Final = ("MixUp", "CutMix")
-_PROBES: Final = ((61, 83), (97, 71))  # sizes of images by which the size after a transform is found
 _CONVERTS: Final = "Give the field dtype= (and layout=) instead; pixels stay uint8 until then"
 _BEGIN: Final = ("ToImage", "PILToTensor", "ToPureTensor", "ToPILImage", "Identity")  # nothing is left to do
 _NUMBERS: Final = ("ToDtype", "ConvertImageDtype", "ConvertDtype", "ToTensor")
-_TRIES: Final = 4  # draws at each of these sizes, for transforms that choose among others
 
 
 @final
 @dataclass(frozen=True)
-class Torchvision(PixelTransform):
+class Torchvision(Probed):
     """A transform of torchvision, as a value of a plan. `Stack` makes it of the transform itself.
 
     Args:
@@ -53,6 +51,7 @@ class Torchvision(PixelTransform):
 
     NAME: ClassVar[str] = "torchvision"
     MOVES: ClassVar[bool] = True
+    PROBES: ClassVar[tuple[tuple[int, int], ...]] = ((61, 83), (97, 71))
 
     config: str
     release: str
@@ -126,12 +125,6 @@ class Torchvision(PixelTransform):
 
         out = self.call(given, key)
         return out.numpy().astype(np.float64), tuple(out.canvas_size)
-
-    def size_after(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        found = {
-            _probed(self, probe, key) for probe in ([size] if size is not None else _PROBES) for key in range(_TRIES)
-        }
-        return found.pop() if len(found) == 1 else None
 
     def call(self, give: Callable[[Any], Any], key: np.uint64) -> Any:
         """Call the transform with what ``give`` makes of the module of tensor types.
@@ -331,15 +324,6 @@ def _draws_nothing(config: str) -> bool:
     return isinstance(
         made(config), (package.Resize, package.CenterCrop, package.Pad, package.Grayscale, package.FiveCrop)
     )
-
-
-@lru_cache(maxsize=1024)
-def _probed(step: Torchvision, size: tuple[int, int], key: int) -> tuple[int, int] | None:
-    try:
-        height, width, _ = step.apply(np.zeros((*size, 3), np.uint8), np.uint64(key)).shape
-    except DataError:
-        return None  # an image of another size may do; if not, it says so itself
-    return height, width
 
 
 def _chw(pixels: Pixels) -> Any:
