@@ -24,6 +24,7 @@ call; each caller on the way up translates that place to its own rows, with `ren
 
 import sys
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from traceback import walk_tb
@@ -341,6 +342,12 @@ def is_ours(frame: FrameType) -> bool:
 
 def _package(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def listed(names: Sequence[str], most: int, between: str = ", ", more: str = " and") -> str:
+    """Return the first ``most`` of some texts as one, and how many more there are."""
+    left = f"{more} {len(names) - most:,} more" if len(names) > most else ""
+    return between.join(names[:most]) + left
 
 
 def shown(value: object, most: int = MOST_SHOWN) -> str:

@@ -1,14 +1,37 @@
 """DELIVER and RESUME in EXPLAIN DATA: the queue, the threads and the copies between batches and loop, and what resuming costs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from spiral_stream.batching.formation import CHAPTER_WINDOWS
 from spiral_stream.explain.batch.sizes import Size, batch_size
-from spiral_stream.explain.figure import METRICS, Figure, Phrase, phrase
+from spiral_stream.explain.figure import ABOUT, EXACT, METRICS, Figure, Phrase, phrase
 from spiral_stream.explain.subject import Subject
 
 _BUFFER_WARNING_BYTES: Final = 8 << 30
+
+
+# what a running stream counts: the words of each fact, and of their figures the metric and its unit
+_COUNTED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    "largest batch": (
+        "{batch} bytes, batches ahead {ahead} at most",
+        {"batch": "peak_batch_bytes bytes", "ahead": "peak_queue_bytes bytes"},
+    ),
+    "delivered": ("{batches} batches, {samples} samples", {"batches": "batches batches", "samples": "samples samples"}),
+    "read": (
+        "{bytes} payload bytes of {rows}/{all} rows; the rest from caches",
+        {"bytes": "source_bytes bytes", "rows": "source_rows rows", "all": "rows rows"},
+    ),
+    "table columns": ("{bytes} bytes of {rows} rows", {"bytes": "table_bytes bytes", "rows": "table_rows rows"}),
+    "ahead": (
+        "{raw} batches being read or made, {ready} ready; {left} rows of the epoch not yet read",
+        {"raw": "raw_depth batches", "ready": "ready_depth batches", "left": "rows_not_read rows"},
+    ),
+    "seconds": (
+        "fetch {fetch:.2f}, transform {transform:.2f} (over threads), consumer waited {waited:.2f}",
+        {"fetch": "fetch_s s", "transform": "transform_s s", "waited": "consumer_waited_s s"},
+    ),
+}
 
 
 def deliver_facts(subject: Subject) -> dict[str, Any]:
@@ -23,90 +46,57 @@ def deliver_facts(subject: Subject) -> dict[str, Any]:
         subject.warnings.add(f"batches ahead take ~{host / 2**30:.1f} GiB of host memory. Lower prefetch or {lower}")
     out: dict[str, Any] = {
         "framework": stages.plan.framework,
-        "prefetch": phrase("{batches} batches", batches=Figure(stages.plan.prefetch, "batches")),
+        "prefetch": EXACT.phrase("{batches} batches", batches=stages.plan.prefetch),
         "threads": subject.threads,
         "bytes a batch": size.shown,
         "host memory bound": _bound(subject, size, host, "2 x prefetch" if device else "prefetch"),
     }
     if device:
-        ahead, locked = size.arrays * stages.plan.prefetch, 2 * size.arrays * slots
-        out["on the device"] = phrase(
+        out["on the device"] = ABOUT.phrase(
             f"{device}: {stages.plan.prefetch} batches before the loop has them, {{ahead:m}} bytes; "
             "page-locked on the host up to {locked} bytes, since PyTorch makes powers of two of each field's",
-            ahead=Figure(ahead, "bytes", "estimated"),
-            locked=Figure(locked, "bytes", "estimated"),
+            "bytes",
+            ahead=size.arrays * stages.plan.prefetch,
+            locked=2 * size.arrays * slots,
         )
     return out if metrics is None else out | _measured(subject, metrics)
 
 
 def _measured(subject: Subject, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """What the running stream counted."""
-
-    def count(name: str, unit: str) -> Figure:
-        return METRICS(metrics[name], unit)
-
-    def seconds(value: float) -> Figure:
-        return METRICS(value, "s", ".2f")
-
-    rows = metrics["cached_rows"] + metrics["source_rows"]
-    spent = {name: seconds(value) for name, value in metrics["stages"].items()}
+    known = {**metrics, "rows": metrics["cached_rows"] + metrics["source_rows"]}
+    is_read = metrics.get("rows_not_read") is not None
     out: dict[str, Any] = {
-        "largest batch": phrase(
-            "{sign}{batch} bytes, batches ahead {ahead} at most",
-            batch=count("peak_batch_bytes", "bytes"),
-            ahead=count("peak_queue_bytes", "bytes"),
-        ),
-        "delivered": phrase(
-            "{sign}{batches} batches, {samples} samples",
-            batches=count("batches", "batches"),
-            samples=count("samples", "samples"),
-        ),
-        "read": phrase(
-            "{sign}{bytes} payload bytes of {rows}/{all} rows; the rest from caches",
-            bytes=count("source_bytes", "bytes"),
-            rows=count("source_rows", "rows"),
-            all=METRICS(rows, "rows"),
-        ),
-        "table columns": phrase(
-            "{sign}{bytes} bytes of {rows} rows",
-            bytes=count("table_bytes", "bytes"),
-            rows=count("table_rows", "rows"),
-        ),
-        "ahead": phrase(
-            "{sign}{raw} batches being read or made, {ready} ready; {left} rows of the epoch not yet read",
-            raw=count("raw_depth", "batches"),
-            ready=count("ready_depth", "batches"),
-            left=count("rows_not_read", "rows"),
-        )
-        if metrics.get("rows_not_read") is not None
-        else "no loop reads the stream",
-        "seconds": phrase(
-            "{sign}fetch {fetch}, transform {transform} (over threads), consumer waited {waited}",
-            fetch=seconds(metrics["fetch_s"]),
-            transform=seconds(metrics["transform_s"]),
-            waited=seconds(metrics["consumer_waited_s"]),
-        ),
-        "seconds by stage": phrase("{sign}" + ", ".join(f"{name} {{{name}}}" for name in spent), **spent),
+        fact: _told(known, *line) if is_read or fact != "ahead" else "no loop reads the stream"
+        for fact, line in _COUNTED.items()
     }
-    if called := {name: seconds(value) for name, value in metrics["functions"].items()}:
-        out["seconds by function"] = Phrase(
-            "! " + ", ".join(f"{name} {each:}" for name, each in called.items()), called
-        )
+    spent = {name: METRICS(value, "s", ".2f") for name, value in metrics["stages"].items()}
+    out["seconds by stage"] = METRICS.phrase("{sign}" + _named(spent), **spent)
+    if called := {name: METRICS(value, "s", ".2f") for name, value in metrics["functions"].items()}:
+        words = ", ".join(f"{name} {each:}" for name, each in called.items())
+        out["seconds by function"] = Phrase(f"! {words}", called)
     if subject.stages.formed:
-        left_out = {name: count(name, "samples") for name in ("filtered", "dropped", "truncated", "alone")}
-        named = ", ".join(f"{name} {{{name}}}" for name in left_out)
-        out["left out or cut"] = phrase(f"{{sign}}{named} (samples of the windows formed)", **left_out)
+        left_out = {name: f"{name} samples" for name in ("filtered", "dropped", "truncated", "alone")}
+        out["left out or cut"] = _told(metrics, f"{_named(left_out)} (samples of the windows formed)", left_out)
     if metrics["refused"]:
-        done = {name: count(name, "samples") for name in ("skipped", "substituted") if metrics[name]}
-        named = ", ".join(f"{name} {{{name}}}" for name in done)
-        out["refused"] = phrase(
-            f"{{sign}}{{refused}} samples that cannot be read: {named}; stream.quarantine() lists them",
-            refused=count("refused", "samples"),
-            **done,
-        )
+        done = {name: f"{name} samples" for name in ("skipped", "substituted") if metrics[name]}
+        words = f"{{refused}} samples that cannot be read: {_named(done)}; stream.quarantine() lists them"
+        out["refused"] = _told(metrics, words, {"refused": "refused samples", **done})
     if network := _network(metrics["network"]):
         out["network"] = network
     return {**out, "bound by": f"! {metrics['bound_by']}"}
+
+
+def _told(metrics: Mapping[str, Any], words: str, figures: Mapping[str, str]) -> Phrase:
+    """Words with metrics in them: of each figure the metric, and what it counts."""
+    named = {figure: metric.split(" ") for figure, metric in figures.items()}
+    return METRICS.phrase(
+        "{sign}" + words, **{each: METRICS(metrics[name], unit) for each, (name, unit) in named.items()}
+    )
+
+
+def _named(figures: Iterable[str]) -> str:
+    return ", ".join(f"{name} {{{name}}}" for name in figures)
 
 
 def _network(counts: Mapping[str, Any]) -> Phrase | None:
@@ -150,11 +140,8 @@ def resume_facts(subject: Subject) -> dict[str, Any]:
     skips = subject.numbering.skips
     if not skips:
         return _cost(subject)
-    skipped = phrase(
-        "{batches} batches and {samples} samples; the state lists them",
-        batches=Figure(sum(count for *_, count in skips.batches), "batches"),
-        samples=Figure(len(skips.samples), "samples"),
-    )
+    words, batches = "{batches} batches and {samples} samples; the state lists them", skips.batches
+    skipped = EXACT.phrase(words, batches=sum(count for *_, count in batches), samples=len(skips.samples))
     return {**_cost(subject), "skipped": skipped}
 
 
@@ -162,10 +149,8 @@ def _cost(subject: Subject) -> dict[str, Any]:
     size = Figure(subject.state_bytes, "bytes", source="a state at the epoch's start")
     state = phrase("{bytes} bytes of JSON at the epoch's start, equal on every rank", bytes=size)
     if not subject.stages.formed:
-        nothing = phrase(
-            "arithmetic; {rows} rows of the prefix are read, at any place and on any world size", rows=Figure(0, "rows")
-        )
-        return {"state": state, "reposition": nothing}
+        words = "arithmetic; {rows} rows of the prefix are read, at any place and on any world size"
+        return {"state": state, "reposition": EXACT.phrase(words, rows=0)}
     forming = subject.forming
     span = Figure(forming.span, "samples")
     computed = forming.unknown()

@@ -8,9 +8,12 @@ it, with ``~`` before an estimate and ``!`` before a measurement; JSON has the n
 A phrase is ``{"text": ..., "figures": {name: figure}}`` there.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Literal, final
+
+import numpy as np
 
 Mark = Literal["exact", "estimated", "measured"]
 Number = int | float
@@ -146,7 +149,30 @@ class FigureSource:
         """Return a ratio with its operands; 0 of nothing."""
         return ratio(part, total, self.mark, self.name, form)
 
+    def phrase(self, template: str, unit: str = "", /, **values: Number | Figure) -> Phrase:
+        """Put numbers into words.
 
+        Args:
+            template: as for the function `phrase`; a form of Python's may follow a name, as in ``{median:,.0f}``.
+            unit: of all numbers; "" takes the name of each.
+            **values: by name; a figure is of a source of its own.
+        """
+        figures = {
+            name: each if isinstance(each, Figure) else self(each, unit or name) for name, each in values.items()
+        }
+        return phrase(template, **figures)
+
+    def spread(self, template: str, unit: str, values: Any, /, **more: Figure) -> Phrase:
+        """Put the least, mean, median and largest of some numbers into words, as far as the template names them."""
+        found = {name: of(values) for name, of in _SUMMARIES.items() if f"{{{name}" in template}
+        return self.phrase(template, unit, **found, **more)
+
+
+_SUMMARIES: Final[Mapping[str, Callable[[Any], Any]]] = MappingProxyType(
+    {"min": np.min, "mean": np.mean, "median": np.median, "max": np.max}
+)
+EXACT: Final = FigureSource("")  # what follows from the plan and the selection alone
+ABOUT: Final = FigureSource("", "estimated")
 METRICS: Final = FigureSource("metrics()", "measured")  # what a running stream measured
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from spiral_stream.errors import CatalogError
+from spiral_stream.errors import CatalogError, listed
 from spiral_stream.explain.figure import METRICS, RATIO, Figure, Phrase, phrase
 from spiral_stream.explain.kinds import SECTIONS
 from spiral_stream.explain.subject import Subject
@@ -126,9 +126,7 @@ def _by_stream(subject: Subject, name: str, caches: list[_Cache]) -> dict[str, P
 
 
 def _streams(subject: Subject, numbers: list[int]) -> str:
-    names = [subject.stages.streams[number].name for number in numbers]
-    more = f" and {len(names) - _STREAMS:,} more" if len(names) > _STREAMS else ""
-    return ", ".join(names[:_STREAMS]) + more
+    return listed([subject.stages.streams[number].name for number in numbers], _STREAMS)
 
 
 def _part(subject: Subject, caches: list[_Cache], numbers: list[int]) -> Phrase:

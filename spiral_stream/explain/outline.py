@@ -1,8 +1,12 @@
 """PLAN in EXPLAIN DATA: the plan as numbered lines, each after the lines whose rows it takes."""
 
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
 from spiral_stream.batching.formation import Formation
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.windowed import WindowedBucket
+from spiral_stream.errors import listed
 from spiral_stream.expr import Expr
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import combining, nodes
@@ -11,6 +15,7 @@ from spiral_stream.plan.functions.cached_functions import SampleKept
 from spiral_stream.plan.tree import spine, walk
 from spiral_stream.plan.verbs import extents, maps
 from spiral_stream.plan.verbs.mix import Mix, Part
+from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text.chat import ChatTemplate
 
 _NAMED = 8  # streams that a line names
@@ -62,62 +67,30 @@ def _moved(node: nodes.Node, numbers: dict[int, int]) -> list[str]:
     return []
 
 
-def describe(node: nodes.Node) -> str:  # noqa: C901, PLR0911, PLR0912  one return a verb
+def describe(node: nodes.Node) -> str:
     """Return a node as a line."""
-    match node:
-        case nodes.Scan():
-            return f"Scan {node.relation}"
-        case nodes.Filter():
-            return f"Filter {node.predicate}"
-        case nodes.Project():
-            return f"Project {', '.join(node.names)}"
-        case nodes.WithColumns() | maps.SampleColumns():
-            return "WithColumns " + ", ".join(f"{n} = {e}" for n, e in zip(node.names, node.exprs, strict=True))
-        case combining.Join():
-            return f"Join {node.how} on {', '.join(node.left_on)}"
-        case nodes.Cache():
-            return "Cache " + ", ".join(f"{name} as {profile}" for name, profile in node.profiles)
-        case Mix():
-            return _mixed(node)
-        case nodes.Sample():
-            return f"Sample identity {', '.join(node.identity)}, order {node.order}, lanes {node.assignment.lanes}"
-        case maps.SampleTokens():
-            verb = "ChatTemplate" if isinstance(node.transform, ChatTemplate) else "Tokenize"
-            made = f"{', '.join(node.transform.columns)} -> {', '.join(node.names)}"
-            return f"{verb} {made}, tokenizer {node.transform.tokenizer}{_options(node)}"
-        case maps.SampleMap():
-            return f"Map {node.function.name}({', '.join(node.function.columns)}) -> {node.name}"
-        case maps.SampleRecords():
-            return f"Map {node.function.name}({', '.join(node.function.columns)}) -> {', '.join(node.names)}"
-        case SampleKept():
-            return "Cache what the functions above give"
-        case maps.SampleFlatMap():
-            return f"FlatMap {node.function.name}({', '.join(node.function.columns)}) -> {node.name}, at most {node.fan_out}"
-        case maps.SampleAssembly():
-            return (
-                f"Assemble {node.function.name}({', '.join(node.function.columns)}) -> {', '.join(node.schema().names)}"
-            )
-        case maps.SampleFilter():
-            test = node.predicate
-            what = test if isinstance(test, Expr) else f"{test.name}({', '.join(test.columns)})"
-            return f"Filter after sample {what}"
-        case extents.SampleLimit():
-            return f"First {node.count:,} samples of {'epoch 0, in every epoch' if node.fixed else 'every epoch'}"
-        case extents.SampleSkip():
-            return (
-                f"Skip the first {node.count:,} samples of {'epoch 0, in every epoch' if node.fixed else 'every epoch'}"
-            )
-        case extents.SampleRepeat():
-            return "Repeat without end" if node.times is None else f"Repeat {node.times:,} times per epoch"
-        case nodes.Collate():
-            return _collated(node)
-        case nodes.Deliver():
-            return f"Deliver {node.framework}, prefetch {node.prefetch}"
-        case _:
-            slots = [
-                name for name in getattr(node, "__slots__", ()) if name not in ("source", "parts", "columns", "floats")
-            ]
-            return f"{node.VERB.capitalize()} " + ", ".join(f"{name} {getattr(node, name)}" for name in slots)
+    if type(node) in _LINES:
+        return _LINES[type(node)](node)
+    slots = [name for name in getattr(node, "__slots__", ()) if name not in ("source", "parts", "columns", "floats")]
+    return f"{node.VERB.capitalize()} " + ", ".join(f"{name} {getattr(node, name)}" for name in slots)
+
+
+def _computed(node: nodes.WithColumns | maps.SampleColumns) -> str:
+    return "WithColumns " + ", ".join(f"{n} = {e}" for n, e in zip(node.names, node.exprs, strict=True))
+
+
+def _tokenized(node: maps.SampleTokens) -> str:
+    verb = "ChatTemplate" if isinstance(node.transform, ChatTemplate) else "Tokenize"
+    made = f"{', '.join(node.transform.columns)} -> {', '.join(node.names)}"
+    return f"{verb} {made}, tokenizer {node.transform.tokenizer}{_options(node)}"
+
+
+def _call(test: Expr | Function) -> str:
+    return str(test) if isinstance(test, Expr) else f"{test.name}({', '.join(test.columns)})"
+
+
+def _samples(node: extents.SampleLimit | extents.SampleSkip) -> str:
+    return f"{node.count:,} samples of {'epoch 0, in every epoch' if node.fixed else 'every epoch'}"
 
 
 def clip_text(field: Stack) -> str:
@@ -140,9 +113,8 @@ def chosen_text(field: Stack) -> str:
 
 def _not_a_number(node: nodes.Sql) -> str:
     """Note where SQL text and conditions written with ``col`` differ."""
-    more = f" and {len(node.floats) - _NAMED:,} more" if len(node.floats) > _NAMED else ""
     return (
-        f"NaN in {', '.join(node.floats[:_NAMED])}{more} is the largest number in SQL text, so x >= 0.5 keeps it; "
+        f"NaN in {listed(node.floats, _NAMED)} is the largest number in SQL text, so x >= 0.5 keeps it; "
         "col(x) >= 0.5 does not. Leave it out with AND NOT isnan(x), or filter after sql(...)"
     )
 
@@ -151,14 +123,13 @@ def _mixed(node: Mix) -> str:
     size = "all rows once" if node.epoch_size is None else f"{node.epoch_size:,}"
     if node.epoch_size is None and node.parts[0].proportion is None:
         size = "as counted"
-    parts = ", ".join(f"{part.name}{_amount(part)}" for part in node.parts[:_NAMED])
-    more = f" and {len(node.parts) - _NAMED:,} more" if len(node.parts) > _NAMED else ""
+    parts = listed([f"{part.name}{_amount(part)}" for part in node.parts], _NAMED)
     by = "" if node.by is None else f", by {node.by}"
     schedule = f", schedule of {len(node.schedule)} points" if node.schedule else ""
     power = "" if node.temperature is None else f", temperature {node.temperature:g}"
     nulls = ", all columns" if node.columns == "all" else ""
     verb = "Concat" if node.in_turn else "Mix"
-    return f"{verb} {parts}{more}, epoch_size {size}{by}{schedule}{power}{nulls}"
+    return f"{verb} {parts}, epoch_size {size}{by}{schedule}{power}{nulls}"
 
 
 def _amount(part: Part) -> str:
@@ -225,3 +196,31 @@ def budget_of(formation: WindowedBucket) -> str:
     limits = " and ".join(f"{name} {value:,}" for name, value in named if value is not None)
     counted = f" {budget.count}" if budget.max_tokens is not None else ""
     return f"{limits}{counted}, oversize {budget.oversize}"
+
+
+_LINES: Final[Mapping[type[nodes.Node], Callable[[Any], str]]] = {
+    nodes.Scan: lambda node: f"Scan {node.relation}",
+    nodes.Filter: lambda node: f"Filter {node.predicate}",
+    nodes.Project: lambda node: f"Project {', '.join(node.names)}",
+    **dict.fromkeys((nodes.WithColumns, maps.SampleColumns), _computed),
+    combining.Join: lambda node: f"Join {node.how} on {', '.join(node.left_on)}",
+    nodes.Cache: lambda node: "Cache " + ", ".join(f"{name} as {profile}" for name, profile in node.profiles),
+    Mix: _mixed,
+    nodes.Sample: lambda node: (
+        f"Sample identity {', '.join(node.identity)}, order {node.order}, lanes {node.assignment.lanes}"
+    ),
+    maps.SampleTokens: _tokenized,
+    maps.SampleMap: lambda node: f"Map {_call(node.function)} -> {node.name}",
+    maps.SampleRecords: lambda node: f"Map {_call(node.function)} -> {', '.join(node.names)}",
+    SampleKept: lambda _: "Cache what the functions above give",
+    maps.SampleFlatMap: lambda node: f"FlatMap {_call(node.function)} -> {node.name}, at most {node.fan_out}",
+    maps.SampleAssembly: lambda node: f"Assemble {_call(node.function)} -> {', '.join(node.schema().names)}",
+    maps.SampleFilter: lambda node: f"Filter after sample {_call(node.predicate)}",
+    extents.SampleLimit: lambda node: f"First {_samples(node)}",
+    extents.SampleSkip: lambda node: f"Skip the first {_samples(node)}",
+    extents.SampleRepeat: lambda node: (
+        "Repeat without end" if node.times is None else f"Repeat {node.times:,} times per epoch"
+    ),
+    nodes.Collate: _collated,
+    nodes.Deliver: lambda node: f"Deliver {node.framework}, prefetch {node.prefetch}",
+}

@@ -1,11 +1,11 @@
 """RELATION in EXPLAIN DATA: how many rows each stream has after each step, and what the source itself skips."""
 
-from typing import Any
+from typing import Any, Final
 
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import Manifest
 from spiral_stream.catalog.relation.source_facts import source_facts
-from spiral_stream.explain.figure import RATIO, Figure, Phrase, phrase, ratio
+from spiral_stream.explain.figure import RATIO, Figure, FigureSource, Phrase, phrase, ratio
 from spiral_stream.explain.subject import Subject, payload_columns
 from spiral_stream.plan.nodes import Scan
 from spiral_stream.plan.tree import spine
@@ -46,6 +46,9 @@ def relation_facts(subject: Subject) -> dict[str, Any]:
     }
 
 
+_MAKING: Final = FigureSource("its making")
+
+
 def _derived(subject: Subject) -> dict[str, Any]:
     """A row per relation that the plan makes itself: what it is of, and what it cost."""
     rows = [
@@ -55,9 +58,7 @@ def _derived(subject: Subject) -> dict[str, Any]:
             "rows": Figure(each.facts["rows"], "rows", source="registration"),
             "rows kept": "none: read where they lie" if each.entry.source.KIND == UnionRows.KIND else "all",
             "bytes": Figure(each.facts["bytes"], "bytes", source="registration"),
-            "made in": phrase(
-                "{cpu} CPU s", cpu=Figure(each.facts["seconds"], "CPU s", source="its making", form=",.2f")
-            ),
+            "made in": _MAKING.phrase("{cpu:,.2f} CPU s", "CPU s", cpu=each.facts["seconds"]),
         }
         for each in subject.stages.derived
     ]

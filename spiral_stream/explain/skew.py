@@ -1,6 +1,6 @@
 """SKEW in EXPLAIN DATA: how far each shard's values differ from the relation's, and which values dominate, also over time."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from spiral_stream.catalog.statistics.drift import Drift
 from spiral_stream.catalog.statistics.measure import KNOWN
 from spiral_stream.catalog.statistics.skew import Skew, skew_of
+from spiral_stream.errors import listed
 from spiral_stream.explain.figure import RATIO, Figure, FigureSource, Phrase, marked, phrase
 from spiral_stream.explain.shares import (
     MOST_ROWS,
@@ -47,13 +48,11 @@ def way_out(names: list[str], made: Sequence[str] = ()) -> str:
     """
     ways = []
     if names:
-        calls = ", ".join(f'catalog.measure("{name}")' for name in names[:_NAMED])
-        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-        ways = [f"call {calls}{more}, or materialize asset shard_stats of {', '.join(names[:_NAMED])}{more}"]
+        calls = listed([f'catalog.measure("{name}")' for name in names], _NAMED)
+        ways = [f"call {calls}, or materialize asset shard_stats of {listed(names, _NAMED)}"]
     if made:
-        more = f" and {len(made) - _NAMED:,} more" if len(made) > _NAMED else ""
         ways.append(
-            f"the plan makes {', '.join(made[:_NAMED])}{more}, and statistics are of registered relations. To have them, "
+            f"the plan makes {listed(made, _NAMED)}, and statistics are of registered relations. To have them, "
             'register the result: catalog.register("...", spiral.Arrow(relation.to_arrow()), identity="...")'
         )
     return f"unknown: {'; '.join(ways)}"
@@ -185,24 +184,22 @@ def _untimed(times: list[str]) -> str:
     return "unknown: the relation has no timestamp column. Register one to see whether values follow it"
 
 
-def order_text(order: Order) -> str:  # noqa: PLR0911  one return an order
+_ORDERS: Final[Mapping[type[Order], str]] = {
+    HashBucketed: "ignores ingest order: a row's place is a hash of its identity; its tenths are as far as random ones",
+    ShardAwareShuffle: (
+        "mixes blocks of {0.shuffle_block_size:,} rows: ingest order is gone as far as blocks mix shards"
+    ),
+    Sequential: "keeps the order of storage, and with it that of ingest",
+    WindowShuffle: "keeps the order of storage, and with it that of ingest, beyond {1:,} rows",
+    WithinShards: "keeps shards together: ingest order is gone as far as shards are not ordered by it",
+    ExpandedRange: ("mixes rows over {0.expanded_range:,} places: ingest order is gone as far as these mix shards"),
+}
+
+
+def order_text(order: Order) -> str:
     """Say what an order does about ingest time."""
-    name = type(order).__name__
-    if isinstance(order, HashBucketed):
-        return f"{name} ignores ingest order: a row's place is a hash of its identity; its tenths are as far as random ones"
-    if isinstance(order, ShardAwareShuffle):
-        return f"{name} mixes blocks of {order.shuffle_block_size:,} rows: ingest order is gone as far as blocks mix shards"
-    if isinstance(order, Sequential):
-        return f"{name} keeps the order of storage, and with it that of ingest"
-    if isinstance(order, WindowShuffle):
-        return f"{name} keeps the order of storage, and with it that of ingest, beyond {2 * order.window:,} rows"
-    if isinstance(order, WithinShards):
-        return f"{name} keeps shards together: ingest order is gone as far as shards are not ordered by it"
-    if isinstance(order, ExpandedRange):
-        return (
-            f"{name} mixes rows over {order.expanded_range:,} places: ingest order is gone as far as these mix shards"
-        )
-    return f"{name} ignores ingest order: any row at any place; its tenths are as far as random ones"
+    words = _ORDERS.get(type(order), "ignores ingest order: any row at any place; its tenths are as far as random ones")
+    return f"{type(order).__name__} {words.format(order, 2 * getattr(order, 'window', 0))}"
 
 
 def _spread_row(shares: Shares, found: Looked) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from spiral_stream.batching.formation import Composition, Formation
 from spiral_stream.batching.one_stream import least_window, need_room
 from spiral_stream.batching.windowed import MAX_WINDOW, WINDOW, WindowedBucket
 from spiral_stream.catalog.registry import Registry
-from spiral_stream.errors import PlanError, shown
+from spiral_stream.errors import PlanError, listed, shown
 from spiral_stream.plan.nodes import Node
 from spiral_stream.plan.tree import find, need, spine
 from spiral_stream.plan.verbs.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleTokens
@@ -162,10 +162,9 @@ def _of_units(stages: Stages, rows: int, shares: Float64) -> Iterator[str]:
     last, total = stages.batches.last, stages.epochs.total
     few = np.flatnonzero(shares * total < rows).tolist()
     if few and not isinstance(last, KeepPartial):
-        named = ", ".join(f"{stages.streams[k].name} (about {shares[k] * total:,.0f})" for k in few[:_NAMED])
-        more = f" and {len(few) - _NAMED:,} more" if len(few) > _NAMED else ""
+        named = listed([f"{stages.streams[k].name} (about {shares[k] * total:,.0f})" for k in few], _NAMED)
         does = "fills it with repeated ones" if isinstance(last, PadPartial) else "drops them all"
         yield (
-            f"collate: OneStream: in an epoch of {total:,} samples {named}{more} have fewer than a step's {rows:,}, and "
+            f"collate: OneStream: in an epoch of {total:,} samples {named} have fewer than a step's {rows:,}, and "
             f"{type(last).__name__} {does}. Give last=KeepPartial, fewer batches in a row or a smaller batch_size"
         )

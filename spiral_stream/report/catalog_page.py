@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, final
 
-from spiral_stream.arguments import as_integer
+from spiral_stream.arguments import as_integer, is_integer
 from spiral_stream.catalog.names import suggestions
 from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.catalog.relation.source_facts import source_facts
 from spiral_stream.display import markup
 from spiral_stream.display.markup import Html, element
 from spiral_stream.display.wording import moment, one_line, size
-from spiral_stream.errors import CatalogError, SpiralError, shown
+from spiral_stream.errors import CatalogError, SpiralError, listed, shown
 from spiral_stream.extras import __version__
 from spiral_stream.looking.contact_sheet import Sheet
 from spiral_stream.planner.prepared_data.build import CacheStatus
@@ -95,7 +95,7 @@ def requested(
         ("max_bytes", most, _LEAST_PAGE),
     )
     for what, given, least in numbers:
-        if (number := as_integer(given)) is None or number < least:
+        if not is_integer(as_integer(given), least):
             msg = f"page: {what}={shown(given)}. Give a whole number from {least:,} up"
             raise CatalogError(msg)
     relations, streams = catalog.tables(), catalog.streams()
@@ -296,7 +296,6 @@ def _built(found: Sequence[CacheStatus]) -> Html:
 
 
 def _prepared_row(each: PreparedData, largest: int) -> dict[str, object]:
-    more = f" and {len(each.used_by) - _NAMED:,} more" if len(each.used_by) > _NAMED else ""
     return {
         "what": each.kind,
         "of": one_line(f"{', '.join(each.relations[:_NAMED])}: {', '.join(each.columns)}".strip(" :"), _NAME),
@@ -304,7 +303,7 @@ def _prepared_row(each: PreparedData, largest: int) -> dict[str, object]:
         "bytes": size(each.bytes),
         "": markup.share_bar(each.bytes, largest) if each.bytes * _VISIBLE > largest else "",
         "dead": size(each.dead_bytes) if each.dead_bytes else "",
-        "used by": one_line(", ".join(each.used_by[:_NAMED]) + more, _NAME),
+        "used by": one_line(listed(each.used_by, _NAMED), _NAME),
         "last used": moment(str(each.last_used.replace(microsecond=0, tzinfo=None))),
         "note": one_line(each.note, _NAME),
     }

@@ -14,7 +14,7 @@ from spiral_stream.batching.tail import DropPartial, PadPartial
 from spiral_stream.batching.windowed import MAX_WINDOW, WindowedBucket
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.explain.clips.costs import clip_batches, sample_costs
-from spiral_stream.explain.figure import RATIO, Figure, FigureSource, Phrase, phrase, ratio
+from spiral_stream.explain.figure import EXACT, RATIO, Figure, FigureSource, Phrase, phrase, ratio
 from spiral_stream.explain.formed import FirstBatches, begins
 from spiral_stream.explain.outline import budget_of
 from spiral_stream.explain.subject import STOPS, Subject
@@ -64,8 +64,8 @@ def _fixed(subject: Subject) -> dict[str, Any]:
         "steps of this rank": Figure(steps, "steps"),
         "rows dropped an epoch": _dropped(dropped, total),
         **{
-            f"{name} a batch": phrase(
-                "{batch}, {sample} a sample", batch=Figure(batches.batch_size * cost, name), sample=Figure(cost, name)
+            f"{name} a batch": EXACT.phrase(
+                "{batch}, {sample} a sample", name, batch=batches.batch_size * cost, sample=cost
             )
             for name, cost in sample_costs(subject).items()
             if cost
@@ -115,12 +115,12 @@ def _left(subject: Subject, batches: BatchStore) -> dict[str, Any]:
     most = Figure(forming.most_left, unit)
     out: dict[str, Any] = {"chapters leave": "nothing: they begin at whole batches"}
     if not forming.arithmetic:
-        again = Figure(batches.not_indexed(subject.bound.epoch), "chapters")
-        out["chapters leave"] = phrase(
-            f"at most {{most}} {unit} each, delivered at the lane's end; a run that resumes without their index forms {{again}} "
-            "chapters again for that",
-            most=most,
-            again=again,
+        words = (
+            f"at most {{most}} {unit} each, delivered at the lane's end; a run that resumes without their index forms "
+        )
+        again = batches.not_indexed(subject.bound.epoch)
+        out["chapters leave"] = EXACT.phrase(
+            f"{words}{{again}} chapters again for that", "chapters", most=most, again=again
         )
     if isinstance(subject.stages.batches.last, DropPartial):
         total = subject.stages.epochs.length(subject.bound.epoch)
@@ -154,11 +154,8 @@ def _counts(subject: Subject, batches: BatchStore, first: FirstBatches) -> dict[
         out["batches an epoch"] = Figure(count, "batches", source="counted chapters" if exact else source.name)
     else:
         count, source = first.estimated(total), FigureSource(first.source.name, "estimated")
-        out["batches an epoch"] = phrase(
-            "{batches:m} ({chapters} chapters not formed yet)",
-            batches=source(count, "batches"),
-            chapters=Figure(batches.uncounted(bound.epoch), "chapters"),
-        )
+        words, later = "{batches:m} ({chapters} chapters not formed yet)", batches.uncounted(bound.epoch)
+        out["batches an epoch"] = source.phrase(words, batches=count, chapters=Figure(later, "chapters"))
     steps = tail.steps(subject.stages.batches.last, count, bound.world_size, bound.merge, bound.turn)
     out["steps of this rank"] = source(steps, "steps")
     if count and not steps:
@@ -173,8 +170,8 @@ def _seen(first: FirstBatches, total: int) -> Phrase:
     template = "all {samples} samples, {batches} batches"
     if not first.is_complete:
         template = f"~ the first {{seen}} of {{samples}} samples, {len(first.batches):,} batches"
-    figures = {"samples": Figure(total, "samples"), "batches": Figure(len(first.batches), "batches")}
-    return phrase(template, seen=Figure(first.positions, "samples"), **figures)
+    seen = Figure(first.positions, "samples")
+    return EXACT.phrase(template, seen=seen, samples=total, batches=len(first.batches))
 
 
 def _shapes(subject: Subject, first: FirstBatches) -> dict[str, Any]:
@@ -182,38 +179,28 @@ def _shapes(subject: Subject, first: FirstBatches) -> dict[str, Any]:
         subject.warnings.add("no batch is formed: no sample is left after filters and budget", STOPS)
         return {"B": "none"}
     rows, widths, figure = first.rows, first.widths, first.source
-    least, middle, most = figure(rows.min(), "samples"), figure(np.median(rows), "samples", ",.0f"), rows.max()
-    out: dict[str, Any] = {
-        "B": phrase(
-            "{sign}min {min} / median {median} / max {max}", min=least, median=middle, max=figure(most, "samples")
-        )
-    }
+    out: dict[str, Any] = {"B": figure.spread("{sign}min {min} / median {median:,.0f} / max {max}", "samples", rows)}
     if isinstance(first.formation, Packed) and first.formation.widths:
         formation_widths = first.formation.widths
         out["T"] = Phrase(
             first.formation.row_text, {name: Figure(width, "tokens") for name, width in formation_widths.items()}
         )
     elif widths.any():
-        p50, p95 = (figure(int(each), "tokens") for each in np.quantile(widths, [0.5, 0.95], method="lower"))
+        p50, p95 = np.quantile(widths, [0.5, 0.95], method="lower").astype(np.int64).tolist()
         multiple = f" (a multiple of {first.setting.multiple})" if first.setting.multiple > 1 else ""
         template = f"{{sign}}p50 {{p50}} / p95 {{p95}} / max {{max}}{multiple}"
-        out["T"] = phrase(template, p50=p50, p95=p95, max=figure(widths.max(), "tokens"))
+        out["T"] = figure.phrase(template, "tokens", p50=p50, p95=p95, max=widths.max())
     if widths.any():
-        out["tokens a batch"] = phrase(
-            "{sign}median {median}, without padding", median=figure(np.median(first.tokens), "tokens", ",.0f")
-        )
+        out["tokens a batch"] = figure.spread("{sign}median {median:,.0f}, without padding", "tokens", first.tokens)
     if isinstance(first.formation, Packed):
         out |= _packing(subject, first)
     else:
         out |= _filling(subject, first)
     out |= clip_batches(subject, first)
     tally = first.tally
-    out["oversize samples"] = phrase(
-        "{sign}dropped {dropped}, truncated {truncated}, alone {alone}",
-        dropped=figure(tally.dropped, "samples"),
-        truncated=figure(tally.truncated, "samples"),
-        alone=figure(tally.alone, "samples"),
-    )
+    words = "{sign}dropped {dropped}, truncated {truncated}, alone {alone}"
+    counts = {"dropped": tally.dropped, "truncated": tally.truncated, "alone": tally.alone}
+    out["oversize samples"] = figure.phrase(words, "samples", **counts)
     if subject.stages.mixed:
         out |= _composition(subject, first)
     if widths.any() and widths.min() < widths.max():

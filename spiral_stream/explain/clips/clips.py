@@ -115,21 +115,15 @@ def _over_read(subject: Subject, clip: ClipStage, seen: Footage) -> Phrase | str
 def _decode_bytes(seen: Footage, index: FigureSource) -> Phrase | str:
     if not seen.planned:
         return _UNKNOWN
-    return phrase(
-        f"{{sign}}mean {{mean}} / max {{max}} bytes of packets a clip, of {seen.planned:,} clips",
-        mean=index(float(np.mean(seen.read)), "bytes", ",.0f"),
-        max=index(max(seen.read), "bytes"),
-    )
+    words = f"{{sign}}mean {{mean:,.0f}} / max {{max}} bytes of packets a clip, of {seen.planned:,} clips"
+    return index.spread(words, "bytes", seen.read)
 
 
 def _key_frames(seen: Footage, index: FigureSource) -> Phrase | str:
     if not seen.planned:
         return _UNKNOWN
-    return phrase(
-        "{sign}median {median} / max {max} frames, the farthest key frames of a file",
-        median=index(float(np.median(seen.apart)), "frames", ",.0f"),
-        max=index(max(seen.apart), "frames"),
-    )
+    words = "{sign}median {median:,.0f} / max {max} frames, the farthest key frames of a file"
+    return index.spread(words, "frames", seen.apart)
 
 
 def _short(subject: Subject, clip: ClipStage, seen: Footage) -> Phrase | str:
@@ -144,7 +138,7 @@ def _short(subject: Subject, clip: ClipStage, seen: Footage) -> Phrase | str:
         parts = [phrase(f"{{share:m}} {sentence}", share=ratio(short, of, mark, source))]
     measured = _measured(subject, "short_clips")
     if measured is not None:
-        parts.append(phrase("{met:m} met", met=METRICS(measured[0], "clips")))
+        parts.append(METRICS.phrase("{met:m} met", "clips", met=measured[0]))
     return joined(parts, "; ")
 
 

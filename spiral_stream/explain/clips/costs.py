@@ -41,14 +41,8 @@ def clip_batches(subject: Subject, first: FirstBatches) -> dict[str, Any]:
     out: dict[str, Any] = {}
     seen = FigureSource(_SEEN, marked(first.is_complete))
     for name, cost in costs.items():
-        low, middle, high = first.rows.min() * cost, np.median(first.rows) * cost, first.rows.max() * cost
-        out[f"{name} a batch"] = phrase(
-            "{sign}min {min} / median {median} / max {max}, {sample} a sample",
-            min=seen(low, name),
-            median=seen(middle, name, ",.0f"),
-            max=seen(high, name),
-            sample=Figure(cost, name),
-        )
+        words = "{sign}min {min} / median {median:,.0f} / max {max}, {sample} a sample"
+        out[f"{name} a batch"] = seen.spread(words, name, first.rows * cost, sample=Figure(cost, name))
     if isinstance(first.formation, WindowedBucket):
         out |= _fill(subject, first, costs, seen)
         out |= _tight(subject, first.formation, costs)
@@ -145,10 +139,8 @@ def _row(name: str, spread: _Spread, total: float, source: FigureSource, subject
     row: dict[str, Any] = {
         "decode cost": name,
         "variance in a batch": Phrase(text, {"share": within}),
-        "deviation/mean in a batch": phrase(
-            "{sign}median {median} / max {max}",
-            median=source(float(np.median(spread.deviations)), RATIO, ".1%"),
-            max=source(float(spread.deviations.max()), RATIO, ".1%"),
+        "deviation/mean in a batch": source.spread(
+            "{sign}median {median:.1%} / max {max:.1%}", RATIO, spread.deviations
         ),
     }
     group = subject.bound.world_size * subject.bound.merge
@@ -186,4 +178,4 @@ def _in_step(sums: Float64, group: int, source: FigureSource) -> Phrase | str:
     if not len(steps):
         return f"{source(0, RATIO).sign}no whole step"
     over = steps.max(axis=1) / steps.mean(axis=1) - 1
-    return phrase("{over:m} above the step's mean", over=source(float(over.mean()), RATIO, ".1%"))
+    return source.phrase("{over:m.1%} above the step's mean", RATIO, over=over.mean())

@@ -11,7 +11,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from spiral_stream.explain.figure import Figure, FigureSource, Mark, Phrase, marked, phrase, ratio
+from spiral_stream.explain.figure import EXACT, Figure, FigureSource, Mark, Phrase, marked, phrase, ratio
 from spiral_stream.explain.network.link import Network
 from spiral_stream.explain.network.node_reads import MOST_SAMPLES, Asks, Live, asks, fetched, live
 from spiral_stream.explain.network.remote_columns import Remote, remote
@@ -105,9 +105,9 @@ def _requested(subject: Subject, seen: Counted) -> dict[str, Any]:
         "requests an epoch": epoch(seen.requests, "requests", "without a node cache"),
         "bytes a batch": batch(seen.bytes, "bytes", ",.0f", unsized),
         "bytes an epoch": epoch(seen.bytes, "bytes", gaps),
-        "seen for this": phrase(
+        "seen for this": EXACT.phrase(
             "{batches} of {epoch:m} batches",
-            batches=Figure(len(seen.samples), "batches"),
+            batches=len(seen.samples),
             epoch=Figure(seen.total, "batches", marked(seen.known)),
         ),
     }
@@ -147,19 +147,18 @@ def _rates(subject: Subject, seen: Counted, link: Network, table: bool) -> dict[
 
     about = FigureSource("the model of bandwidth and latency", "estimated")
     return {
-        "under way": phrase(
-            f"{{requests:m}} requests, of {{most}} at most ({FETCHERS} tasks of {IN_FLIGHT}){raised}",
-            requests=about(rate.under_way, "requests", ","),
+        "under way": about.phrase(
+            f"{{requests:m,}} requests, of {{most}} at most ({FETCHERS} tasks of {IN_FLIGHT}){raised}",
+            requests=rate.under_way,
             most=Figure(FETCHERS * IN_FLIGHT, "requests"),
         ),
-        "first batch": phrase(
-            "{seconds:m} s, connecting included, reading tables and decoding left out",
-            seconds=about(rate.first_s, "s", ",.3g"),
+        "first batch": about.phrase(
+            "{seconds:m,.3g} s, connecting included, reading tables and decoding left out", "s", seconds=rate.first_s
         ),
-        "steady": phrase(
-            f"{{batches:m}} batches/s, {{samples:m}} samples/s a rank, bound by {bound}{alone}",
-            batches=about(best, "batches/s", ",.4g"),
-            samples=about(samples, "samples/s", ",.4g"),
+        "steady": about.phrase(
+            f"{{batches:m,.4g}} batches/s, {{samples:m,.4g}} samples/s a rank, bound by {bound}{alone}",
+            batches=about(best, "batches/s"),
+            samples=about(samples, "samples/s"),
         ),
     }
 
@@ -199,15 +198,13 @@ def _node(subject: Subject, found: Remote, seen: Counted) -> dict[str, Any]:
     read = live(epochs[0])
     out: dict[str, Any] = {
         "node": f"{node} of {nodes.count:,}, {_many(nodes.ranks_per_node, 'rank')} each",
-        "a node reads": phrase(
+        "a node reads": _LAID_OUT.phrase(
             "{bytes} bytes of {files} files an epoch, in pages of 4 KiB, or blocks of 64 KiB where less is read",
-            bytes=_LAID_OUT(read.bytes, "bytes"),
-            files=_LAID_OUT(read.files, "files"),
+            bytes=read.bytes,
+            files=read.files,
         ),
-        "live files": phrase(
-            "{files} at a time, of {bytes} bytes",
-            files=_LAID_OUT(read.most_files, "files"),
-            bytes=_LAID_OUT(read.most_bytes, "bytes"),
+        "live files": _LAID_OUT.phrase(
+            "{files} at a time, of {bytes} bytes", files=read.most_files, bytes=read.most_bytes
         ),
     }
     cache = node_cache()

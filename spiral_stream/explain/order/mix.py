@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from spiral_stream.explain.batch.tokens import MeanTokens, counting_column, mean_tokens
-from spiral_stream.explain.figure import RATIO, Figure, Phrase, marked, phrase
+from spiral_stream.explain.figure import EXACT, RATIO, Figure, Phrase, marked, phrase
 from spiral_stream.explain.subject import Subject
 from spiral_stream.plan.nodes import Sample
 from spiral_stream.plan.tree import need
@@ -36,9 +36,7 @@ def mix_facts(subject: Subject) -> Any:
             }
         )
     out: dict[str, Any] = {
-        "epoch_size": phrase(
-            "{samples} samples, exact quotas (largest remainder)", samples=Figure(mixture.total, "samples")
-        ),
+        "epoch_size": EXACT.phrase("{samples} samples, exact quotas (largest remainder)", samples=mixture.total),
         "proportions": "of samples" if node.by is None else f"of {node.by}, by its mean over the rows that pass",
     }
     out |= _ways(node)

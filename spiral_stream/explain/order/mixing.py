@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.explain.figure import RATIO, Figure, FigureSource, Phrase, marked, phrase
+from spiral_stream.explain.figure import EXACT, RATIO, Figure, FigureSource, Phrase, marked
 from spiral_stream.explain.shares import joined_or_delivered
 from spiral_stream.explain.subject import Subject
 from spiral_stream.expr import kind_of
@@ -207,11 +207,6 @@ def shards_line(stream: StreamStage) -> Phrase:
     """Return how many shards have rows of a stream, and how many."""
     rows = _shard_rows(stream)
     rows = rows[rows > 0]
-    return phrase(
-        "{shards} (min {min} / median {median} / max {max} rows)",
-        shards=Figure(len(rows), "shards"),
-        **{
-            name: Figure(int(value) if value == int(value) else float(value), "rows", form=",.0f")
-            for name, value in (("min", rows.min()), ("median", np.median(rows)), ("max", rows.max()))
-        },
-    )
+    least, middle, most = (int(each) if each == int(each) else each for each in np.quantile(rows, [0, 0.5, 1]).tolist())
+    words = "{shards} (min {min:,.0f} / median {median:,.0f} / max {max:,.0f} rows)"
+    return EXACT.phrase(words, "rows", shards=Figure(len(rows), "shards"), min=least, median=middle, max=most)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from spiral_stream.explain.figure import Figure, Phrase, phrase
+from spiral_stream.explain.figure import ABOUT, EXACT, Figure, Phrase
 from spiral_stream.explain.order.blocks import BLOCK, block_rows
 from spiral_stream.explain.order.mixing import mixing_rows, shards_line
 from spiral_stream.explain.subject import Subject
@@ -27,21 +27,16 @@ def sample_facts(subject: Subject) -> dict[str, Any]:
         out["moves whole between blocks"] = order.sampling_granularity
         if order.grouped_by:
             out["moves whole between blocks"] = _groups(order, stages.streams)
-        out["kept together inside a block"] = phrase("{rows} rows", rows=Figure(order.clump_size, "rows"))
+        out["kept together inside a block"] = EXACT.phrase("{rows} rows", rows=order.clump_size)
     if isinstance(order, HashBucketed):
         rows_each = sum(stream.selected.total for stream in stages.streams) / order.bucket_count
-        out["buckets"] = phrase(
-            "{buckets} ({rows:m} rows each), by xxh3-128 of the identity",
-            buckets=Figure(order.bucket_count, "buckets"),
-            rows=Figure(rows_each, "rows", "estimated", form=",.1f"),
-        )
+        words = "{buckets} ({rows:m,.1f} rows each), by xxh3-128 of the identity"
+        out["buckets"] = EXACT.phrase(words, buckets=order.bucket_count, rows=ABOUT(rows_each, "rows"))
     if order.weighted_by is not None:
         out["weights"] = _weights(order.weighted_by, stages.streams)
     if stages.mixed:
-        out["rows"] = phrase(
-            f"{{positions}} positions of {len(stages.streams):,} streams, each in its own order",
-            positions=Figure(stages.epochs.total, "positions"),
-        )
+        words = f"{{positions}} positions of {len(stages.streams):,} streams, each in its own order"
+        out["rows"] = EXACT.phrase(words, positions=stages.epochs.total)
         out["streams"] = _streams(subject)
     elif found := _mixing(subject, 0):
         out["randomness"] = found

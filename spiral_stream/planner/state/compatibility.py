@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.state_records import StateRecords
-from spiral_stream.errors import ResumeError
+from spiral_stream.errors import ResumeError, listed
 from spiral_stream.plan.saving.differences import PlanDifference, differences
 from spiral_stream.plan.saving.fingerprint import digest
 from spiral_stream.planner.prepared_data.folder import saved_plan
@@ -86,10 +86,9 @@ def check_data(state: SavedState, stages: Stages, catalog: Registry) -> None:
         raise ResumeError(msg)
     names = [name for name in sorted(saved.keys() | present.keys()) if saved.get(name) != present.get(name)]
     rest = "goes on where each stream stands" if stages.mixed else "delivers the rest of this epoch first"
-    lines = [f"{n:.100} ({str(saved.get(n))[:8]} -> {str(present.get(n))[:8]})" for n in names[:_NAMED]]
-    more = f"; and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    lines = [f"{n:.100} ({str(saved.get(n))[:8]} -> {str(present.get(n))[:8]})" for n in names]
     msg = (
-        f"resume: the data changed since the state was saved: {'; '.join(lines)}{more}. Put the old data back and "
+        f"resume: the data changed since the state was saved: {listed(lines, _NAMED, '; ', '; and')}. Put the old data back and "
         f"catalog.refresh() it, or start a new epoch on the new data; stream.rebase(state) {rest}"
     )
     raise ResumeError(msg)
