@@ -75,7 +75,7 @@ def holds_reference(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         names = {kind.field(i).name for i in range(kind.num_fields)}
         return names >= {"uri", "offset", "length"} or names >= {"kind", "position", "size"} or is_media(kind)
-    return is_inline(kind) or _is_text(kind) or isinstance(kind, pa.BaseExtensionType)
+    return is_inline(kind) or is_text(kind) or isinstance(kind, pa.BaseExtensionType)
 
 
 def is_inline(kind: pa.DataType) -> bool:
@@ -91,7 +91,7 @@ def is_media(kind: pa.DataType) -> bool:
     if types.keys() != {BYTES, PATH} or all(map(pa.types.is_null, types.values())):
         return False
     data, path = types[BYTES], types[PATH]  # pandas writes a part that is null in all rows as a column of type null
-    return (is_inline(data) or pa.types.is_null(data)) and (_is_text(path) or pa.types.is_null(path))
+    return (is_inline(data) or pa.types.is_null(data)) and (is_text(path) or pa.types.is_null(path))
 
 
 def file_names(references: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray | None:
@@ -108,13 +108,19 @@ def file_names(references: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedA
         return pc.if_else(held, pa.scalar(None, pa.utf8()), pc.struct_field(references, PATH).cast(pa.utf8()))
     if pa.types.is_struct(kind) and "uri" in kind.names:
         return pc.struct_field(references, "uri")
-    return references if _is_text(kind) else None
+    return references if is_text(kind) else None
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a type is text, as Arrow writes it by default."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_ragged(kind: pa.DataType) -> bool:
+    """Whether a type is a list of any number of values."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def is_list(kind: pa.DataType) -> bool:
     """Whether a type is a list of values."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return is_ragged(kind) or bool(pa.types.is_fixed_size_list(kind))

@@ -30,8 +30,9 @@ from spiral_stream.connection import ANALYZED, EXPLAIN_DATA, Catalog, connect
 from spiral_stream.display.markup import PAGE_BYTES
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, TrustError, cut
 from spiral_stream.extras import __version__
+from spiral_stream.plan.tree import relations_of
 from spiral_stream.planner.prepared_data.build import caches
-from spiral_stream.planner.prepared_data.verify import Verification, relation_caches, relations_of, verify_relation
+from spiral_stream.planner.prepared_data.verify import Verification, relation_caches, verify_relation
 from spiral_stream.prepared import stages_of
 from spiral_stream.report.build import report_relation
 from spiral_stream.report.columns import column_summaries, roles_of

@@ -19,7 +19,7 @@ from spiral_stream.catalog.relation.row_identity import ROW_ID, RowIdentity
 from spiral_stream.catalog.relation.source_facts import source_facts
 from spiral_stream.connection import Catalog
 from spiral_stream.errors import CatalogError, SourceError, cut
-from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
+from spiral_stream.semantic import H264_REF, JPEG_REF, is_list, is_text, semantic_of
 from spiral_stream.sources.arrow.table import Arrow
 from spiral_stream.sources.detect import guessed, source_at
 from spiral_stream.sources.image_folder import IMAGES
@@ -312,10 +312,10 @@ def fields_of(found: DataFound) -> tuple[dict[str, str], list[str], str | None]:
             fields["image" if semantic_of(column) == JPEG_REF and "image" not in fields else name] = said
         elif semantic_of(column) is not None:
             left.append(name)
-        elif found.tokenizer and tokenized is None and name in _TEXTS and _is_text(kind):
+        elif found.tokenizer and tokenized is None and name in _TEXTS and is_text(kind):
             tokenized = name
             fields |= _TOKENS
-        elif name == "tokens" or (name in ("input_ids", "ids") and _is_list(kind)):
+        elif name == "tokens" or (name in ("input_ids", "ids") and is_list(kind)):
             fields |= {key: said.replace('"tokens"', f'"{name}"') for key, said in _TOKENS.items()}
         elif _is_number(kind) and not found.head[name].null_count:
             dtype = "float32" if pa.types.is_floating(kind) else "int64"
@@ -347,7 +347,7 @@ def _rank(column: pa.Field) -> tuple[int, ...]:
 
 def _stacked(column: pa.Field) -> str | None:
     """The field of a column of images, films or vectors."""
-    if _is_list(column.type) and semantic_of(column) is not None:
+    if is_list(column.type) and semantic_of(column) is not None:
         return None
     name = _text(column.name)
     if semantic_of(column) == JPEG_REF:
@@ -363,14 +363,6 @@ def _stacked(column: pa.Field) -> str | None:
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _text(value: str) -> str:
@@ -451,7 +443,7 @@ def _why(found: DataFound, said: str) -> str:
     if column is None or column[1] not in found.head.column_names:
         return ""
     values = found.head[column[1]]
-    if column[1] in _TEXTS and _is_text(values.type):
+    if column[1] in _TEXTS and is_text(values.type):
         return "  # spiral.Tokenize makes tokens of it"
     if _is_chat(values.type):
         return "  # spiral.transforms.ChatTemplate: to tokens"
@@ -460,7 +452,7 @@ def _why(found: DataFound, said: str) -> str:
 
 def _is_chat(kind: pa.DataType) -> bool:
     """Whether a column holds messages, each with its role."""
-    return _is_list(kind) and pa.types.is_struct(kind.value_type) and kind.value_type.get_field_index("role") >= 0
+    return is_list(kind) and pa.types.is_struct(kind.value_type) and kind.value_type.get_field_index("role") >= 0
 
 
 def _left(left: list[str], indent: str) -> list[str]:

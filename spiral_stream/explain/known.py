@@ -16,7 +16,7 @@ from spiral_stream.explain.figure import Figure, FigureSource, marked
 from spiral_stream.explain.relation import source_line
 from spiral_stream.explain.skew import DISTANCE, one_per_shard, shard_row, way_out
 from spiral_stream.plan import nodes
-from spiral_stream.plan.tree import walk
+from spiral_stream.plan.tree import relations_of, walk
 
 _CUT: Final = 24  # characters of a value
 UNFINISHED: Final = "unknown: finish the plan with .sample(), .collate() and .to_torch() or a kin"
@@ -24,8 +24,7 @@ UNFINISHED: Final = "unknown: finish the plan with .sample(), .collate() and .to
 
 def known_facts(node: nodes.Node, catalog: Registry) -> dict[str, Any]:
     """Return the sections RELATION and SKEW, as far as the catalog knows."""
-    names = list(dict.fromkeys(name for each in walk(node) for name in _read(each)))
-    entries = [catalog.entry(name) for name in names]
+    entries = [catalog.entry(name) for name in relations_of(node)]
     if not entries:
         return {}
     known = [(entry, entry.manifest(), load_statistics(entry)) for entry in entries]
@@ -40,13 +39,6 @@ def known_facts(node: nodes.Node, catalog: Registry) -> dict[str, Any]:
         relation["statistics of columns"] = counted
     skewed = [row for entry, _, found in known if found is not None for row in _skewed(entry, found)]
     return {"relation": relation, "skew": {"distance": DISTANCE, "columns": skewed} if skewed else _no_skew(unmeasured)}
-
-
-def _read(node: nodes.Node) -> tuple[str, ...]:
-    """The relations that a node reads itself."""
-    if isinstance(node, nodes.Scan):
-        return (node.relation,)
-    return tuple(node.relations) if isinstance(node, nodes.Sql) else ()
 
 
 def _no_skew(unmeasured: list[str]) -> str:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from spiral_stream.arguments import FLAG, check, class_door, text
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.fields.field import Field, FieldSpec, named
+from spiral_stream.semantic import is_list
 
 # B samples, N boxes or points
 
@@ -47,11 +48,7 @@ class Following(Field):
             msg = f"{named(self)}: the value is null. Filter it out, or store an empty list"
             raise DataError(msg)
         inner = value.values
-        while (
-            pa.types.is_list(inner.type)
-            or pa.types.is_fixed_size_list(inner.type)
-            or pa.types.is_large_list(inner.type)
-        ):
+        while is_list(inner.type):
             if inner.null_count or (not pa.types.is_fixed_size_list(inner.type) and _uneven(inner, self.width)):
                 msg = f"{named(self)}: an entry is not made of {self.width} numbers"
                 raise DataError(msg)
@@ -74,7 +71,7 @@ class Following(Field):
         check(self, named(self), of=_OF)
         kind = column.type
         depth = 0
-        while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        while is_list(kind):
             if depth and pa.types.is_fixed_size_list(kind) and kind.list_size != self.width:
                 break
             kind, depth = kind.value_type, depth + 1

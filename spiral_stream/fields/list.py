@@ -11,6 +11,7 @@ from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field, FieldSpec, named
 from spiral_stream.host_dtypes import unknown_zone
+from spiral_stream.semantic import is_text
 
 
 @final
@@ -43,7 +44,7 @@ class List(Field):
         return FieldSpec(None, ())
 
     def copies(self, kind: pa.DataType) -> bool:
-        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+        return is_text(kind)
 
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> list[Any]:
         del out

@@ -18,6 +18,7 @@ from spiral_stream.fields import _tokens
 from spiral_stream.fields.field import Field, FieldSpec, fixed_items, fixed_numpy, fixed_parts, write
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import SequenceLayout
+from spiral_stream.semantic import is_ragged
 
 Int64 = NDArray[np.int64]
 
@@ -117,7 +118,7 @@ class PaddedRows(Field):
 
 def are_rows(kind: pa.DataType) -> bool:
     """Whether a column holds lists of numbers, or of values of one shape."""
-    items = fixed_parts(kind.value_type)[0] if pa.types.is_list(kind) or pa.types.is_large_list(kind) else pa.null()
+    items = fixed_parts(kind.value_type)[0] if is_ragged(kind) else pa.null()
     return bool(pa.types.is_integer(items) or pa.types.is_floating(items) or pa.types.is_boolean(items))
 
 

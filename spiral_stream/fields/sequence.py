@@ -25,6 +25,7 @@ from spiral_stream.errors import DataError, PlanError
 from spiral_stream.fields import _tokens
 from spiral_stream.fields.field import Field, FieldSpec, named
 from spiral_stream.fields.ragged import Ragged
+from spiral_stream.semantic import is_ragged, is_text
 
 # B rows, T places of a row, S pieces
 
@@ -228,7 +229,7 @@ class TokenField(SequenceField):
 
 def is_tokens(kind: pa.DataType) -> bool:
     """Whether a column holds lists of integers: what formations count, pack and split."""
-    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and bool(pa.types.is_integer(kind.value_type))
+    return is_ragged(kind) and bool(pa.types.is_integer(kind.value_type))
 
 
 def check_value(field: TokenField, name: str) -> None:
@@ -258,7 +259,7 @@ def check_width(field: SequenceField) -> None:
 
 
 def _way_out(column: pa.Field) -> str:
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if is_text(column.type):
         return f'Map it before: .map(Tokenize("{column.name}", tokenizer=...) >> "tokens"), and name the field\'s column "tokens"'
     if pa.types.is_fixed_size_list(column.type):
         return f'Values of equal length need no padding: use Stack("{column.name}")'

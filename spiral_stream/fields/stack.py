@@ -24,7 +24,7 @@ from spiral_stream.fields.field import (
     write,
 )
 from spiral_stream.host_dtypes import numpy_dtype
-from spiral_stream.semantic import AUDIO_REF, H264_REF, JPEG_REF, said_shape, semantic_of
+from spiral_stream.semantic import AUDIO_REF, H264_REF, JPEG_REF, is_ragged, is_text, said_shape, semantic_of
 
 DTYPES: Final = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
@@ -252,7 +252,7 @@ class Stack(Field):
 
     def copies(self, kind: pa.DataType) -> bool:
         items, shape = _items(kind)
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        if is_ragged(kind):
             return False
         same = self.dtype in (None, str(numpy_dtype(items)))
         return same and len(shape) <= 1 and not pa.types.is_dictionary(kind)
@@ -260,7 +260,7 @@ class Stack(Field):
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NDArray[Any]:
         assert out is not None
         values = decoded(values)
-        if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        if is_ragged(values.type):
             values, wrong_row = as_fixed(values, out.shape[1:])
             if wrong_row is not None:
                 shape = ", ".join(map(str, out.shape[1:]))
@@ -293,7 +293,7 @@ class Stack(Field):
 def _instead(column: str, kind: pa.DataType) -> str:
     """What delivers a column of this type as numbers; nothing if that is not known."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if is_ragged(kind):
         items = kind.value_type
         if not (pa.types.is_integer(items) or pa.types.is_floating(items)):
             return ""  # lists of lists, of texts
@@ -305,7 +305,7 @@ def _instead(column: str, kind: pa.DataType) -> str:
         return f'Pad("{column}"{dtype}) pads to the longest list. Lists of one length, such as 64: {made}. '
     if pa.types.is_decimal(kind):
         return f'Make it a float: catalog.sql("select *, {column}::double as ... from ..."). '  # noqa: S608
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if is_text(kind):
         return f'Number its values: catalog.sql("select *, list_position([...], {column}) as ... from ..."). '  # noqa: S608
     return ""
 
@@ -319,7 +319,7 @@ def _shaped(column: pa.Field) -> tuple[pa.DataType, tuple[int, ...]]:
     if math.prod(shape) == math.prod(said) and shape:
         return items, said
     for _ in said:
-        if not (pa.types.is_list(items) or pa.types.is_large_list(items)):
+        if not is_ragged(items):
             return items, shape
         items = items.value_type
     return items, said

@@ -20,9 +20,9 @@ from spiral_stream.looking.contact_sheet import Sheet
 from spiral_stream.looking.notebook import batch_formatter, remembered
 from spiral_stream.looking.sampled import taken, taken_of
 from spiral_stream.looking.stream_view import StreamView
+from spiral_stream.plan.tree import relations_of
 from spiral_stream.planner.binding.bindings import epoch_number
 from spiral_stream.planner.prepared_data.build import CacheStatus, caches, status
-from spiral_stream.planner.prepared_data.verify import relations_of
 from spiral_stream.planner.state.skips import NOTHING
 from spiral_stream.runtime.columns.error_sample import identities
 from spiral_stream.runtime.columns.values import value_statuses

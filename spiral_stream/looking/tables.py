@@ -16,7 +16,7 @@ from spiral_stream.errors import StreamError
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.fields.segments import CuSeqlens
 from spiral_stream.plan.nodes import Collate
-from spiral_stream.semantic import semantic_of
+from spiral_stream.semantic import is_ragged, semantic_of
 
 
 def batch_schema(collate: Collate, specs: Mapping[str, FieldSpec]) -> pa.Schema:
@@ -39,7 +39,7 @@ def batch_schema(collate: Collate, specs: Mapping[str, FieldSpec]) -> pa.Schema:
 def _kind(spec: FieldSpec, column: pa.Field, collate: Collate) -> pa.DataType:
     if spec.dtype is None:
         kind = pa.large_binary() if semantic_of(column) else column.type
-        if semantic_of(column) and (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+        if semantic_of(column) and is_ragged(column.type):
             kind = pa.large_list(pa.large_binary())
         return pa.large_list(kind) if isinstance(collate.formation, Packed) else kind
     name = "float32" if spec.dtype == "bfloat16" else spec.dtype

@@ -8,7 +8,7 @@ from spiral_stream.errors import PlanError
 from spiral_stream.expr import Col
 from spiral_stream.plan.combining import Join
 from spiral_stream.plan.fields.profiles import Profile
-from spiral_stream.plan.nodes import Cache, Node, Scan, WithColumns
+from spiral_stream.plan.nodes import Cache, Node, Scan, Sql, WithColumns
 
 N = TypeVar("N", bound=Node)
 UNION: Final = "union()"  # the relation that a union makes; no registered one is called so
@@ -106,6 +106,13 @@ def profiles(node: Node) -> dict[str, Profile]:
             theirs = profiles(each.right)
             out = {**{name: theirs[inner] for name, inner in each.taken().items() if inner in theirs}, **out}
     return out
+
+
+def relations_of(node: Node) -> list[str]:
+    """Return the relations of the catalog that a plan reads, in its order."""
+    read = [each for each in walk(node) if isinstance(each, Scan | Sql)]
+    named = (each.relations if isinstance(each, Sql) else (each.relation,) for each in read)
+    return list(dict.fromkeys(name for names in named for name in names))
 
 
 def replaced(node: Node, old: Node, new: Node) -> Node:

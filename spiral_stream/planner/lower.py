@@ -32,7 +32,7 @@ from spiral_stream.plan.epoch_length import scheduled, size_and_shares
 from spiral_stream.plan.fields.dtypes import field_specs
 from spiral_stream.plan.functions.cached_functions import SampleKept
 from spiral_stream.plan.saving.fingerprint import canonical, digest
-from spiral_stream.plan.tree import base_scan, find, need, origin, spine, walk
+from spiral_stream.plan.tree import base_scan, find, need, origin, relations_of, spine, walk
 from spiral_stream.plan.verbs import splits
 from spiral_stream.plan.verbs.extents import Extends, extent_of
 from spiral_stream.plan.verbs.fan_out_join import owned_by_right_side
@@ -85,8 +85,7 @@ def lower(
         CacheError: the prepared folder cannot be written.
     """
     sample, collate = need(plan, nodes.Sample), need(plan, nodes.Collate)
-    named = dict.fromkeys(name for each in walk(sample) for name in _relations(each))
-    entries = catalog.relations.entries(named)
+    entries = catalog.relations.entries(relations_of(sample))
     if former is not None:
         entries = {name: catalog.relations.former(entry, former.get(name, "")) for name, entry in entries.items()}
     versions = {name: entry.data_version for name, entry in entries.items()}
@@ -310,10 +309,3 @@ def _base_text(node: nodes.Node, stream: StreamStage, column: str) -> str | None
 def _keys_of(entry: Entry) -> bytes:
     """Content keys of a relation's shards, 16 bytes each."""
     return shard_keys(entry.manifest()).tobytes()
-
-
-def _relations(node: nodes.Node) -> tuple[str, ...]:
-    """The relations of the catalog that a node reads itself."""
-    if isinstance(node, nodes.Scan):
-        return (node.relation,)
-    return node.relations if isinstance(node, nodes.Sql) else ()

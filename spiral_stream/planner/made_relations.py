@@ -38,9 +38,9 @@ from spiral_stream.plan import nodes
 from spiral_stream.plan.combining import Aggregate, Union
 from spiral_stream.plan.fields.profiles import Profile
 from spiral_stream.plan.saving.fingerprint import canonical, digest
-from spiral_stream.plan.tree import profiles, replaced
+from spiral_stream.plan.tree import profiles, relations_of, replaced
 from spiral_stream.plan.verbs.row_makers import Maker, identity_of_rows, natural_identity, rows_of
-from spiral_stream.planner.selection.find import Workplace, read_by
+from spiral_stream.planner.selection.find import Workplace
 from spiral_stream.planner.selection.whole import Base, collect
 from spiral_stream.planner.union import Side, UnionRows
 from spiral_stream.relational import engine
@@ -191,7 +191,7 @@ class DerivedRelations:
     def _work(self, maker: Maker, identity: tuple[str, ...]) -> "_Work":
         """Return one derived relation as something to make or open; the sides of a union are made first."""
         sides = tuple(self.resolved(side, self._side_identity(maker, side, identity)) for side in _sides(maker))
-        names = sorted({name for side in sides for name in read_by(side)} | read_by(maker))
+        names = sorted({name for each in (*sides, maker) for name in relations_of(each)})
         entries = {name: self._entries[name] for name in names}
         return _Work(maker, identity, sides, entries, self._workplace, self._is_former(maker))
 
@@ -202,7 +202,7 @@ class DerivedRelations:
 
     def _is_former(self, maker: Maker) -> bool:
         """Whether rows of a relation that it reads can no longer be read."""
-        return any(isinstance(self._entries[name].source, FormerRows) for name in read_by(maker))
+        return any(isinstance(self._entries[name].source, FormerRows) for name in relations_of(maker))
 
 
 @final
@@ -287,7 +287,7 @@ class _Work:
         return {
             "verb": self.maker.VERB,
             "name": self.name,
-            "of": sorted(read_by(self.maker)),
+            "of": sorted(relations_of(self.maker)),
             "identity": list(self.identity),
             "unique": unique,
             "manifest": name,
@@ -364,7 +364,7 @@ class _Work:
 
 def derived_folder(root: Path, maker: Maker, identity: Sequence[str], versions: Mapping[str, str]) -> Path:
     """Return where the relation lies that a maker makes of data of these versions."""
-    read = {name: versions[name] for name in sorted(read_by(maker))}
+    read = {name: versions[name] for name in sorted(relations_of(maker))}
     return root / FOLDER / digest([_VERSION, canonical(maker), list(identity), read])
 
 

@@ -26,9 +26,9 @@ from spiral_stream.errors import PlanError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.plan import nodes
 from spiral_stream.plan.saving.fingerprint import canonical, digest
-from spiral_stream.plan.tree import base_scan, spine
+from spiral_stream.plan.tree import base_scan, relations_of, spine
 from spiral_stream.planner.selection.fetched_columns import UInt64, leaf_of
-from spiral_stream.planner.selection.find import Workplace, make_together, read_by
+from spiral_stream.planner.selection.find import Workplace, make_together
 from spiral_stream.planner.selection.narrow_columns import NarrowSource
 from spiral_stream.planner.selection.selected import select
 from spiral_stream.planner.selection.sorted import sorted_rows
@@ -65,7 +65,7 @@ class Side:
         self.schema, self.total = node.schema(), self._selected.total
         chosen = any(isinstance(each, nodes.Distinct | nodes.Limit | nodes.Sort) for each in spine(node))
         depends_on = () if chosen else (self.base.entry.name,)  # verbs that look at all rows depend on all shards
-        others = {name: workplace.versions[name] for name in sorted(read_by(node) - set(depends_on))}
+        others = {name: workplace.versions[name] for name in sorted(set(relations_of(node)) - set(depends_on))}
         self._about = digest([_VERSION, canonical(node), others])
         is_sorted = any(isinstance(each, nodes.Sort) for each in spine(node))
         self._sorted = sorted_rows(self._selected, node, workplace.open_relation) if is_sorted and self.total else None

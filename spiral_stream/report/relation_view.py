@@ -25,9 +25,8 @@ from spiral_stream.explain.outline import outline
 from spiral_stream.expr import Expr
 from spiral_stream.looking.contact_sheet import Sheet
 from spiral_stream.plan import combining, nodes
-from spiral_stream.plan.tree import spine, walk
+from spiral_stream.plan.tree import relations_of, spine, walk
 from spiral_stream.plan.verbs.mix import Mix
-from spiral_stream.planner.prepared_data.verify import relations_of
 from spiral_stream.planner.selection.fetched_columns import in_memory
 from spiral_stream.planner.selection.whole import collect
 from spiral_stream.report.build import report_relation

@@ -28,6 +28,7 @@ from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.columns.lineage import Stored
 from spiral_stream.planner.columns.streams import StreamStage
 from spiral_stream.runtime.fields.size import OBJECT_BYTES, fixed_bytes, row_bytes
+from spiral_stream.semantic import is_ragged
 
 _RUNNING = "the running stream's metrics()['peak_batch_bytes'] counts them"
 
@@ -166,7 +167,7 @@ def _mean_bytes(stream: StreamStage, column: str, kind: pa.DataType) -> float | 
     if column == STREAM_ID and stream.name:
         return float(OBJECT_BYTES + len(stream.name.encode()))
     mean = stream.selected.narrow.mean_bytes(column)
-    if mean is not None and not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+    if mean is not None and not is_ragged(kind):
         return OBJECT_BYTES + mean
     leaf: Any = stream.selected.columns.env[column]
     name = stream.base.entry.name

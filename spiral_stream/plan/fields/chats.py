@@ -4,6 +4,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import PlanError
 from spiral_stream.plan.checks import plain_type
+from spiral_stream.semantic import is_ragged, is_text
 from spiral_stream.transforms.text.chat import ChatTemplate
 
 
@@ -18,7 +19,7 @@ def check_chat(chat: ChatTemplate, have: pa.Schema) -> None:
             _check_messages(what, name, have.field(name).type)
     if chat.tools is not None:
         kind = plain_type(have.field(chat.tools).type)
-        if not _is_text(kind) and not (_is_list(kind) and pa.types.is_struct(kind.value_type)):
+        if not _is_text(kind) and not (is_ragged(kind) and pa.types.is_struct(kind.value_type)):
             msg = f"ChatTemplate: tools={chat.tools!r} is {kind}. Name a column of JSON text, or of lists of structs"
             raise PlanError(msg)
 
@@ -27,7 +28,7 @@ def _check_messages(what: str, name: str, kind: pa.DataType) -> None:
     kind = plain_type(kind)
     if _is_text(kind):
         return
-    message = kind.value_type if _is_list(kind) else None
+    message = kind.value_type if is_ragged(kind) else None
     if message is None or not pa.types.is_struct(message):
         msg = f"ChatTemplate: {what} {name!r} is {kind}. Name a column of messages, list<struct<role, content>>, or of text"
         raise PlanError(msg)
@@ -40,9 +41,5 @@ def _check_messages(what: str, name: str, kind: pa.DataType) -> None:
         raise PlanError(msg)
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
 def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return is_text(kind) or bool(pa.types.is_string_view(kind))

@@ -114,7 +114,7 @@ def _impure(node: Node) -> list[tuple[Node, str]]:
         if isinstance(step, SampleAssembly):
             why = "makes samples of several others, which are no rows of the relation"
             assembled = why = assembled or why
-        for name in makes(step):
+        for name in made_by(step):
             reasons.pop(name, None)
             if why:
                 reasons[name] = f"takes {name!r}, which {why.removeprefix('which ')}" if "takes" not in why else why
@@ -137,10 +137,12 @@ def reads(step: Node) -> set[str]:
     return {name for each in exprs if isinstance(each, Expr) for name in each.columns()}
 
 
-def makes(step: Node) -> tuple[str, ...]:
-    """Return the columns that a map gives, without the number of a part."""
+def made_by(step: Node) -> tuple[str, ...]:
+    """Return the columns that a map makes."""
     if isinstance(step, SampleColumns | SampleRecords | SampleTokens):
         return step.names
     if isinstance(step, SampleAssembly):
         return tuple(step.schema().names)
-    return (step.name,) if isinstance(step, SampleMap | SampleFlatMap) else ()
+    if isinstance(step, SampleFlatMap):
+        return (step.name, PART)
+    return (step.name,) if isinstance(step, SampleMap) else ()

@@ -18,6 +18,7 @@ from spiral_stream.plan.checks import bound_type, need_columns, need_integer, ne
 from spiral_stream.plan.fields.chats import check_chat
 from spiral_stream.plan.nodes import Node, Sample, Sampled, Simple, need_after
 from spiral_stream.plan.tree import spine
+from spiral_stream.semantic import is_text
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text.chat import ChatTemplate
 from spiral_stream.transforms.text.tokenize import Tokenize
@@ -100,7 +101,7 @@ class SampleTokens(Sampled):
             need_new_names("ChatTemplate", self.names, "Give tokens and mask a name of their own")
         else:
             kind = plain_type(have.field(self.transform.column).type)
-            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)):
+            if not (is_text(kind) or pa.types.is_binary(kind)):
                 msg = f"tokenize: {self.transform.column!r} is {kind}. Name a column of text"
                 raise PlanError(msg)
         if self.item_bytes not in (2, 4):

@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol, final
 import pyarrow as pa
 
 from spiral_stream.expr import Alias, Call, Cast, Col, Expr
+from spiral_stream.plan.functions.cached_functions import function_of, made_by
 from spiral_stream.plan.nodes import Sampled
 from spiral_stream.plan.verbs.maps import (
-    PART,
     SampleAssembly,
     SampleColumns,
     SampleFilter,
@@ -231,17 +231,6 @@ def identity_keys(stages: MappedStages, upto: int | None = None) -> list[Stored 
     return [Made(name, assemblies[-1]) if assemblies else Stored(name) for name in stages.identity]
 
 
-def made_by(step: Sampled) -> tuple[str, ...]:
-    """The names of the columns that a map makes."""
-    if isinstance(step, SampleColumns | SampleRecords | SampleTokens):
-        return step.names
-    if isinstance(step, SampleFlatMap):
-        return (step.name, PART)
-    if isinstance(step, SampleAssembly):
-        return tuple(step.schema().names)
-    return (step.name,) if isinstance(step, SampleMap) else ()
-
-
 def length_column(name: str) -> str:
     """The name of the column of lengths that `with_lengths` puts in place of a list column."""
     return _LENGTH + name
@@ -260,10 +249,9 @@ def with_lengths(expr: Expr, lists: set[str]) -> Expr:
 
 
 def _given(step: Sampled) -> tuple[str, ...]:
-    """The columns that a map's function is given."""
-    if isinstance(step, SampleFilter):
-        return () if isinstance(step.predicate, Expr) else step.predicate.columns
-    return step.function.columns if isinstance(step, CALLING) else ()
+    """The columns that a step's function is given."""
+    function = function_of(step)
+    return () if function is None else function.columns
 
 
 def _function_name(step: Sampled) -> str | None:

@@ -64,7 +64,7 @@ def read(
             parts = [streams[0].selected.columns.read(stream_rows.rows, stored)]
         back = np.empty(len(stream_rows), dtype=np.int64)
         back[np.concatenate([back[:0], *(at for members in groups for _, at in members)])] = np.arange(len(stream_rows))
-        columns = {name: _joined([part[name] for part in parts], back) for name in stored}
+        columns = {name: joined([part[name] for part in parts], back) for name in stored}
     if STREAM_ID in names:
         columns[STREAM_ID] = pa.array([stream.name for stream in streams]).take(pa.array(stream_rows.streams))
     return columns
@@ -95,7 +95,7 @@ def _read_group(
     return streams[first].selected.columns.read_at(np.concatenate(each), names, ragged)
 
 
-def _joined(parts: list[Read], back: NDArray[np.int64]) -> Read:
+def joined(parts: list[Read], back: NDArray[np.int64]) -> Read:
     """Values of several streams, in the order of the samples."""
     if all(isinstance(part, Ragged) for part in parts) and len({part.signed for part in parts}) == 1:
         return Ragged.concat(parts).take(back)

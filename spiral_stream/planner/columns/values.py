@@ -27,7 +27,7 @@ from spiral_stream.fields.ragged import Ragged
 from spiral_stream.plan import nodes
 from spiral_stream.plan.functions.cached_functions import SampleKept, function_of
 from spiral_stream.plan.saving.fingerprint import canonical, digest
-from spiral_stream.plan.tree import spine, walk
+from spiral_stream.plan.tree import relations_of, spine, walk
 from spiral_stream.plan.verbs.extents import Extends
 from spiral_stream.plan.verbs.maps import (
     SampleAssembly,
@@ -39,9 +39,9 @@ from spiral_stream.plan.verbs.maps import (
 )
 from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.columns.lineage import LISTS, MASK, REFUSED, Key, Lengths, Lineage, Made, Stored
-from spiral_stream.planner.columns.streams import StreamStage, split
+from spiral_stream.planner.columns.streams import StreamStage, joined, split
 from spiral_stream.planner.selection.fetched_columns import leaf_of
-from spiral_stream.planner.selection.find import Workplace, derived_name, read_by
+from spiral_stream.planner.selection.find import Workplace, derived_name
 from spiral_stream.sampling.epoch import StreamRows
 
 _BY_SHARD: Final = (nodes.Scan, nodes.Filter, nodes.Project, nodes.WithColumns, nodes.Cache)
@@ -160,7 +160,7 @@ def values_of(boundary: Boundary, stream: StreamStage, workplace: Workplace) -> 
     if by_shard and all(leaf_of(leaf)[0] is None for leaf in leaves):
         rows: Any = derived_name(stream.node, stream.base, workplace)
     else:  # what it depends on lies elsewhere too
-        versions = {name: workplace.versions.get(name) for name in sorted(read_by(stream.node))}
+        versions = {name: workplace.versions.get(name) for name in sorted(relations_of(stream.node))}
         rows = digest([canonical(stream.node), versions])
     facts = {
         "steps": boundary.steps,
@@ -237,10 +237,7 @@ class CachedValues:
             return rows[0].read(k, *located(rows[0].firsts, stream_rows.rows), ragged=ragged)
         back = np.empty(len(stream_rows), np.int64)
         back[np.concatenate([at for _, at in groups])] = np.arange(len(stream_rows))
-        if all(isinstance(part, Ragged) for part in parts) and len({part.signed for part in parts}) == 1:
-            return Ragged.concat(parts).take(back)
-        arrays = [part.arrow() if isinstance(part, Ragged) else part for part in parts]
-        return pa.concat_arrays(arrays).take(pa.array(back))
+        return joined(parts, back)
 
     def _opened(self) -> list[ValueRows] | None:
         """Open the pieces; None where a shard of a stream has none."""

@@ -27,14 +27,14 @@ from spiral_stream.plan import nodes
 from spiral_stream.plan.fields.profiles import Original
 from spiral_stream.plan.saving.canonical import encode_value
 from spiral_stream.plan.saving.fingerprint import fingerprint
-from spiral_stream.plan.tree import base_scan, need, walk
+from spiral_stream.plan.tree import base_scan, need, relations_of, walk
 from spiral_stream.plan.verbs.fan_out_join import owned_by_right_side
 from spiral_stream.plan.verbs.maps import SampleTokens
 from spiral_stream.plan.verbs.mix import per_stream
 from spiral_stream.planner.columns.values import boundaries
 from spiral_stream.planner.made_relations import FACTS, MANIFESTS, DerivedRelations, NotMadeError
 from spiral_stream.planner.made_relations import FOLDER as RELATIONS
-from spiral_stream.planner.selection.find import Workplace, derived_name, read_by, selection_folder
+from spiral_stream.planner.selection.find import Workplace, derived_name, selection_folder
 from spiral_stream.planner.selection.narrow_columns import NarrowSource
 
 PLAN: Final = "plan"  # in a folder of formation indexes: the fingerprint of their plan
@@ -161,7 +161,7 @@ def saved_uses(catalog: Registry, read: ReadPlan, root: Path) -> Iterator[SavedU
             data = catalog.saved.plan(name)
             relations = frozenset(_scanned(data)) if '"sql"' not in json.dumps(data) else every
             node = read(name)
-            relations = frozenset(read_by(node))
+            relations = frozenset(relations_of(node))
             named = _named(need(node, nodes.Deliver), catalog, root)
             relations |= named.names
         yield SavedUse(name, json.dumps(data), relations, named)
@@ -179,7 +179,7 @@ def _scanned(data: Any) -> Iterator[str]:
 
 def _named(plan: nodes.Deliver, catalog: Registry, root: Path) -> NamedByPlan:
     sample = need(plan, nodes.Sample)
-    entries = catalog.relations.entries(sorted(read_by(plan)))
+    entries = catalog.relations.entries(sorted(relations_of(plan)))
     versions = {name: entry.data_version for name, entry in entries.items()}
     selections, derived = set[str](), set[str | None]()
     with ExitStack() as opened:

@@ -25,7 +25,7 @@ from spiral_stream.errors import DamageError, SpiralWarning
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.one_look import files_below
 from spiral_stream.plan import nodes
-from spiral_stream.plan.tree import need, walk
+from spiral_stream.plan.tree import need
 from spiral_stream.plan.verbs.fan_out_join import owned_by_right_side
 from spiral_stream.plan.verbs.mix import per_stream
 from spiral_stream.planner.made_relations import FACTS, FOLDER, ROWS, need_sound_rows
@@ -135,13 +135,6 @@ def relation_caches(name: str, catalog: Registry) -> list[CacheStore]:
             if facts.get("relation") == name:
                 out.append(CacheStore(file.parent, {key: facts[key] for key in facts if key != "seal"}))
     return out
-
-
-def relations_of(plan: nodes.Node) -> list[str]:
-    """Return the relations of the catalog that a plan reads."""
-    read = [each for each in walk(plan) if isinstance(each, nodes.Scan | nodes.Sql)]
-    named = (each.relations if isinstance(each, nodes.Sql) else (each.relation,) for each in read)
-    return list(dict.fromkeys(name for names in named for name in names))
 
 
 def _selections(plan: nodes.Deliver, catalog: Registry) -> Iterator[Path]:

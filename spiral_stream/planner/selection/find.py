@@ -30,7 +30,7 @@ from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import mended, publish, publish_file
 from spiral_stream.plan import nodes
 from spiral_stream.plan.saving.fingerprint import canonical, digest
-from spiral_stream.plan.tree import spine, walk
+from spiral_stream.plan.tree import relations_of, spine
 from spiral_stream.planner.selection.by_shard import INT64, Outcome, OutcomeRows, Probe, Probed, forget_sides, looked_at
 from spiral_stream.planner.selection.fetched_columns import Fetchable
 from spiral_stream.planner.selection.narrow_columns import NarrowSource
@@ -149,16 +149,9 @@ def derived_name(node: nodes.Node, base: OpenRelation, workplace: Workplace) -> 
 
 def selection_folder(node: nodes.Node, root: Path, versions: Mapping[str, str]) -> Path:
     """Return the folder of a relational plan's selection and of everything derived from it."""
-    return root / "selections" / digest([canonical(node), {name: versions[name] for name in sorted(read_by(node))}])
-
-
-def read_by(node: nodes.Node) -> set[str]:
-    """Return the relations that a plan reads."""
-    out: set[str] = set()
-    for each in walk(node):
-        out.update(each.relations if isinstance(each, nodes.Sql) else ())
-        out.update((each.relation,) if isinstance(each, nodes.Scan) else ())
-    return out
+    return (
+        root / "selections" / digest([canonical(node), {name: versions[name] for name in sorted(relations_of(node))}])
+    )
 
 
 @final
@@ -322,7 +315,7 @@ class _Finding:
         """What a step does, for the fingerprint: a right side by its plan and the versions of its data."""
         if isinstance(step, Keep):
             return ["keep", expr.to_json(step.predicate)]
-        versions = {name: self._workplace.versions[name] for name in sorted(read_by(step.right))}
+        versions = {name: self._workplace.versions[name] for name in sorted(relations_of(step.right))}
         keys = [expr.to_json(key) for key in step.keys]
         return ["match", step.verb.how, keys, list(step.verb.right_on), canonical(step.right), versions]
 

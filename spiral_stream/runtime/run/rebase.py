@@ -20,10 +20,9 @@ from spiral_stream.derived.kinds.identities import Identities, rows_of
 from spiral_stream.errors import ResumeError, warn
 from spiral_stream.plan.nodes import Sample
 from spiral_stream.plan.saving.fingerprint import canonical
-from spiral_stream.plan.tree import need
+from spiral_stream.plan.tree import need, relations_of
 from spiral_stream.plan.verbs.maps import SampleAssembly
 from spiral_stream.planner.columns.streams import StreamStage
-from spiral_stream.planner.selection.find import read_by
 from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.rebase import ALONE, Rebase
 from spiral_stream.runtime.numbering.numbering import BatchStore
@@ -388,4 +387,4 @@ def _carried(earlier: Stages, now: Stages) -> Mixture:
 
 def _rows_of(stream: StreamStage, stages: Stages) -> tuple[Any, dict[str, str]]:
     """What decides which rows a stream has: its relational plan, and the data versions of what that reads."""
-    return canonical(stream.node), {name: stages.data_versions[name] for name in sorted(read_by(stream.node))}
+    return canonical(stream.node), {name: stages.data_versions[name] for name in sorted(relations_of(stream.node))}

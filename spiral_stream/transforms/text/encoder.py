@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from spiral_stream.errors import DataError, PlanError, SourceError
 from spiral_stream.extras import need
 from spiral_stream.integrity.regular_files import regular_bytes
+from spiral_stream.semantic import is_text
 from spiral_stream.transforms.text.byte_pairs import twin_of
 from spiral_stream.transforms.text.encoding_engine import Core, Proof, apart_pattern, proof_next_to, prove
 from spiral_stream.transforms.text.splitting import SEPARATOR, pattern_of
@@ -281,7 +282,7 @@ def _checked(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
     array = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type) or _is_text(array.type)):
+    if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type) or is_text(array.type)):
         msg = f"tokenize: a column of {array.type}. Give one of text (utf8) or of bytes"
         raise DataError(msg)
     if array.null_count:
@@ -293,10 +294,6 @@ def _checked(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
         return array.cast(pa.large_utf8())
     except pa.ArrowInvalid as error:
         raise _not_utf8(array) from error
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _not_utf8(documents: pa.Array) -> DataError:

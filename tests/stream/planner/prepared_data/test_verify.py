@@ -10,13 +10,13 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.errors import DamageError
 from spiral_stream.plan.nodes import Sql
+from spiral_stream.plan.tree import relations_of
 from spiral_stream.planner.prepared_data.folder import cache_root
 from spiral_stream.planner.prepared_data.verify import (
     DAMAGED,
     SOUND,
     UNVERIFIED,
     relation_caches,
-    relations_of,
     verify_relation,
     verify_stream,
 )
