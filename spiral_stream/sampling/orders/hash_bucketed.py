@@ -21,10 +21,8 @@ from spiral_stream.sampling.order import (
     check_integer,
     settled_seed,
 )
-from spiral_stream.sampling.orders.layout import Layout
-from spiral_stream.sampling.orders.permutation import permute, unpermute
+from spiral_stream.sampling.orders.layout import Layout, Units
 from spiral_stream.sampling.orders.shuffle_key import shuffle_key
-from spiral_stream.seeding import combine
 
 MOST_BUCKETS: Final = 2**24
 
@@ -105,24 +103,15 @@ class HashBucketed(Order):
 
 @final
 class _Buckets(Arrangement):
+    """Buckets of an index of hashes: which rows its ranks are."""
+
     def __init__(self, index: BucketIndex, bucket_count: int, bucket_key: int, row_key: int) -> None:
-        self._index = index
-        self._starts = index.starts(bucket_count)
-        self._rows_of = np.diff(self._starts)
-        self._layout = Layout(self._rows_of, bucket_key)
-        self._key = np.array(row_key, dtype=np.uint64)
-        self.size = int(self._starts[-1])
+        rows = np.diff(index.starts(bucket_count))
+        self._index, self._buckets = index, Units(rows, Layout(rows, bucket_key), row_key)
+        self.size = self._buckets.size
 
     def rows(self, positions: UInt64) -> UInt64:
-        buckets, offsets = self._layout.at(np.asarray(positions, dtype=np.uint64))
-        inside = permute(offsets, self._rows_of[buckets], self._keys(buckets))
-        return self._index.rows(self._starts[buckets] + inside)
+        return self._index.rows(self._buckets.rows(positions))
 
     def positions(self, rows: UInt64) -> UInt64:
-        ranks = self._index.ranks(np.asarray(rows, dtype=np.uint64))
-        buckets = np.searchsorted(self._starts, ranks, side="right") - 1
-        inside = unpermute(ranks - self._starts[buckets], self._rows_of[buckets], self._keys(buckets))
-        return self._layout.begin(buckets) + inside
-
-    def _keys(self, buckets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> UInt64:
-        return combine(self._key, buckets.astype(np.uint64))
+        return self._buckets.positions(self._index.ranks(np.asarray(rows, dtype=np.uint64)))

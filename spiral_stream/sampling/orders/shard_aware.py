@@ -17,9 +17,8 @@ import numpy as np
 from spiral_stream.arguments import check, class_door, one_of
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.sampling.order import Arrangement, Order, Population, Runs, UInt64, check_integer, settled_seed
-from spiral_stream.sampling.orders.layout import Layout
-from spiral_stream.sampling.orders.permutation import permute, unpermute
-from spiral_stream.sampling.orders.shuffle import permute_clumps, unpermute_clumps
+from spiral_stream.sampling.orders.layout import Layout, Units
+from spiral_stream.sampling.orders.shuffle import Shuffled, permute_clumps, unpermute_clumps
 from spiral_stream.sampling.orders.shuffle_key import shuffle_key
 from spiral_stream.seeding import combine, key
 
@@ -93,14 +92,14 @@ class ShardAwareShuffle(Order):
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         pass_key = self._key(population, pass_number)
-        spread: _Units | _SingleRows | _Groups
+        spread: Arrangement
         if self.sampling_granularity == "row":
-            spread = _SingleRows(population.total, pass_key)
+            spread = Shuffled(population.total, key("units", pass_key))
         else:
             unit_rows, _ = self.units(population)
             layout = Layout(unit_rows, key("units", pass_key))
             grouped = self.grouped_by
-            spread = _Groups(self._runs(population), population.total, layout) if grouped else _Units(unit_rows, layout)
+            spread = _Groups(self._runs(population), population.total, layout) if grouped else Units(unit_rows, layout)
         return _Blocks(spread, population.total, pass_key, self.shuffle_block_size, self.clump_size)
 
     def units(self, population: Population) -> tuple[UInt64, UInt64]:
@@ -130,43 +129,11 @@ class ShardAwareShuffle(Order):
 
 
 @final
-class _Units:
-    """Units laid end to end: a permutation of rows that keeps each unit whole."""
-
-    def __init__(self, unit_rows: UInt64, layout: Layout) -> None:
-        self.layout = layout
-        self.starts = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(unit_rows, dtype=np.uint64)))
-
-    def rows(self, positions: UInt64) -> UInt64:
-        units, offsets = self.layout.at(positions)
-        return self.starts[units] + offsets
-
-    def spread_positions(self, rows: UInt64) -> UInt64:
-        units = np.searchsorted(self.starts, rows, side="right") - 1
-        return self.layout.begin(units) + (rows - self.starts[units])
-
-
-@final
-class _SingleRows:
-    """Units of one row each, which need no table."""
-
-    def __init__(self, total: int, pass_key: int) -> None:
-        self._total = total
-        self._key = np.uint64(key("units", pass_key))
-
-    def rows(self, positions: UInt64) -> UInt64:
-        return permute(positions, self._total, self._key)
-
-    def spread_positions(self, rows: UInt64) -> UInt64:
-        return unpermute(rows, self._total, self._key)
-
-
-@final
-class _Groups:
+class _Groups(Arrangement):
     """Units that are groups of runs: a group's runs in row order, laid end to end."""
 
     def __init__(self, runs: Runs, total: int, layout: Layout) -> None:
-        self.layout = layout
+        self.size, self._layout = total, layout
         self._starts = runs.starts
         rows = _run_rows(runs, total)
         self._order = np.argsort(
@@ -181,16 +148,16 @@ class _Groups:
         self._begins: UInt64 = np.cumsum(group_rows, dtype=np.uint64) - group_rows
 
     def rows(self, positions: UInt64) -> UInt64:
-        groups, offsets = self.layout.at(positions)
+        groups, offsets = self._layout.at(positions)
         laid = self._begins[groups] + offsets
         at = np.searchsorted(self._laid, laid, side="right") - 1
         return self._starts[self._order[at]] + (laid - self._laid[at])
 
-    def spread_positions(self, rows: UInt64) -> UInt64:
+    def positions(self, rows: UInt64) -> UInt64:
         runs = np.searchsorted(self._starts, rows, side="right") - 1
         groups = self._groups[runs]
         laid: UInt64 = self._laid_of[runs] + (rows - self._starts[runs])
-        return self.layout.begin(groups) + (laid - self._begins[groups])
+        return self._layout.begin(groups) + (laid - self._begins[groups])
 
 
 def _run_rows(runs: Runs, total: int) -> UInt64:
@@ -208,9 +175,7 @@ def _group_rows(runs: Runs, total: int) -> UInt64:
 
 @final
 class _Blocks(Arrangement):
-    def __init__(
-        self, spread: _Units | _SingleRows | _Groups, size: int, pass_key: int, block_size: int, clump_size: int
-    ) -> None:
+    def __init__(self, spread: Arrangement, size: int, pass_key: int, block_size: int, clump_size: int) -> None:
         self.size = size
         self._spread = spread
         self._key = np.array(key("blocks", pass_key), dtype=np.uint64)
@@ -223,7 +188,7 @@ class _Blocks(Arrangement):
         return self._spread.rows(begin + permute_clumps(positions - begin, size, keys, self._clump_size))
 
     def positions(self, rows: UInt64) -> UInt64:
-        spread_at = self._spread.spread_positions(np.asarray(rows, dtype=np.uint64))
+        spread_at = self._spread.positions(np.asarray(rows, dtype=np.uint64))
         begin, size, keys = self._blocks(spread_at)
         return begin + unpermute_clumps(spread_at - begin, size, keys, self._clump_size)
 

@@ -13,11 +13,10 @@ import numpy as np
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError
 from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64, check_integer, settled_seed
-from spiral_stream.sampling.orders.layout import Layout
-from spiral_stream.sampling.orders.permutation import permute, unpermute
+from spiral_stream.sampling.orders.layout import Layout, Units
 from spiral_stream.sampling.orders.shuffle_key import shuffle_key
 from spiral_stream.sampling.orders.window_shuffle import Windows
-from spiral_stream.seeding import combine, key
+from spiral_stream.seeding import key
 
 
 @final
@@ -42,7 +41,7 @@ class WithinShards(Order):
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         pass_key = shuffle_key("WithinShards", self.VERSION, self.run_seed, population, pass_number)
-        return _Within(_Shards(population, key("shards", pass_key)), key("rows", pass_key))
+        return _shards(population, pass_key, key("rows", pass_key))
 
 
 @final
@@ -72,45 +71,13 @@ class ExpandedRange(Order):
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         pass_key = shuffle_key("ExpandedRange", self.VERSION, self.run_seed, population, pass_number)
-        shards = _Shards(population, key("shards", pass_key))
-        return Windows(population.total, self.expanded_range // 2, pass_key, shards)
+        return Windows(population.total, self.expanded_range // 2, pass_key, _shards(population, pass_key))
 
 
-@final
-class _Shards:
-    """Shards laid end to end in a keyed order: places there, and rows. Those of one shard stay in row order."""
-
-    def __init__(self, population: Population, pass_key: int) -> None:
-        shards = population.unit_shards
-        turns = np.ones(len(shards), dtype=np.bool_)
-        turns[1:] = shards[1:] != shards[:-1]
-        self.sizes: UInt64 = np.add.reduceat(population.unit_rows.astype(np.uint64), np.flatnonzero(turns))
-        self.starts = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(self.sizes, dtype=np.uint64)))
-        self.layout = Layout(self.sizes, pass_key)
-
-    def rows(self, ranks: UInt64) -> UInt64:
-        shards, offsets = self.layout.at(ranks)
-        return self.starts[shards] + offsets
-
-    def ranks(self, rows: UInt64) -> UInt64:
-        shards = np.searchsorted(self.starts, rows, side="right") - 1
-        return self.layout.begin(shards) + (rows - self.starts[shards])
-
-
-@final
-class _Within(Arrangement):
-    def __init__(self, shards: _Shards, pass_key: int) -> None:
-        self.size, self._shards, self._key = int(shards.starts[-1]), shards, np.uint64(pass_key)
-
-    def rows(self, positions: UInt64) -> UInt64:
-        shards, offsets = self._shards.layout.at(np.asarray(positions, dtype=np.uint64))
-        return self._shards.starts[shards] + permute(offsets, self._shards.sizes[shards], self._keys(shards))
-
-    def positions(self, rows: UInt64) -> UInt64:
-        wanted = np.asarray(rows, dtype=np.uint64)
-        shards = np.searchsorted(self._shards.starts, wanted, side="right") - 1
-        in_shard = wanted - self._shards.starts[shards]
-        return self._shards.layout.begin(shards) + unpermute(in_shard, self._shards.sizes[shards], self._keys(shards))
-
-    def _keys(self, shards: np.ndarray[tuple[int], np.dtype[np.int64]]) -> UInt64:
-        return combine(self._key, shards.astype(np.uint64))
+def _shards(population: Population, pass_key: int, row_key: int | None = None) -> Units:
+    """Shards laid end to end in a keyed order; those of one shard stay in row order, or ``row_key`` permutes them."""
+    shards = population.unit_shards
+    turns = np.ones(len(shards), dtype=np.bool_)
+    turns[1:] = shards[1:] != shards[:-1]
+    rows: UInt64 = np.add.reduceat(population.unit_rows.astype(np.uint64), np.flatnonzero(turns))
+    return Units(rows, Layout(rows, key("shards", pass_key)), row_key)

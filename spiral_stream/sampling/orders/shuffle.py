@@ -41,12 +41,14 @@ class GlobalShuffle(Order):
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         pass_key = shuffle_key("GlobalShuffle", self.VERSION, self.run_seed, population, pass_number)
-        return _Shuffled(population.total, pass_key, self.clump_size)
+        return Shuffled(population.total, pass_key, self.clump_size)
 
 
 @final
-class _Shuffled(Arrangement):
-    def __init__(self, size: int, pass_key: int, clump_size: int) -> None:
+class Shuffled(Arrangement):
+    """All rows permuted by key, singly or in clumps."""
+
+    def __init__(self, size: int, pass_key: int, clump_size: int = 1) -> None:
         self.size = size
         self._key = np.uint64(pass_key)
         self._clump_size = clump_size
