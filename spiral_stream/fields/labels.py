@@ -30,11 +30,15 @@ from spiral_stream.fields.sequence import (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class LabelField(TokenField):
     """Token ids that a loss compares with, and the value that it ignores."""
 
-    ignore_index: int
-    mask: str | None
+    column: str
+    ignore_index: int = -100
+    dtype: str | Any = "int64"
+    device: str | None = None
+    mask: str | None = None
 
     def __post_init__(self) -> None:
         settle_dtype(self, WIDE)
@@ -116,11 +120,6 @@ class ShiftedLabels(LabelField):
     """
 
     KIND: ClassVar[TokenFill] = TokenFill.SHIFTED
-    column: str
-    ignore_index: int = -100
-    dtype: str | Any = "int64"
-    device: str | None = None
-    mask: str | None = None
 
 
 @final
@@ -152,11 +151,6 @@ class Labels(LabelField):
     """
 
     KIND: ClassVar[TokenFill] = TokenFill.LABELS
-    column: str
-    ignore_index: int = -100
-    dtype: str | Any = "int64"
-    device: str | None = None
-    mask: str | None = None
 
 
 def _segment_at(layout: SequenceLayout, row: int, cell: int) -> int:

@@ -33,9 +33,10 @@ class Stretch(ABC):
     def back(self, epochs: UInt64, positions: UInt64, before: int) -> tuple[UInt64, UInt64]:
         """Return the epoch and position that each was before; shape [P] each."""
 
-    @abstractmethod
     def epochs(self, epoch: int, before: int) -> range:
-        """Return the epochs before it that an epoch is made of."""
+        """Return the epochs before it that an epoch is made of: one, but where several become one."""
+        del before
+        return range(epoch, epoch + 1)
 
     @abstractmethod
     def on(self, epoch: int, of: int, positions: UInt64, before: int) -> UInt64:
@@ -55,10 +56,6 @@ class Beginning(Stretch):
     def back(self, epochs: UInt64, positions: UInt64, before: int) -> tuple[UInt64, UInt64]:
         del before
         return epochs, positions
-
-    def epochs(self, epoch: int, before: int) -> range:
-        del before
-        return range(epoch, epoch + 1)
 
     def on(self, epoch: int, of: int, positions: UInt64, before: int) -> UInt64:
         del epoch, of, before
@@ -83,10 +80,6 @@ class Rest(Stretch):
     def back(self, epochs: UInt64, positions: UInt64, before: int) -> tuple[UInt64, UInt64]:
         del before
         return epochs, positions + np.uint64(self.count)
-
-    def epochs(self, epoch: int, before: int) -> range:
-        del before
-        return range(epoch, epoch + 1)
 
     def on(self, epoch: int, of: int, positions: UInt64, before: int) -> UInt64:
         del epoch, of, before

@@ -33,9 +33,17 @@ class Extends(Simple, Sampled):
             )
             raise PlanError(msg)
 
+    @property
+    def part(self) -> Beginning | Rest | Repeated:
+        """What it does to an epoch."""
+        raise NotImplementedError
+
     def stretch(self, order: Order) -> Stretch:
         """Return what it does to epochs of an order."""
-        raise NotImplementedError
+        part = self.part
+        if isinstance(part, Repeated) or not getattr(self, "fixed", False):
+            return part
+        return Fixed(part, None if order.follows_sort else order.run_seed)
 
 
 @final
@@ -53,8 +61,9 @@ class SampleLimit(Extends):
         need_integer("limit", "count", self.count, least=1)
         check(self, "limit", fixed=_FIXED)
 
-    def stretch(self, order: Order) -> Stretch:
-        return _of_every_epoch(Beginning(self.count), order, fixed=self.fixed)
+    @property
+    def part(self) -> Beginning:
+        return Beginning(self.count)
 
 
 @final
@@ -73,10 +82,11 @@ class SampleSkip(Extends):
         check(self, self.VERB, fixed=_FIXED)
         most = longest(self.source, None)
         if most is not None:
-            Rest(self.count).length(most)  # which refuses to skip everything
+            self.part.length(most)  # which refuses to skip everything
 
-    def stretch(self, order: Order) -> Stretch:
-        return _of_every_epoch(Rest(self.count), order, fixed=self.fixed)
+    @property
+    def part(self) -> Rest:
+        return Rest(self.count)
 
 
 @final
@@ -93,8 +103,8 @@ class SampleRepeat(Extends):
         if self.times is not None:
             need_integer(self.VERB, "times", self.times, least=1, most=ENDLESS)
 
-    def stretch(self, order: Order) -> Stretch:
-        del order
+    @property
+    def part(self) -> Repeated:
         return Repeated(self.times)
 
 
@@ -108,22 +118,14 @@ def longest(node: Node, passed: int | None) -> int | None:
     Raises:
         PlanError: a `skip` leaves nothing of it.
     """
-    if isinstance(node, SampleLimit):
-        before = longest(node.source, passed)
-        return node.count if before is None else Beginning(node.count).length(before)
-    if isinstance(node, SampleSkip):
-        before = longest(node.source, passed)
-        return None if before is None else Rest(node.count).length(before)
-    if isinstance(node, SampleRepeat):
-        before = longest(node.source, passed)
-        return None if before is None else Repeated(node.times).length(before)
-    return passed
+    if not isinstance(node, Extends):
+        return passed
+    before = longest(node.source, passed)
+    if before is None:
+        return node.count if isinstance(node, SampleLimit) else None
+    return node.part.length(before)
 
 
 def extent_of(node: Node, order: Order) -> Extent:
     """Return how much of its passes an epoch of a plan takes."""
     return Extent(tuple(each.stretch(order) for each in reversed(list(spine(node))) if isinstance(each, Extends)))
-
-
-def _of_every_epoch(part: Beginning | Rest, order: Order, *, fixed: bool) -> Stretch:
-    return Fixed(part, None if order.follows_sort else order.run_seed) if fixed else part
