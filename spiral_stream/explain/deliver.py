@@ -67,7 +67,7 @@ def _measured(subject: Subject, metrics: Mapping[str, Any]) -> dict[str, Any]:
     known = {**metrics, "rows": metrics["cached_rows"] + metrics["source_rows"]}
     is_read = metrics.get("rows_not_read") is not None
     out: dict[str, Any] = {
-        fact: _told(known, *line) if is_read or fact != "ahead" else "no loop reads the stream"
+        fact: _metrics_in(known, *line) if is_read or fact != "ahead" else "no loop reads the stream"
         for fact, line in _COUNTED.items()
     }
     spent = {name: METRICS(value, "s", ".2f") for name, value in metrics["stages"].items()}
@@ -77,17 +77,17 @@ def _measured(subject: Subject, metrics: Mapping[str, Any]) -> dict[str, Any]:
         out["seconds by function"] = Phrase(f"! {words}", called)
     if subject.stages.formed:
         left_out = {name: f"{name} samples" for name in ("filtered", "dropped", "truncated", "alone")}
-        out["left out or cut"] = _told(metrics, f"{_named(left_out)} (samples of the windows formed)", left_out)
+        out["left out or cut"] = _metrics_in(metrics, f"{_named(left_out)} (samples of the windows formed)", left_out)
     if metrics["refused"]:
         done = {name: f"{name} samples" for name in ("skipped", "substituted") if metrics[name]}
         words = f"{{refused}} samples that cannot be read: {_named(done)}; stream.quarantine() lists them"
-        out["refused"] = _told(metrics, words, {"refused": "refused samples", **done})
+        out["refused"] = _metrics_in(metrics, words, {"refused": "refused samples", **done})
     if network := _network(metrics["network"]):
         out["network"] = network
     return {**out, "bound by": f"! {metrics['bound_by']}"}
 
 
-def _told(metrics: Mapping[str, Any], words: str, figures: Mapping[str, str]) -> Phrase:
+def _metrics_in(metrics: Mapping[str, Any], words: str, figures: Mapping[str, str]) -> Phrase:
     """Words with metrics in them: of each figure the metric, and what it counts."""
     named = {figure: metric.split(" ") for figure, metric in figures.items()}
     return METRICS.phrase(

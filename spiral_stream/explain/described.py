@@ -7,18 +7,15 @@ limits: no value is below the least, and no more values are null than those that
 from collections.abc import Mapping
 from typing import Any, Final
 
-import pyarrow as pa
-
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.relation.entry import STORAGE_SHARD
 from spiral_stream.catalog.statistics.measure import KNOWN, load_statistics
-from spiral_stream.explain.known import shortened, statistics
+from spiral_stream.explain.known import counted
 from spiral_stream.explain.text import Explanation
 from spiral_stream.plan import combining, nodes
 from spiral_stream.plan.tree import UNION, owner, spine, walk
 
 _CHOOSE: Final = nodes.Filter | nodes.Distinct | nodes.Limit | combining.Join
-_WORTH: Final = ("min", "mean", "max")
 
 
 def described(node: nodes.Node, catalog: Registry) -> Explanation:
@@ -32,18 +29,21 @@ def described(node: nodes.Node, catalog: Registry) -> Explanation:
         CatalogError: statistics are damaged; says how to count again.
     """
     names = {each.relation for each in walk(node) if isinstance(each, nodes.Scan)}
-    counted = {name: _counted(catalog, name) for name in sorted(names)}
+    measured = {name: _counted(catalog, name) for name in sorted(names)}
     rows, unsaid = [], dict[str, list[str]]()
     for field in node.schema():
         found = owner(node, field.name)
         of, column = ("", "") if found is None or found[0] == UNION else found
-        facts = (counted.get(of) or {}).get(column, {})
-        rows.append(_row(field, f"{of}.{column}" if of else "computed", facts))
-        if facts.get("mark") != KNOWN and column != STORAGE_SHARD:
-            unsaid.setdefault(_way_out(of, counted), []).append(field.name)
+        facts = (measured.get(of) or {}).get(column, {})
+        known = facts if facts.get("mark") == KNOWN else {}
+        cells = counted(known, ("rows", "nulls", "NaN"), ("min", "mean", "max"), "-")
+        of_what = f"{of}.{column}" if of else "computed"
+        rows.append({"column": field.name, "type": str(field.type), "of": of_what, **cells})
+        if not known and column != STORAGE_SHARD:
+            unsaid.setdefault(_way_out(of, measured), []).append(field.name)
     notes = [f"{', '.join(columns)}: {why}" for why, columns in unsaid.items()]
     verbs = [each.VERB for each in reversed(list(spine(node))) if isinstance(each, _CHOOSE)]
-    if verbs and any(counted.values()):
+    if verbs and any(measured.values()):
         notes.insert(0, f"figures are of all rows of {', '.join(sorted(names))}: {', '.join(verbs)} may leave fewer")
     return Explanation({"describe": rows, "notes": notes})
 
@@ -63,18 +63,3 @@ def _way_out(relation: str, counted: Mapping[str, Mapping[str, Any] | None]) -> 
     if counted.get(relation) is None:
         return f'not measured yet. Call catalog.measure("{relation}")'
     return "payload, bytes or nested values, which measure does not read"
-
-
-def _row(field: pa.Field, of: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    known = facts.get("mark") == KNOWN
-    row: dict[str, Any] = {"column": field.name, "type": str(field.type), "of": of}
-    for name, label in (("rows", "rows"), ("nulls", "nulls"), ("nans", "NaN")):
-        value = facts.get(name) if known else None
-        row[label] = "-" if value is None else statistics(KNOWN)(value, "rows")
-    distinct = facts.get("distinct") if known else None
-    row["distinct"] = "-"
-    if distinct is not None:
-        row["distinct"] = statistics(facts["distinct_mark"])(distinct, "values")
-    for name in _WORTH:
-        row[name] = shortened(facts.get(name) if known else None)
-    return row

@@ -3,6 +3,7 @@
 Only the catalog is asked: no source is opened. What a condition or a join leaves is known when a stream is made of the plan.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from spiral_stream.plan import nodes
 from spiral_stream.plan.tree import relations_of, walk
 
 _CUT: Final = 24  # characters of a value
+_COUNTS: Final = {"NaN": "nans"}  # labels that are not the names of counts
 UNFINISHED: Final = "unknown: finish the plan with .sample(), .collate() and .to_torch() or a kin"
 
 
@@ -65,24 +67,26 @@ def _relation(entry: Entry, manifest: Manifest, found: Statistics | None) -> dic
 
 def _columns(entry: Entry, found: Statistics) -> list[dict[str, Any]]:
     """What is counted of each column."""
-    rows = []
-    for each in found.columns.to_pylist():
-        source = statistics(each["mark"])
-        distinct: Any = "unknown"
-        if each["distinct"] is not None:
-            distinct = statistics(each["distinct_mark"])(each["distinct"], "values")
-        rows.append(
-            {
-                "relation": entry.name,
-                "column": each["column"],
-                "nulls": "-" if each["nulls"] is None else source(each["nulls"], "rows"),
-                "NaN": "-" if each["nans"] is None else source(each["nans"], "rows"),
-                "distinct": distinct,
-                "min": shortened(each["min"]),
-                "max": shortened(each["max"]),
-            }
-        )
-    return rows
+    return [
+        {"relation": entry.name, "column": each["column"], **counted(each, ("nulls", "NaN"), ("min", "max"), "unknown")}
+        for each in found.columns.to_pylist()
+    ]
+
+
+def counted(facts: Mapping[str, Any], counts: Sequence[str], values: Sequence[str], unknown: str) -> dict[str, Any]:
+    """Return cells of a table: what statistics say of a column.
+
+    Args:
+        facts: of the column; empty where nothing is known.
+        counts: of its rows, by their labels.
+        values: of it, by their names.
+        unknown: stands for the number of its values where nobody counted them.
+    """
+    known = {label: facts.get(_COUNTS.get(label, label)) for label in counts}
+    source, distinct = statistics(facts.get("mark", KNOWN)), facts.get("distinct")
+    cells: dict[str, Any] = {label: "-" if each is None else source(each, "rows") for label, each in known.items()}
+    cells["distinct"] = unknown if distinct is None else statistics(facts["distinct_mark"])(distinct, "values")
+    return cells | {name: shortened(facts.get(name)) for name in values}
 
 
 def _skewed(entry: Entry, found: Statistics) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from spiral_stream.errors import DataError, MissingExtraError, PlanError, shown
 from spiral_stream.transforms.image.crop_and_resize import Normalize
-from spiral_stream.transforms.image.pixel_transform import Pixels, Probed
+from spiral_stream.transforms.image.pixel_transform import ForeignTransform, Pixels
 from spiral_stream.transforms.transform import AsNumbers
 
 _PACKAGE: Final = "albumentations"
@@ -24,7 +24,7 @@ _FREE: Final = dict[str, list[Any]]()  # pipelines that nobody uses, by their te
 
 @final
 @dataclass(frozen=True)
-class Albumentations(Probed):
+class Albumentations(ForeignTransform):
     """A transform or a pipeline of albumentations, as a value of a plan. `Stack` makes it of the transform itself.
 
     Args:

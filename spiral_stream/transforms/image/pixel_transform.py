@@ -72,7 +72,7 @@ class PixelTransform(Transform):
         return size
 
 
-class Probed(PixelTransform):
+class ForeignTransform(PixelTransform):
     """A transform of another library: how large it leaves an image is seen when it is called."""
 
     PROBES: ClassVar[tuple[tuple[int, int], ...]]  # sizes of images, for an image whose size is not known
@@ -83,7 +83,7 @@ class Probed(PixelTransform):
 
 
 @lru_cache(maxsize=2048)
-def _probed(step: Probed, size: tuple[int, int], key: int) -> tuple[int, int] | None:
+def _probed(step: ForeignTransform, size: tuple[int, int], key: int) -> tuple[int, int] | None:
     try:
         height, width, _ = step.apply(np.zeros((*size, 3), np.uint8), np.uint64(key)).shape
     except DataError:

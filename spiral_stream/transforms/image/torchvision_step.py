@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.extras import need
-from spiral_stream.transforms.image.pixel_transform import Pixels, Probed
+from spiral_stream.transforms.image.pixel_transform import ForeignTransform, Pixels
 from spiral_stream.transforms.transform import AsNumbers, Transform
 
 _PACKAGE: Final = "torchvision.transforms.v2"
@@ -37,7 +37,7 @@ _NUMBERS: Final = ("ToDtype", "ConvertImageDtype", "ConvertDtype", "ToTensor")
 
 @final
 @dataclass(frozen=True)
-class Torchvision(Probed):
+class Torchvision(ForeignTransform):
     """A transform of torchvision, as a value of a plan. `Stack` makes it of the transform itself.
 
     Args:
