@@ -1,9 +1,12 @@
+from dataclasses import replace
+
+import pyarrow as pa
 import pytest
 
 from spiral_stream import Catalog, Raw, col
 from spiral_stream.errors import PlanError
 from spiral_stream.plan import nodes
-from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
+from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, relations_of, spine, walk
 from spiral_stream.profiles import Jpeg, Original
 from tests.fixtures.programs import image_catalog, image_program
 
@@ -59,3 +62,13 @@ def test_a_column_leads_back_to_the_relation_unless_it_is_joined_or_computed(cat
         "width",
     ]
     assert [origin(relation.node, name) for name in ("class_name", "width_right", "twice")] == [None, None, None]
+
+
+def test_relations_of_a_plan_are_named_once_each(catalog: Catalog) -> None:
+    images, labels = catalog.table("vision.imagenet_train"), catalog.table("vision.imagenet_labels")
+    counts = pa.schema([("label_id", pa.int64()), ("n", pa.int64())])
+    text = replace(labels, node=nodes.Sql("SELECT ...", ("counts", "vision.imagenet_labels"), counts, ()))
+    joined = images.join(labels, on="label_id").join(text, on="label_id")
+    both = joined.project("sample_id").union(images.project("sample_id"))
+
+    assert sorted(relations_of(both.node)) == ["counts", "vision.imagenet_labels", "vision.imagenet_train"]

@@ -1,16 +1,12 @@
 """Every derived file is read and compared; single kinds of damage to a whole stream are in `stream/test_damage`."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
 from spiral_stream.errors import DamageError
-from spiral_stream.plan.nodes import Sql
-from spiral_stream.plan.tree import relations_of
 from spiral_stream.planner.prepared_data.folder import cache_root
 from spiral_stream.planner.prepared_data.verify import (
     DAMAGED,
@@ -120,12 +116,3 @@ def test_caches_of_a_relation_are_verified_without_a_plan(catalog: sp.Catalog) -
     assert verify_relation("parquet", catalog.registry).files == ()
     (store.folder / "cache.json").write_text("{")
     assert relation_caches("lance", catalog.registry) == []  # nobody knows whose it is
-
-
-def test_relations_of_a_plan_are_named_once_each(catalog: sp.Catalog) -> None:
-    counts = pa.schema([("label_id", pa.int64()), ("n", pa.int64())])
-    text = replace(catalog.table("labels"), node=Sql("SELECT ...", ("parquet", "labels"), counts, ()))
-    joined = catalog.table("lance").join(catalog.table("labels"), on="label_id").join(text, on="label_id")
-    both = joined.project("sample_id").union(catalog.table("lance").project("sample_id"))
-
-    assert sorted(relations_of(both.node)) == ["labels", "lance", "parquet"]
