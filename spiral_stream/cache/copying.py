@@ -24,7 +24,7 @@ from spiral_stream.errors import CacheError, DamageError, SourceError, cut, warn
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.one_look import look
 from spiral_stream.keeping.parts import SharedPart, SharedParts, put, sound
-from spiral_stream.keeping.share import Share
+from spiral_stream.keeping.share import DAMAGED, Share
 from spiral_stream.sources.files.paths import local_folder
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.uri import parse_uri, printable, scheme_of
@@ -223,7 +223,7 @@ class StoreSide(CopySide):
         return {
             name.rpartition(f"/{inside}/")[0]
             for top, inside in ((_DERIVED, PiecesParts.RECORDS), (_CACHES, CacheParts.RECORDS))
-            for name in self._names(top)
+            for name in self._sizes(top)
             if f"/{inside}/" in name
         }
 
@@ -263,6 +263,19 @@ class StoreSide(CopySide):
     def finish(self) -> None:
         """Nothing is left to do: a record is seen at once."""
 
+    def files(self) -> dict[str, tuple[set[str], dict[str, int]]]:
+        """Return of each folder the names of its sound records, and the files of parts and damaged records with their bytes."""
+        found: dict[str, dict[str, int]] = {}
+        for top, depth in ((_DERIVED, 3), (_CACHES, 2)):
+            for name, size in self._sizes(top).items():
+                steps = name.split("/")
+                found.setdefault("/".join(steps[:depth]), {})["/".join(steps[depth:])] = size
+        return {folder: _told_apart(f"{_records(folder)}/", sizes) for folder, sizes in found.items()}
+
+    def records_of(self, folder: str) -> Path:
+        """Return where the records of a folder lie."""
+        return self._work / folder / _records(folder)
+
     def _described(self, path: Path, about: bytes, record: bytes) -> PiecesParts:
         with tempfile.NamedTemporaryFile(dir=self._work, suffix=".sealed.arrow") as file:
             file.write(record)
@@ -272,10 +285,10 @@ class StoreSide(CopySide):
         facts = {name: value for name, value in facts.items() if name not in ("kind", "seal")}
         return PiecesParts(RosterFile(self._work, StoredDerivation(path.parent.name, path.name, *slots, facts)))
 
-    def _names(self, folder: str) -> list[str]:
+    def _sizes(self, folder: str) -> dict[str, int]:
         try:
             store, key = store_of(f"{self.share.uri}/{folder}")
-            return [f"{folder}/{each[len(key) + 1 :]}" for each, _ in store.list(f"{key}/")]
+            return {f"{folder}/{each[len(key) + 1 :]}": facts.size for each, facts in store.list(f"{key}/")}
         except SourceError as error:
             msg = f"copy: {error}"
             raise CacheError(msg) from None
@@ -284,6 +297,19 @@ class StoreSide(CopySide):
 def _records(folder: str) -> str:
     """The folder of records in the folder of a derivation or cache."""
     return PiecesParts.RECORDS if folder.startswith(_DERIVED) else CacheParts.RECORDS
+
+
+def _told_apart(records: str, sizes: Mapping[str, int]) -> tuple[set[str], dict[str, int]]:
+    """The names of sound records, and the files of parts and damaged records, of all that lies in a folder."""
+    sound, files = set[str](), dict[str, int]()
+    for file, size in sizes.items():
+        if not file.startswith(records):
+            files |= {file: size} if "/" in file else {}  # others say what the whole is, and who makes it
+        elif f"{file}{DAMAGED}" in sizes:
+            files[file] = size
+        elif not file.endswith(DAMAGED):
+            sound.add(file.removeprefix(records))
+    return sound, files
 
 
 def _wanted(have: set[str], only: Sequence[str], source: str) -> set[str]:

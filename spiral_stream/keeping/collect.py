@@ -1,18 +1,22 @@
-"""Remove from a store what no catalog needs: a part is marked first, and removed when its mark is old enough.
+"""Remove from a store what no catalog needs and what no record names: it is marked first, and goes when its mark is old enough.
 
     catalogs/<digest>             one catalog that uses the store: its place, and the machine if that is a folder
     used/<data version>.<day>     content keys of the shards of a relation that somebody opened on that day
     dead/<folder>/<record>        since when nobody needs a part, and its files
+    loose/<folder>/<digest>       since when no record names a file
 
 A mark names the files, so whoever is killed while he removes leaves what the next one finishes: the record goes first, so
 that nobody enters the part any more, then its files, then the mark. A part that is needed again loses its mark. Marks lie
 apart from records, where versions that do not know them never look.
+
+A file that no record names was put by a machine that died before it put the record, or is of a part that is damaged. Whoever
+puts a part may be between its files and its record, so a loose file stays for an hour at least (docs/decisions/0079).
 """
 
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,13 +28,15 @@ import xxhash
 
 from spiral_stream.errors import CacheError, DamageError
 from spiral_stream.integrity.seal import parse_json, sealed_json
-from spiral_stream.keeping.parts import SharedPart, SharedParts
+from spiral_stream.keeping.parts import SharedPart
 from spiral_stream.keeping.share import DAMAGED, Share
 
 CATALOGS: Final = "catalogs"
 USED: Final = "used"
 DEAD: Final = "dead"
+LOOSE: Final = "loose"
 _DAY_S: Final = 86_400
+_PUTTING: Final = timedelta(hours=1)  # within which a machine that lives puts the record of a file
 _NOTES: Final = timedelta(days=90)  # after which nobody asks whether a relation was opened
 _THREADS: Final = 8  # that remove
 _TRIED: Final[set[tuple[Path, str]]] = set()  # catalogs that this process registered, or could not
@@ -62,14 +68,18 @@ class CollectedParts:
 
     Attributes:
         marked: parts that nobody needs, and that wait for their marks to be old enough.
-        marked_bytes: of their data.
+        marked_loose: files that no record names, and that wait.
+        marked_bytes: of the data of both.
         removed: parts that were removed now.
-        removed_bytes: of their data.
+        removed_loose: files that no record named, and that were removed now.
+        removed_bytes: of the data of both.
     """
 
     marked: int = 0
+    marked_loose: int = 0
     marked_bytes: int = 0
     removed: int = 0
+    removed_loose: int = 0
     removed_bytes: int = 0
 
 
@@ -138,48 +148,112 @@ def used_keys(share: Share, within: timedelta) -> bytes:
 
 
 def collect(
-    share: Share, parts: SharedParts, dead: Sequence[SharedPart], live: Collection[str], older_than: timedelta
+    share: Share,
+    records: Path,
+    parts: tuple[Sequence[SharedPart], Sequence[SharedPart]],
+    files: Mapping[str, int],
+    older_than: timedelta,
 ) -> CollectedParts:
-    """Mark the parts that nobody needs, and remove those that were marked long enough ago.
+    """Mark what nobody needs of a derivation or cache, and remove what was marked long enough ago.
 
     Args:
         share: the store.
-        parts: of one derivation or cache, in the share's folder.
-        dead: what nobody needs.
-        live: the names of its other records on the store.
+        records: its folder of records, in its folder below the share's.
+        parts: those that nobody needs, and those that somebody needs.
+        files: that were there before the parts were read, by their paths in the folder, with their bytes: of parts, and
+            records that are marked as damaged.
         older_than: how old a mark has to be.
 
     Raises:
         CacheError: the store failed, or may not be written.
     """
-    folder = share.root / DEAD / parts.folder.relative_to(share.root)
-    marks = dict(_marks(_read_all(share, folder)))
-    now, old = time.time(), older_than.total_seconds()
-    for part in dead:
-        if part.name not in marks:
-            files = [path.relative_to(parts.folder).as_posix() for path in (part.sums, *part.paths())]
-            marks[part.name] = {"at": now, "size": part.size, "files": files}
-            share.put(folder / part.name, sealed_json(marks[part.name]))
-    for name in live:
-        if name in marks:
-            share.remove(folder / name)
-            del marks[name]
-    gone = [name for name, mark in marks.items() if now - mark["at"] >= old]
+    folder, (dead, live) = records.parent, parts
+    files_of = {
+        part.name: [path.relative_to(folder).as_posix() for path in (part.sums, *part.paths())]
+        for part in (*dead, *live)
+    }
+    named = {file for each in files_of.values() for file in each}
+    whole = _Marks(share, DEAD, folder, older_than)
+    whole.keep({part.name: (part.size, files_of[part.name]) for part in dead}, {part.name for part in live})
+    loose = _Marks(share, LOOSE, folder, max(older_than, _PUTTING))
+    left = files.keys() - named - {file for mark in whole.marks.values() for file in mark["files"]}
+    loose.keep({_digest(file): (files[file], [file]) for file in left}, map(_digest, named))
 
     def remove(name: str) -> None:
-        record = parts.folder / parts.RECORDS / name
+        record = records / name
         share.remove(record)
-        for file in marks[name]["files"]:
-            share.remove(parts.folder / file)
+        whole.remove(name)
         share.remove(record.with_name(f"{name}{DAMAGED}"))
-        share.remove(folder / name)
+        whole.forget(name)
+
+    def remove_loose(name: str) -> None:
+        loose.remove(name)
+        for file in loose.marks[name]["files"]:
+            if (folder / file).parent == records:
+                share.remove(folder / f"{file}{DAMAGED}")
+        loose.forget(name)
 
     with ThreadPoolExecutor(_THREADS, "spiral-collect") as pool:
-        for _ in pool.map(remove, gone):
+        for _ in (*pool.map(remove, whole.old), *pool.map(remove_loose, loose.old)):
             pass
-    sizes = {name: int(mark["size"]) for name, mark in marks.items()}
-    removed = sum(sizes[name] for name in gone)
-    return CollectedParts(len(marks) - len(gone), sum(sizes.values()) - removed, len(gone), removed)
+    return CollectedParts(
+        len(whole.marks) - len(whole.old),
+        len(loose.marks) - len(loose.old),
+        whole.bytes_of(whole.marks.keys() - whole.old) + loose.bytes_of(loose.marks.keys() - loose.old),
+        len(whole.old),
+        len(loose.old),
+        whole.bytes_of(whole.old) + loose.bytes_of(loose.old),
+    )
+
+
+@final
+class _Marks:
+    """The marks of one derivation or cache: since when nobody needs something, and its files.
+
+    Args:
+        share: the store.
+        kind: the folder of such marks.
+        folder: of the derivation or cache.
+        older_than: how old a mark has to be for removal.
+    """
+
+    def __init__(self, share: Share, kind: str, folder: Path, older_than: timedelta) -> None:
+        self._share, self._folder = share, folder
+        self._at = share.root / kind / folder.relative_to(share.root)
+        self._now, self._old_s = time.time(), older_than.total_seconds()
+        self.marks = dict(_marks(_read_all(share, self._at)))
+
+    @property
+    def old(self) -> set[str]:
+        """The names of marks that are old enough."""
+        return {name for name, mark in self.marks.items() if self._now - mark["at"] >= self._old_s}
+
+    def keep(self, unneeded: Mapping[str, tuple[int, list[str]]], needed: Iterable[str]) -> None:
+        """Mark what has no mark yet (name -> bytes, files), and unmark what is needed."""
+        for name, (size, files) in unneeded.items():
+            if name not in self.marks:
+                self.marks[name] = {"at": self._now, "size": size, "files": files}
+                self._share.put(self._at / name, sealed_json(self.marks[name]))
+        for name in self.marks.keys() & set(needed):
+            self.forget(name)
+            del self.marks[name]
+
+    def remove(self, name: str) -> None:
+        """Remove the files of a mark."""
+        for file in self.marks[name]["files"]:
+            self._share.remove(self._folder / file)
+
+    def forget(self, name: str) -> None:
+        """Remove a mark from the store."""
+        self._share.remove(self._at / name)
+
+    def bytes_of(self, names: Iterable[str]) -> int:
+        """The bytes of what some marks name."""
+        return sum(int(self.marks[name]["size"]) for name in names)
+
+
+def _digest(file: str) -> str:
+    return xxhash.xxh3_128_hexdigest(file.encode())
 
 
 def _marks(found: Mapping[Path, bytes]) -> Iterator[tuple[str, dict[str, Any]]]:

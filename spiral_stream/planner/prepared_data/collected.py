@@ -1,11 +1,11 @@
 """Removal from a store: parts whose shards no catalog has and no machine used lately are marked, and removed after a grace.
 
-Any machine may do it, if it can read every catalog that uses the store. What is not made of shards (surviving rows of a
-filter that are numbers) and what only a saved stream could name stays.
+So are files that no record names. Any machine may do it, if it can read every catalog that uses the store. What is not made of
+shards (surviving rows of a filter that are numbers) and what only a saved stream could name stays.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.shared.mirror import mirror_of, mirrored
 from spiral_stream.errors import warn
 from spiral_stream.keeping.collect import CatalogUse, collect, forget_catalog, registered, used_keys
-from spiral_stream.keeping.parts import SharedPart, SharedParts
+from spiral_stream.keeping.parts import SharedPart
 from spiral_stream.keeping.share import Share
 from spiral_stream.planner.prepared_data.usage import present
 from spiral_stream.planner.selection.by_shard import Outcome
@@ -58,29 +58,43 @@ def collected(
     needed = np.unique(np.frombuffer(b"".join(keys), _KEY))
     with tempfile.TemporaryDirectory(prefix="spiral-collect-") as work:
         side = StoreSide(share.uri, Path(work))
-        for folder_name in sorted(side.folders()):
-            if f"/{Outcome.KIND}/" not in folder_name:
-                found = list(side.parts(folder_name))
-                done = _collected(side.share, found, needed, older_than) if found else None
-                if done is not None:
-                    yield folder_name, *done
+        for folder_name, (records, files) in sorted(side.files().items()):
+            found = [part for _, part in side.parts(folder_name)]
+            readable = records <= {part.name for part in found}  # else nobody knows which files the others name
+            done = _collected(side, folder_name, found, files if readable else {}, needed, older_than)
+            if done is not None:
+                yield folder_name, *done
 
 
 def _collected(
-    share: Share, found: list[tuple[SharedParts, SharedPart]], needed: NDArray[np.void], older_than: timedelta
+    side: StoreSide,
+    folder_name: str,
+    found: list[SharedPart],
+    files: Mapping[str, int],
+    needed: NDArray[np.void],
+    older_than: timedelta,
 ) -> tuple[int, int, int, str] | None:
     """What was done of one folder; None if nothing was."""
-    dead = [part for _, part in found if not np.isin(np.frombuffer(part.keys(), _KEY), needed).any()]
+    share, dead = side.share, list[SharedPart]()
+    if f"/{Outcome.KIND}/" not in folder_name:  # an outcome's keys are numbers
+        dead = [part for part in found if not np.isin(np.frombuffer(part.keys(), _KEY), needed).any()]
     names = {part.name for part in dead}
-    live = [part.name for _, part in found if part.name not in names]
-    done = collect(share, found[0][0], dead, live, older_than)
-    if not done.marked and not done.removed:
+    live = [part for part in found if part.name not in names]
+    done = collect(share, side.records_of(folder_name), (dead, live), files, older_than)
+    there, gone = _counted(done.marked, done.marked_loose), _counted(done.removed, done.removed_loose)
+    if not there and not gone:
         return None
-    size = sum(part.size for _, part in found) - done.removed_bytes
-    removed = [f"{done.removed:,} parts are removed from {share.shown}"] if done.removed else []
+    size = sum(part.size for part in live) + done.marked_bytes
+    removed = [f"{gone} are removed from {share.shown}"] if gone else []
     until = (datetime.now(UTC) + older_than).date()
-    waiting = [f"{done.marked:,} parts are marked there, and removed from {until} on"] if done.marked else []
-    return max(0, size), done.marked_bytes, done.removed_bytes, "; ".join([*removed, *waiting])
+    waiting = [f"{there} are marked there, and removed from {until} on"] if there else []
+    return size, done.marked_bytes, done.removed_bytes, "; ".join([*removed, *waiting])
+
+
+def _counted(parts: int, files: int) -> str:
+    """So many, in words; empty for none."""
+    found = [(parts, "parts"), (files, "files without a record")]
+    return " and ".join(f"{count:,} {what}" for count, what in found if count)
 
 
 def _there(share: Share) -> Iterator[CatalogUse]:

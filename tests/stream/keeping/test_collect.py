@@ -1,6 +1,7 @@
 """What no catalog needs goes from a store: after a grace, however often whoever removes it is killed, and nothing else does."""
 
 import os
+import time
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from tests.fixtures.two_machines import Team
 
 NOW, WEEK = timedelta(0), timedelta(days=7)
 MIDDLE = f"img-{sharing.ROWS // 2:08d}"
-NOT_PARTS = ("/catalogs/", "/used/", "/dead/", "leases.json", "derivation.json", "cache.json")
+NOT_PARTS = ("/catalogs/", "/used/", "/dead/", "/loose/", "leases.json", "derivation.json", "cache.json")
 
 
 @pytest.fixture
@@ -119,6 +120,32 @@ def test_whoever_is_killed_while_he_removes_leaves_what_the_next_one_finishes(
     assert on_store(team) == []
     assert team.objects("/dead/") == []
     assert team.run("last")[0] == team.batches
+
+
+def test_files_that_no_record_names_go_after_an_hour_unless_a_record_comes(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_store(team)
+    sound = parts(team)
+    records = [name for name in sound if "/records/" in name or "/ledger/" in name]
+    store, _ = store_of(team.uri)
+    away = {name: bytes(store.get(name).data or b"") for name in (records[0], records[-1])}
+    for name in away:  # as if a machine had been killed before it put them
+        store.delete(name)
+    [one, other] = on_store(team)
+    assert [each.note.split(", and")[0] for each in (one, other)] == [
+        "3 files without a record are marked there",
+        "2 files without a record are marked there",
+    ]
+    store.put(records[0], away[records[0]])  # its machine came back
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 3_700)
+    [gone] = on_store(team)
+    assert gone.note == f"{'2' if one.kind == 'cache' else '3'} files without a record are removed from {team.uri}"
+    assert team.objects("/loose/") == []
+    assert len(sound) - len(parts(team)) == 1 + int(gone.note[0])  # its record is what was lost
+    assert on_store(team) == []
+    assert team.run("another", build=True)[0] == team.batches
 
 
 def test_nothing_is_removed_while_a_catalog_cannot_be_read_here(team: Team) -> None:
