@@ -200,12 +200,12 @@ class Catalog(AnyCatalog):
             >>> photos.describe().to_dict()["describe"][3]["max"]
             '704'
         """
-        from spiral_stream.catalog.statistics.measure import load_statistics, measure, save_statistics
+        from spiral_stream.catalog.statistics.measure import are_shared, load_statistics, measure, save_statistics
 
         entry = self.entry(name)
         with suppress(CatalogError):  # what is damaged is counted again
             earlier = load_statistics(entry)
-            if earlier is not None and len(earlier.columns):
+            if earlier is not None and len(earlier.columns) and are_shared(entry):
                 return earlier
         with OpenRelation(entry) as relation:
             save_statistics(entry, found := measure(relation))

@@ -26,7 +26,7 @@ from spiral_stream.catalog.shared.tokenizers import TOKENIZERS, bring_content, b
 from spiral_stream.display.progress import working
 from spiral_stream.errors import CatalogError, SourceError, cut, shown
 from spiral_stream.extras import need
-from spiral_stream.integrity.publish import remove
+from spiral_stream.integrity.publish import remove, sweep_drafts, write_file
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.transforms.text.chat_format import chat_facts, chat_facts_next_to
 from spiral_stream.transforms.text.encoder import largest_id, open_tokenizer, read_tokenizer
@@ -372,6 +372,5 @@ def seal_of(facts: Mapping[str, Any]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text)
-    draft.replace(path)
+    sweep_drafts(path.parent, path.name)
+    write_file(path, text.encode())

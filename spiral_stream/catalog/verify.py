@@ -7,7 +7,6 @@ catalog's manifests, and later calls compare with it: they find what changed sin
 """
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from spiral_stream.catalog.relation.pin import reference_columns, references_of,
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.display.progress import working
 from spiral_stream.errors import CatalogError, SourceError, cut
+from spiral_stream.integrity.publish import drafting
 from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.pins import Collected, Numbers
 from spiral_stream.sources.references.policy import Reach
@@ -248,7 +248,6 @@ def _recorded(path: Path) -> Numbers | None:
 
 
 def _record(collected: Collected, path: Path) -> None:
-    draft = path.with_name(f".{os.getpid()}-{threading.get_ident()}{_SUFFIX}")
-    with trying(path.parent.parent, "record digests"):
+    with trying(path.parent.parent, "record digests"), drafting(path.parent, "digests") as draft:
         collected.write(draft)
         draft.replace(path)

@@ -1,7 +1,12 @@
 """Errors of the operating system, each with its way out; only damage says "build it again"."""
 
 import errno
+import math
 import re
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from spiral_stream.errors import CacheError
@@ -18,6 +23,7 @@ _WAYS_OUT: Final = {
     errno.EIO: "The disk failed: look at it, and restore the folder or build it on another disk",
     errno.ESTALE: "The network file system lost it: mount it again",
 }
+_FULL_BYTES: Final = 1 << 20  # a disk with less is full: Lance writes 8 MiB at a time
 _NUMBER: Final = re.compile(r"\(os error (\d+)\)")  # as errors that come out of Rust say it
 
 
@@ -29,6 +35,16 @@ def number_of(error: OSError) -> int | None:
     return int(found[1]) if found else None
 
 
+def _bytes_left(where: Sequence[object]) -> float:
+    """What the disk of the first folder or file of these has left; infinity where nobody knows."""
+    with suppress(OSError, StopIteration):
+        path = next(each for each in where if isinstance(each, Path))
+        while not path.exists() and path != path.parent:
+            path = path.parent
+        return shutil.disk_usage(path).free
+    return math.inf
+
+
 def failed(error: OSError, otherwise: str, *where: object) -> CacheError:
     """Return the error to raise for one of the operating system.
 
@@ -37,8 +53,9 @@ def failed(error: OSError, otherwise: str, *where: object) -> CacheError:
         otherwise: the way out where the kind of error says none.
         where: words, and what it could not be done to.
     """
-    why = error.strerror or str(error)[:200]
-    number = number_of(error)
+    why, number = error.strerror or str(error)[:200], number_of(error)
+    if number is None and (left := _bytes_left(where)) < _FULL_BYTES:  # Lance may say only that a file is too short
+        why, number = f"{why}; its disk has {left:,} bytes left", errno.ENOSPC
     return CacheError(
         f"{' '.join(map(str, where))} ({why}). {_WAYS_OUT.get(number, otherwise) if number else otherwise}"
     )

@@ -112,6 +112,28 @@ def write_file(file: Path, data: bytes) -> None:
         work.unlink(missing_ok=True)
 
 
+@contextmanager
+def drafting(folder: Path, name: str) -> Iterator[Path]:
+    """An empty draft of a file that is called by its content: the block gives it its name; otherwise it goes.
+
+    Drafts of this name whose writers died go first.
+
+    Args:
+        folder: where the file comes to lie.
+        name: of such drafts.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    sweep_drafts(folder, name)
+    work, held = new_draft(folder / name, lambda work: work.touch(exist_ok=False))
+    try:
+        yield work
+    finally:
+        work.unlink(missing_ok=True)
+        held.release()
+
+
 def drafts(folder: Path, name: str = "") -> list[Path]:
     """Drafts in a folder: of one name, or all."""
     with suppress(OSError):

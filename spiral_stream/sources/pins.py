@@ -228,18 +228,26 @@ class Pinned(Protocol):
 class Pins:
     """The pins of one relation. Thread-safe."""
 
-    def __init__(self, path: Path, relation: str) -> None:
+    def __init__(self, path: Path, relation: str, way_out: str = "", *, by_inode: bool = True) -> None:
         """Open a file of pins.
+
+        Args:
+            path: of the file.
+            relation: its name.
+            way_out: of a file that is not as it was; by default the data is taken as it is now.
+            by_inode: whether another file of the same size and time is another one.
 
         Raises:
             SourceError: it is missing or cut.
         """
         self._relation = relation
+        self._way_out = way_out or f'Take the data as it is now with catalog.refresh("{relation}")'
         try:
             self._numbers = Numbers(path)
         except (OSError, ValueError) as error:
             msg = f'{relation}: pins {path}: {error}. Write them again with catalog.refresh("{relation}")'
             raise SourceError(msg) from error
+        self._by_inode = by_inode and self._numbers.same_host
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -256,10 +264,10 @@ class Pins:
             if size == ABSENT:
                 return None
             if (size, when) == (facts.st_size, now) and (
-                inode == 0 or isinstance(facts, ObjectFacts) or not self._numbers.same_host or inode == facts.st_ino
+                inode == 0 or isinstance(facts, ObjectFacts) or not self._by_inode or inode == facts.st_ino
             ):
                 return None
-        way_out = f'Take the data as it is now with catalog.refresh("{self._relation}"), or restore the file'
+        way_out = f"{self._way_out}, or restore the file"
         if not pins:
             return f"was not among the files of {self._relation} when it was registered. {way_out}"
         size, when, _ = pins[0]

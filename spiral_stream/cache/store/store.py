@@ -317,6 +317,8 @@ class CacheStore:
             if record.exists():
                 sealed = seal.read_json(record)
                 found = seal.digest_of(manifest).hex()
+                if "digest" not in sealed:
+                    raise seal.damaged(record, "it is no record of a version")
                 if found != sealed["digest"]:
                     raise seal.damaged(manifest, f"its digest is {found}, and it was committed with {sealed['digest']}")
             return self._version(manifest)

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +66,7 @@ def imported(
     hold: Hold,
     *,
     same_bytes: bool = False,
+    damaged: Collection[str] = (),
 ) -> ImportedRows:
     """Import what is missing of a source, and return its kept rows as they are now.
 
@@ -76,21 +77,20 @@ def imported(
         report: called with rows that were read and, as far as can be tell, rows to read.
         hold: shares the name of what is kept, so that nobody removes it before it is registered.
         same_bytes: keep the rows of files whose time changed and whose bytes are the same.
+        damaged: files of kept rows that are not as they were written: the units that they have rows of are read again.
 
     Raises:
         SourceError: nothing is there, or a unit cannot be read; units that were read stay kept.
         CacheError: the catalog cannot be written.
     """
     files = listed(source)
-    schema = (
-        _columns(source.import_schema(files)) if before is None else Snapshot.load(before.uri, before.snapshot).schema
-    )
+    schema = _schema_of(before) or _columns(source.import_schema(files))
     folder = root / IMPORTS / _folder_key(source, schema)
     hold(folder.name)
     with refusals(root, "Give a catalog folder that can be written", root, "cannot be written"):
         units = source.import_pieces(known_files(folder, files, same_bytes=same_bytes))
-        known = _known(folder, before)
-        target = _Target(folder, [unit.content_key for unit in units], known)
+        known = _known(folder, before, damaged)
+        target = _Target(folder, [unit.content_key for unit in units], known, damaged)
         missing = target.missing(np.arange(len(units)))
         if missing.any():
             _sweep(folder, known)
@@ -98,7 +98,10 @@ def imported(
                 make(_Units(source, schema, units, target, tell), builders_in_force)
         drafted = [target.drafted(unit) for unit in units]
         _warn(drafted)
-        return ImportedRows(source, str(folder), committed(folder, schema, units, drafted))
+        snapshot = committed(folder, schema, units, drafted, anew=bool(damaged))
+        if damaged:
+            _sweep(folder, {})
+        return ImportedRows(source, str(folder), snapshot)
 
 
 def _warn(units: Sequence[ImportedUnit]) -> None:
@@ -139,7 +142,14 @@ def _written_ns(path: Path) -> int:
     return 0 if found is None else found.st_mtime_ns
 
 
-def _known(folder: Path, before: ImportedRows | None) -> dict[str, ImportedUnit]:
+def _schema_of(before: ImportedRows | None) -> pa.Schema | None:
+    """The columns that were kept before; None if nobody knows them any more."""
+    with suppress(SourceError):  # the snapshot is damaged, and is written again
+        return None if before is None else Snapshot.load(before.uri, before.snapshot).schema
+    return None
+
+
+def _known(folder: Path, before: ImportedRows | None, damaged: Collection[str] = ()) -> dict[str, ImportedUnit]:
     """What the newest snapshot says of the units, by content key; notes of single units add to it."""
     paths = sorted((folder / SNAPSHOTS).glob("*.sealed.arrow"), key=_written_ns)
     names = [path.name.split(".")[0] for path in paths[-1:]]
@@ -150,7 +160,7 @@ def _known(folder: Path, before: ImportedRows | None) -> dict[str, ImportedUnit]
         with suppress(SpiralError):  # a damaged one: its units are read again
             bring_import(folder, name)
             found |= _units_of(Snapshot.load(str(folder), name).table)
-    return found
+    return {key: unit for key, unit in found.items() if _files(unit.fragments).isdisjoint(damaged)}
 
 
 def _units_of(table: pa.Table) -> dict[str, ImportedUnit]:
@@ -177,8 +187,10 @@ def _unit_of(rows: Sequence[dict[str, Any]]) -> ImportedUnit:
 class _Target(Target):
     """The units of one source under way."""
 
-    def __init__(self, folder: Path, keys: Sequence[str], known: dict[str, ImportedUnit]) -> None:
-        self.folder, self._keys, self._found = folder, keys, known
+    def __init__(
+        self, folder: Path, keys: Sequence[str], known: dict[str, ImportedUnit], damaged: Collection[str]
+    ) -> None:
+        self.folder, self._keys, self._found, self._damaged = folder, keys, known, damaged
         self._read = self._snapshots()
         self._noted = self._names()
         self._seen = 0
@@ -197,7 +209,7 @@ class _Target(Target):
         before, noted = len(self._noted) + len(self._found), self._names()
         snapshots = self._snapshots()  # after the notes, which go once a snapshot says the same
         if snapshots != self._read:
-            self._found |= _known(self.folder, None)
+            self._found |= _known(self.folder, None, self._damaged)
         self._noted, self._read = noted, snapshots
         signs = sum(len(files) for _, _, files in os.walk(self.folder / _DRAFTS))
         alive, self._seen = signs != self._seen, signs
@@ -211,7 +223,7 @@ class _Target(Target):
         """
         path = self._note(unit.content_key)
         if unit.content_key not in self._found and not path.exists():  # another process made a snapshot of it
-            self._found |= _known(self.folder, None)
+            self._found |= _known(self.folder, None, self._damaged)
         if unit.content_key in self._found:
             return self._found[unit.content_key]
         try:

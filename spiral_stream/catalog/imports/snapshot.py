@@ -15,19 +15,36 @@ from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.import_source import ImportUnit
 from spiral_stream.sources.internal.imported import ROWS, SNAPSHOT, UNITS, Snapshot, snapshot_path
 from spiral_stream.sources.lance.fragments import commit_fragments
+from spiral_stream.sources.lance.source import Lance
 
 
-def committed(folder: Path, schema: pa.Schema, units: Sequence[ImportUnit], imported: Sequence[ImportedUnit]) -> str:
+def committed(
+    folder: Path,
+    schema: pa.Schema,
+    units: Sequence[ImportUnit],
+    imported: Sequence[ImportedUnit],
+    *,
+    anew: bool = False,
+) -> str:
     """Make the units' fragments a version of the dataset, and note it as a snapshot; returns its name.
+
+    Args:
+        folder: of the import.
+        schema: of its rows.
+        units: of the source.
+        imported: what is kept of each.
+        anew: units were read again whose rows were damaged, so a snapshot of these units names those.
 
     Raises:
         SourceError: there are no rows, or Lance refuses.
     """
     name = content_key("snapshot", *(part for unit in units for part in (unit.name, unit.content_key)))
-    if snapshot_path(str(folder), name).exists():
-        with suppress(SourceError):  # a damaged one is written again
-            Snapshot.load(str(folder), name)
-            return name
+    if not anew and snapshot_path(str(folder), name).exists():
+        with suppress(SourceError):  # one that is damaged, another's, or whose version is gone, is written again
+            there = Snapshot.load(str(folder), name)
+            Lance(str(folder / ROWS), version=there.version).open().close()
+            if _units(there.table) == [(unit.name, unit.content_key) for unit in units]:
+                return name
     fragments = [text for each in imported for text in each.fragments]
     if not fragments:
         skipped = sum(each.refused for each in imported)
@@ -43,6 +60,12 @@ def committed(folder: Path, schema: pa.Schema, units: Sequence[ImportUnit], impo
     for unit in units:  # the snapshot says it now
         (folder / UNITS / f"{unit.content_key}.json").unlink(missing_ok=True)
     return name
+
+
+def _units(table: pa.Table) -> list[tuple[str, str]]:
+    """The names and content keys of the units of a snapshot."""
+    columns = (table.column(name).to_pylist() for name in ("unit", "key", "part"))
+    return [(unit, key) for unit, key, part in zip(*columns, strict=True) if part == 0]
 
 
 def _lines(units: Sequence[ImportUnit], imported: Sequence[ImportedUnit]) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ catalog (`relation.on_store`). The rows of an `Arrow` source are copied into the
 imported are written there.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from spiral_stream.catalog.registering.measure import changes, former, shards_of
 from spiral_stream.catalog.registering.same_bytes import keep_same
 from spiral_stream.catalog.registering.unique import are_distinct, check_columns, refuse_repeats
 from spiral_stream.catalog.relation.entry import Changes, Entry
+from spiral_stream.catalog.relation.kept_rows import copy_fault, damaged_files
 from spiral_stream.catalog.relation.manifest import Manifest
 from spiral_stream.catalog.relation.on_store import bring_rows, publish
 from spiral_stream.catalog.relation.pin import pinned
@@ -38,6 +38,7 @@ from spiral_stream.catalog.relations import Relations, manifests_of
 from spiral_stream.catalog.shared.tables import SharedRows
 from spiral_stream.display.progress import Report, working
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, warn
+from spiral_stream.integrity.publish import drafting
 from spiral_stream.sources.arrow.table import Arrow
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.import_source import is_imported
@@ -96,7 +97,7 @@ class Registration:
             self._refuse_early(name, source, declared)
         with holding(self._root) as hold:
             with _registering(name):
-                stored = self._stored(source, report, hold, same_bytes=declared.same_bytes).pinned()
+                stored = self._stored(source, report, hold, old, same_bytes=declared.same_bytes).pinned()
             measured = self._measured(name, stored, declared, old, report)
             entry = self._entry(name, stored, declared.identity, measured)
             publish(entry, measured.manifest)
@@ -125,7 +126,7 @@ class Registration:
         old = self._relations.entry(name)
         with _registering(name):
             bring_rows(old)
-            stored = self._latest(old.source, report, hold, same_bytes=same_bytes).pinned()
+            stored = self._latest(old, report, hold, same_bytes=same_bytes).pinned()
         with _registering(name), stored.open() as reader:
             shard_column(reader.schema, old.shard)
             types = _with_metadata_of(old.schema, reader.schema, name)
@@ -227,28 +228,41 @@ class Registration:
 
     def _keep(self, manifest: Manifest) -> str:
         """Write the shard table under its own digest; the name appears only when the file is whole."""
-        draft = self._folder / f".{os.getpid()}-{manifest.data_version}"
-        with trying(self._root, "keep a manifest"):
+        with trying(self._root, "keep a manifest"), drafting(self._folder, "manifest") as draft:
             manifest.save(draft)
             final_name = f"{content_key(draft.read_bytes())}.arrow"
             draft.replace(self._folder / final_name)
         return final_name
 
-    def _latest(self, source: Source, report: Report, hold: Hold, *, same_bytes: bool) -> Source:
-        """Return a registered source as it is now; files of an import that are new or changed are read."""
+    def _latest(self, old: Entry, report: Report, hold: Hold, *, same_bytes: bool) -> Source:
+        """Return a registered source as it is now; files of an import that are new, changed or damaged are read.
+
+        Raises:
+            CatalogError: rows that were registered from memory are damaged: only who has them can give them again.
+        """
+        source = old.source
         if isinstance(source, ImportedRows):
-            return imported(source.of, self._root, source, report, hold, same_bytes=same_bytes)
+            damaged = damaged_files(old)
+            return imported(source.of, self._root, source, report, hold, same_bytes=same_bytes, damaged=damaged)
+        if old.is_copy and (fault := copy_fault(old)) is not None:
+            msg = f"{fault}. These are rows from memory: register them again with replace=True"
+            raise CatalogError(msg)
         latest = replaced(source, version=None) if isinstance(source, Lance) else source
         return self._stored(latest, report, hold, same_bytes=same_bytes)
 
-    def _stored(self, source: Source, report: Report, hold: Hold, *, same_bytes: bool) -> Source:
+    def _stored(
+        self, source: Source, report: Report, hold: Hold, old: Entry | None = None, *, same_bytes: bool
+    ) -> Source:
         """Return the source itself, or the rows that the catalog keeps of it: from memory, or from files that are imported."""
         if is_imported(source):
-            return imported(source, self._root, None, report, hold, same_bytes=same_bytes)
+            damaged = frozenset[str]() if old is None else damaged_files(old)
+            return imported(source, self._root, None, report, hold, same_bytes=same_bytes, damaged=damaged)
         if not isinstance(source, Arrow):
             return source
         copy = self._copy_of(source)
         hold(Path(copy.uri).name)
+        if old is not None and getattr(old.source, "uri", None) == copy.uri and copy_fault(old) is not None:
+            self._database.forget(Path(copy.uri).stem)
         self._database.copy(Path(copy.uri).stem, source.table)
         return copy
 

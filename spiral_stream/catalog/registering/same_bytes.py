@@ -10,7 +10,6 @@ files that its rows name are. Files that are imported are compared before (`cata
 """
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -29,6 +28,7 @@ from spiral_stream.catalog.relation.pin import reference_columns, references_of,
 from spiral_stream.catalog.relation.row_identity import is_made
 from spiral_stream.catalog.verify import Digest, digest_of_file
 from spiral_stream.errors import CatalogError, SourceError
+from spiral_stream.integrity.publish import drafting
 from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.columnar.parquet import Parquet
 from spiral_stream.sources.image_folder import ClassFolder
@@ -219,8 +219,7 @@ def _numbers(path: Path) -> Numbers | None:
 
 
 def _keep(collected: Collected, folder: Path, name: str, data_version: str) -> None:
-    draft = folder / f".{os.getpid()}-{threading.get_ident()}{RECORD}"
-    with trying(folder.parent, "record digests"):
+    with trying(folder.parent, "record digests"), drafting(folder, "digests") as draft:
         collected.write(draft)
         draft.replace(folder / f"{name}-{data_version}{RECORD}")
         publish_file_of(folder.parent, folder / f"{name}-{data_version}{RECORD}")

@@ -11,6 +11,8 @@ import pyarrow as pa
 from spiral_stream.catalog.relation.manifest import Manifest
 from spiral_stream.catalog.shared.mirror import shared_of
 from spiral_stream.errors import CatalogError, SpiralError, cut
+from spiral_stream.sources.internal.imported import ImportedRows
+from spiral_stream.sources.lance.source import Lance
 from spiral_stream.sources.pins import SUFFIX, Pins
 from spiral_stream.sources.source import Source
 
@@ -107,4 +109,25 @@ class Entry:
         """
         if not manifest.pins:
             return None
-        return Pins(self.root / "manifests" / f"{manifest.pins}{SUFFIX}", self.name)
+        return Pins(
+            self.root / "manifests" / f"{manifest.pins}{SUFFIX}", self.name, self.way_out, by_inode=not self.is_kept
+        )
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether its rows are rows from memory, which the catalog keeps."""
+        return isinstance(self.source, Lance) and Path(self.source.uri).parent == self.root
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the catalog keeps its rows: a file of them that was restored with its time is as it was."""
+        return self.is_copy or isinstance(self.source, ImportedRows)
+
+    @property
+    def way_out(self) -> str:
+        """What to do if its rows are not as they were; the catalog alone writes those that it keeps, so these are damaged."""
+        if isinstance(self.source, ImportedRows):
+            return f'Read the files again with catalog.refresh("{self.name}")'
+        if self.is_copy:
+            return f'Register the rows again with catalog.register("{self.name}", ..., replace=True)'
+        return f'Take the data as it is now with catalog.refresh("{self.name}")'

@@ -12,7 +12,6 @@ than its looks is not listed: the first object tells.
 """
 
 import os
-import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -31,6 +30,7 @@ from spiral_stream.catalog.relation.manifest import Manifest
 from spiral_stream.catalog.shared.mirror import unmirrored
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, anew
+from spiral_stream.integrity.publish import drafting
 from spiral_stream.semantic import file_names, is_list, is_media, semantic_of
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import pin_of_object
@@ -245,8 +245,7 @@ def pinned(manifest: Manifest, reader: Reader, schema: pa.Schema, folder: Path) 
     source_files = unmirrored(folder.parent, reader.files())
     if not columns and not source_files:
         return manifest
-    draft = folder / f".{os.getpid()}-{threading.get_ident()}{SUFFIX}"
-    with trying(folder.parent, "keep pins"), Collected() as found:
+    with trying(folder.parent, "keep pins"), drafting(folder, "pins") as draft, Collected() as found:
         with working(f"looking at {len(source_files):,} files", "files", len(source_files)):
             found.add(
                 [source_file_name(name) for name in source_files], [_look(path) for path in source_files.values()]

@@ -52,9 +52,10 @@ class OpenRelation:
         try:
             self._reader = entry.source.open_known(known) if large else entry.source.open()
         except SourceError as error:
-            if "<name>" not in str(error):
+            again = ". Or register the rows again with replace=True" if entry.is_copy else ""
+            if not again and "<name>" not in str(error):
                 raise
-            raise SourceError(f"{entry.name}: {error}".replace("<name>", f'"{entry.name}"')) from error
+            raise SourceError(f"{entry.name}: {error}{again}".replace("<name>", f'"{entry.name}"')) from error
         self._looked = np.zeros(len(units.unit_names), dtype=np.bool_)  # [U] whether a unit's files are as registered
         self._unit_starts = np.concatenate([[0], np.cumsum(units.unit_rows)]).astype(np.uint64)
         pinned = self._reader.pinned_by if pins is None else pins
@@ -245,7 +246,7 @@ class OpenRelation:
         more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
         msg = (
             f"{self.entry.name}: storage shard {first!r}{self._holding(first)} is {kind} since registration{more}. "
-            f'Take the data as it is now with catalog.refresh("{self.entry.name}"), or restore it'
+            f"{self.entry.way_out}, or restore it"
         )
         raise SourceError(msg)
 
@@ -265,7 +266,8 @@ class OpenRelation:
             try:
                 fault = pins.fault(source_file_name(name), os.stat(path))  # noqa: PTH116
             except OSError as error:
-                fault = f"{error.strerror}. Restore the file, or take the data as it is now with catalog.refresh(...)"
+                way_out = self.entry.way_out
+                fault = f"{error.strerror}. Restore the file, or {way_out[0].lower()}{way_out[1:]}"
             if fault is not None:
                 msg = f"{self.entry.name}: {cut(path)} {fault}"
                 raise SourceError(msg)
@@ -281,10 +283,7 @@ class OpenRelation:
                 found = f"is {self._reader.schema.field(field.name).type}, registered as {field.type}"
             else:
                 continue
-            msg = (
-                f"{self.entry.name}: column {cut(field.name)!r} {found}. "
-                f'Take the data as it is now with catalog.refresh("{self.entry.name}"), or restore it'
-            )
+            msg = f"{self.entry.name}: column {cut(field.name)!r} {found}. {self.entry.way_out}, or restore it"
             raise SourceError(msg)
 
     def _holding(self, unit: str) -> str:

@@ -182,7 +182,9 @@ class SharedCatalog:
             raise CatalogError(msg) from error
         except OSError as error:
             msg = f"catalog {self.uri}: cannot {doing}: {error.filename or self.root}: {error.strerror}. "
-            msg += "Make the mirror on this machine writable, or set $SPIRAL_CATALOG_MIRROR to another folder"
+            msg += (
+                "Make the mirror here writable, free space on its disk, or set $SPIRAL_CATALOG_MIRROR to another folder"
+            )
             raise CatalogError(msg) from error
 
     def _record_file(self, below: str) -> tuple[Store, str]:

@@ -203,6 +203,12 @@ def save_statistics(entry: Entry, statistics: Statistics) -> None:
         shared.keep(STATISTICS, _record_of(entry), {}, names)  # those of one data version are as good as any others
 
 
+def are_shared(entry: Entry) -> bool:
+    """Whether all who need the kept statistics can have them: whoever kept them may have died before their record was put."""
+    shared = shared_of(entry.root)
+    return shared is None or shared.record(STATISTICS, _record_of(entry)) is not None
+
+
 def load_statistics(entry: Entry) -> Statistics | None:
     """Return the kept statistics of this data version, or None.
 

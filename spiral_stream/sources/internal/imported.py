@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import SourceError, SpiralError
+from spiral_stream.errors import DamageError, SourceError, SpiralError
 from spiral_stream.expr import Expr
-from spiral_stream.integrity.seal import table
+from spiral_stream.integrity.seal import MENDED, table
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.import_source import INDEX, LINE_COLUMNS, ImportedSource
 from spiral_stream.sources.lance.source import Lance
@@ -141,7 +141,8 @@ class Snapshot:
             schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(about["schema"])))
             return cls(found.cast(SNAPSHOT), int(about["version"]), schema)
         except (SpiralError, OSError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
-            msg = f'imported rows {path}: {error}. Read the files again with catalog.refresh("<name>")'
+            found = str(error).removesuffix(MENDED) if isinstance(error, DamageError) else f"{path}: {error}. "
+            msg = f"imported rows {found}Read the files again with catalog.refresh(<name>), or restore the file"
             raise SourceError(msg) from error
 
     def files(self) -> dict[str, str]:
@@ -174,7 +175,11 @@ class ImportedReader(Reader):
         live = snapshot.table.filter(np.greater(snapshot.table.column("rows").to_numpy(), 0))
         self.schema = snapshot.schema
         rows = Lance(str(Path(source.uri, ROWS)), version=snapshot.version)
-        self._rows = rows.open() if known is None else rows.open_known(known)
+        try:
+            self._rows = rows.open() if known is None else rows.open_known(known)
+        except SourceError as error:
+            msg = f"{error}. Or read the files again with catalog.refresh(<name>)"
+            raise SourceError(msg) from error
         self.trusting = self._rows.trusting
         self.base, self.allow_outside = source.of.base, bool(getattr(source.of, "allow_outside", True))
         self._units, self._folder = live, Path(source.uri).name

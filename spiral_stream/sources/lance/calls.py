@@ -1,5 +1,6 @@
 """Calls of Lance: its failures become Spiral's errors, and the requests of its client are counted."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import ceil
@@ -14,6 +15,7 @@ from spiral_stream.storage.uri import is_object
 
 _LIMITS: Final = frozenset(("timeout", "request_timeout", "read_timeout"))  # options that limit a request
 _DEADLINE: Final = "client_retry_timeout"
+_FULL: Final = re.compile(r"No space left|os error (28|122)\b")  # the disk, or a quota
 _USUAL_S: Final = 30  # of a request, by its client's default
 _TRIES: Final = 4  # times that Lance asks for a range: ``download_retry_count`` is 3
 
@@ -77,5 +79,8 @@ def storage(title: str) -> Iterator[None]:
         if "://" in title:  # its words quote requests
             msg = f"{title}: {cut(redacted(first))}. Check the URI, the options of its profile, and that the files are whole"
             raise SourceError(msg) from None
-        msg = f"{title}: {first}. Check that the files are whole and readable"
+        way_out = "Check that the files are whole and readable; restore a damaged one, or write the dataset again"
+        if _FULL.search(first):
+            way_out = "Free space on that disk, or use another one"
+        msg = f"{title}: {first}. {way_out}"
         raise SourceError(msg) from error

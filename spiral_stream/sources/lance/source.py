@@ -407,7 +407,7 @@ def _open(source: Lance) -> "lance.LanceDataset":
             versions = [entry["version"] for entry in lance.dataset(source.uri, storage_options=options).versions()]
         msg = (
             f"Lance dataset {source.uri}: version {source.version} is gone; it has {versions[0]} to {versions[-1]}. "
-            f'Tag versions that streams use, or take the newest with catalog.refresh("<name>")'
+            "Tag versions that streams use, or take the newest with catalog.refresh(<name>)"
         )
         raise SourceError(msg) from error
 

@@ -208,6 +208,46 @@ def test_a_damaged_snapshot_is_named_and_a_new_registration_mends_it(tmp_path: P
     assert numbers(catalog) == [0, 1, 1000, 1001, 1002]
 
 
+@pytest.mark.parametrize("how", ["flipped", "cut", "removed"])
+def test_damaged_rows_are_read_again_and_never_taken_as_the_data_of_now(tmp_path: Path, how: str) -> None:
+    folder = written(tmp_path / "in", 2, 3)
+    catalog = spiral.connect(tmp_path / "catalog")
+    before = catalog.register("lines", Lines(str(folder)), identity="number").data_version
+    file = next((catalog.root / IMPORTS).glob(f"*/{ROWS}/data/*"))
+    data = file.read_bytes()
+    at = data.find((1001).to_bytes(8, "little")) if (1001).to_bytes(8, "little") in data else len(data) // 2
+    changed = {"flipped": data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], "cut": data[: len(data) // 2]}
+    if how == "removed":
+        file.unlink()
+    else:
+        file.write_bytes(changed[how])
+
+    with pytest.raises(spiral.errors.SourceError, match=r'ead the files again with catalog\.refresh\("lines"\)'):
+        numbers(catalog)
+    again = catalog.refresh("lines")
+
+    assert numbers(catalog) == [0, 1, 1000, 1001, 1002]
+    assert (again.data_version, bool(again.changes)) == (before, False)
+    assert sum(reads(folder).values()) == 3  # the damaged one twice
+    assert leftovers(catalog) == []
+
+
+def test_a_refresh_mends_a_damaged_snapshot(tmp_path: Path) -> None:
+    folder = written(tmp_path / "in", 2, 3)
+    catalog = spiral.connect(tmp_path / "catalog")
+    catalog.register("lines", Lines(str(folder)), identity="number")
+    [file] = (catalog.root / IMPORTS).glob(f"*/{SNAPSHOTS}/*")
+    file.write_bytes(file.read_bytes()[:-9])
+
+    with pytest.raises(spiral.errors.SourceError) as said:
+        numbers(catalog)
+    assert str(said.value).endswith('Read the files again with catalog.refresh("lines"), or restore the file')
+    assert "builds it again" not in str(said.value)
+    catalog.refresh("lines")
+
+    assert numbers(catalog) == [0, 1, 1000, 1001, 1002]
+
+
 @few(5, 10)
 @given(counts=st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any))
 def test_streams_of_imported_rows_deliver_each_row_once(
