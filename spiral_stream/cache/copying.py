@@ -270,7 +270,7 @@ class StoreSide(CopySide):
             for name, size in self._sizes(top).items():
                 steps = name.split("/")
                 found.setdefault("/".join(steps[:depth]), {})["/".join(steps[depth:])] = size
-        return {folder: _told_apart(f"{_records(folder)}/", sizes) for folder, sizes in found.items()}
+        return {folder: _records_and_files(f"{_records(folder)}/", sizes) for folder, sizes in found.items()}
 
     def records_of(self, folder: str) -> Path:
         """Return where the records of a folder lie."""
@@ -299,7 +299,7 @@ def _records(folder: str) -> str:
     return PiecesParts.RECORDS if folder.startswith(_DERIVED) else CacheParts.RECORDS
 
 
-def _told_apart(records: str, sizes: Mapping[str, int]) -> tuple[set[str], dict[str, int]]:
+def _records_and_files(records: str, sizes: Mapping[str, int]) -> tuple[set[str], dict[str, int]]:
     """The names of sound records, and the files of parts and damaged records, of all that lies in a folder."""
     sound, files = set[str](), dict[str, int]()
     for file, size in sizes.items():

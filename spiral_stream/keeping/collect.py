@@ -173,18 +173,18 @@ def collect(
         for part in (*dead, *live)
     }
     named = {file for each in files_of.values() for file in each}
-    whole = _Marks(share, DEAD, folder, older_than)
-    whole.keep({part.name: (part.size, files_of[part.name]) for part in dead}, {part.name for part in live})
+    unneeded = _Marks(share, DEAD, folder, older_than)
+    unneeded.keep({part.name: (part.size, files_of[part.name]) for part in dead}, {part.name for part in live})
     loose = _Marks(share, LOOSE, folder, max(older_than, _PUTTING))
-    left = files.keys() - named - {file for mark in whole.marks.values() for file in mark["files"]}
+    left = files.keys() - named - {file for mark in unneeded.marks.values() for file in mark["files"]}
     loose.keep({_digest(file): (files[file], [file]) for file in left}, map(_digest, named))
 
     def remove(name: str) -> None:
         record = records / name
         share.remove(record)
-        whole.remove(name)
+        unneeded.remove(name)
         share.remove(record.with_name(f"{name}{DAMAGED}"))
-        whole.forget(name)
+        unneeded.forget(name)
 
     def remove_loose(name: str) -> None:
         loose.remove(name)
@@ -194,15 +194,15 @@ def collect(
         loose.forget(name)
 
     with ThreadPoolExecutor(_THREADS, "spiral-collect") as pool:
-        for _ in (*pool.map(remove, whole.old), *pool.map(remove_loose, loose.old)):
+        for _ in (*pool.map(remove, unneeded.old), *pool.map(remove_loose, loose.old)):
             pass
     return CollectedParts(
-        len(whole.marks) - len(whole.old),
+        len(unneeded.marks) - len(unneeded.old),
         len(loose.marks) - len(loose.old),
-        whole.bytes_of(whole.marks.keys() - whole.old) + loose.bytes_of(loose.marks.keys() - loose.old),
-        len(whole.old),
+        unneeded.bytes_of(unneeded.marks.keys() - unneeded.old) + loose.bytes_of(loose.marks.keys() - loose.old),
+        len(unneeded.old),
         len(loose.old),
-        whole.bytes_of(whole.old) + loose.bytes_of(loose.old),
+        unneeded.bytes_of(unneeded.old) + loose.bytes_of(loose.old),
     )
 
 

@@ -28,12 +28,12 @@ from spiral_stream.catalog.registering.measure import changes, former, shards_of
 from spiral_stream.catalog.registering.same_bytes import keep_same
 from spiral_stream.catalog.registering.unique import are_distinct, check_columns, refuse_repeats
 from spiral_stream.catalog.relation.entry import Changes, Entry
-from spiral_stream.catalog.relation.kept_rows import copy_fault, damaged_files
 from spiral_stream.catalog.relation.manifest import Manifest
 from spiral_stream.catalog.relation.on_store import bring_rows, publish
 from spiral_stream.catalog.relation.pin import pinned
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.relation.row_identity import is_made, with_row_id
+from spiral_stream.catalog.relation.stored_rows import copy_fault, damaged_files
 from spiral_stream.catalog.relations import Relations, manifests_of
 from spiral_stream.catalog.shared.tables import SharedRows
 from spiral_stream.display.progress import Report, working

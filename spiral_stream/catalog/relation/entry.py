@@ -110,7 +110,10 @@ class Entry:
         if not manifest.pins:
             return None
         return Pins(
-            self.root / "manifests" / f"{manifest.pins}{SUFFIX}", self.name, self.way_out, by_inode=not self.is_kept
+            self.root / "manifests" / f"{manifest.pins}{SUFFIX}",
+            self.name,
+            self.way_out,
+            by_inode=not self.has_stored_rows,
         )
 
     @property
@@ -119,7 +122,7 @@ class Entry:
         return isinstance(self.source, Lance) and Path(self.source.uri).parent == self.root
 
     @property
-    def is_kept(self) -> bool:
+    def has_stored_rows(self) -> bool:
         """Whether the catalog keeps its rows: a file of them that was restored with its time is as it was."""
         return self.is_copy or isinstance(self.source, ImportedRows)
 
