@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from spiral_stream.catalog.shared.tokenizers import TOKENIZERS, bring_content, b
 from spiral_stream.display.progress import working
 from spiral_stream.errors import CatalogError, SourceError, cut, shown
 from spiral_stream.extras import need
-from spiral_stream.integrity.publish import remove, sweep_drafts, write_file
+from spiral_stream.integrity.publish import new_draft, remove, sweep_drafts, write_file
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.transforms.text.chat_format import chat_facts, chat_facts_next_to
 from spiral_stream.transforms.text.encoder import largest_id, open_tokenizer, read_tokenizer
@@ -220,12 +219,17 @@ class Tokenizers:
 
                 proof = prove(data, report)
             with self._locked():
-                draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix="."))
-                (draft / FILE).write_bytes(data)
-                if proof.compared:
-                    save(proof, data, draft / PROOF)
-                draft.chmod(0o755)
-                _publish(draft, folder)
+                sweep_drafts(folder.parent)
+                draft, held = new_draft(folder, Path.mkdir)
+                try:
+                    (draft / FILE).write_bytes(data)
+                    if proof.compared:
+                        save(proof, data, draft / PROOF)
+                    draft.chmod(0o755)
+                    _publish(draft, folder)
+                finally:
+                    shutil.rmtree(draft, ignore_errors=True)
+                    held.release()
         proof = proof_next_to(folder / FILE, data)
         found = {role: tokenizer.token_to_id(text) for role, text in roles.items()}
         return {

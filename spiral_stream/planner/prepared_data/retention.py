@@ -143,7 +143,7 @@ def prepared_data(
     ]
     survey = _Survey(root, relations, uses, before)
     catalogs = [one for one, _ in opened]
-    found = [*survey.found(), *survey.imports(catalogs), *survey.tables(catalogs)]
+    found = [*survey.found(), *survey.imports(catalogs), *survey.tables(catalogs), *survey.drafts(catalogs)]
     return [_removed(each) for each in found] if remove_dead else [each.data for each in found]
 
 
@@ -204,6 +204,19 @@ class _Survey:
         if not blind or found.data.note:
             return found
         return replace(found, data=replace(found.data, note=_BLIND.format(", ".join(blind[:_NAMED_STREAMS]))))
+
+    def drafts(self, catalogs: Sequence[Registry]) -> Iterator[_Lying]:
+        """Yield the drafts in the folders of catalogs themselves."""
+        for catalog in catalogs:
+            for path in _marked(catalog.root):
+                if is_draft(path) and not path.is_relative_to(self._root):
+                    yield self._draft(path)
+
+    def _draft(self, path: Path) -> _Lying:
+        """A draft, which goes as soon as its writer is dead."""
+        size = _size(path)
+        entry = replace(self._entry("draft", path, ()), bytes=size, live_bytes=0, dead_bytes=size)
+        return _Lying(entry, partial(sweep_draft, path))
 
     def imports(self, catalogs: Sequence[Registry]) -> Iterator[_Lying]:
         """Yield the rows that catalogs copied from files."""
@@ -334,9 +347,7 @@ class _Survey:
         """Drafts, which go as soon as their writers are dead, and what was set aside."""
         for path in _marked(self._root):
             if is_draft(path):
-                size = _size(path)
-                entry = replace(self._entry("draft", path, ()), bytes=size, live_bytes=0, dead_bytes=size)
-                yield _Lying(entry, partial(sweep_draft, path))
+                yield self._draft(path)
             else:
                 yield self._unnamed(self._entry("set aside", path, ()), partial(self._take_out, path))
 
