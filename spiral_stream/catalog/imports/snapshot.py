@@ -44,6 +44,7 @@ def committed(
             there = Snapshot.load(str(folder), name)
             Lance(str(folder / ROWS), version=there.version).open().close()
             if _units(there.table) == [(unit.name, unit.content_key) for unit in units]:
+                _forget_notes(folder, units)  # whoever wrote it may have died before
                 return name
     fragments = [text for each in imported for text in each.fragments]
     if not fragments:
@@ -57,9 +58,14 @@ def committed(
             marked = Snapshot(table, version, schema).marked()
             with pa.ipc.new_file(sink, marked.schema) as writer:
                 writer.write_table(marked)
-    for unit in units:  # the snapshot says it now
-        (folder / UNITS / f"{unit.content_key}.json").unlink(missing_ok=True)
+    _forget_notes(folder, units)
     return name
+
+
+def _forget_notes(folder: Path, units: Sequence[ImportUnit]) -> None:
+    """Remove what was noted of units: a snapshot says it."""
+    for unit in units:
+        (folder / UNITS / f"{unit.content_key}.json").unlink(missing_ok=True)
 
 
 def _units(table: pa.Table) -> list[tuple[str, str]]:

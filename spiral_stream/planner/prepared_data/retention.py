@@ -150,7 +150,7 @@ def prepared_data(
 def _removed(found: _Lying) -> PreparedData:
     """Remove what is dead of an entry; returns what became of it."""
     data = found.data
-    if not data.dead_bytes:
+    if not data.dead_bytes and data.kind != "draft":  # one may be empty yet
         return data
     if not data.path.exists():  # it lay in a folder that is gone
         return replace(data, bytes=0, dead_bytes=0, removed_bytes=data.bytes, note="removed")
