@@ -15,16 +15,11 @@ from tests.stream.keeping.laws.kinds import KeptKind
 
 ROOT: Final = Path(__file__).parents[4]
 DEAD_S: Final = 1.0  # of a builder without a beat, for another machine
-# Versions of a Lance table and the marks of locks: a build that was killed may have made one more, and none is read.
+# Versions of a Lance table, and the marks of locks: one more build may have made one more, and nobody reads the earlier ones.
+# `caches(remove_dead=True)` removes versions of a catalog's own tables when they are a week old.
 _MANY: Final = (
-    "_transactions/",
-    "_versions/",
-    "/claims",
-    "/committing",
-    "/entering",
-    "/.settling",
-    "/.lock",
-    "/commits",
+    *("_transactions/", "_versions/", "/committed/", "relations.lance/data/", "streams.lance/data/"),
+    *("/claims", "/committing", "/entering", "/.settling", "/.lock", "/commits"),
 )
 
 
