@@ -12,35 +12,51 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import partial
 from queue import PriorityQueue
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, Protocol, TypeVar, final
 
 from spiral_stream.errors import SourceError, anew
-from spiral_stream.runtime.neighbours import Around
+from spiral_stream.planner.columns.payload import Payload
 from spiral_stream.runtime.read_ahead import FETCHERS
+from spiral_stream.sampling.order import UInt64
 from spiral_stream.sources.references.resolve import Resolved
 from spiral_stream.storage.counters import Traffic, counted
 from spiral_stream.threads import Stopped, StreamThread, Workers, doing, settle, stop_requested
 
 LOOK_S: Final = 0.02  # how often whoever waits for its turn looks
 T = TypeVar("T")
+Begin = Callable[[], Callable[[], bool]]  # begins what lies around; what it returns says whether that is on its way
+
+
+class Nearby(Protocol):
+    """Fetches what lies around what a pass reads (`runtime.run.fetch_ahead.Near`)."""
+
+    def begin(
+        self, stream: int, payload: Payload, rows: UInt64, left: Callable[[UInt64], UInt64]
+    ) -> Callable[[], bool]:
+        """Fetch what lies around some rows, once; the function returned says whether any of it is on its way."""
+        ...
+
+    def stop(self) -> None:
+        """Do nothing more than what has begun."""
+        ...
 
 
 @final
 class StreamThreads(Executor):
     """The threads of a stream: those that work, and those that wait for a network. Starts none before its first task.
 
-    What was asked for first is worked on first, of all that is there. While what lies around is on its way, only the first tasks
-    from the batch on that the loop waits for, as many as can be under way, ask for their own bytes: those of the others may come
-    with the rest.
+    What was asked for first is worked on first, of all that is there. The first tasks from the batch on that the loop waits
+    for, as many as can be under way, ask for their own bytes, and then for what lies around. The others ask for what lies
+    around, and wait for it: their bytes are among it.
 
     Args:
         threads: those that work.
         traffic: where it is counted what any of them asks of stores.
-        around: fetches what lies around what is fetched; None fetches nothing more.
+        near: fetches what lies around what is fetched; None fetches nothing more.
     """
 
-    def __init__(self, threads: int, traffic: Traffic | None = None, around: Around | None = None) -> None:
-        self.around, self._traffic = around, Traffic() if traffic is None else traffic
+    def __init__(self, threads: int, traffic: Traffic | None = None, near: Nearby | None = None) -> None:
+        self.near, self._traffic = near, Traffic() if traffic is None else traffic
         self._work = Workers(threads, "spiral-work")
         self._fetch = Workers(FETCHERS, "spiral-fetch")
         self._submitted, self._ready = 0, PriorityQueue[_Ready]()
@@ -68,15 +84,22 @@ class StreamThreads(Executor):
     @property
     def threads(self) -> Sequence[StreamThread]:
         """The threads that were started."""
-        around = () if self.around is None else self.around.threads
-        return *self._work.threads, *self._fetch.threads, *around
+        return *self._work.threads, *self._fetch.threads
 
     def submit(self, work: Callable[..., T], /, *args: Any, **options: Any) -> "Future[T]":
         """Let one of the threads that work do it."""
         return self._work.submit(counted, self._traffic, work, *args, **options)
 
-    def submit_after(self, fetch: Callable[[], T], work: Callable[[T], None]) -> "Future[None]":
-        """Let one of the threads that wait fetch something, and then one of those that work do the rest."""
+    def submit_after(
+        self, fetch: Callable[[], T], work: Callable[[T], None], near: Begin | None = None
+    ) -> "Future[None]":
+        """Let one of the threads that wait fetch something, and then one of those that work do the rest.
+
+        Args:
+            fetch: what waits.
+            work: is given what was fetched.
+            near: begins to fetch what lies around it.
+        """
         done: Future[None] = Future()
         number, self._submitted = self._submitted, self._submitted + 1  # one thread feeds
 
@@ -87,16 +110,25 @@ class StreamThreads(Executor):
                 self._ready.put(_Ready(number, partial(work, found.result()), done))
                 self.submit(self._first).add_done_callback(self._dropped)
 
-        run = fetch if self.around is None else partial(self._in_turn, self.around, number, fetch)
+        run = fetch if near is None else partial(self._in_turn, number, fetch, near)
         self._fetch.submit(counted, self._traffic, run).add_done_callback(ready)
         return done
 
-    def _in_turn(self, around: Around, number: int, fetch: Callable[[], T]) -> T:
-        """Fetch something, when it is time."""
+    def _in_turn(self, number: int, fetch: Callable[[], T], near: Begin) -> T:
+        """Fetch something, and what lies around it."""
+        if self._due(number):
+            found = fetch()
+            near()
+            return found
+        is_on_its_way = near()
         with self._moved, doing("waiting for what lies around"):
-            while number >= self._first_due + FETCHERS and around.busy and not stop_requested():
+            while not self._due(number) and is_on_its_way() and not stop_requested():
                 self._moved.wait(LOOK_S)
         return fetch()
+
+    def _due(self, number: int) -> bool:
+        """Whether a task is of the batch that the loop waits for, or among the first ones from there on."""
+        return not self._firsts or number < max(self._firsts[0], self._first_due + FETCHERS // 2)
 
     def _first(self) -> None:
         """Do what was asked for first, of what is ready: one thing for each call."""
@@ -111,8 +143,8 @@ class StreamThreads(Executor):
 
     def stop(self) -> None:
         """Cancel what has not begun, and end each thread after its present task."""
-        if self.around is not None:
-            self.around.stop()
+        if self.near is not None:
+            self.near.stop()
         self._fetch.stop()
         self._work.stop()
 
@@ -137,17 +169,19 @@ def _copy(source: "Future[Any]", done: "Future[None]") -> None:
         done.set_result(None)
 
 
-def around_of(pool: Executor) -> Around | None:
+def near_of(pool: Executor) -> Nearby | None:
     """Return who fetches what lies around what a pool fetches; None if nobody does."""
-    return pool.around if isinstance(pool, StreamThreads) else None
+    return pool.near if isinstance(pool, StreamThreads) else None
 
 
-def submitted(pool: Executor, fetch: Callable[[], T] | None, work: Callable[[T | None], None]) -> "Future[None]":
-    """Do work on a pool, after something that it needs was fetched; None fetches nothing."""
+def submitted(
+    pool: Executor, fetch: Callable[[], T] | None, work: Callable[[T | None], None], near: Begin | None = None
+) -> "Future[None]":
+    """Do work on a pool, after something that it needs was fetched; None fetches nothing. See `StreamThreads.submit_after`."""
     if fetch is None:
         return pool.submit(work, None)
     if isinstance(pool, StreamThreads):
-        return pool.submit_after(fetch, work)
+        return pool.submit_after(fetch, work, near)
     return pool.submit(lambda: work(fetch()))
 
 

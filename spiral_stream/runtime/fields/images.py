@@ -8,6 +8,7 @@ file.
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self, TypeVar, final
@@ -31,14 +32,13 @@ from spiral_stream.planner.columns.payload import Payload
 from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.field_stages import FieldStage, Lowering
 from spiral_stream.runtime.columns.error_sample import blaming
-from spiral_stream.runtime.fetch import around_of, chunks, need_all, submitted
+from spiral_stream.runtime.fetch import Begin, chunks, near_of, need_all, submitted
 from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft, spread
 from spiral_stream.runtime.fields.geometry import Sizes
 from spiral_stream.runtime.fields.payload_field import PayloadField
 from spiral_stream.runtime.fields.pixels import PixelStage
 from spiral_stream.runtime.fields.rows_ahead import RowsAhead
 from spiral_stream.runtime.metrics import Metrics, timed
-from spiral_stream.runtime.neighbours import Around
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import view_keys
@@ -362,8 +362,9 @@ class ImageField(PayloadField):
         """See `PayloadField`."""
         program, at_rows = draft.filling.programs[self.name], draft.samples.stream_rows
         if program.output_shape is None:
-            whole = partial(self.fetch, at_rows, around_of(draft.pool)) if self.waits(at_rows) else None
-            draft.parts.append(submitted(draft.pool, whole, partial(self._fill_unsized, draft)))
+            all_of_it = partial(self.fetch, at_rows) if self.waits(at_rows) else None
+            near = self.near(draft.pool, at_rows)
+            draft.parts.append(submitted(draft.pool, all_of_it, partial(self._fill_unsized, draft), near))
             return
         out, keys = draft.pixels(self.name, program.output_shape), view_keys(draft.keys, self._view)
 
@@ -378,8 +379,8 @@ class ImageField(PayloadField):
         waits = self.waits(at_rows)
         for start, stop in chunks(len(at_rows), draft.filling.task_rows):
             rows = at_rows.take(np.arange(start, stop))
-            fetch = partial(self.fetch, rows, around_of(draft.pool)) if waits else None
-            draft.parts.append(submitted(draft.pool, fetch, partial(piece, start, stop)))
+            fetch = partial(self.fetch, rows) if waits else None
+            draft.parts.append(submitted(draft.pool, fetch, partial(piece, start, stop), self.near(draft.pool, rows)))
 
     def _fill_unsized(self, draft: Draft, held: list[Held] | None) -> None:
         """Fill a field whose size is that of its images: all of them are read before there is an array."""
@@ -406,15 +407,27 @@ class ImageField(PayloadField):
         del values
         return self.fetch(stream_rows)
 
-    def fetch(self, stream_rows: StreamRows, around: Around | None = None) -> list[Held]:
-        """`ImageFeed.fetch` for samples: what each stream's images need; ``around`` fetches what lies around it."""
+    def fetch(self, stream_rows: StreamRows) -> list[Held]:
+        """`ImageFeed.fetch` for samples: what each stream's images need."""
         held: list[Held] = [{} for _ in self._feeds]
         for stream, where in split(stream_rows):
-            feed, payload, rows = self._feeds[stream], self.payloads[stream], stream_rows.rows[where]
-            held[stream] = feed.fetch(payload.ordinals(rows))
-            if around is not None and held[stream]:
-                around.near(stream, payload, rows, feed.left)
+            held[stream] = self._feeds[stream].fetch(self.payloads[stream].ordinals(stream_rows.rows[where]))
         return held
+
+    def near(self, pool: Executor, stream_rows: StreamRows) -> Begin | None:
+        """Return what begins to fetch what lies around samples; None where nobody does."""
+        near = near_of(pool)
+        if near is None:
+            return None
+
+        def begin() -> Callable[[], bool]:
+            ways = [
+                near.begin(stream, self.payloads[stream], stream_rows.rows[where], self._feeds[stream].left)
+                for stream, where in split(stream_rows)
+            ]
+            return lambda: any(is_on_its_way() for is_on_its_way in ways)
+
+        return begin
 
     def render(
         self, stream_rows: StreamRows, keys: UInt64, program: Program, out: NDArray[Any], held: list[Held] | None = None

@@ -22,10 +22,9 @@ from spiral_stream.runtime.batch.builder import BatchBuilder
 from spiral_stream.runtime.columns.samples import SampleReader
 from spiral_stream.runtime.delivery import Delivery, Devices, OneBatch
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.neighbours import Around
 from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.runtime.numbering.steps import warn_of_nothing
-from spiral_stream.runtime.run.next_epoch import NextEpoch
+from spiral_stream.runtime.run.fetch_ahead import FetchAhead
 from spiral_stream.runtime.run.opened_plan import Lowered, Opening
 from spiral_stream.runtime.run.pipeline import Pipeline
 from spiral_stream.runtime.run.position import RunPosition
@@ -115,7 +114,7 @@ class Passes:
         self._bound: Bound | None = None  # of the pass
         self._begin: Cursor | None = None  # where the pass began, in the epoch whose order is drawn
         self._memory: Slots | None = None  # kept over epochs
-        self._next = NextEpoch(metrics)
+        self._ahead = FetchAhead(metrics)
         self.elsewhere: Callable[[], bool] | None = None
         self._closed = False
 
@@ -145,13 +144,12 @@ class Passes:
                 start, stages = steps.start, lowered.stages
                 builder = self._builder(lowered, reader, numbering, bound.merge, delivery, devices)
                 which = worker, workers
-                then = partial(self._next.begin, steps, self._position, opening, bound, which)
+                then = partial(self._ahead.next_epoch, steps, self._position, opening, bound, which)
                 limits = stages.plan.prefetch, self._budget_bytes, reader.threads
                 turns = start.segments[-1].first_batch
-                network = self._metrics.network
-                near = lowered.fields.neighbours
-                around = Around(stages, bound, steps.epoch, start.batch, turns, network) if near else None
-                pipeline = Pipeline(builder, steps.epoch, steps.due(*which), then, *limits, self._metrics, around)
+                wanted = lowered.fields.neighbours
+                near = self._ahead.this_epoch(stages, bound, steps.epoch, start.batch, turns) if wanted else None
+                pipeline = Pipeline(builder, steps.epoch, steps.due(*which), then, *limits, self._metrics, near)
                 self._pipeline, self._numbering, self._opening = pipeline, numbering, opening
                 self._bound, self._begin = bound, replace(start, epoch=steps.epoch)
                 if self._closed:  # by another thread, while the pipeline began
@@ -234,7 +232,7 @@ class Passes:
         """
         if not self.idle():
             raise _busy(verb, way_out)
-        self._next.close()
+        self._ahead.close()
 
     def idle(self) -> bool:
         """Return whether no loop reads the stream. A loop that has had its last batch reads it no more.
@@ -286,7 +284,7 @@ class Passes:
         self._closed = True  # first: a pass that begins looks at it once `close` can see the pass
         pipeline, self._pipeline, self._opening = self._pipeline, None, None
         left = pipeline is not None and pipeline.close(timeout_s)
-        left = self._next.close(timeout_s) or left
+        left = self._ahead.close(timeout_s) or left
         self._memory = None
         return left
 

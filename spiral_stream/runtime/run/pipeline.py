@@ -19,9 +19,8 @@ from typing import Final, final
 from spiral_stream.errors import StreamError, warn
 from spiral_stream.runtime.batch.builder import BatchBuilder
 from spiral_stream.runtime.batch.pending_batch import Batch, Pending
-from spiral_stream.runtime.fetch import StreamThreads
+from spiral_stream.runtime.fetch import Nearby, StreamThreads
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.neighbours import Around
 from spiral_stream.runtime.run.queue import CLOSED, BoundedQueue
 from spiral_stream.storage.counters import counted
 from spiral_stream.threads import (
@@ -53,7 +52,7 @@ class Pipeline(Owner):
         budget_bytes: most bytes of batches built ahead; one batch is always built.
         threads: worker threads.
         metrics: where time is counted.
-        around: fetches what lies around what batches read; ended with the pipeline.
+        near: fetches what lies around what batches read; stopped with the pipeline.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Pipeline(Owner):
         budget_bytes: int,
         threads: int,
         metrics: Metrics,
-        around: Around | None = None,
+        near: Nearby | None = None,
     ) -> None:
         self._builder = builder
         self._epoch = epoch
@@ -81,7 +80,7 @@ class Pipeline(Owner):
         self.begun_samples = 0
         self._recorded_s = 0.0  # of the feeder's waiting
         self._queue: BoundedQueue[Pending] = BoundedQueue(prefetch, budget_bytes)
-        self._pool = StreamThreads(threads, metrics.network, around)
+        self._pool = StreamThreads(threads, metrics.network, near)
         self._feeder = StreamThread(partial(counted, metrics.network, self._feed), "spiral-feed")
         super().__init__()
 

@@ -92,7 +92,7 @@ def test_images_on_s3_are_those_of_local_bytes_and_no_decoding_thread_waits(
     field = sp.Stack("image_ref", decode="jpeg", transforms=[sp.RandomResizedCrop(size=16)])
     equal(batches(catalog, catalog.table(form), field), batches(catalog, catalog.table("inline"), field))
     assert readers
-    assert {name.partition("_")[0] for name in readers} - {"spiral-next"} == {"spiral-fetch"}
+    assert {name.partition("_")[0] for name in readers} - {"spiral-ahead"} == {"spiral-fetch"}
 
 
 @pytest.mark.parametrize("length", [None, 5])
@@ -115,7 +115,7 @@ def test_lists_of_images_on_s3_are_those_of_local_bytes_and_no_decoding_thread_w
     found, right = (batches(catalog, catalog.table(name), field, on_error="skip") for name in ("ranges", "inline"))
     equal(found, right)
     assert sum(len(batch["id"]) for batch in found) == 47
-    assert {name.partition("_")[0] for name in readers} - {"spiral-next"} == {"spiral-fetch"}
+    assert {name.partition("_")[0] for name in readers} - {"spiral-ahead"} == {"spiral-fetch"}
 
 
 def test_a_missing_object_is_one_refused_sample(images: dict[str, pa.Table], tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_sound_on_s3_is_that_of_local_files(tmp_path: Path, bucket: str, readers
         catalog.register(name, sp.Arrow(table.append_column("sound", column)), semantic={"sound": "audio/ref"})
     field = sp.Stack("sound", decode="audio", sample_rate=8000, sequence_length=1600)
     equal(batches(catalog, catalog.table("remote"), field), batches(catalog, catalog.table("local"), field))
-    assert {name.partition("_")[0] for name in readers} - {"spiral-next"} == {"spiral-fetch"}
+    assert {name.partition("_")[0] for name in readers} - {"spiral-ahead"} == {"spiral-fetch"}
 
 
 def test_references_of_a_base_stay_below_it(bucket: str, tmp_path: Path) -> None:
@@ -234,4 +234,40 @@ def test_of_a_union_of_tables_on_s3_no_decoding_thread_waits(
     field = sp.Stack("image_ref", decode="jpeg", transforms=[sp.transforms.Resize(16), sp.transforms.CenterCrop(16)])
     equal(batches(catalog, both, field), batches(catalog, rows, field))
     assert names
-    assert {name.partition("_")[0] for name in names} - {"spiral-next"} == {"spiral-fetch"}
+    assert {name.partition("_")[0] for name in names} - {"spiral-ahead"} == {"spiral-fetch"}
+
+
+def test_of_what_the_loop_does_not_wait_for_yet_the_bytes_come_with_what_lies_around() -> None:
+    pool, lock, begun, on_its_way = StreamThreads(1), threading.Lock(), list[int](), [True]
+    fetched: list[int] = []
+
+    def near(number: int) -> Any:
+        with lock:
+            begun.append(number)
+        return lambda: on_its_way[0]
+
+    def fetch(number: int) -> int:
+        with lock:
+            fetched.append(number)
+        return number
+
+    def batch(first: int) -> list[Any]:
+        pool.begin()
+        numbers = range(first, first + 6)
+        return [pool.submit_after(partial(fetch, each), worked.append, partial(near, each)) for each in numbers]
+
+    worked: list[int] = []
+    try:
+        found = batch(0)
+        pool.want()
+        found += batch(6) + batch(12)
+        until(lambda: set(begun) >= set(range(12)))
+        assert sorted(fetched) == list(range(6))
+        pool.want()
+        until(lambda: sorted(fetched) == list(range(12)))
+        on_its_way[0] = False
+        for each in found:
+            each.result(FAR_S)
+        assert sorted(begun) == sorted(worked) == list(range(18))
+    finally:
+        pool.stop()

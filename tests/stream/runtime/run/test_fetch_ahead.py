@@ -64,7 +64,7 @@ def ahead(asked: list[tuple[str, str]], wanted: set[str]) -> set[str]:
     """The objects that were read for the next epoch, once these are among them."""
 
     def found() -> set[str]:
-        return {key for name, key in list(asked) if name.startswith("spiral-next")}
+        return {key for name, key in list(asked) if name.startswith("spiral-ahead")}
 
     until(lambda: found() >= wanted)
     return found()
@@ -200,7 +200,7 @@ def test_of_a_mixture_only_the_remote_member_is_looked_at(
         assert ahead(asked, wanted) == wanted
         same([*found, *reader], right + then)
     assert opened
-    assert not [name for name in opened if name.startswith("spiral-next")]
+    assert not [name for name in opened if name.startswith("spiral-ahead")]
 
 
 @pytest.mark.usefixtures("catalog")  # which puts the objects
@@ -238,14 +238,14 @@ def test_of_tables_on_a_store_what_the_node_cache_keeps_is_read_ahead(
             list(reader)
             wanted = {f"raw/{row}" for row in first} | ({"rows.parquet"} if name == "parquet" else set())
             assert ahead(asked, wanted) == wanted
-    assert {columns for name, columns in read if name.startswith("spiral-next")} == {("raw",)}
+    assert {columns for name, columns in read if name.startswith("spiral-ahead")} == {("raw",)}
 
 
 def test_where_all_is_local_no_thread_looks_ahead(catalog: sp.Catalog) -> None:
     with stream(catalog.table("local"), batch_size=3, fields={"image": FIELDS["image"]}) as reader:
         for _ in range(2):
             assert len(list(reader)) > 0
-            assert not [name for name in streams.our_threads() if name.startswith("spiral-next")]
+            assert not [name for name in streams.our_threads() if name.startswith("spiral-ahead")]
 
 
 def test_no_function_is_called_before_its_time(
@@ -265,7 +265,7 @@ def test_no_function_is_called_before_its_time(
         wanted = {f"raw/{row}" for number in (1, 3) for row in ids(reader.batch(number, epoch=1))}
         assert ahead(asked, wanted) == wanted
     assert calling
-    assert not [name for name in calling if name.startswith("spiral-next")]
+    assert not [name for name in calling if name.startswith("spiral-ahead")]
     formed = sp.WindowedBucket(6, [sp.BucketKey("size")], sp.BatchBudget(max_images=5))
     photos = {"photos": FIELDS["photos"], "id": sp.List("id")}
     with sampled.collate(batch_size=None, formation=formed, fields=photos).to_numpy() as reader:
@@ -291,9 +291,9 @@ def test_after_the_last_epoch_nothing_is_fetched_for_another(
     with stream(relation, **how).bind(epochs=2) as resumed:
         resumed.load_state_dict(state)
         same(list(resumed), then)
-        assert not [name for name in streams.our_threads() if name.startswith("spiral-next")]
+        assert not [name for name in streams.our_threads() if name.startswith("spiral-ahead")]
         assert resumed.state_dict() == last
         same(list(resumed), third)  # whoever goes on all the same gets what there is
-        assert not [name for name in streams.our_threads() if name.startswith("spiral-next")]
+        assert not [name for name in streams.our_threads() if name.startswith("spiral-ahead")]
         same(list(resumed.bind(epoch=0)), right)
-        assert [name for name in streams.our_threads() if name.startswith("spiral-next")]
+        assert [name for name in streams.our_threads() if name.startswith("spiral-ahead")]
