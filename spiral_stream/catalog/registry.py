@@ -22,13 +22,13 @@ from spiral_stream.catalog.registering.unique import IDENTITY, identity_columns
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.row_identity import ROW_ID, RowIdentity, arrow_with_row_ids
 from spiral_stream.catalog.relations import Relations
-from spiral_stream.catalog.shared.mirror import mirror_of, mirrored, shared_of
+from spiral_stream.catalog.shared.mirror import home_of, root_of
+from spiral_stream.catalog.shared.records import SharedCatalog
 from spiral_stream.catalog.shared.tables import SharedRows
 from spiral_stream.catalog.streams import SavedStreams
 from spiral_stream.display.progress import Report
 from spiral_stream.errors import CatalogError, SourceError, cut
 from spiral_stream.sources.arrow.table import Arrow
-from spiral_stream.sources.files.paths import local_folder
 from spiral_stream.sources.lance.lancedb import LanceTable, is_table
 from spiral_stream.sources.lance.source import Lance
 from spiral_stream.sources.source import Source
@@ -72,7 +72,7 @@ class Registry:
     @door(CatalogError)
     def __init__(self, uri: str | os.PathLike[str]) -> None:
         try:
-            self.root = mirror_of(uri) if isinstance(uri, str) and mirrored(uri) else local_folder(uri)
+            self.root = root_of(uri)
         except SourceError as error:
             msg = (
                 f"catalog {cut(str(uri))}: a catalog lies in a folder of this machine, or on an object store (s3://, gs://, "
@@ -84,9 +84,9 @@ class Registry:
         except OSError as error:
             msg = f"catalog {self.root}: {error.strerror}. Give a folder that can be written, or set $SPIRAL_CATALOG"
             raise CatalogError(msg) from error
-        shared = shared_of(self.root)
-        self.uri = str(self.root) if shared is None else shared.uri
-        self.database = Database(self.root) if shared is None else SharedRows(shared)
+        home = home_of(self.root)
+        self.uri = home.uri
+        self.database = SharedRows(home) if isinstance(home, SharedCatalog) else Database(self.root)
         self.relations = Relations(self.root, self.database)
         self.registration = Registration(self.root, self.database, self.relations)
         self.saved = SavedStreams(self.root, self.database)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, final
 
-from spiral_stream.catalog.shared.mirror import location_of, shared_of
+from spiral_stream.catalog.shared.mirror import home_of, location_of
 from spiral_stream.errors import CatalogError, DamageError, PlanError, ResumeError, SpiralError, cut
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.integrity.seal import read_json, sealed_json
@@ -57,12 +57,7 @@ class StateRecords:
             return None
         found: Any = None
         with suppress(SpiralError, OSError, KeyError, RecursionError):
-            shared = shared_of(self._root)
-            if shared is None:
-                found = read_json(self._path(name))["value"]
-            else:
-                record = shared.record(_KIND, name)
-                found = None if record is None or record.row is None else record.row["value"]
+            found = home_of(self._root).value(_KIND, name)
         with suppress(PlanError, RecursionError):
             return found if found is not None and digest(found) == name else None
         return None
@@ -128,14 +123,5 @@ class StateRecords:
         if self.find(name) is not None:
             return True
         with suppress(SpiralError, OSError):
-            shared = shared_of(self._root)
-            if shared is not None:
-                return shared.keep(_KIND, name, {"value": value})
-            path = self._path(name)
-            path.parent.mkdir(exist_ok=True)
-            write_file(path, sealed_json({"value": value}))
-            return True
+            return home_of(self._root).keep_value(_KIND, name, value)
         return False
-
-    def _path(self, name: str) -> Path:
-        return self._root / _KIND / f"{name}.json"

@@ -20,8 +20,7 @@ from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.holding import holding, unheld
 from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.names import suggestions
-from spiral_stream.catalog.shared.mirror import location_of
-from spiral_stream.catalog.shared.tokenizers import TOKENIZERS, bring_content, bring_names, drop_name, keep_name
+from spiral_stream.catalog.shared.mirror import home_of, location_of
 from spiral_stream.display.progress import working
 from spiral_stream.errors import CatalogError, SourceError, cut, shown
 from spiral_stream.extras import need
@@ -33,6 +32,7 @@ from spiral_stream.transforms.text.encoding_engine import PROOF, STEPS, proof_ne
 from spiral_stream.transforms.text.tokenizer_identity import content_digest
 
 FILE: Final = "tokenizer.json"
+TOKENIZERS: Final = "tokenizers"  # the folder, and the kind of records of a catalog on a store
 _CONFIGS: Final = ("special_tokens_map.json", "tokenizer_config.json")  # next to a tokenizer.json; the later wins
 _ROLES: Final = ("bos", "eos", "pad", "unk")
 _SEAL: Final = "seal"  # key of a name's file: the digest of the others; older files have none, and several lines
@@ -67,7 +67,7 @@ class Tokenizers:
     """The tokenizers of one catalog folder."""
 
     def __init__(self, root: Path) -> None:
-        self._folder = root / TOKENIZERS
+        self._folder, self._home = root / TOKENIZERS, home_of(root)
 
     def register(self, name: str, source: Any, *, replace: bool = False) -> TokenizerEntry:
         """Copy a tokenizer into the catalog, and prove its fast engine.
@@ -90,11 +90,11 @@ class Tokenizers:
             facts = self._keep(data, digest, roles, origin) | ({} if chat is None else {"chat": chat})
             text = json.dumps({**facts, _SEAL: seal_of(facts)}, sort_keys=True)
             content = self._folder / "contents" / digest
-            free = keep_name(self._folder.parent, name, text, content, replace=replace)
-            if free is None:
+            files = sorted(content.glob("[!.]*"))
+            if self._home.keep(TOKENIZERS, name, {"file": text}, files, absent=not replace):
                 with self._locked() as folder:
                     _write(folder / "names" / f"{name}.json", text)
-            elif not free:
+            else:
                 self.names()
                 self._refuse_other(name, digest)  # another machine may have been faster
             return self.entry(name)
@@ -119,7 +119,7 @@ class Tokenizers:
         names = self.names()
         if name in names:
             facts = self._saved(name)
-            bring_content(self._folder.parent, name, self._folder / "contents" / facts["digest"])
+            self._bring_content(name, self._folder / "contents" / facts["digest"])
             self._check_content(name, facts["digest"])
             return self._entry(name, facts)
         if _is_file(name):
@@ -133,8 +133,8 @@ class Tokenizers:
 
     def names(self) -> list[str]:
         """Return all names, sorted."""
-        bring_names(self._folder.parent)
-        return sorted(file.stem for file in (self._folder / "names").glob("*.json") if not file.name.startswith("."))
+        self._bring_names()
+        return sorted(file.stem for file in (self._folder / "names").glob("[!.]*.json"))
 
     def drop(self, name: str) -> None:
         """Forget a name; its content goes with the last name.
@@ -146,8 +146,7 @@ class Tokenizers:
         if name not in names:
             msg = f"tokenizer {shown(name)} is not in catalog {location_of(self._folder.parent)}; {suggestions(name, names)}"
             raise CatalogError(msg)
-        if drop_name(self._folder.parent, name):
-            return
+        self._home.remove(TOKENIZERS, name)  # contents stay on a store
         with self._locked() as folder:
             unused = None
             with suppress(CatalogError):  # what a damaged name points to is not known
@@ -160,6 +159,34 @@ class Tokenizers:
                 with unheld(self._folder.parent, unused) as is_free:
                     if is_free:
                         shutil.rmtree(folder / "contents" / unused, ignore_errors=True)
+
+    def _bring_names(self) -> None:
+        """Have the files of the names that a store has, and no others.
+
+        Raises:
+            CatalogError: the store failed, or the mirror cannot be written.
+        """
+        there, folder = self._home.records(TOKENIZERS), self._folder / "names"
+        if there is None:
+            return
+        with trying(self._folder.parent, "mirror tokenizers"):
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, record in there.items():
+                file, text = folder / f"{name}.json", str((record.row or {}).get("file", "")).encode()
+                if not file.exists() or file.read_bytes() != text:
+                    write_file(file, text)
+            for file in folder.glob("*.json"):
+                if file.stem not in there:
+                    file.unlink(missing_ok=True)
+
+    def _bring_content(self, name: str, content: Path) -> None:
+        """Have the folder of the content that a name stands for.
+
+        Raises:
+            CatalogError: the store failed, or a file is damaged.
+        """
+        if not content.exists() and (record := self._home.record(TOKENIZERS, name)) is not None:
+            self._home.bring(record, f"{content.relative_to(self._home.root)}/")
 
     def _entry(self, name: str, facts: Mapping[str, Any]) -> TokenizerEntry:
         path = self._folder / "contents" / facts["digest"] / FILE

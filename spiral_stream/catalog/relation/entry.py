@@ -9,7 +9,7 @@ from typing import Final, final
 import pyarrow as pa
 
 from spiral_stream.catalog.relation.manifest import Manifest
-from spiral_stream.catalog.shared.mirror import shared_of
+from spiral_stream.catalog.shared.mirror import home_of
 from spiral_stream.errors import CatalogError, SpiralError, cut
 from spiral_stream.sources.internal.imported import ImportedRows
 from spiral_stream.sources.lance.source import Lance
@@ -94,10 +94,7 @@ class Entry:
         try:
             return Manifest.load(path, path.stem)
         except CatalogError as error:
-            shared = shared_of(self.root)
-            if shared is not None and path.exists():  # damaged in the mirror: the store has another copy
-                path.unlink(missing_ok=True)
-                shared.bring_all("manifests", f"{self.data_version}/{path.stem}")
+            if home_of(self.root).bring_again("manifests", f"{self.data_version}/{path.stem}", path):
                 return Manifest.load(path, path.stem)
             raise CatalogError(str(error).replace("<name>", f'"{self.name}"')) from error
 

@@ -16,9 +16,9 @@ from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import Manifest
 from spiral_stream.catalog.relation.refused import refused_path
-from spiral_stream.catalog.shared.mirror import shared_of
+from spiral_stream.catalog.shared.mirror import FolderCatalog, home_of
 from spiral_stream.catalog.shared.records import Record, SharedCatalog
-from spiral_stream.catalog.shared.tables import SharedRows
+from spiral_stream.catalog.shared.tables import TABLES, TAKEN, take_table
 from spiral_stream.errors import CatalogError, SpiralError
 from spiral_stream.integrity.publish import new_draft, publish_file
 from spiral_stream.sources.internal.imported import BYTES, ROWS, ImportedRows, Snapshot, snapshot_path
@@ -38,15 +38,11 @@ def publish(entry: Entry, manifest: Manifest) -> None:
     Raises:
         CatalogError: the store failed, or may not be written.
     """
-    shared = shared_of(entry.root)
-    if shared is None:
-        return
-    if isinstance(entry.source, ImportedRows):
-        _publish_import(shared, entry.source)
-    paths = [f"manifests/{entry.manifest_name}", *([f"manifests/{manifest.pins}{SUFFIX}"] if manifest.pins else [])]
-    name = _manifest_name(entry)
-    if shared.record(MANIFESTS, name) is None:
-        shared.keep(MANIFESTS, name, {}, paths, absent=True)
+    home, source = home_of(entry.root), entry.source
+    if isinstance(source, ImportedRows):
+        home.share(IMPORTS, _import_name(Path(source.uri), source.snapshot), lambda: _files_of_import(source))
+    names = [entry.manifest_name, *([f"{manifest.pins}{SUFFIX}"] if manifest.pins else [])]
+    home.share(MANIFESTS, _manifest_name(entry), lambda: [entry.root / MANIFESTS / name for name in names])
 
 
 def bring(entry: Entry) -> Entry:
@@ -55,13 +51,13 @@ def bring(entry: Entry) -> Entry:
     Raises:
         CatalogError: the store failed, or a file is damaged.
     """
-    shared = shared_of(entry.root)
-    if shared is not None:
-        here = (entry.root / "manifests" / entry.manifest_name).exists()
-        if not here and not shared.bring_all(MANIFESTS, _manifest_name(entry)):
-            raise _missing(shared, f"the shard table of {entry.name!r} ({entry.manifest_name})")
-        if isinstance(entry.source, ImportedRows):
-            _bring_snapshot(shared, entry.source)
+    home = home_of(entry.root)
+    if not (entry.root / MANIFESTS / entry.manifest_name).exists():
+        what = f"the shard table of {entry.name!r} ({entry.manifest_name})"
+        if (record := home.need(MANIFESTS, _manifest_name(entry), what)) is not None:
+            home.bring(record, f"{MANIFESTS}/")
+    if isinstance(entry.source, ImportedRows):
+        _bring_snapshot(home, entry.source)
     return entry
 
 
@@ -71,15 +67,14 @@ def bring_rows(entry: Entry) -> None:
     Raises:
         CatalogError: the store failed, or a file is damaged.
     """
-    shared = shared_of(entry.root)
-    if shared is None:
-        return
     if isinstance(entry.source, ImportedRows):
         bring_import(Path(entry.source.uri), entry.source.snapshot)
     elif isinstance(entry.source, Lance) and Path(entry.source.uri).parent == entry.root:
-        name = Path(entry.source.uri).stem
-        if not SharedRows(shared).bring(name):
-            raise _missing(shared, f"rows of {entry.name!r} ({name})")
+        home, folder = home_of(entry.root), Path(entry.source.uri)
+        if not home.has_all(folder / TAKEN):
+            record = home.need(TABLES, folder.stem, f"rows of {entry.name!r} ({folder.stem})")
+            if record is not None:
+                take_table(home, record, folder)
 
 
 def bring_former(root: Path, data_version: str) -> None:
@@ -88,10 +83,7 @@ def bring_former(root: Path, data_version: str) -> None:
     Raises:
         CatalogError: the store failed, or a file is damaged.
     """
-    shared = shared_of(root)
-    if shared is not None:
-        for name in shared.names_below(MANIFESTS, data_version):
-            shared.bring_all(MANIFESTS, name)
+    home_of(root).bring_below(MANIFESTS, data_version)
 
 
 def publish_file_of(root: Path, path: Path) -> None:
@@ -100,12 +92,9 @@ def publish_file_of(root: Path, path: Path) -> None:
     Raises:
         CatalogError: the store failed, or may not be written.
     """
-    shared = shared_of(root)
-    if shared is not None:
-        name = str(path.relative_to(root))
-        if not shared.keep(FILES, name, {}, [name], absent=True):
-            path.unlink(missing_ok=True)
-            bring_file_of(root, path)
+    if not home_of(root).keep(FILES, str(path.relative_to(root)), {}, [path], absent=True):
+        path.unlink(missing_ok=True)
+        bring_file_of(root, path)
 
 
 def bring_file_of(root: Path, path: Path) -> None:
@@ -114,55 +103,43 @@ def bring_file_of(root: Path, path: Path) -> None:
     Raises:
         CatalogError: the store failed, or the file is damaged.
     """
-    shared = shared_of(root)
-    if shared is None or path.exists():
-        return
-    name = str(path.relative_to(root))
-    record = shared.record(FILES, name)
-    if record is not None:
-        shared.bring(record, name)
+    home, name = home_of(root), str(path.relative_to(root))
+    if not path.exists() and (record := home.record(FILES, name)) is not None:
+        home.bring(record, name)
 
 
 def _manifest_name(entry: Entry) -> str:
     return f"{entry.data_version}/{Path(entry.manifest_name).stem}"
 
 
-def _missing(shared: SharedCatalog, what: str) -> CatalogError:
-    msg = f"catalog {shared.uri}: {what} is not there. Restore it, or register the relation again with replace=True"
-    return CatalogError(msg)
+def _import_name(folder: Path, snapshot: str) -> str:
+    return f"{folder.name}-{snapshot}"
 
 
-def _publish_import(shared: SharedCatalog, source: ImportedRows) -> None:
-    folder = Path(source.uri)
-    name = f"{folder.name}-{source.snapshot}"
-    if shared.record(IMPORTS, name) is not None:
-        return
-    units = Snapshot.load(source.uri, source.snapshot).table
+def _files_of_import(source: ImportedRows) -> list[Path]:
+    folder, units = Path(source.uri), Snapshot.load(source.uri, source.snapshot).table
     paths = [snapshot_path(source.uri, source.snapshot)]
     paths += [folder / ROWS / DATA / file for text in _fragments(units) for file in files_in(text)]
     paths += [path for key in units.column("key").unique().to_pylist() if (path := refused_path(folder, key)).exists()]
-    paths += [folder / BYTES] if (folder / BYTES).exists() else []
-    names = [str(path.relative_to(shared.root)) for path in paths]
-    shared.keep(IMPORTS, name, {}, names, absent=True)
+    return [*paths, folder / BYTES] if (folder / BYTES).exists() else paths
 
 
-def _bring_snapshot(shared: SharedCatalog, source: ImportedRows) -> None:
+def _bring_snapshot(home: SharedCatalog | FolderCatalog, source: ImportedRows) -> None:
     """Make the snapshot of the store one of the mirror, whose dataset counts its own versions."""
     path = snapshot_path(source.uri, source.snapshot)
-    if path.exists():
-        return
     folder = Path(source.uri)
-    record = _import_record(shared, folder, source.snapshot)
-    at, below = str(path.relative_to(shared.root)), f"imports/{folder.name}/"
+    if path.exists() or (record := _import_record(home, folder, source.snapshot)) is None:
+        return
+    at, below = str(path.relative_to(home.root)), f"{IMPORTS}/{folder.name}/"
     for each in (path.parent, folder / ROWS / DATA):
         each.mkdir(parents=True, exist_ok=True)
     work, held = new_draft(path, Path.mkdir)
     try:
-        shared.bring(record, f"{below}refused/")
+        home.bring(record, f"{below}refused/")
         if not (folder / BYTES).exists():
-            shared.bring(record, f"{below}{BYTES}")
-        shared.bring(record, at, to=work)
-        there = _parsed(shared, work / at, source.snapshot)
+            home.bring(record, f"{below}{BYTES}")
+        home.bring(record, at, to=work)
+        there = _parsed(home.uri, work / at, source.snapshot)
         with locked(folder / "committing", str(folder)):
             if path.exists():
                 return
@@ -182,32 +159,29 @@ def bring_import(folder: Path, snapshot: str) -> None:
     Raises:
         CatalogError: the store failed, or a file is damaged.
     """
-    shared, mark = shared_of(folder.parent.parent), folder / _BROUGHT / snapshot
-    if shared is None or mark.exists():
+    home, mark = home_of(folder.parent.parent), folder / _BROUGHT / snapshot
+    if home.has_all(mark):
         return
     files = [f for text in _fragments(Snapshot.load(str(folder), snapshot).table) for f in files_in(text)]
-    below = f"imports/{folder.name}/{ROWS}/{DATA}/"
+    below = f"{IMPORTS}/{folder.name}/{ROWS}/{DATA}/"
     missing = {f"{below}{each}" for each in files if not (folder / ROWS / DATA / each).exists()}
-    if missing:
-        record = _import_record(shared, folder, snapshot)
-        shared.bring(record, below, only=missing.__contains__)
+    if missing and (record := _import_record(home, folder, snapshot)) is not None:
+        home.bring(record, below, only=missing.__contains__)
     with suppress(OSError):
         mark.parent.mkdir(exist_ok=True)
         mark.touch()
 
 
-def _import_record(shared: SharedCatalog, folder: Path, snapshot: str) -> Record:
-    record = shared.record(IMPORTS, f"{folder.name}-{snapshot}")
-    if record is None:
-        raise _missing(shared, f"its import ({folder.name}-{snapshot})")
-    return record
+def _import_record(home: SharedCatalog | FolderCatalog, folder: Path, snapshot: str) -> Record | None:
+    name = _import_name(folder, snapshot)
+    return home.need(IMPORTS, name, f"its import ({name})")
 
 
-def _parsed(shared: SharedCatalog, path: Path, snapshot: str) -> Snapshot:
+def _parsed(uri: str, path: Path, snapshot: str) -> Snapshot:
     try:
         return Snapshot.load(str(path.parent.parent), snapshot)
     except SpiralError as error:
-        msg = f"catalog {shared.uri}: snapshot {snapshot} is damaged: {error}"
+        msg = f"catalog {uri}: snapshot {snapshot} is damaged: {error}"
         raise CatalogError(msg) from error
 
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.relation.manifest import Manifest
-from spiral_stream.catalog.shared.mirror import unmirrored
+from spiral_stream.catalog.shared.mirror import home_of
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, anew
 from spiral_stream.integrity.publish import drafting
@@ -242,7 +242,7 @@ def pinned(manifest: Manifest, reader: Reader, schema: pa.Schema, folder: Path) 
     """
     reader.refuse_outside()
     columns = [name for name in reference_columns(schema) if not _hold_bytes(reader, schema, name)]
-    source_files = unmirrored(folder.parent, reader.files())
+    source_files = home_of(folder.parent).lasting(reader.files())
     if not columns and not source_files:
         return manifest
     with trying(folder.parent, "keep pins"), drafting(folder, "pins") as draft, Collected() as found:

@@ -19,7 +19,7 @@ from spiral_stream.catalog.relation.on_store import bring_rows
 from spiral_stream.catalog.relation.pin import source_file_name
 from spiral_stream.catalog.relation.row_identity import ROW_ID, is_made, row_ids
 from spiral_stream.catalog.relation.shard_rows import SourceRows
-from spiral_stream.catalog.shared.mirror import unmirrored
+from spiral_stream.catalog.shared.mirror import home_of
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.sources.references.policy import Reach
@@ -260,7 +260,7 @@ class OpenRelation:
 
     def _refuse_edits(self, units: Sequence[int] | None) -> None:
         """Compare the source's own files with what they were like when it was registered; 8 us each."""
-        pins, source_files = self._reach.pins, unmirrored(self.entry.root, self._reader.files(units))
+        pins, source_files = self._reach.pins, home_of(self.entry.root).lasting(self._reader.files(units))
         for name, path in source_files.items() if pins is not None else ():
             assert pins is not None
             try:

@@ -7,16 +7,17 @@ needed is fetched again, except data derived on this machine where `$SPIRAL_CACH
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, final
 
 import xxhash
 
-from spiral_stream.catalog.shared.records import SharedCatalog
+from spiral_stream.catalog.shared.records import Record, SharedCatalog
 from spiral_stream.errors import CatalogError, SourceError, cut, shown
 from spiral_stream.integrity.publish import write_file
+from spiral_stream.integrity.seal import read_json, sealed_json
 from spiral_stream.sources.files.paths import local_folder
 from spiral_stream.storage.profiles import options_of, redacted
 from spiral_stream.storage.uri import WEB, is_object, joined, printable, scheme_of
@@ -30,17 +31,90 @@ _KNOWN: Final[dict[Path, SharedCatalog]] = {}
 _LOCK: Final = threading.Lock()
 
 
-def mirrored(uri: object) -> bool:
-    """Whether a catalog's place is on a store, and not a folder of this machine."""
-    return isinstance(uri, str) and is_object(uri)
+@final
+class FolderCatalog:
+    """A catalog in a folder, with what is asked of a `SharedCatalog`: all of it is here, so nothing is sent or fetched.
+
+    Args:
+        root: the folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.uri, self.root = str(root), root
+
+    def records(self, kind: str) -> Mapping[str, Record] | None:
+        """Return None: which names there are, the folder says."""
+
+    def record(self, kind: str, name: str) -> Record | None:
+        """Return None: no record names files that are elsewhere."""
+
+    def need(self, kind: str, name: str, what: str) -> Record | None:
+        """Return None, as `record`."""
+
+    def share(self, kind: str, name: str, files: Callable[[], Sequence[Path]]) -> None:
+        """Do nothing, as the next four."""
+
+    def remove(self, kind: str, name: str) -> None: ...
+
+    def bring_below(self, kind: str, name: str) -> None: ...
+
+    def bring(
+        self, record: Record, below: str, to: Path | None = None, only: Callable[[str], bool] | None = None
+    ) -> None: ...
+
+    def bring_again(self, kind: str, name: str, path: Path) -> bool:
+        """Return False: there is no other copy."""
+        del kind, name, path
+        return False
+
+    def keep(
+        self, kind: str, name: str, row: Mapping[str, Any], files: Sequence[Path] = (), *, absent: bool = False
+    ) -> bool:
+        """Return True: the files are where they are kept, and the folder's own lock says who was first."""
+        del kind, name, row, files, absent
+        return True
+
+    def has_all(self, mark: Path) -> bool:
+        """Return True: whatever it marks is here."""
+        del mark
+        return True
+
+    def value(self, kind: str, name: str) -> Any | None:
+        """Return the value that `keep_value` kept.
+
+        Raises:
+            CacheError: it is not there, or damaged.
+        """
+        return read_json(self._value_file(kind, name))["value"]
+
+    def keep_value(self, kind: str, name: str, value: Any) -> bool:
+        """Keep a JSON value; whether it was written.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        path = self._value_file(kind, name)
+        path.parent.mkdir(exist_ok=True)
+        write_file(path, sealed_json({"value": value}))
+        return True
+
+    def lasting(self, files: Mapping[str, str]) -> Mapping[str, str]:
+        """Return those of a relation's own files, by name, whose times say something: all of them."""
+        return files
+
+    def _value_file(self, kind: str, name: str) -> Path:
+        return self.root / kind / f"{name}.json"
 
 
-def mirror_of(uri: str) -> Path:
-    """Return the folder of this machine that mirrors a catalog, which is made if it is missing.
+def root_of(uri: str | os.PathLike[str]) -> Path:
+    """Return the folder of a catalog: of one on a store that which mirrors it, made if it is missing.
 
     Raises:
-        CatalogError: the URI names no place where a catalog can lie, or the folder cannot be made.
+        CatalogError: the URI names no place where a catalog can lie, or the mirror cannot be made.
+        SourceError: it is no path, or lies elsewhere; a clause that follows the path.
     """
+    if not (isinstance(uri, str) and is_object(uri)):
+        return local_folder(uri)
     try:
         if scheme_of(uri) in WEB:
             msg = f"{cut(printable(uri))}: a catalog cannot lie on a web server, which is not written to. "
@@ -62,30 +136,18 @@ def mirror_of(uri: str) -> Path:
     return folder
 
 
-def shared_of(root: Path) -> SharedCatalog | None:
-    """Return the catalog that a folder mirrors; None if it is a catalog of its own."""
+def home_of(root: Path) -> SharedCatalog | FolderCatalog:
+    """Return where the records and files of a catalog lie: on the store that its folder mirrors, or in the folder."""
     with _LOCK:
         if root not in _KNOWN:
             with suppress(OSError):
                 _KNOWN[root] = SharedCatalog((root / _MARK).read_text(), root)
-        return _KNOWN.get(root)
+        return _KNOWN.get(root) or FolderCatalog(root)
 
 
 def location_of(root: Path) -> str:
     """Return where a catalog lies, for people: the URI that its folder mirrors, or the folder."""
-    shared = shared_of(root)
-    return str(root) if shared is None else shared.uri
-
-
-def unmirrored(root: Path, files: Mapping[str, str]) -> Mapping[str, str]:
-    """Return those of a relation's own files that its catalog does not mirror: the others have times of this machine.
-
-    Args:
-        root: folder of the catalog.
-        files: paths by name; they lie in the mirror together, or none does.
-    """
-    first = next(iter(files.values()), "")
-    return {} if first.startswith(f"{root}{os.sep}") and shared_of(root) is not None else files
+    return home_of(root).uri
 
 
 def _folder_of(location: str) -> Path:

@@ -5,6 +5,7 @@ or none. A name that shall be new is put on the condition that it is not there: 
 listing of the records is the table. Nothing relies on a rename or a lock of the store.
 """
 
+import os
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -90,7 +91,7 @@ class SharedCatalog:
         return found
 
     def keep(
-        self, kind: str, name: str, row: Mapping[str, Any], files: Sequence[str] = (), *, absent: bool = False
+        self, kind: str, name: str, row: Mapping[str, Any], files: Sequence[Path] = (), *, absent: bool = False
     ) -> bool:
         """Write a record, after the files that it names; whether it was written.
 
@@ -98,7 +99,7 @@ class SharedCatalog:
             kind: of the record.
             name: of the record; parts of it may be separated by slashes.
             row: what it says.
-            files: paths in the mirror.
+            files: in the mirror.
             absent: only where there is none of this name.
 
         Raises:
@@ -106,7 +107,7 @@ class SharedCatalog:
         """
         with self._asking(f"keep {name!r} of its {kind}"):
             store, data = self._record_file("data/")
-            sent = send(store, data, self.root, files)
+            sent = send(store, data, self.root, [str(path.relative_to(self.root)) for path in files])
             named = {path: [file.size, list(file.parts)] for path, file in sent.items()}
             body = {"version": _VERSION, "kind": kind, "name": name, "by": uuid.uuid4().hex}
             sealed = sealed_json({**body, "row": dict(row), "files": named})
@@ -129,26 +130,89 @@ class SharedCatalog:
             store, key = self._record_file(f"records/{kind}/{name}.json")
             store.delete(key)
 
-    def names_below(self, kind: str, name: str) -> list[str]:
-        """Return the names of the records whose first part is this one.
+    def need(self, kind: str, name: str, what: str) -> Record:
+        """Return one record.
+
+        Args:
+            kind: of the record.
+            name: of the record.
+            what: it stands for, for people.
 
         Raises:
-            CatalogError: the store failed.
+            CatalogError: the store failed, or it is damaged, or there is none.
         """
-        with self._asking(f"read its {kind}"):
-            store, prefix = self._record_file(f"records/{kind}/{name}/")
-            return sorted(f"{name}/{each}" for each, _ in _named(prefix, store.list(prefix)))
+        found = self.record(kind, name)
+        if found is None:
+            msg = (
+                f"catalog {self.uri}: {what} is not there. Restore it, or register the relation again with replace=True"
+            )
+            raise CatalogError(msg)
+        return found
 
-    def bring_all(self, kind: str, name: str) -> bool:
-        """Fetch the files of a record, which lie in the folder of its kind; whether there is one.
+    def share(self, kind: str, name: str, files: Callable[[], Sequence[Path]]) -> None:
+        """Write a record that stands for one content, and its files before it, unless it is there.
+
+        Raises:
+            CatalogError: the store failed, or may not be written.
+        """
+        if self.record(kind, name) is None:
+            self.keep(kind, name, {}, files(), absent=True)
+
+    def bring_below(self, kind: str, name: str) -> None:
+        """Fetch the files of the records whose first part is this one; they lie in the folder of their kind.
 
         Raises:
             CatalogError: the store failed, a file is damaged, or the mirror cannot be written.
         """
-        record = self.record(kind, name)
-        if record is not None:
+        with self._asking(f"read its {kind}"):
+            store, prefix = self._record_file(f"records/{kind}/{name}/")
+            names = sorted(each for each, _ in _named(prefix, store.list(prefix)))
+        for each in names:
+            if (record := self.record(kind, f"{name}/{each}")) is not None:
+                self.bring(record, f"{kind}/")
+
+    def bring_again(self, kind: str, name: str, path: Path) -> bool:
+        """Fetch a file of a record again if it is damaged here; whether it was here.
+
+        Raises:
+            CatalogError: the store failed, the file is damaged there too, or the mirror cannot be written.
+        """
+        if not path.exists():
+            return False
+        path.unlink(missing_ok=True)
+        if (record := self.record(kind, name)) is not None:
             self.bring(record, f"{kind}/")
-        return record is not None
+        return True
+
+    def has_all(self, mark: Path) -> bool:
+        """Whether what a file of the mirror marks was fetched."""
+        return mark.exists()
+
+    def value(self, kind: str, name: str) -> Any | None:
+        """Return the value that `keep_value` kept; None if there is none.
+
+        Raises:
+            CatalogError: the store failed, or it is damaged.
+        """
+        found = self.record(kind, name)
+        return None if found is None or found.row is None else found.row["value"]
+
+    def keep_value(self, kind: str, name: str, value: Any) -> bool:
+        """Keep a JSON value; whether it was written.
+
+        Raises:
+            CatalogError: the store failed, or may not be written.
+        """
+        return self.keep(kind, name, {"value": value})
+
+    def lasting(self, files: Mapping[str, str]) -> Mapping[str, str]:
+        """Return those of a relation's own files, by name, whose times say something: those here are of this machine.
+
+        Args:
+            files: paths by name; they lie in the mirror together, or none does.
+        """
+        first = next(iter(files.values()), "")
+        return {} if first.startswith(f"{self.root}{os.sep}") else files
 
     def bring(
         self, record: Record, below: str, to: Path | None = None, only: Callable[[str], bool] | None = None

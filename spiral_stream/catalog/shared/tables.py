@@ -15,12 +15,13 @@ import pyarrow as pa
 
 from spiral_stream.catalog.database import CatalogTable, Database
 from spiral_stream.catalog.lock import locked
+from spiral_stream.catalog.shared.mirror import FolderCatalog
 from spiral_stream.catalog.shared.records import Record, SharedCatalog
 from spiral_stream.errors import CatalogError
 from spiral_stream.integrity.publish import new_draft, sweep_drafts
 
-ROWS: Final = "rows"  # kind of the records that name the files of rows from memory
-_TAKEN: Final = "taken"  # file in the folder of such rows: they are those of the store
+TABLES: Final = "rows"  # kind of the records that name the files of rows from memory
+TAKEN: Final = "taken"  # file in the folder of such rows: they are those of the store
 
 
 @final
@@ -73,9 +74,9 @@ class SharedRows:
             return
         self._local.copy(name, rows)
         folder = self.table_folder(name)
-        files = [str(path.relative_to(self._shared.root)) for path in sorted(folder.rglob("*")) if path.is_file()]
-        if self._shared.keep(ROWS, name, {}, files, absent=True):
-            (folder / _TAKEN).touch()
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        if self._shared.keep(TABLES, name, {}, files, absent=True):
+            (folder / TAKEN).touch()
         elif not self.bring(name):
             msg = (
                 f"catalog {self._shared.uri}: the rows of {name} were removed while they were kept. Register them again"
@@ -89,25 +90,11 @@ class SharedRows:
             CatalogError: the store failed, or a file is damaged.
         """
         folder = self.table_folder(name)
-        if (folder / _TAKEN).exists():
+        if self._shared.has_all(folder / TAKEN):
             return True
-        record = self._shared.record(ROWS, name)
-        if record is None:
-            return False
-        sweep_drafts(folder.parent, folder.name)
-        work, held = new_draft(folder, Path.mkdir)
-        try:
-            (work / folder.name).mkdir()
-            self._shared.bring(record, f"{folder.name}/", to=work)
-            (work / folder.name / _TAKEN).touch()
-            with locked(self._shared.root / ".lock", f"catalog {self._shared.uri}"):
-                if not (folder / _TAKEN).exists():
-                    shutil.rmtree(folder, ignore_errors=True)  # of a registration that lost, or was killed
-                    (work / folder.name).replace(folder)
-        finally:
-            held.release()
-            shutil.rmtree(work, ignore_errors=True)
-        return True
+        if (record := self._shared.record(TABLES, name)) is not None:
+            take_table(self._shared, record, folder)
+        return record is not None
 
     def forget(self, name: str) -> None:
         """Delete nothing: another machine may be registering the same rows."""
@@ -123,6 +110,27 @@ class SharedRows:
     def old_bytes(self, name: str) -> int:  # noqa: ARG002  the face of a database
         """Return 0: there are no versions."""
         return 0
+
+
+def take_table(home: SharedCatalog | FolderCatalog, record: Record, folder: Path) -> None:
+    """Fetch rows from memory, in place of what a registration that lost, or was killed, left in their folder.
+
+    Raises:
+        CatalogError: the store failed, or a file is damaged.
+    """
+    sweep_drafts(folder.parent, folder.name)
+    work, held = new_draft(folder, Path.mkdir)
+    try:
+        (work / folder.name).mkdir()
+        home.bring(record, f"{folder.name}/", to=work)
+        (work / folder.name / TAKEN).touch()
+        with locked(home.root / ".lock", f"catalog {home.uri}"):
+            if not home.has_all(folder / TAKEN):
+                shutil.rmtree(folder, ignore_errors=True)
+                (work / folder.name).replace(folder)
+    finally:
+        held.release()
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _plain(value: Any) -> Any:

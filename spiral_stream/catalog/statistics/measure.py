@@ -23,7 +23,7 @@ from spiral_stream.catalog.registering.measure import writable_folder
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import UNKNOWN_BYTES
 from spiral_stream.catalog.relation.reader import OpenRelation
-from spiral_stream.catalog.shared.mirror import shared_of
+from spiral_stream.catalog.shared.mirror import home_of
 from spiral_stream.catalog.statistics.groups import FACTS, HISTOGRAMS, ShardGroup, facts_path, histogram_path
 from spiral_stream.catalog.statistics.merge import (
     COLUMNS,
@@ -194,13 +194,10 @@ def save_statistics(entry: Entry, statistics: Statistics) -> None:
         publish_table(path.with_suffix(".histograms"), histograms)
         publish_table(path.with_suffix(".columns"), statistics.columns)
         publish_table(path, marked)  # last: its presence says that all are there
-    shared = shared_of(entry.root)
-    if shared is not None:
-        paths = [path, path.with_suffix(".histograms"), path.with_suffix(".columns")]
-        for key in {each.key for each in statistics.groups}:
-            paths += [histogram_path(folder, key), facts_path(folder, key)]
-        names = [str(each.relative_to(entry.root)) for each in paths]
-        shared.keep(STATISTICS, _record_of(entry), {}, names)  # those of one data version are as good as any others
+    paths = [path, path.with_suffix(".histograms"), path.with_suffix(".columns")]
+    for key in {each.key for each in statistics.groups}:
+        paths += [histogram_path(folder, key), facts_path(folder, key)]
+    home_of(entry.root).keep(STATISTICS, _record_of(entry), {}, paths)  # those of one data version are all as good
 
 
 def are_shared(entry: Entry) -> bool:
@@ -293,15 +290,13 @@ def _has_length(kind: pa.DataType) -> bool:
 
 
 def _brought(entry: Entry) -> bool:
-    """Fetch the statistics of a shared catalog; whether there are any."""
-    shared = shared_of(entry.root)
-    record = None if shared is None else shared.record(STATISTICS, _record_of(entry))
-    if shared is None or record is None:
+    """Fetch the statistics that a store has; whether there are any."""
+    home = home_of(entry.root)
+    if (record := home.record(STATISTICS, _record_of(entry))) is None:
         return False
     last = str(_path(entry).relative_to(entry.root))
-    below = f"statistics/{entry.name}/"
-    shared.bring(record, below, only=lambda path: path != last)
-    shared.bring(record, last)
+    home.bring(record, f"statistics/{entry.name}/", only=lambda path: path != last)
+    home.bring(record, last)
     return _path(entry).exists()
 
 

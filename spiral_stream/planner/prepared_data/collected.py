@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.cache.copying import StoreSide
 from spiral_stream.catalog.registry import Registry
-from spiral_stream.catalog.shared.mirror import mirror_of, mirrored
+from spiral_stream.catalog.shared.mirror import root_of
 from spiral_stream.errors import warn
 from spiral_stream.keeping.collect import CatalogUse, collect, forget_catalog, registered, used_keys
 from spiral_stream.keeping.parts import SharedPart
@@ -53,8 +53,7 @@ def collected(
         return
     keys = [used_keys(share, older_than)]
     for use in uses:
-        folder = mirror_of(use.location) if mirrored(use.location) else Path(use.location)
-        keys += [each.keys.tobytes() for each in present(opened(folder))]
+        keys += [each.keys.tobytes() for each in present(opened(root_of(use.location)))]
     needed = np.unique(np.frombuffer(b"".join(keys), _KEY))
     with tempfile.TemporaryDirectory(prefix="spiral-collect-") as work:
         side = StoreSide(share.uri, Path(work))

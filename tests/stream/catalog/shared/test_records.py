@@ -199,7 +199,7 @@ def test_a_damaged_mirror_is_mended(in_memory: Team) -> None:
 def test_a_record_that_names_a_path_outside_is_damaged(in_memory: Team) -> None:
     shared = SharedCatalog(in_memory.uri, in_memory.on("a").root)
     (shared.root / "file").write_text("text")
-    shared.keep("rows", "r", {}, ["file"])
+    shared.keep("rows", "r", {}, [shared.root / "file"])
     store, key = store_of(f"{in_memory.uri}/records/rows/r.json")
     from spiral_stream.integrity.seal import parse_json, sealed_json
 
