@@ -27,6 +27,7 @@ from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.pins import Collected, Numbers
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.storage.open import store_of
+from spiral_stream.storage.uri import printable
 from spiral_stream.threads import Workers, thread_share
 
 SHOWN: Final = 100  # differences that a report holds
@@ -228,10 +229,10 @@ def _digest_of_object(reach: Reach, uri: str, named: str) -> Digest:
         SourceError: it cannot be read, or changed.
     """
     store, key = store_of(named)
-    size, state = reach.need_object(uri, named, store.stat(key), 0).st_size, xxhash.xxh3_128()
+    size, state = reach.stat(uri, 0)[1].size, xxhash.xxh3_128()
     for start in range(0, size, _PART):
         got = store.get(key, start, min(_PART, size - start))
-        reach.need_object(uri, named, got.facts, 0)
+        reach.need_pinned(uri, printable(named), got.facts, 0)
         assert got.data is not None
         state.update(got.data)
     return _digest(size, state)

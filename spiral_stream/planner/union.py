@@ -34,7 +34,7 @@ from spiral_stream.planner.selection.selected import select
 from spiral_stream.planner.selection.sorted import sorted_rows
 from spiral_stream.sources.arrow.table import no_rows
 from spiral_stream.sources.change_detection import content_key
-from spiral_stream.sources.pins import FileFacts, Pinned
+from spiral_stream.sources.pins import Pinned
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.sources.row_filter import needed, passing
 from spiral_stream.sources.source import ROW, Reader, Source, Unit, without_columns
@@ -243,9 +243,9 @@ class AllPins:
     def __init__(self, pins: Sequence[Pinned]) -> None:
         self._pins = pins
 
-    def fault(self, name: str, facts: FileFacts) -> str | None:
+    def fault(self, name: str, size: int, mark: int, inode: int | None = None, etag: str | None = None) -> str | None:
         """Say how a file differs from what was registered; None if it is as one of the relations says."""
-        faults = [pins.fault(name, facts) for pins in self._pins]
+        faults = [pins.fault(name, size, mark, inode, etag) for pins in self._pins]
         return None if None in faults else faults[0]
 
     def object_of(self, name: str) -> ObjectStat | None:

@@ -26,10 +26,10 @@ from spiral_stream.integrity.regular_files import need_file
 from spiral_stream.semantic import H264_REF, JPEG_REF, with_semantic
 from spiral_stream.sources.arrow.table import MemoryReader
 from spiral_stream.sources.change_detection import content_key
-from spiral_stream.sources.files.listing import grouped, listed_below, pin_of_object, shown_files
+from spiral_stream.sources.files.listing import grouped, listed_below, shown_files
 from spiral_stream.sources.files.paths import absolute_folder, not_found
 from spiral_stream.sources.import_source import FILE, INDEX
-from spiral_stream.sources.pins import Pin
+from spiral_stream.sources.pins import Pin, pin_of
 from spiral_stream.sources.source import Reader, Source, Unit
 from spiral_stream.storage.uri import is_object
 
@@ -235,7 +235,7 @@ def _objects(source: ClassFolder, left: Counter[str]) -> Classes:
         left.update(_extension(each.name) for each, is_media in zip(files, good, strict=True) if not is_media)
         if folder:
             is_media = [each for each, is_media in zip(files, good, strict=True) if is_media]
-            found[folder] = [(each.name, *pin_of_object(each.facts)[:2]) for each in is_media]
+            found[folder] = [(each.name, *pin_of(each.facts)[:2]) for each in is_media]
     return found
 
 

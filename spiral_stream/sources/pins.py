@@ -17,7 +17,6 @@ import os
 import platform
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -190,33 +189,25 @@ class Pin(NamedTuple):
 NOT_THERE: Final = Pin(ABSENT, 0, 0)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class ObjectFacts:
-    """What a store says of an object, in the words of ``stat``. Its pin has 64 bits of its etag in place of a time."""
-
-    st_size: int
-    st_mtime_ns: int
-    mark: int  # 64 bits of the etag, or the time where the store gives none
-    etag: str | None = None
-
-
-FileFacts = os.stat_result | ObjectFacts
-
-
-def pin_of(facts: FileFacts) -> Pin:
-    """Return the pin of a file, from its ``stat``."""
-    if isinstance(facts, ObjectFacts):
-        return Pin(facts.st_size, _time_of(facts), 0)
-    inode = facts.st_ino if facts.st_ino < 1 << 63 and keeps_inodes(facts.st_dev) else 0
-    return Pin(facts.st_size, _time_of(facts), inode)
+def pin_of(facts: ObjectStat) -> Pin:
+    """Return the pin of a file, or of an object: that has 64 bits of its etag in place of a time."""
+    device, inode = facts.inode or (0, 0)
+    return Pin(facts.size, _in_64_bits(facts.mark), inode if 0 < inode < 1 << 63 and keeps_inodes(device) else 0)
 
 
 class Pinned(Protocol):
     """What pins files."""
 
-    def fault(self, name: str, facts: FileFacts) -> str | None:
-        """Say how a file differs from what was registered, and the way out; None if it does not."""
+    def fault(self, name: str, size: int, mark: int, inode: int | None = None, etag: str | None = None) -> str | None:
+        """Say how a file differs from what was registered, and the way out; None if it does not.
+
+        Args:
+            name: as the reference spells it.
+            size: bytes that it has now.
+            mark: its time of change, or the mark of an object.
+            inode: of a file; None of an object.
+            etag: of an object.
+        """
         ...
 
     def object_of(self, name: str) -> ObjectStat | None:
@@ -257,26 +248,24 @@ class Pins:
         sizes = [size for size, _, _ in self._numbers.find(name) if size != ABSENT]
         return sizes[0] if sizes else None
 
-    def fault(self, name: str, facts: FileFacts) -> str | None:
+    def fault(self, name: str, size: int, mark: int, inode: int | None = None, etag: str | None = None) -> str | None:
         """Say how a file differs from what was registered, and the way out; None if it does not."""
-        pins, now = self._numbers.find(name), _time_of(facts)
-        for size, when, inode in pins:  # more than one where hashes collide
-            if size == ABSENT:
+        pins, now = self._numbers.find(name), _in_64_bits(mark)
+        for pin in pins:  # more than one where hashes collide
+            if pin[0] == ABSENT:
                 return None
-            if (size, when) == (facts.st_size, now) and (
-                inode == 0 or isinstance(facts, ObjectFacts) or not self._by_inode or inode == facts.st_ino
-            ):
+            if pin[:2] == (size, now) and (pin[2] == 0 or inode is None or not self._by_inode or inode == pin[2]):
                 return None
         way_out = f"{self._way_out}, or restore the file"
         if not pins:
             return f"was not among the files of {self._relation} when it was registered. {way_out}"
-        size, when, _ = pins[0]
-        if isinstance(facts, ObjectFacts):
-            what = what_differs(size, facts.st_size, facts.etag)
-        elif (size, when) == (facts.st_size, now):
+        was, when, _ = pins[0]
+        if inode is None:
+            what = what_differs(was, size, etag)
+        elif (was, when) == (size, now):
             what = f"another file of {size:,} bytes and the same time took its place"
         else:
-            what = f"it had {size:,} bytes of {_shown(when)}, now {facts.st_size:,} of {_shown(facts.st_mtime_ns)}"
+            what = f"it had {was:,} bytes of {_shown(when)}, now {size:,} of {_shown(mark)}"
         return f"changed since registration: {what}. {way_out}"
 
     def object_of(self, name: str) -> ObjectStat | None:
@@ -287,10 +276,34 @@ class Pins:
         return ObjectStat(pins[0].size, marked=pins[0].mtime_ns % 2**64)
 
 
-def _time_of(facts: FileFacts) -> int:
-    """Return the time of change (of an object its mark) as 64 bits hold it: some damaged files are dated after 2262."""
-    when = facts.mark if isinstance(facts, ObjectFacts) else facts.st_mtime_ns
-    return (when + 2**63) % 2**64 - 2**63
+def _in_64_bits(mark: int) -> int:
+    """Return a time of change, or the mark of an object, as 64 bits hold it: some damaged files are dated after 2262."""
+    return (mark + 2**63) % 2**64 - 2**63
+
+
+@final
+class SeenPins:
+    """Pins objects as they were looked at.
+
+    Args:
+        way_out: where one is another now.
+    """
+
+    def __init__(self, way_out: str) -> None:
+        self._way_out = way_out
+        self.seen: dict[str, ObjectStat] = {}
+
+    def fault(self, name: str, size: int, mark: int, inode: int | None = None, etag: str | None = None) -> str | None:
+        """Say how an object differs from what was seen, and the way out; None if it does not."""
+        del inode
+        seen = self.seen[name]
+        if (seen.size, seen.mark) == (size, mark):
+            return None
+        return f"changed while it is being read: {what_differs(seen.size, size, etag)}. {self._way_out}"
+
+    def object_of(self, name: str) -> ObjectStat | None:
+        """Return what an object was like when it was looked at; None if it was not."""
+        return self.seen.get(name)
 
 
 def _shown(mtime_ns: int) -> str:

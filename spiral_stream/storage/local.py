@@ -33,7 +33,7 @@ class Files(Store):
             need_file(key, found)
         except (OSError, ValueError) as error:
             raise file_fault(key, error) from error
-        return _facts(found)
+        return stat_of(found)
 
     def look(self, keys: Sequence[str]) -> list[ObjectStat | SourceError]:
         found: list[ObjectStat | SourceError] = []
@@ -63,7 +63,7 @@ class Files(Store):
         try:
             handle, found = open_file(get.key)
             try:
-                facts = _facts(found)
+                facts = stat_of(found)
                 length = max(0, facts.size - get.start) if get.length is None else get.length
                 if get.most_bytes is not None and length > get.most_bytes:
                     return Got(None, facts)
@@ -88,7 +88,7 @@ class Files(Store):
                     if isinstance(error, PermissionError) or (ending and os.path.lexists(path)):
                         raise file_fault(path, error) from error
                 else:
-                    yield path, _facts(found)
+                    yield path, stat_of(found)
 
     def put(
         self, key: str, data: Buffer, *, absent: bool = False, unchanged: ObjectStat | None = None
@@ -98,11 +98,11 @@ class Files(Store):
             path.parent.mkdir(parents=True, exist_ok=True)
             with turn(path.parent, DEADLINE_S):
                 found = look(path)
-                there = None if found is None else _facts(found)
+                there = None if found is None else stat_of(found)
                 if (absent and there is not None) or (unchanged is not None and there != unchanged):
                     return None
                 write_file(path, bytes(data))
-                return _facts(path.stat())
+                return stat_of(path.stat())
         except OSError as error:
             raise file_fault(key, error) from error
 
@@ -181,9 +181,9 @@ def too_short(name: str, size: int, start: int, length: int) -> SourceError:
     return SourceError(msg)
 
 
-def _facts(found: os.stat_result) -> ObjectStat:
-    """What a file is like; its mark is its time."""
-    return ObjectStat(found.st_size, None, f"{found.st_ino:x}", found.st_mtime_ns)
+def stat_of(found: os.stat_result) -> ObjectStat:
+    """Return what a file is like; its mark is its time."""
+    return ObjectStat(found.st_size, modified_ns=found.st_mtime_ns, inode=(found.st_dev, found.st_ino))
 
 
 def _need_listed(error: OSError) -> None:

@@ -28,6 +28,7 @@ class ObjectStat:
     version: str | None = None
     modified_ns: int = 0
     marked: int | None = None  # its mark, of an object of which a pin is all that is known
+    inode: tuple[int, int] | None = None  # of a file of this machine: its device, and its number there
 
     @property
     def mark(self) -> int:

@@ -11,7 +11,6 @@ all that lies below it; at most four times the rows of the relation, so that a f
 than its looks is not listed: the first object tells.
 """
 
-import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -33,15 +32,14 @@ from spiral_stream.errors import SourceError, anew
 from spiral_stream.integrity.publish import drafting
 from spiral_stream.semantic import file_names, is_list, is_media, semantic_of
 from spiral_stream.sources.change_detection import content_key
-from spiral_stream.sources.files.listing import pin_of_object
 from spiral_stream.sources.pins import NOT_THERE, SUFFIX, Collected, Pin, pin_of
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.sources.references.resolve import flattened
 from spiral_stream.sources.source import ROW, Reader
 from spiral_stream.storage.faults import AwayError
-from spiral_stream.storage.open import store_of
-from spiral_stream.storage.store import Get, Got, Store
-from spiral_stream.storage.uri import WEB, is_object, scheme_of
+from spiral_stream.storage.open import FILES, store_of
+from spiral_stream.storage.store import ObjectStat, Store
+from spiral_stream.storage.uri import WEB, scheme_of
 from spiral_stream.threads import Workers, thread_share
 
 WORTH: Final = 256  # references of one batch in one folder
@@ -53,23 +51,57 @@ _TOGETHER: Final = 256  # looks of one task at least
 
 
 @final
-class ObjectLooks:
-    """Looks at objects.
+class Looks:
+    """Looks at files and objects, each once as long as it is remembered.
 
     Args:
-        pool: its threads wait for stores.
+        pool: its threads wait for file systems and stores.
         reach: where relative references start.
         confined: the same for references that are URIs themselves.
         rows: of the relation.
+        found: is told every pin.
+        listed: what a list of the source said of some of them.
     """
 
-    def __init__(self, pool: Workers, reach: Reach, confined: Reach, rows: int) -> None:
+    def __init__(
+        self,
+        pool: Workers,
+        reach: Reach,
+        confined: Reach,
+        rows: int,
+        found: Collected,
+        listed: Callable[[str], Pin | None],
+    ) -> None:
         self._pool, self._reach, self._confined = pool, reach, confined
+        self._listed, self._found = listed, found
+        self._recent: dict[str, Pin] = {}
         self._left = min(MOST, LEAST + 4 * rows)
         self._lists: list[_List] = []
 
+    def know(self, names: Sequence[str | None]) -> None:
+        """Look at what some references name that was not looked at of late.
+
+        Raises:
+            AwayError: a store stays away.
+        """
+        wanted = dict.fromkeys(name for name in names if name is not None)
+        new = [name for name in wanted if name not in self._recent]
+        if len(self._recent) > RECENT:
+            self._recent = {name: pin for name, pin in self._recent.items() if name in wanted}
+        if new:
+            pins = self.pins(new)
+            self._found.add(new, [pins[name] for name in new])
+            self._recent |= pins
+
+    def facts(self, names: Sequence[str | None], codes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Shape [N, 2], int64: size and time of the file that each reference names, which `know` was told."""
+        table = [NOT_THERE if name is None else self._recent[name] for name in names]
+        sizes_N2 = np.array([pin[:2] for pin in [*table, NOT_THERE]], np.int64)
+        facts_N2: NDArray[np.int64] = sizes_N2[codes]
+        return facts_N2
+
     def pins(self, names: Sequence[str]) -> dict[str, Pin]:
-        """Return the pins of those references that name objects.
+        """Return the pins of what references name.
 
         Raises:
             ReferenceDataError: a reference holds a NUL.
@@ -78,12 +110,15 @@ class ObjectLooks:
         found: dict[str, Pin] = {}
         stores: dict[int, tuple[Store, dict[str, str]]] = {}  # by the `id` of a store: reference -> key
         for name in names:
+            if (pin := self._listed(name)) is not None:
+                found[name] = pin
+                continue
             try:
-                named = (self._confined if is_object(name) else self._reach).object_of(name, 0)
-                if named is not None:
-                    store, key = store_of(named)
-                    listable = scheme_of(named) not in WEB
-                    stores.setdefault(id(store) * 2 + listable, (store, {}))[1][name] = key
+                reach = self._confined if scheme_of(name) else self._reach
+                named = reach.object_of(name, 0) or reach.path_of(name, 0)
+                store, key = store_of(named)
+                listable = not store.MAPS and scheme_of(named) not in WEB
+                stores.setdefault(id(store) * 2 + listable, (store, {}))[1][name] = key
             except SourceError:  # the reader will raise it
                 found[name] = NOT_THERE
         for kind, (store, keys) in stores.items():
@@ -99,7 +134,8 @@ class ObjectLooks:
                 left = [name for name in keys if name not in found and keys[name].startswith(each.folder)]
                 found |= each.pins({name: keys[name] for name in left})
         left = [name for name in keys if name not in found]
-        size = max(_TOGETHER, -(-len(left) // _TASKS))
+        # a look at a file is a call each, of threads; a store is asked for many together
+        size = min(_TASK, -(-len(left) // THREADS)) or 1 if store.MAPS else max(_TOGETHER, -(-len(left) // _TASKS))
         parts = [left[at : at + size] for at in range(0, len(left), size)]
         for part, pins in zip(
             parts, self._pool.map(lambda part: _looked(store, [keys[n] for n in part]), parts), strict=True
@@ -131,7 +167,7 @@ class _List:
         hashes, sizes, marks = array("Q"), array("q"), array("q")
         try:
             for key, facts in islice(store.list(folder), most):
-                pin = pin_of_object(facts)
+                pin = pin_of(facts)
                 hashes.append(_hash(key))
                 sizes.append(pin.size)
                 marks.append(pin.mtime_ns)
@@ -177,10 +213,10 @@ def _looked(store: Store, keys: Sequence[str]) -> list[Pin]:
         AwayError: the store stays away: an object that was not looked at would never be compared.
     """
     pins = []
-    for got in store.read([Get(key, 0, 0) for key in keys]):
-        if isinstance(got, AwayError):
-            raise anew(got)
-        pins.append(pin_of_object(got.facts) if isinstance(got, Got) else NOT_THERE)
+    for seen in store.look(keys):
+        if isinstance(seen, AwayError):
+            raise anew(seen)
+        pins.append(pin_of(seen) if isinstance(seen, ObjectStat) else NOT_THERE)
     return pins
 
 
@@ -247,9 +283,8 @@ def pinned(manifest: Manifest, reader: Reader, schema: pa.Schema, folder: Path) 
         return manifest
     with trying(folder.parent, "keep pins"), drafting(folder, "pins") as draft, Collected() as found:
         with working(f"looking at {len(source_files):,} files", "files", len(source_files)):
-            found.add(
-                [source_file_name(name) for name in source_files], [_look(path) for path in source_files.values()]
-            )
+            pins = _looked(FILES, list(source_files.values()))
+            found.add([source_file_name(name) for name in source_files], pins)
         keys = _keys(manifest, reader, columns, found) if columns else manifest.content_keys
         name = found.write(draft)
         draft.replace(folder / f"{name}{SUFFIX}")
@@ -267,8 +302,7 @@ def _keys(manifest: Manifest, reader: Reader, columns: Sequence[str], found: Col
         Workers(thread_share().waiting(THREADS), "spiral-pins") as pool,
     ):
         passed = 0
-        objects = ObjectLooks(pool, reach, confined, int(manifest.shard_rows.sum()))
-        looks = _Looks(pool, reach, objects, found, reader.listed)
+        looks = Looks(pool, reach, confined, count, found, reader.listed)
         for some in _together(reader.scan(list(columns)), columns):
             looks.know([name for _, named in some for names, _ in named for name in names])
             for batch, named in some:
@@ -304,55 +338,6 @@ def _together(
         yield some
 
 
-@final
-class _Looks:
-    """Looks at files, each once as long as it is remembered."""
-
-    def __init__(
-        self, pool: Workers, reach: Reach, objects: ObjectLooks, found: Collected, listed: Callable[[str], Pin | None]
-    ) -> None:
-        self._pool, self._reach, self._objects, self._found = pool, reach, objects, found
-        self._listed = listed
-        self._recent: dict[str, Pin] = {}
-
-    def know(self, names: Sequence[str | None]) -> None:
-        """Look at the files of some references that were not looked at of late."""
-        wanted = dict.fromkeys(name for name in names if name is not None)
-        new = [name for name in wanted if name not in self._recent]
-        if len(self._recent) > RECENT:
-            self._recent = {name: pin for name, pin in self._recent.items() if name in wanted}
-        if new:
-            pins = self._pins(new)
-            self._found.add(new, [pins[name] for name in new])
-            self._recent |= pins
-
-    def facts(self, names: Sequence[str | None], codes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Shape [N, 2], int64: size and time of the file that each reference names, which `know` was told."""
-        table = [NOT_THERE if name is None else self._recent[name] for name in names]
-        sizes_N2 = np.array([pin[:2] for pin in [*table, NOT_THERE]], np.int64)
-        facts_N2: NDArray[np.int64] = sizes_N2[codes]
-        return facts_N2
-
-    def _pins(self, names: Sequence[str]) -> dict[str, Pin]:
-        pins = {name: pin for name in names if (pin := self._listed(name)) is not None}
-        pins |= self._objects.pins([name for name in names if name not in pins])
-        left = [name for name in names if name not in pins]
-        together = min(_TASK, -(-len(left) // THREADS)) or 1
-        parts = [left[at : at + together] for at in range(0, len(left), together)]
-        for part, some in zip(parts, self._pool.map(self._look_all, parts), strict=True):
-            pins.update(zip(part, some, strict=True))
-        return pins
-
-    def _look_all(self, names: list[str]) -> list[Pin]:
-        return [self._look(name) for name in names]
-
-    def _look(self, name: str) -> Pin:
-        try:
-            return pin_of(self._reach.stat(name, 0)[1])
-        except SourceError:  # the reader will raise it
-            return NOT_THERE
-
-
 def references_of(references: pa.Array) -> tuple[list[str | None], NDArray[np.int64]]:
     """Return the distinct names of references (None for one that is not text), and the index of each reference's name, [N].
 
@@ -386,13 +371,6 @@ def _text(value: Any) -> str | None:
         found: str = value.as_py()
         return found
     return None
-
-
-def _look(path: str) -> Pin:
-    try:
-        return pin_of(os.stat(path))  # noqa: PTH116  a Path costs as much as the call
-    except OSError:
-        return NOT_THERE
 
 
 @final

@@ -264,7 +264,8 @@ class OpenRelation:
         for name, path in source_files.items() if pins is not None else ():
             assert pins is not None
             try:
-                fault = pins.fault(source_file_name(name), os.stat(path))  # noqa: PTH116
+                now = os.stat(path)  # noqa: PTH116
+                fault = pins.fault(source_file_name(name), now.st_size, now.st_mtime_ns, now.st_ino)
             except OSError as error:
                 way_out = self.entry.way_out
                 fault = f"{error.strerror}. Restore the file, or {way_out[0].lower()}{way_out[1:]}"

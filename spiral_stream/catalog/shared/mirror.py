@@ -48,6 +48,11 @@ class FolderCatalog:
     def record(self, kind: str, name: str) -> Record | None:
         """Return None: no record names files that are elsewhere."""
 
+    def has(self, kind: str, name: str) -> bool:
+        """Return True: what a record would name is here."""
+        del kind, name
+        return True
+
     def need(self, kind: str, name: str, what: str) -> Record | None:
         """Return None, as `record`."""
 

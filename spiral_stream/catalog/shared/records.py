@@ -130,6 +130,14 @@ class SharedCatalog:
             store, key = self._record_file(f"records/{kind}/{name}.json")
             store.delete(key)
 
+    def has(self, kind: str, name: str) -> bool:
+        """Whether there is a record.
+
+        Raises:
+            CatalogError: the store failed, or the record is damaged.
+        """
+        return self.record(kind, name) is not None
+
     def need(self, kind: str, name: str, what: str) -> Record:
         """Return one record.
 

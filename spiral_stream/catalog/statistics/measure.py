@@ -202,8 +202,7 @@ def save_statistics(entry: Entry, statistics: Statistics) -> None:
 
 def are_shared(entry: Entry) -> bool:
     """Whether all who need the kept statistics can have them: whoever kept them may have died before their record was put."""
-    shared = shared_of(entry.root)
-    return shared is None or shared.record(STATISTICS, _record_of(entry)) is not None
+    return home_of(entry.root).has(STATISTICS, _record_of(entry))
 
 
 def load_statistics(entry: Entry) -> Statistics | None:

@@ -24,7 +24,6 @@ from spiral_stream.errors import SourceError, anew, cut, shown
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.import_source import ImportUnit
-from spiral_stream.sources.pins import ObjectFacts, Pin, pin_of
 from spiral_stream.storage.faults import AwayError, NotThereError
 from spiral_stream.storage.file_object import look, look_all, maps
 from spiral_stream.storage.open import store_of
@@ -650,11 +649,6 @@ def matching(folder: str, pattern: str, what: str) -> list[Listed]:
 def shown_files(found: list[Listed]) -> Iterator[Listed]:
     """Leave out hidden files, and those in hidden folders."""
     return (each for each in found if not any(part.startswith(".") for part in each.name.split("/")))
-
-
-def pin_of_object(facts: ObjectStat) -> Pin:
-    """Return the pin of an object."""
-    return pin_of(ObjectFacts(facts.size, facts.modified_ns, facts.mark, facts.etag))
 
 
 def grouped(found: Iterator[Listed]) -> Mapping[str, list[Listed]]:

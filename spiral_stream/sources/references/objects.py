@@ -17,13 +17,13 @@ import xxhash
 
 from spiral_stream.errors import SourceError, anew, cut, warn
 from spiral_stream.semantic import file_names, is_list
-from spiral_stream.sources.pins import FileFacts, ObjectFacts, Pin, pin_of
+from spiral_stream.sources.pins import SeenPins
 from spiral_stream.sources.references.policy import Reach, ReferenceDataError, ReferenceSourceError
 from spiral_stream.sources.references.stamps import Stamps
 from spiral_stream.storage.faults import AwayError, NotThereError
 from spiral_stream.storage.node_cache.store import NodeStore
 from spiral_stream.storage.open import payload_store_of, store_of
-from spiral_stream.storage.store import Get, Got, ObjectStat, Store, what_differs
+from spiral_stream.storage.store import Get, Got, Store
 from spiral_stream.storage.uri import printable
 from spiral_stream.threads import doing
 
@@ -106,13 +106,13 @@ def _checked(
         raise anew(got)  # of no row: the others would fail too, each after the deadline
     if isinstance(got, SourceError):
         raise ReferenceSourceError(named.row, str(got)) from None
-    facts = reach.need_object(named.uri, named.named, got.facts, named.row)
     name = printable(named.named)
+    reach.need_pinned(named.uri, name, got.facts, named.row)
     if stamps is not None:
-        stamps.need_file(named.row, name, facts)
+        stamps.need_file(named.row, name, got.facts)
     if got.data is None:
-        need_fewer(named.row, name, facts.st_size, most_bytes)
-        msg = f"{cut(name)} has {facts.st_size:,} bytes, and was not read"
+        need_fewer(named.row, name, got.facts.size, most_bytes)
+        msg = f"{cut(name)} has {got.facts.size:,} bytes, and was not read"
         raise ReferenceSourceError(named.row, msg)
     return got.data
 
@@ -143,27 +143,6 @@ def need_fewer(row: int, name: str, size: int, most_bytes: int | None) -> None:
             "Correct it, filter the row out, or raise max_bytes of the field"
         )
         raise ReferenceDataError(row, msg)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """Pins the one object that was looked at."""
-
-    seen: Pin
-
-    def fault(self, name: str, facts: FileFacts) -> str | None:
-        del name
-        if pin_of(facts) == self.seen:
-            return None
-        etag = facts.etag if isinstance(facts, ObjectFacts) else None
-        return (
-            f"changed while it is being read: {what_differs(self.seen.size, facts.st_size, etag)}. Restore the object"
-        )
-
-    def object_of(self, name: str) -> ObjectStat:
-        del name
-        return ObjectStat(self.seen.size, marked=self.seen.mtime_ns % 2**64)
 
 
 @final
@@ -226,8 +205,9 @@ def object_part(
     """
     facts = None if reach.pins is None else reach.pins.object_of(uri)
     if facts is None:
-        seen = _Seen(pin_of(reach.stat(uri, row)[1]))
-        facts, reach = seen.object_of(uri), replace(reach, pins=seen)
+        pins = SeenPins("Restore the object")
+        facts = pins.seen[uri] = reach.stat(uri, row)[1]
+        reach = replace(reach, pins=pins)
     start, size = part or (0, facts.size)
     # a digest is of all bytes, and some are read
     stamps = None if stamps is None else replace(stamps, digests=None)

@@ -15,9 +15,10 @@ from typing import final
 from spiral_stream.errors import DataError, SourceError, cut
 from spiral_stream.integrity.regular_files import need_file, open_file
 from spiral_stream.sources.files.paths import is_remote, local_path, remote_fault
-from spiral_stream.sources.pins import FileFacts, ObjectFacts, Pinned
+from spiral_stream.sources.pins import Pinned
 from spiral_stream.storage.faults import AwayError
-from spiral_stream.storage.open import store_of
+from spiral_stream.storage.file_object import look
+from spiral_stream.storage.local import stat_of
 from spiral_stream.storage.store import ObjectStat
 from spiral_stream.storage.uri import is_object, joined, printable
 
@@ -102,27 +103,11 @@ class Reach:
             raise ReferenceSourceError(row, msg)
         return named
 
-    def need_object(self, uri: str, named: str, found: ObjectStat, row: int) -> ObjectFacts:
-        """Return what an object is like, compared with what was registered.
-
-        Args:
-            uri: the reference.
-            named: the object's URI.
-            found: what the store says.
-            row: of the reference.
-
-        Raises:
-            ReferenceSourceError: it changed.
-        """
-        facts = ObjectFacts(found.size, found.modified_ns, found.mark, found.etag)
-        self._need_pinned(uri, printable(named), facts, row)
-        return facts
-
     def pinned(self, uri: str) -> ObjectStat | None:
         """Return what an object is to be like, as it was registered; None where nothing says."""
         return None if self.pins is None else self.pins.object_of(uri)
 
-    def stat(self, uri: str, row: int) -> tuple[str, FileFacts]:
+    def stat(self, uri: str, row: int) -> tuple[str, ObjectStat]:
         """Return the path that a reference names, and what is there; opens nothing.
 
         Raises:
@@ -131,22 +116,23 @@ class Reach:
         """
         if (named := self.object_of(uri, row)) is not None:
             try:
-                store, key = store_of(named)
-                seen = store.stat(key)
+                facts = look(named)
             except AwayError:
                 raise
             except SourceError as error:
                 raise ReferenceSourceError(row, str(error)) from None
-            return printable(named), self.need_object(uri, named, seen, row)
+            self.need_pinned(uri, printable(named), facts, row)
+            return printable(named), facts
         path = self.path_of(uri, row)
         try:
-            facts = os.stat(path)  # noqa: PTH116
-            need_file(path, facts)
+            found = os.stat(path)  # noqa: PTH116
+            need_file(path, found)
         except (OSError, ValueError) as error:
             raise unreadable(row, path, error) from error
+        facts = stat_of(found)
         if self.confined:
             self._need_inside(os.path.realpath(path), path, row)
-        self._need_pinned(uri, path, facts, row)
+        self.need_pinned(uri, path, facts, row)
         return path, facts
 
     def open(self, uri: str, row: int) -> tuple[int, str, os.stat_result]:
@@ -164,7 +150,7 @@ class Reach:
         try:
             if self.confined:
                 self._need_inside(_real(handle, path), path, row)
-            self._need_pinned(uri, path, facts, row)
+            self._need(uri, path, row, facts.st_size, facts.st_mtime_ns, facts.st_ino)
         except BaseException:
             os.close(handle)
             raise
@@ -180,8 +166,24 @@ class Reach:
         )
         raise ReferenceSourceError(row, msg)
 
-    def _need_pinned(self, uri: str, path: str, facts: FileFacts, row: int) -> None:
-        fault = None if self.pins is None else self.pins.fault(uri, facts)
+    def need_pinned(self, uri: str, path: str, facts: ObjectStat, row: int) -> None:
+        """Refuse a file or an object that is not what was registered.
+
+        Args:
+            uri: the reference.
+            path: that it names, for messages.
+            facts: what is there.
+            row: of the reference.
+
+        Raises:
+            ReferenceSourceError: it changed.
+        """
+        self._need(uri, path, row, facts.size, facts.mark, facts.inode and facts.inode[1], facts.etag)
+
+    def _need(
+        self, uri: str, path: str, row: int, size: int, mark: int, inode: int | None, etag: str | None = None
+    ) -> None:
+        fault = None if self.pins is None else self.pins.fault(uri, size, mark, inode, etag)
         if fault is not None:
             raise ReferenceSourceError(row, f"{cut(path)} {fault}")
 

@@ -229,7 +229,7 @@ class _Locations:
     def _found(self, uri: str, row: int) -> tuple[str, int]:
         if uri not in self._sizes:
             path, facts = self._reach.stat(uri, row)
-            self._sizes[uri] = path, facts.st_size
+            self._sizes[uri] = path, facts.size
         return self._sizes[uri]
 
 

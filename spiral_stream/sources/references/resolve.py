@@ -29,6 +29,7 @@ from spiral_stream.sources.references.policy import (
     unreadable,
 )
 from spiral_stream.sources.references.stamps import Stamps, stamps_of
+from spiral_stream.storage.local import stat_of
 from spiral_stream.threads import doing
 
 GAP_BYTES: Final = 4096  # ranges this near are read in one call: a page more costs less than a call
@@ -328,8 +329,9 @@ def _read_ranges(
     handle, path, facts = reach.open(uri, int(rows[0]))
     try:
         if stamps is not None:
+            seen = stat_of(facts)
             for row in rows.tolist():
-                stamps.need_file(row, path, facts)
+                stamps.need_file(row, path, seen)
         size = facts.st_size
         ends = starts[rows] + lengths[rows]
         short = np.flatnonzero(ends > size)

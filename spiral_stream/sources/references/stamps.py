@@ -16,7 +16,6 @@ import pyarrow as pa
 import xxhash
 
 from spiral_stream.errors import cut, shown
-from spiral_stream.sources.pins import FileFacts, ObjectFacts
 from spiral_stream.sources.references.policy import ReferenceDataError, ReferenceSourceError
 from spiral_stream.storage.store import ObjectStat
 
@@ -40,23 +39,23 @@ class Stamps:
     digests: list[str | None] | None
     etags: list[str | None] | None = None
 
-    def need_file(self, row: int, path: str, facts: FileFacts) -> None:
+    def need_file(self, row: int, path: str, facts: ObjectStat) -> None:
         """Compare a file that was opened with what a reference says of it.
 
         Raises:
             ReferenceSourceError: it differs.
         """
         size = None if self.sizes is None else self.sizes[row]
-        if size is not None and size != facts.st_size:
-            msg = f"{cut(path)} has {facts.st_size:,} bytes, and its reference says {size:,}. {_WAY_OUT}"
+        if size is not None and size != facts.size:
+            msg = f"{cut(path)} has {facts.size:,} bytes, and its reference says {size:,}. {_WAY_OUT}"
             raise ReferenceSourceError(row, msg)
         mtime = None if self.mtimes is None else self.mtimes[row]
-        if mtime is not None and mtime != facts.st_mtime_ns // self.unit_ns:
-            found = facts.st_mtime_ns // self.unit_ns
+        found = facts.modified_ns // self.unit_ns
+        if mtime is not None and mtime != found:
             msg = f"{cut(path)} was changed: its time is {found}, and its reference says {mtime}. {_WAY_OUT}"
             raise ReferenceSourceError(row, msg)
-        etag = None if self.etags is None or not isinstance(facts, ObjectFacts) else self.etags[row]
-        if etag is not None and isinstance(facts, ObjectFacts) and etag.strip('"') != (facts.etag or "").strip('"'):
+        etag = None if self.etags is None or facts.inode is not None else self.etags[row]  # a file has none
+        if etag is not None and etag.strip('"') != (facts.etag or "").strip('"'):
             msg = f"{cut(path)} was changed: its etag is {facts.etag}, and its reference says {shown(etag)}. {_WAY_OUT}"
             raise ReferenceSourceError(row, msg)
 

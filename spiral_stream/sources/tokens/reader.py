@@ -21,7 +21,7 @@ from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.integrity.blocks import Mapped
 from spiral_stream.sources.import_source import FILE
-from spiral_stream.sources.pins import FileFacts, ObjectFacts, Pin, pin_of
+from spiral_stream.sources.pins import SeenPins
 from spiral_stream.sources.references.objects import NamedObject, read_objects
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.sources.row_filter import needed, passing
@@ -271,7 +271,7 @@ class RemoteTokenReader(TokenRows):
         runs = rows.row_runs()
         self._keys = frozenset() if runs is None else frozenset(runs.keys.to_pylist())
         self._key_of = key_of
-        self._seen = _Seen({})
+        self._seen = SeenPins("Take it as it is now with catalog.refresh(...), or restore it")
         self._reach = Reach(self.base, pins=self._seen)
         self._layouts: dict[int, TokenLayout] = {}
         self._lock = threading.Lock()
@@ -310,28 +310,9 @@ class RemoteTokenReader(TokenRows):
                 f"{cut(uri)} changed since registration. Take it as it is now with catalog.refresh(...), or restore it"
             )
             raise SourceError(msg)
-        self._seen.pins[uri] = pin_of(ObjectFacts(facts.size, facts.modified_ns, facts.mark, facts.etag))
+        self._seen.seen[uri] = facts
         layout = self._layout(uri)
         if layout.dtype != self._dtype.name:
             msg = f"{cut(uri)} holds {layout.dtype} now, and other files {self._dtype.name}. Restore it"
             raise SourceError(msg)
         return layout
-
-
-@final
-class _Seen:
-    """Pins the files that were looked at."""
-
-    def __init__(self, pins: dict[str, Pin]) -> None:
-        self.pins = pins
-
-    def fault(self, name: str, facts: FileFacts) -> str | None:
-        """Say how a file differs from what was seen, and the way out; None if it does not."""
-        if pin_of(facts) == self.pins.get(name):
-            return None
-        return "changed while it is being read. Take it as it is now with catalog.refresh(...), or restore it"
-
-    def object_of(self, name: str) -> ObjectStat | None:
-        """Return what a file was like when it was looked at."""
-        pin = self.pins.get(name)
-        return None if pin is None else ObjectStat(pin.size, marked=pin.mtime_ns % 2**64)

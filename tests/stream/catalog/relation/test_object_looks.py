@@ -12,10 +12,10 @@ import pytest
 import spiral_stream as sp
 from spiral_stream import use_storage
 from spiral_stream.catalog.relation import pin as object_looks
-from spiral_stream.catalog.relation.pin import ObjectLooks
+from spiral_stream.catalog.relation.pin import Looks
 from spiral_stream.errors import SourceError
 from spiral_stream.sources import Pin
-from spiral_stream.sources.pins import NOT_THERE
+from spiral_stream.sources.pins import NOT_THERE, Collected
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.storage.faults import AwayError
 from spiral_stream.storage.local import Memory
@@ -69,7 +69,11 @@ def uri(tmp_path: Path) -> str:
 
 def pins(names: Sequence[str], folder: str = "", rows: int = 80) -> dict[str, Pin]:
     with Workers(2, "looks") as pool:
-        return ObjectLooks(pool, Reach(folder), Reach(folder), rows).pins(names)
+        return looks_of(pool, folder, rows).pins(names)
+
+
+def looks_of(pool: Workers, folder: str, rows: int) -> Looks:
+    return Looks(pool, Reach(folder), Reach(folder), rows, Collected(), lambda _: None)
 
 
 def named(uri: str, *numbers: int) -> list[str]:
@@ -93,7 +97,8 @@ def test_relative_references_are_listed_too(counted: Counted, uri: str) -> None:
     found = pins([f"0/{at:02}.jpg" for at in range(20)], f"{uri}/all")
     assert [pin.size for pin in found.values()] == list(range(20))
     assert (counted.lists, counted.looks) == (["all/0/"], 1)
-    assert pins(["0/07.jpg", "/a/file"], f"{uri}/all") == {"0/07.jpg": found["0/07.jpg"]}
+    both = {"0/07.jpg": found["0/07.jpg"], "/no/file": NOT_THERE}
+    assert pins(["0/07.jpg", "/no/file"], f"{uri}/all") == both
 
 
 def test_few_objects_are_looked_at(counted: Counted, uri: str) -> None:
@@ -103,7 +108,7 @@ def test_few_objects_are_looked_at(counted: Counted, uri: str) -> None:
 
 def test_a_folder_is_listed_once_whatever_batches_name_of_it(counted: Counted, uri: str) -> None:
     with Workers(2, "looks") as pool:
-        looks = ObjectLooks(pool, Reach(""), Reach(""), 80)
+        looks = looks_of(pool, "", 80)
         for batch in (range(20), range(20, 80), range(3)):
             assert [pin.size for pin in looks.pins(named(uri, *batch)).values()] == list(batch)
     assert counted.lists == ["all/0/", "all/1/"]
