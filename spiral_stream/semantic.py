@@ -124,3 +124,8 @@ def is_ragged(kind: pa.DataType) -> bool:
 def is_list(kind: pa.DataType) -> bool:
     """Whether a type is a list of values."""
     return is_ragged(kind) or bool(pa.types.is_fixed_size_list(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether values of a type are integers or floats."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))

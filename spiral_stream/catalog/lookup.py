@@ -18,6 +18,7 @@ from spiral_stream.catalog.relation.row_identity import ROW_ID, row_ids
 from spiral_stream.derived.kinds.identities import Identities, with_hash
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity.blocks import need_sound
+from spiral_stream.semantic import is_inline, is_text
 
 UInt64 = NDArray[np.uint64]
 
@@ -119,6 +120,6 @@ def has_kind(value: object, kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if pa.types.is_integer(kind):
         return isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if is_text(kind):
         return isinstance(value, str)
-    return isinstance(value, bytes) and (pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    return isinstance(value, bytes) and is_inline(kind)

@@ -19,7 +19,7 @@ from spiral_stream.catalog.relation.row_identity import ROW_ID, RowIdentity
 from spiral_stream.catalog.relation.source_facts import source_facts
 from spiral_stream.connection import Catalog
 from spiral_stream.errors import CatalogError, SourceError, cut
-from spiral_stream.semantic import H264_REF, JPEG_REF, is_list, is_text, semantic_of
+from spiral_stream.semantic import H264_REF, JPEG_REF, is_list, is_number, is_text, semantic_of
 from spiral_stream.sources.arrow.table import Arrow
 from spiral_stream.sources.detect import guessed, source_at
 from spiral_stream.sources.image_folder import IMAGES
@@ -252,10 +252,7 @@ def _identity(
     wanted = [
         each
         for each in (*_IDENTITIES, f"{found.name}_id", *([FILE] if found.kind == "text_files" else []))
-        if each in names
-        and (
-            pa.types.is_string(kinds[each]) or pa.types.is_large_string(kinds[each]) or pa.types.is_integer(kinds[each])
-        )
+        if each in names and (is_text(kinds[each]) or pa.types.is_integer(kinds[each]))
     ]
     for column in wanted:
         try:
@@ -317,7 +314,7 @@ def fields_of(found: DataFound) -> tuple[dict[str, str], list[str], str | None]:
             fields |= _TOKENS
         elif name == "tokens" or (name in ("input_ids", "ids") and is_list(kind)):
             fields |= {key: said.replace('"tokens"', f'"{name}"') for key, said in _TOKENS.items()}
-        elif _is_number(kind) and not found.head[name].null_count:
+        elif is_number(kind) and not found.head[name].null_count:
             dtype = "float32" if pa.types.is_floating(kind) else "int64"
             fields[name] = f'spiral.Stack({_text(name)}, dtype="{dtype}")'
         else:
@@ -356,13 +353,9 @@ def _stacked(column: pa.Field) -> str | None:
     if semantic_of(column) == H264_REF:
         options = 'sequence_length=16, resize_shorter=128, crop=112, dtype="float32"'
         return f'spiral.Stack(\n{" " * 16}{name}, decode="h264",\n{" " * 16}{options},\n{" " * 12})'
-    if pa.types.is_fixed_size_list(column.type) and _is_number(column.type.value_type):
+    if pa.types.is_fixed_size_list(column.type) and is_number(column.type.value_type):
         return f'spiral.Stack({name}, dtype="float32")'
     return None
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def _text(value: str) -> str:
@@ -447,7 +440,7 @@ def _why(found: DataFound, said: str) -> str:
         return "  # spiral.Tokenize makes tokens of it"
     if _is_chat(values.type):
         return "  # spiral.transforms.ChatTemplate: to tokens"
-    return "  # some are missing" if _is_number(values.type) and values.null_count else ""
+    return "  # some are missing" if is_number(values.type) and values.null_count else ""
 
 
 def _is_chat(kind: pa.DataType) -> bool:

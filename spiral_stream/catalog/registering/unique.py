@@ -21,6 +21,7 @@ from spiral_stream.derived.kinds.repeats import Run, repeats
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.errors import CatalogError, shown
 from spiral_stream.integrity.blocks import need_sound
+from spiral_stream.semantic import is_inline, is_text
 
 IDENTITY: Final = "sample_id"  # the column that `Catalog.register` looks for if none is named
 
@@ -71,9 +72,7 @@ def check_columns(name: str, schema: pa.Schema, identity: Sequence[str]) -> None
             raise CatalogError(msg)
         kind = schema.field(column).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-        data = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-        if not (text or data or pa.types.is_integer(kind)):
+        if not (is_text(kind) or is_inline(kind) or pa.types.is_integer(kind)):
             msg = f"register {name!r}: identity {column!r} is {kind}; an identity is text, an integer or bytes"
             raise CatalogError(msg)
 

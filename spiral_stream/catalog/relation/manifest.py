@@ -25,6 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import CatalogError, SourceError, cut
+from spiral_stream.semantic import is_text
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.source import ROW, Reader, RowRuns, Unit
 
@@ -120,7 +121,7 @@ def _begins(array: pa.Array, column: str) -> NDArray[np.intp]:
 
     is_coded = pa.types.is_dictionary(array.type)
     kind = array.type.value_type if is_coded else array.type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
+    if not (is_text(kind) or pa.types.is_integer(kind)):
         msg = f"storage shard column {column!r} is {kind}; a shard is named by text or an integer. Name another column"
         raise CatalogError(msg)
     codes = array.indices if is_coded else array

@@ -45,7 +45,7 @@ from spiral_stream.display.progress import working
 from spiral_stream.errors import CacheError, CatalogError, DamageError, cut
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import publish_table
-from spiral_stream.semantic import semantic_of
+from spiral_stream.semantic import is_text, semantic_of
 
 __all__ = ["ESTIMATED", "HISTOGRAMS", "KNOWN", "SHARDS", "UNKNOWN", "Statistics"]
 
@@ -277,15 +277,11 @@ def _measurable(schema: pa.Schema) -> list[str]:
 
 def _is_discrete(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind) or _has_length(kind))
+    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind) or is_text(kind))
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def _has_length(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _brought(entry: Entry) -> bool:

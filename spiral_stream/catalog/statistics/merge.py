@@ -36,6 +36,7 @@ from spiral_stream.derived.kinds.column_facts import (
     restored,
 )
 from spiral_stream.derived.pieces import Pieces
+from spiral_stream.semantic import is_text
 
 KNOWN: Final = "known"
 ESTIMATED: Final = "estimated"
@@ -307,7 +308,7 @@ class _Column:
         if is_word(kind):
             ends = _text(restored(self._points[self._by_value[[0, -1]]], kind))
             return ends[0].as_py(), ends[1].as_py()
-        typed = pa.utf8() if _is_text(kind) else kind
+        typed = pa.utf8() if is_text(kind) else kind
         least, greatest = (each.take(pa.array(there)).cast(typed) for each in (self._least, self._greatest))
         return str(pc.min(least).as_py()), str(pc.max(greatest).as_py())
 
@@ -371,7 +372,3 @@ class _Column:
 
 def _text(values: pa.Array) -> pa.Array:
     return values.cast(pa.utf8())
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.semantic import is_list
 from spiral_stream.sources.json.parts import CONTENT, has_parts, with_parts
 from spiral_stream.sources.json.types import LARGE, adds_nothing, faults
 
@@ -193,7 +194,7 @@ def need_readable(schema: pa.Schema, what: str) -> None:
 def _parsed(kind: pa.DataType) -> pa.DataType:
     """The type that pyarrow parses, which is cast to ``kind``."""
     t = pa.types
-    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+    if is_list(kind):
         return pa.list_(_parsed(kind.value_type))
     if t.is_struct(kind):
         return pa.struct([(field.name, _parsed(field.type)) for field in kind])
@@ -202,6 +203,6 @@ def _parsed(kind: pa.DataType) -> pa.DataType:
 
 def _has_decimals(kind: pa.DataType) -> bool:
     t = pa.types
-    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+    if is_list(kind):
         return _has_decimals(kind.value_type)
     return t.is_decimal(kind) or (t.is_struct(kind) and any(_has_decimals(field.type) for field in kind))

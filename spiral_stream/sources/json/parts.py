@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from spiral_stream.semantic import is_text
+
 CONTENT: Final = "content"
 _TYPE, _TEXT = "type", "text"
 _PART: Final = pa.struct([(_TYPE, pa.utf8()), (_TEXT, pa.utf8())])
@@ -23,7 +25,7 @@ def parts_type(one: pa.DataType, other: pa.DataType, path: str) -> pa.DataType |
         path: of the column, such as ``messages[].content``.
     """
     lists = [kind for kind in (one, other) if pa.types.is_list(kind)]
-    if path.rpartition(".")[2] != CONTENT or len(lists) != 1 or not any(map(_is_text, (one, other))):
+    if path.rpartition(".")[2] != CONTENT or len(lists) != 1 or not any(map(is_text, (one, other))):
         return None
     part = lists[0].value_type
     is_part = pa.types.is_null(part) or (pa.types.is_struct(part) and part.get_field_index(_TYPE) >= 0)
@@ -35,7 +37,7 @@ def is_parts(kind: pa.DataType, path: str) -> bool:
     if path.rpartition(".")[2] != CONTENT or not _is_list(kind) or not pa.types.is_struct(kind.value_type):
         return False
     kinds = {field.name: field.type for field in kind.value_type}
-    return all(name in kinds and _is_text(kinds[name]) for name in (_TYPE, _TEXT))
+    return all(name in kinds and is_text(kinds[name]) for name in (_TYPE, _TEXT))
 
 
 def has_parts(kind: pa.DataType, path: str = "") -> bool:
@@ -59,10 +61,6 @@ def with_parts(value: Any, kind: pa.DataType, path: str = "") -> Any:
         fields = {name: with_parts(each, kinds[name], name) if name in kinds else each for name, each in value.items()}
         return value if all(fields[name] is value[name] for name in value) else fields
     return value
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:

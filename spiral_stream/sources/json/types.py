@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spiral_stream.errors import cut, shown
+from spiral_stream.semantic import is_inline, is_list, is_number, is_text
 from spiral_stream.sources.json.parts import is_parts, parts_type
 from spiral_stream.sources.schema import GIVE
 
@@ -101,7 +102,7 @@ def merged(one: pa.DataType, other: pa.DataType, path: str = "") -> pa.DataType:
         return one
     if pa.types.is_null(one):
         return other
-    if _is_number(one) and _is_number(other):
+    if is_number(one) and is_number(other):
         return _number(one, other, path)
     if pa.types.is_list(one) and pa.types.is_list(other):
         return pa.list_(merged(one.value_type, other.value_type, f"{path}[]"))
@@ -191,7 +192,7 @@ def faults(value: Any, kind: pa.DataType, path: str, *, known_only: bool) -> Ite
                 yield from faults(each, kinds[name], inside, known_only=known_only)
             elif known_only and not is_nothing(each):
                 yield f"field {shown(inside)} is in none of the rows that the columns were taken from. {GIVE}"
-    elif (t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind)) and isinstance(value, list):
+    elif is_list(kind) and isinstance(value, list):
         if t.is_fixed_size_list(kind) and len(value) != kind.list_size:
             yield f"column {shown(path)} holds {len(value)} items, and is {kind}"
         for each in value:
@@ -241,7 +242,7 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if t.is_boolean(kind):
         return isinstance(value, bool)
-    if t.is_string(kind) or t.is_large_string(kind) or t.is_binary(kind) or t.is_large_binary(kind):
+    if is_text(kind) or is_inline(kind):
         return isinstance(value, str)
     return bool(kind != pa.null())  # dates and decimals: their text decides, which Arrow reads
 
@@ -254,10 +255,6 @@ def _word(value: Any) -> str:
 
 def _in_64_bits(value: int) -> bool:
     return -_INT_END <= value < _UINT_END
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def _number(one: pa.DataType, other: pa.DataType, path: str) -> pa.DataType:

@@ -12,6 +12,7 @@ import xxhash
 
 from spiral_stream.errors import shown
 from spiral_stream.host_dtypes import numpy_dtype
+from spiral_stream.semantic import is_number, is_text
 from spiral_stream.sources.json.columns import column_of
 from spiral_stream.sources.mds.encodings import ARRAY_TYPES, Encoding, MdsForm
 from spiral_stream.sources.mds.samples import Int64, Span, gathered
@@ -118,7 +119,7 @@ def declared_array(name: str, encoding: Encoding, span: Span, kind: pa.DataType)
     """
     if encoding.form is MdsForm.NUMBER:
         natural = number_array(encoding, span)
-    elif encoding.form is MdsForm.TEXT or _is_text(kind):
+    elif encoding.form is MdsForm.TEXT or is_text(kind):
         natural = text_array(span)
     elif encoding.dtype == "float64" or pa.types.is_integer(kind):
         natural = written_array(encoding, span, kind if encoding.dtype != "float64" else pa.float64())
@@ -129,7 +130,7 @@ def declared_array(name: str, encoding: Encoding, span: Span, kind: pa.DataType)
     if natural.type == kind:
         return natural
     is_number = pa.types.is_floating(kind) or (pa.types.is_integer(kind) and pa.types.is_integer(natural.type))
-    if _is_text(kind) if _is_text(natural.type) else is_number:
+    if is_text(kind) if is_text(natural.type) else is_number:
         try:
             return natural.cast(kind)
         except pa.ArrowException:
@@ -138,10 +139,6 @@ def declared_array(name: str, encoding: Encoding, span: Span, kind: pa.DataType)
     array, wrong = column_of(name, listed.to_pylist(), kind, is_declared=True)
     span.wrong.extend(wrong)
     return array
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def written_numbers(span: Span) -> list[int | None]:
@@ -196,7 +193,7 @@ def flat_array(name: str, arrays: Arrays, span: Span, kind: pa.DataType, *, is_d
         kind: of the column: a list, or a list of fixed size.
         is_declared: whether a user said what the column is; then arrays of other types are read if it holds their values.
     """
-    dtype = numpy_dtype(kind.value_type) if _is_numeric(kind) else None
+    dtype = numpy_dtype(kind.value_type) if is_number(kind.value_type) else None
     if is_declared and (dtype is None or not _is_natural(arrays, dtype, kind)):
         array, wrong = column_of(name, _lists(arrays, span), kind, is_declared=True)
         span.wrong.extend(wrong)
@@ -215,10 +212,6 @@ def flat_array(name: str, arrays: Arrays, span: Span, kind: pa.DataType, *, is_d
         return pa.FixedSizeListArray.from_arrays(values, type=kind)
     offsets = np.concatenate([[0], np.cumsum(lengths // dtype.itemsize)])
     return pa.LargeListArray.from_arrays(pa.array(offsets), values).cast(kind)
-
-
-def _is_numeric(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type))
 
 
 def _is_natural(arrays: Arrays, dtype: np.dtype[Any], kind: pa.DataType) -> bool:

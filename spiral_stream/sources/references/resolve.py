@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, anew, cut, renumbered
-from spiral_stream.semantic import BYTES, file_names, is_inline, is_list, is_media
+from spiral_stream.semantic import BYTES, file_names, is_inline, is_list, is_media, is_text
 from spiral_stream.sources.references.objects import NamedObject, need_fewer, read_objects
 from spiral_stream.sources.references.policy import (
     Reach,
@@ -125,7 +125,7 @@ def form_of(array: pa.Array) -> Form:
         return Form.INLINE
     if is_media(kind):
         return Form.MEDIA
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if is_text(kind):
         return Form.FILE
     if pa.types.is_struct(kind) and {field.name for field in kind} >= _RANGE:
         return Form.RANGE
@@ -264,7 +264,7 @@ def byte_ranges(array: pa.StructArray) -> ByteRanges:
         )
         raise ReferenceDataError(row, msg)
     texts = fields["uri"].type.value_type if pa.types.is_dictionary(fields["uri"].type) else fields["uri"].type
-    if not (pa.types.is_string(texts) or pa.types.is_large_string(texts)):
+    if not is_text(texts):
         msg = f"the reference's uri is {cut(str(texts))}; a uri is text. Register the column with struct<uri: string, ...>"
         raise ReferenceSourceError(0, msg)
     encoded = fields["uri"].dictionary_encode()

@@ -16,6 +16,7 @@ import pyarrow as pa
 import xxhash
 
 from spiral_stream.errors import cut, shown
+from spiral_stream.semantic import is_text
 from spiral_stream.sources.references.policy import ReferenceDataError, ReferenceSourceError
 from spiral_stream.storage.store import ObjectStat
 
@@ -130,8 +131,7 @@ def _values(array: pa.StructArray, name: str, right: str) -> list[Any] | None:
         return None
     kind = array.type.field(index).type
     is_time = name == MTIME and pa.types.is_timestamp(kind)
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    if not (is_time or (is_text if name in (DIGEST, ETAG) else pa.types.is_integer(kind))):
+    if not (is_time or (is_text(kind) if name in (DIGEST, ETAG) else pa.types.is_integer(kind))):
         msg = f"the reference's {name} is {cut(str(kind))}; it would be {right}. Store it so, and register the column again"
         raise ReferenceSourceError(0, msg)
     values = array.field(index)

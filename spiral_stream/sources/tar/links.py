@@ -18,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, cut, shown
-from spiral_stream.semantic import SEMANTIC, is_list
+from spiral_stream.semantic import SEMANTIC, is_list, is_text
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.paths import absolute
 from spiral_stream.sources.import_source import Refused
@@ -306,8 +306,7 @@ def _tars_below(root: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    inner = kind.value_type if is_list(kind) else kind
-    return bool(pa.types.is_string(inner) or pa.types.is_large_string(inner))
+    return is_text(kind.value_type if is_list(kind) else kind)
 
 
 def _texts(values: pa.Array) -> Sequence[str | None]:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Self, final
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut, shown
-from spiral_stream.semantic import semantic_of
+from spiral_stream.semantic import is_text, semantic_of
 from spiral_stream.sources.import_source import KEY, Refused
 from spiral_stream.sources.json.columns import column_of, kept_type, without_rows
 from spiral_stream.sources.json.types import MixedTypesError, is_nothing, merged, type_of
@@ -105,7 +105,7 @@ class FieldTargets:
 
     def _is_text(self, target: ColumnTarget | None) -> bool:
         kind = None if target is None or self.declared is None else self.declared.get(target.column)
-        return kind is not None and bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+        return kind is not None and is_text(kind)
 
 
 @final
