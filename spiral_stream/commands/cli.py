@@ -22,7 +22,7 @@ from spiral_stream.catalog.registry import default_folder
 from spiral_stream.catalog.relation.row_identity import RowIdentity
 from spiral_stream.catalog.relation.source_facts import source_facts
 from spiral_stream.catalog.statistics.measure import load_statistics
-from spiral_stream.commands.command_words import CachesCommand, RegisterCommand, need_kind, typed, typed_calls
+from spiral_stream.commands.command_words import CachesCommand, RegisterCommand, console, need_kind, typed, typed_calls
 from spiral_stream.commands.copy_command import copy
 from spiral_stream.commands.init_command import init
 from spiral_stream.commands.node_command import node_cache
@@ -46,7 +46,6 @@ _SHOWN = 3  # names in one cell
 _REFUSED = 10  # rows that an import left out
 _KINDS = {"auto": None, "folder": "image_folder", "videos": "video_folder"}  # of `register`; others keep their names
 _DAYS_FROM_H = 48
-_PIPE_WIDTH = 10_000  # where no terminal shows lines: none is broken
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.command("copy")(copy)
 app.command("node-cache")(node_cache)
@@ -83,15 +82,6 @@ def _options(
     del version  # its callback has answered
 
 
-def _console(*, plain: bool = False) -> Console:
-    """Standard output: as wide as the terminal; where there is none, wide enough that no line is broken.
-
-    Texts are printed as they are: data has brackets and colons, which are no markup and no emoji.
-    """
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    return Console(width=width, markup=False, emoji=False, highlight=not plain)
-
-
 def _opened(where: str | None) -> Catalog:
     """Open a catalog that is there: to look into one makes no folder.
 
@@ -119,9 +109,9 @@ def tables(where: Where = None) -> None:
         listing.add_row(
             name, source_facts(entry).kind, rows, shards, ", ".join(entry.identity), entry.data_version[:12]
         )
-    _console().print(listing)
-    _console().print(f"tokenizers: {', '.join(catalog.tokenizers()) or 'none'}")
-    _console().print(f"streams: {', '.join(catalog.streams()) or 'none'}")
+    console().print(listing)
+    console().print(f"tokenizers: {', '.join(catalog.tokenizers()) or 'none'}")
+    console().print(f"streams: {', '.join(catalog.streams()) or 'none'}")
 
 
 @app.command()
@@ -135,19 +125,19 @@ def show(name: str, where: Where = None) -> None:
     for field, each in zip(entry.schema, columns, strict=True):
         named = [semantic_of(field) or role if role == "reference" else role for role in each.roles]
         listing.add_row(each.name, str(field.type), ", ".join(named))
-    _console().print(listing)
+    console().print(listing)
     facts_of_source = source_facts(entry)
-    _console(plain=True).print(f"source: {facts_of_source}", soft_wrap=True)
+    console(plain=True).print(f"source: {facts_of_source}", soft_wrap=True)
     if facts_of_source.imported is not None and facts_of_source.imported.refused:
         _show_refused(catalog, name)
     if found is None:
-        _console().print(f"statistics: unknown: materialize asset shard_stats, or type spiral measure {name}")
+        console().print(f"statistics: unknown: materialize asset shard_stats, or type spiral measure {name}")
         return
     rows = [each.cells() for each in columns if each.nulls is not None]
     facts = Table(*(name for name in (rows[0] if rows else ()) if name != "type"))
     for row in rows:
         facts.add_row(*(text for name, text in row.items() if name != "type"))
-    _console().print(facts)
+    console().print(facts)
 
 
 def _show_refused(catalog: Catalog, name: str) -> None:
@@ -158,9 +148,9 @@ def _show_refused(catalog: Catalog, name: str) -> None:
     listing = Table("left out", "place", "reason", "found")
     for row in rows.slice(0, _REFUSED).to_pylist():
         listing.add_row(*(cut(str(row[each])) for each in ("__file__", "place", "reason", "data")))
-    _console().print(listing)
+    console().print(listing)
     if len(rows) > _REFUSED:
-        _console(plain=True).print(f"catalog.refused({name!r}) returns {len(rows):,} such rows", soft_wrap=True)
+        console(plain=True).print(f"catalog.refused({name!r}) returns {len(rows):,} such rows", soft_wrap=True)
 
 
 @app.command()
@@ -181,8 +171,8 @@ def report(
         opened = None if stream is None else stack.enter_context(catalog.open_stream(stream, trust=trust or ()))
         made = report_relation(catalog, name, labels=label, origins=origin, along=along, stream=opened)
     for note in made.notes:
-        _console(plain=True).print(typed(note, _command()), soft_wrap=True)
-    _console(plain=True).print(str(made.save(out)), soft_wrap=True)
+        console(plain=True).print(typed(note, _command()), soft_wrap=True)
+    console(plain=True).print(str(made.save(out)), soft_wrap=True)
 
 
 @app.command()
@@ -208,7 +198,7 @@ def page(
         max_bytes=max_bytes,
         trust=trust or (),
     )
-    _console(plain=True).print(str(made), soft_wrap=True)
+    console(plain=True).print(str(made), soft_wrap=True)
 
 
 @app.command()
@@ -235,9 +225,9 @@ def look(
             raise PlanError(msg)
         if out is None:
             view = relation_view(catalog.table(name).node, catalog)
-            _console().print(replace(view, note=typed(view.note, _command())))
+            console().print(replace(view, note=typed(view.note, _command())))
         else:
-            _console(plain=True).print(str(catalog.page(out, name)), soft_wrap=True)
+            console(plain=True).print(str(catalog.page(out, name)), soft_wrap=True)
         return
     if name not in catalog.streams():
         raise CatalogError(_nothing_to_look_at(catalog, name))
@@ -248,7 +238,7 @@ def look(
             msg = f"look: {error}"
             raise PlanError(msg) from error
         if out is None and sys.stdout.isatty():
-            _console().print(sheet)
+            console().print(sheet)
         else:  # tiles beside each other would fill lines of any width
             typer.echo(str(sheet) if out is None else out)
 
@@ -316,10 +306,10 @@ def register(
         unique=not not_unique,
     )
     manifest = entry.manifest()
-    _console().print(f"{name}: {manifest.total:,} rows in {len(manifest.shard_names):,} storage shards")
-    _console(plain=True).print(f"source: {source_facts(entry)}", soft_wrap=True)
+    console().print(f"{name}: {manifest.total:,} rows in {len(manifest.shard_names):,} storage shards")
+    console(plain=True).print(f"source: {source_facts(entry)}", soft_wrap=True)
     if entry.changes is not None:
-        _console(plain=True).print(f"shards that differ from before: {entry.changes}", soft_wrap=True)
+        console(plain=True).print(f"shards that differ from before: {entry.changes}", soft_wrap=True)
 
 
 @app.command()
@@ -341,7 +331,7 @@ def drop(name: str, where: Where = None) -> None:
         raise CatalogError(msg)
     for what in found:
         drops[what][1](name)
-        _console().print(f"{name}: {what} dropped")
+        console().print(f"{name}: {what} dropped")
 
 
 @app.command()
@@ -351,8 +341,8 @@ def measure(name: str, where: Where = None) -> None:
     found = catalog.measure(name)
     manifest = catalog.entry(name).manifest()
     shards = len(manifest.shard_names)
-    _console().print(f"{name}: {len(found.columns)} columns of {manifest.total:,} rows in {shards:,} shards measured")
-    _console().print(f"spiral show {name} prints them")
+    console().print(f"{name}: {len(found.columns)} columns of {manifest.total:,} rows in {shards:,} shards measured")
+    console().print(f"spiral show {name} prints them")
 
 
 @app.command("convert")
@@ -372,12 +362,12 @@ def _convert(
         shard_bytes=shard_bytes,
     )
     if not done.rows:
-        _console(plain=True).print(f"{uri}: it has all rows of {source} already", soft_wrap=True)
+        console(plain=True).print(f"{uri}: it has all rows of {source} already", soft_wrap=True)
         return
     said = (
         f"{uri}: {done.rows:,} rows in {done.shards:,} shards added, {done.size_bytes:,} bytes, version {done.version}"
     )
-    _console(plain=True).print(said, soft_wrap=True)
+    console(plain=True).print(said, soft_wrap=True)
 
 
 @app.command()
@@ -389,15 +379,15 @@ def tokenizer(
 ) -> None:
     """Register a tokenizer: a tokenizer.json, a folder that transformers can load, or a Hugging Face Hub name."""
     entry = connect(where).register_tokenizer(name, source, replace=replace)
-    _console().print(f"{name}: {entry.vocab_size:,} tokens, content {entry.digest[:12]}; encoded by {entry.engine}")
+    console().print(f"{name}: {entry.vocab_size:,} tokens, content {entry.digest[:12]}; encoded by {entry.engine}")
 
 
 @app.command()
 def refresh(name: str, where: Where = None) -> None:
     """Accept the data of a relation as it is now, under a new data version."""
     entry = _opened(where).refresh(name)
-    _console().print(f"{name}: data version {entry.data_version[:12]}")
-    _console(plain=True).print(f"shards that differ from before: {entry.changes}", soft_wrap=True)
+    console().print(f"{name}: data version {entry.data_version[:12]}")
+    console(plain=True).print(f"shards that differ from before: {entry.changes}", soft_wrap=True)
 
 
 @app.command()
@@ -438,11 +428,11 @@ def materialize(
         stores = {work.store.folder: work.store for work in caches(stages_of(opened))}
         used = [store.usage() for store in stores.values()]
     built = f"{done.rows:,} rows in {done.shards:,} shards built, {done.payload_bytes:,} bytes, {done.refused:,} rows refused"
-    _console().print(built if done.shards else "all is built")
+    console().print(built if done.shards else "all is built")
     if batches is not None:
-        _console().print(f"epoch {epoch}: {batches:,} batches")
+        console().print(f"epoch {epoch}: {batches:,} batches")
     live, dead = (sum(getattr(each, name) for each in used) for name in ("live_bytes", "dead_bytes"))
-    _console().print(f"caches: {live:,} bytes live, {dead:,} dead until the next build")
+    console().print(f"caches: {live:,} bytes live, {dead:,} dead until the next build")
 
 
 @app.command("caches", cls=CachesCommand)
@@ -477,9 +467,9 @@ def _caches(
             each.note,
         ]
         listing.add_row(each.kind, *lines)
-    _console().print(listing)
+    console().print(listing)
     removed = f", {sum(each.removed_bytes for each in found):,} bytes removed" if remove_dead else ""
-    _console().print(
+    console().print(
         f"{sum(each.live_bytes for each in found):,} bytes live, {sum(each.dead_bytes for each in found):,} dead{removed}"
     )
 
@@ -522,13 +512,13 @@ def verify(
 def _verify_sources(catalog: Catalog, name: str) -> bool:
     """Return whether a relation's own bytes are those that were registered."""
     found = catalog.verify(name)
-    _console().print(f"{name}: {found.rows:,} rows, {found.bytes:,} bytes in {found.files:,} files of the source")
+    console().print(f"{name}: {found.rows:,} rows, {found.bytes:,} bytes in {found.files:,} files of the source")
     if found.recorded:
         since = "the first time: " if not found.compared else ""
         said = f"{since}the bytes of {found.recorded:,} files are recorded as they are; later calls compare with that"
-        _console().print(said)
+        console().print(said)
     for each in found.differences:
-        _console(plain=True).print(f"{each.file}: {typed(each.found, _command())}", soft_wrap=True)
+        console(plain=True).print(f"{each.file}: {typed(each.found, _command())}", soft_wrap=True)
     return found.sound
 
 
@@ -540,12 +530,12 @@ def _show(found: Verification) -> None:
         files = [each for each in found.files if each.what == what]
         states = [str(sum(each.state == state for each in files)) for state in ("sound", "unverified", "damaged")]
         listing.add_row(what, str(len(files)), f"{sum(each.bytes for each in files):,}", *states)
-    _console().print(listing)
+    console().print(listing)
     if any(each.state == "unverified" for each in found.files):
-        _console().print("unverified: who wrote them was killed before it noted their digest. Build again")
-    _console().print(f"caches: {found.live_bytes:,} bytes live, {found.dead_bytes:,} dead until the next build")
+        console().print("unverified: who wrote them was killed before it noted their digest. Build again")
+    console().print(f"caches: {found.live_bytes:,} bytes live, {found.dead_bytes:,} dead until the next build")
     for each in found.damaged:
-        _console(plain=True).print(typed(each.found, _command()), soft_wrap=True)
+        console(plain=True).print(typed(each.found, _command()), soft_wrap=True)
 
 
 @app.command()
@@ -560,8 +550,8 @@ def sql(
     listing = Table(*found.column_names)
     for row in found.slice(0, rows).to_pylist():
         listing.add_row(*(str(value)[:60] for value in row.values()))
-    _console().print(listing)
-    _console().print(f"{len(found):,} rows")
+    console().print(listing)
+    console().print(f"{len(found):,} rows")
 
 
 def _command() -> TyperCommand | None:

@@ -2,16 +2,19 @@
 
 import dataclasses
 import re
+import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import typer
+from rich.console import Console
 from typer.core import TyperCommand, TyperOption
 
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.serialize import library_kinds, plugin_class
+from spiral_stream.storage.uri import is_object
 
 _NAME: Final = r"""\(["']?([^"'()]*?)["']?(?:, [^()]*)?\)"""  # of what a call in a message is about
 _OF_RELATIONS: Final = rf"catalog\.(refresh|measure){_NAME}"
@@ -49,6 +52,24 @@ _REMOVES: Final = [
     "--purge",
 ]  # guesses of an option of `caches`
 _JSON: Final = {"True": "true", "False": "false", "None": "null"}
+_PIPE_WIDTH: Final = 10_000  # where no terminal shows lines: none is broken
+
+
+def console(*, plain: bool = False) -> Console:
+    """Return standard output: as wide as the terminal; where there is none, wide enough that no line is broken.
+
+    Texts are printed as they are: data has brackets and colons, which are no markup and no emoji.
+
+    Args:
+        plain: without colours.
+    """
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    return Console(width=width, markup=False, emoji=False, highlight=not plain)
+
+
+def here(path: str) -> Path | None:
+    """Return where a path that was typed lies on this machine; None where it is the URI of a store."""
+    return None if is_object(path) else Path(path).expanduser()
 
 
 def typed(message: str, command: TyperCommand | None = None) -> str:

@@ -1,6 +1,5 @@
 """The command ``spiral copy``: prepared data from one place to another, verified."""
 
-import sys
 import warnings
 from typing import Annotated
 
@@ -8,9 +7,8 @@ import typer
 from rich.console import Console
 
 from spiral_stream.cache.copying import Copied, copy_prepared
+from spiral_stream.commands.command_words import console
 from spiral_stream.errors import SpiralWarning
-
-_WIDTH = 10_000  # where no terminal shows lines: none is broken
 
 
 def copy(
@@ -37,6 +35,5 @@ def copy(
 
 def print_copied(done: Copied) -> None:
     """Print what became of a copy."""
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
     damaged = f", {done.damaged:,} damaged and not copied" if done.damaged else ""
-    console.print(f"{done.parts:,} parts copied, {done.bytes:,} bytes; {done.there:,} were there{damaged}")
+    console(plain=True).print(f"{done.parts:,} parts copied, {done.bytes:,} bytes; {done.there:,} were there{damaged}")

@@ -17,6 +17,7 @@ import pyarrow as pa
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.row_identity import ROW_ID, RowIdentity
 from spiral_stream.catalog.relation.source_facts import source_facts
+from spiral_stream.commands.command_words import here
 from spiral_stream.connection import Catalog
 from spiral_stream.errors import CatalogError, SourceError, cut
 from spiral_stream.semantic import H264_REF, JPEG_REF, is_list, is_number, is_text, semantic_of
@@ -26,7 +27,6 @@ from spiral_stream.sources.image_folder import IMAGES
 from spiral_stream.sources.import_source import FILE, INDEX
 from spiral_stream.sources.source import Source
 from spiral_stream.sources.tokens.source import Tokens
-from spiral_stream.storage.uri import is_object
 
 LINES: Final = 40  # of a program
 WIDTH: Final = 100  # of a line
@@ -69,13 +69,13 @@ class DataFound:
     path: str  # as it was typed, or the part of it that holds one split
     kind: str
     source: Source
-    options: Mapping[str, Any]  # of the source, beside its path
-    rows: int
-    identity: tuple[str, ...]  # (ROW_ID,): made
-    semantic: Mapping[str, str]  # that the source does not say itself
-    schema: pa.Schema
-    head: pa.Table = field(repr=False)  # the first rows, of the columns that are no images or films
-    notes: Mapping[str, str]  # line of the program ("source", "identity", "batch") -> what was guessed
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the source, beside its path
+    rows: int = 0
+    identity: tuple[str, ...] = ()  # (ROW_ID,): made
+    semantic: Mapping[str, str] = field(default_factory=dict)  # that the source does not say itself
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    head: pa.Table = field(default_factory=lambda: pa.table({}), repr=False)  # first rows: no images or films
+    notes: Mapping[str, str] = field(default_factory=dict)  # line of the program ("source", ...) -> what was guessed
     tokenizer: str | None = None  # that lies there
     flat: bool = False  # images without class folders
 
@@ -89,7 +89,7 @@ class DataFound:
 
 def name_of(path: str) -> str:
     """Return the name of a relation for a path: its last part, of letters that a catalog takes."""
-    last = os.path.realpath(path) if not is_object(path) else path
+    last = path if here(path) is None else os.path.realpath(path)
     stem = re.split(r"[.*?\[{]", last.rstrip("/").rpartition("/")[2])[0]
     return re.sub(r"\W+", "_", stem).strip("_") or "data"
 
@@ -164,7 +164,8 @@ def look(
 def _source(path: str, notes: dict[str, str]) -> DataFound:
     """What a path is, before its rows are looked at."""
     place = path.rstrip("/") or path
-    if not is_object(path) and not re.search(r"[*?\[{]", path) and not Path(path).expanduser().exists():
+    data = here(path)
+    if data is not None and not re.search(r"[*?\[{]", path) and not data.exists():
         msg = f"init: {cut(path)} is not there. Give a file, a folder, a pattern, or a URI"
         raise SourceError(msg)
     name = name_of(place)
@@ -191,24 +192,10 @@ def _source(path: str, notes: dict[str, str]) -> DataFound:
         names = [str(each) for each in json.loads(at.read_text()).get("splits", [])]
         notes["source"] = f"of the splits {', '.join(sorted(names))}"
         options["split"] = "train" if "train" in names else names[0]
-    if kind == "image_folder" and not is_object(place) and _is_flat(Path(place)):
+    if kind == "image_folder" and (folder := here(place)) is not None and _is_flat(folder):
         notes["source"] = "no class folders, so there are no labels"
-        return DataFound(
-            name,
-            place,
-            kind,
-            _flat(place),
-            {},
-            0,
-            (),
-            {"image_ref": JPEG_REF},
-            pa.schema([]),
-            pa.table({}),
-            {},
-            flat=True,
-        )
-    source = source_at(place, kind, typed_options(options))
-    return DataFound(name, place, kind, source, options, 0, (), {}, pa.schema([]), pa.table({}), {})
+        return DataFound(name, place, kind, _flat(place), semantic={"image_ref": JPEG_REF}, flat=True)
+    return DataFound(name, place, kind, source_at(place, kind, typed_options(options)), options)
 
 
 def typed_options(options: Mapping[str, Any]) -> list[str]:
@@ -224,8 +211,7 @@ def _is_flat(folder: Path) -> bool:
 
 def _flat(folder: str) -> Arrow:
     """The images of one folder as rows; the program says the same."""
-    suffixes = IMAGES
-    names = sorted(each.name for each in Path(folder).iterdir() if each.suffix.lower() in suffixes)
+    names = sorted(each.name for each in Path(folder).iterdir() if each.suffix.lower() in IMAGES)
     return Arrow(pa.table({"sample_id": names, "image_ref": names}), base=folder)
 
 
@@ -279,15 +265,15 @@ def _holds_images(values: pa.ChunkedArray, found: DataFound) -> bool:
         first = first["bytes"]
     if isinstance(first, bytes):
         return first.startswith(_MAGIC)
-    if not isinstance(first, str) or not first.lower().endswith(IMAGES) or is_object(first):
+    if not isinstance(first, str) or not first.lower().endswith(IMAGES) or (file := here(first)) is None:
         return False
-    return (Path(getattr(found.source, "base", None) or "") / first).is_file()
+    return (Path(getattr(found.source, "base", None) or "") / file).is_file()
 
 
 def _tokenizer(path: str) -> str | None:
     """A tokenizer that lies beside the program, or in the data."""
-    folders = [Path(), *([] if is_object(path) else [Path(path)])]
-    return next((str(each / "tokenizer.json") for each in folders if (each / "tokenizer.json").is_file()), None)
+    files = [each / "tokenizer.json" for each in (Path(), here(path)) if each is not None]
+    return next((str(each) for each in files if each.is_file()), None)
 
 
 def batch_size(found: DataFound) -> int:
@@ -509,10 +495,7 @@ def definitions(found: DataFound, catalog: str) -> dict[str, str]:
             "Put them into folders, one per class; or leave --dagster out"
         )
         raise SourceError(msg)
-    said = _text if is_object(catalog) or Path(catalog).is_absolute() else _in_project
     argument = "uri" if found.kind == "lance" else "path"
-    path = found.path if is_object(found.path) or Path(found.path).is_absolute() else None
-    at = _text(path) if path else _in_project(found.path)
     options = "".join(f", {key}: {json.dumps(value)}" for key, value in found.options.items())
     labels = [name for name in found.schema.names if name in _LABELS]
     identity = json.dumps(list(found.identity)) if len(found.identity) > 1 else _text(found.identity[0])
@@ -520,7 +503,7 @@ def definitions(found: DataFound, catalog: str) -> dict[str, str]:
         "type: spiral_assets.components.Relation",
         "attributes:",
         f"  name: {_text(found.name)}",
-        f"  source: {{kind: {found.kind}, {argument}: {at}{options}}}  # {found.notes['source']}",
+        f"  source: {{kind: {found.kind}, {argument}: {_seen_from_project(found.path)}{options}}}  # {found.notes['source']}",
         f"  identity: {identity}  # {found.notes.get('identity', 'the place of a row in its file')}",
         *([f"  semantic: {json.dumps(dict(found.semantic))}"] if found.semantic else []),
         *([f"  labels: {json.dumps(labels)}  # guessed by the name"] if labels else []),
@@ -528,7 +511,7 @@ def definitions(found: DataFound, catalog: str) -> dict[str, str]:
     where = [
         "type: spiral_assets.components.Catalog",
         "attributes:",
-        f"  path: {said(catalog)}",
+        f"  path: {_seen_from_project(catalog)}",
         f"  root: {_in_project('')}",
         "---",
         "type: spiral_assets.components.Upkeep",
@@ -545,6 +528,12 @@ def definitions(found: DataFound, catalog: str) -> dict[str, str]:
     ]
     files = {"dg.toml": project, f"defs/{found.name}/defs.yaml": [*where, "---", *relation]}
     return {name: "\n".join(lines) + "\n" for name, lines in files.items()}
+
+
+def _seen_from_project(path: str) -> str:
+    """A path or a URI, as YAML has it: one that is relative begins at the project."""
+    at = here(path)
+    return _text(path) if at is None or at.is_absolute() else _in_project(path)
 
 
 def _in_project(path: str) -> str:

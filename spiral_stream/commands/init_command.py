@@ -1,20 +1,17 @@
 """The command ``spiral init``: from data to a program that trains on it."""
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from spiral_stream.commands.command_words import console, here
 from spiral_stream.commands.first_program import DataFound, definitions, look, program, typed_options
 from spiral_stream.connection import connect
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SpiralError, cut
-from spiral_stream.storage.uri import is_object
 
-_WIDTH = 10_000  # where no terminal shows lines: none is broken
 _PROGRAM = "train.py"
 _CATALOG = "catalog"
 
@@ -40,8 +37,7 @@ def init(
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text, encoding="utf-8")
     for line in _said(found, list(files), catalog):
-        width = None if sys.stdout.isatty() else _WIDTH
-        Console(width=width, markup=False, emoji=False, highlight=False).print(line, soft_wrap=True)
+        console(plain=True).print(line, soft_wrap=True)
 
 
 def _need_free_folder(path: str) -> None:
@@ -50,8 +46,8 @@ def _need_free_folder(path: str) -> None:
     Raises:
         SpiralError: says where to go.
     """
-    here = Path.cwd()
-    if not is_object(path) and Path(path).expanduser().resolve() in (here, *here.parents):
+    folder, data = Path.cwd(), here(path)
+    if data is not None and data.resolve() in (folder, *folder.parents):
         msg = (
             f"init: {cut(path)} holds this folder, so the catalog would lie in the data. Make a folder beside the data, and "
             "call init in it"

@@ -1,21 +1,19 @@
 """The command ``spiral node-cache``: what this node holds of remote files and shared prepared data, and how to remove it."""
 
 import json
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from spiral_stream.cache.working_folder import held_here, make_room
+from spiral_stream.commands.command_words import console
 from spiral_stream.keeping.share import working_folders
 from spiral_stream.storage.node_cache.cache import OFF, NodeCache
 
-_WIDTH: Final = 10_000  # where no terminal shows lines: none is broken
 _UNITS: Final = (("days", 86_400), ("hours", 3_600), ("minutes", 60))
 
 
@@ -55,15 +53,15 @@ def node_cache(
         name = each.uri or "unknown: nothing is known of its bytes"
         sizes = f"{each.size:,}", f"{each.there:,}", f"{each.on_disk:,}"
         listing.add_row(name, each.version[:16], *sizes, _age(time.time() - each.used))
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH, markup=False, emoji=False, highlight=False)
-    console.print(listing)
+    out = console(plain=True)
+    out.print(listing)
     used = sum(each.on_disk for each in files)
-    console.print(f"{len(files):,} files, {used:,} bytes of {cache.limit_bytes:,}", soft_wrap=True)
+    out.print(f"{len(files):,} files, {used:,} bytes of {cache.limit_bytes:,}", soft_wrap=True)
     for here in held_here(cache.folder):
         said = f"{here.bytes:,} bytes of {here.limit_bytes:,} of prepared data of {here.uri}, in {here.path}"
-        console.print(said, soft_wrap=True)
+        out.print(said, soft_wrap=True)
     if gone is not None:
-        console.print(f"{gone[0]:,} files removed, {gone[1]:,} bytes")
+        out.print(f"{gone[0]:,} files removed, {gone[1]:,} bytes")
 
 
 def _age(seconds: float) -> str:
