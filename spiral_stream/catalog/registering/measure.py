@@ -70,7 +70,7 @@ def shards_of(
     rows = SourceRows(source, manifest, reader)
     unique = before is not None and before.identity_unique and before.identity == tuple(identity)
     known = _known(rows.manifest, old) if old is not None and unique else frozenset[str]()
-    with _identity_folder(root, source) as folder:
+    with derived_folder(None if isinstance(source, Arrow) else root) as folder:  # rows in memory are copied later
         pieces = identity_pieces(rows, identities, folder, report)
         found = duplicate(name, rows.manifest, reader.fetch, identities, pieces, known)
     return manifest, found
@@ -109,11 +109,11 @@ def _known(now: Manifest, before: Manifest) -> frozenset[str]:
 
 
 @contextmanager
-def _identity_folder(root: Path, source: Source) -> Iterator[Path]:
-    """Where identities are kept; where nothing can be kept, or the rows are copied later, that is for this call only."""
-    root_folder = None if isinstance(source, Arrow) else writable_folder(root)
-    if root_folder is not None:
-        yield root_folder
+def derived_folder(root: Path | None) -> Iterator[Path]:
+    """The folder of a catalog's derived data; where nothing can be written there, or of no catalog, one for this call only."""
+    folder_of_catalog = None if root is None else writable_folder(root)
+    if folder_of_catalog is not None:
+        yield folder_of_catalog
         return
     with TemporaryDirectory(prefix="spiral-") as folder:
         yield Path(folder)

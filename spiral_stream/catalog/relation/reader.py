@@ -211,7 +211,7 @@ class OpenRelation:
         if name == ROW_ID:
             assert self._row_ids is not None
             return self._row_ids.of(physical)
-        return self._shard_names(logical)
+        return self.manifest.shard_names.take(pa.array(self.manifest.shard_of(logical)))
 
     def _have_others(self, units: Sequence[int], shards: Sequence[int] | None) -> bool:
         """Whether physical units have rows of other shards too."""
@@ -220,9 +220,6 @@ class OpenRelation:
 
     def _shards_of(self, table: pa.Table) -> NDArray[np.intp]:
         return self.manifest.shard_of(table.column(ROW).to_numpy())
-
-    def _shard_names(self, ordinals: UInt64) -> pa.Array:
-        return self.manifest.shard_names.take(pa.array(self.manifest.shard_of(ordinals)))
 
     def _refuse_unknown(self, columns: Sequence[str]) -> None:
         if self._closed:

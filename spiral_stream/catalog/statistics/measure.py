@@ -7,10 +7,9 @@ was not read), ``unknown``.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import numpy as np
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.names import suggestions
-from spiral_stream.catalog.registering.measure import writable_folder
+from spiral_stream.catalog.registering.measure import derived_folder
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import UNKNOWN_BYTES
 from spiral_stream.catalog.relation.reader import OpenRelation
@@ -83,7 +82,7 @@ def measure(relation: OpenRelation, columns: Sequence[str] | None = None) -> Sta
     chosen = list(able if columns is None else columns)
     kinds = {name: _plain(relation.schema.field(name).type) for name in chosen}
     candidates = [name for name in chosen if name not in relation.entry.identity and _is_discrete(kinds[name])]
-    with working(f"measure {relation.entry.name}"), _place(relation.entry.root) as root:
+    with working(f"measure {relation.entry.name}"), derived_folder(relation.entry.root) as root:
         most = _most(relation, {name: kinds[name] for name in candidates}, root)
         facts = [ColumnFacts(name, kind, most.get(name, 0)) for name, kind in kinds.items()]
         found = _counted(relation, facts, candidates, root)
@@ -165,17 +164,6 @@ def _with_unread(relation: OpenRelation, chosen: Sequence[str], found: Merged) -
 def _filled(facts: dict[str, object], schema: pa.Schema, count: int) -> pa.Table:
     """A table with nulls where nothing is known."""
     return pa.table([facts.get(field.name, pa.nulls(count, field.type)) for field in schema], schema=schema)
-
-
-@contextmanager
-def _place(root: Path) -> Iterator[Path]:
-    """Where facts are kept; where nothing can be written, that is for this call only."""
-    place = writable_folder(root)
-    if place is not None:
-        yield place
-        return
-    with TemporaryDirectory(prefix="spiral-") as folder:
-        yield Path(folder)
 
 
 def save_statistics(entry: Entry, statistics: Statistics) -> None:

@@ -69,12 +69,10 @@ class FeaturedColumns:
         if name in self._paths:
             return pc.struct_field(column, PATH)
         if name not in self._inline:
-            chunks = isinstance(column, pa.ChunkedArray)
-            return (
-                _stored_chunks(column, self.schema.field(name))
-                if chunks
-                else stored_column(column, self.schema.field(name))
-            )
+            field = self.schema.field(name)
+            if isinstance(column, pa.ChunkedArray):
+                return pa.chunked_array([stored_column(chunk, field) for chunk in column.chunks], field.type)
+            return stored_column(column, field)
         wanted, other = (BYTES, PATH) if self._inline[name] else (PATH, BYTES)
         found = pc.struct_field(column, wanted)
         if found.null_count:
@@ -142,10 +140,6 @@ class FeaturedReader(Reader):
 
     def close(self) -> None:
         self._rows.close()
-
-
-def _stored_chunks(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    return pa.chunked_array([stored_column(chunk, field) for chunk in column.chunks], field.type)
 
 
 def _kind_of(features: Features, name: str) -> str:

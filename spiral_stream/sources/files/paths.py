@@ -22,13 +22,6 @@ def is_remote(uri: str) -> bool:
     return bool(separator) and scheme != "file"
 
 
-def remote_fault(uri: str) -> str:
-    """Say what a URI is that nothing here reads, and the way out; a clause that follows the URI."""
-    if is_object(uri):
-        return "lies on an object store or a web server, which this reads no rows from yet. Copy it, or register local paths"
-    return unknown(uri)
-
-
 def local_path(uri: str) -> str:
     """Return the path that a path or ``file://`` URI means.
 
@@ -125,7 +118,7 @@ def local_folder(path: str | os.PathLike[str]) -> Path:
 def not_found(path: str, what: str) -> SourceError:
     """Return the error for a path at which there is no ``what``, with what lies near it."""
     if is_remote(path):
-        return SourceError(f"{what}: {cut(path)} {remote_fault(path)}")
+        return SourceError(f"{what}: {cut(path)} {unknown(path)}")
     if os.path.lexists(path):  # a folder was looked for
         is_link = not os.path.exists(path)  # noqa: PTH110  which a Path refuses to say where rights are missing
         found = f"is a link to {cut(os.readlink(path))}, which is not there" if is_link else "is a file, not a folder"  # noqa: PTH115

@@ -26,13 +26,15 @@ def lance_options(uri: str) -> dict[str, str] | None:
     Raises:
         SourceError: one is misspelt, or has a value that it cannot have: Lance would pass over it.
     """
-    options = options_of(uri) if is_object(uri) else {}
+    if not is_object(uri):
+        return None
+    options = options_of(uri)
     need_values(uri, options)
     if _DEADLINE in options:  # Lance passes over one with a fraction
         options = {**options, _DEADLINE: str(ceil(float(options[_DEADLINE])))}
-    if is_object(uri) and not options.keys() & _LIMITS:
+    if not options.keys() & _LIMITS:
         options = {**options, "timeout": f"{_seconds(options)}s"}
-    return options or None
+    return options
 
 
 def _seconds(options: Mapping[str, str]) -> int:

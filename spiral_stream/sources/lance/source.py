@@ -233,7 +233,8 @@ class LanceReader(Reader):
 
         chosen = range(len(self._rows)) if units is None else sorted(units)
         if not columns and predicate is None:
-            yield from self._ordinals_only(chosen)
+            for unit in chosen:
+                yield from ordinals_of(int(self._starts[unit]), int(self._starts[unit + 1]))
             return
         # Lance 14 finds no null in a v1 blob column, so conditions on blobs are evaluated here.
         lowerable, on_blobs = split_without(predicate, self.schema, frozenset(self._blobs))
@@ -260,7 +261,7 @@ class LanceReader(Reader):
                 self._need_unchanged(chosen)
                 return
             rows = self._physical(batch.column("_rowaddr").to_numpy())
-            arrays = [_plain(batch.column(name), self.schema.field(name)) for name in read]
+            arrays = [plain_column(batch.column(name), self.schema.field(name).type) for name in read]
             found = pa.record_batch([*arrays, pa.array(rows)], schema=schema)
             if late is None:
                 yield found
@@ -308,10 +309,6 @@ class LanceReader(Reader):
 
     def _schema_of(self, columns: Sequence[str]) -> pa.Schema:
         return pa.schema([*(self.schema.field(name) for name in columns), pa.field(ROW, pa.uint64())])
-
-    def _ordinals_only(self, units: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        for unit in units:
-            yield from ordinals_of(int(self._starts[unit]), int(self._starts[unit + 1]))
 
     def _physical(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Row addresses (fragment << 32 | offset) to physical ordinals, [P] -> [P]."""
@@ -410,10 +407,6 @@ def _open(source: Lance) -> "lance.LanceDataset":
             "Tag versions that streams use, or take the newest with catalog.refresh(<name>)"
         )
         raise SourceError(msg) from error
-
-
-def _plain(array: pa.Array, field: pa.Field) -> pa.Array:
-    return plain_column(array, field.type)
 
 
 def _fragment_key(fragment: "lance.LanceFragment", facts: str, origin: bool) -> str:

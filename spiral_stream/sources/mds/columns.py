@@ -16,9 +16,9 @@ from spiral_stream.sources.mds import values
 from spiral_stream.sources.mds.encodings import Encoding, MdsForm, arrow_type, bare_array, encoding_of
 from spiral_stream.sources.mds.index import JSON, Shard
 from spiral_stream.sources.mds.samples import Span
-from spiral_stream.sources.mds.values import INLINE, SHAPE
+from spiral_stream.sources.mds.values import SHAPE
 from spiral_stream.sources.schema import GIVE
-from spiral_stream.sources.tar.samples import ChosenColumns, ColumnTarget, column_name
+from spiral_stream.sources.tar.samples import INLINE, ChosenColumns, ColumnTarget, column_name
 
 _NAME: Final = "Name one of them with columns={...}"
 _INT64: Final = 1 << 63

@@ -111,17 +111,14 @@ def shards_in(index: str, data: bytes | memoryview) -> tuple[Shard, ...]:
     try:
         said = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
-        raise _no_json(index, error) from error
+        msg = f"Mds: {cut(index)} is no JSON that can be read ({cut(str(error))}). {_WAY_OUT}"
+        raise SourceError(msg) from error
     listed = said.get("shards") if isinstance(said, dict) else None
     if not isinstance(listed, list) or said.get("version") != _VERSION:
         version = said.get("version") if isinstance(said, dict) else None
         msg = f"Mds: {cut(index)} has version {shown(version)}; an index of version 2 with a list of shards is read. {_WAY_OUT}"
         raise SourceError(msg)
     return tuple(_Entry(index, number, entry).shard() for number, entry in enumerate(listed))
-
-
-def _no_json(index: str, error: Exception) -> SourceError:
-    return SourceError(f"Mds: {cut(index)} is no JSON that can be read ({cut(str(error))}). {_WAY_OUT}")
 
 
 @final

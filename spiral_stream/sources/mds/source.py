@@ -32,9 +32,17 @@ from spiral_stream.sources.mds.index import (
 )
 from spiral_stream.sources.mds.lines import LineSamples
 from spiral_stream.sources.mds.samples import MdsSamples
-from spiral_stream.sources.mds.values import CHECKED, INLINE, REFERENCE
+from spiral_stream.sources.mds.values import CHECKED
 from spiral_stream.sources.schema import GIVE, columns
-from spiral_stream.sources.tar.samples import Columns, choice_of, choice_of_names, declared_columns, need_columns
+from spiral_stream.sources.tar.samples import (
+    INLINE,
+    REFERENCE,
+    Columns,
+    choice_of,
+    choice_of_names,
+    declared_columns,
+    need_columns,
+)
 from spiral_stream.storage.file_object import look, mapped, maps
 
 LOOKED_AT: Final = 4  # shards, where only their samples say what a column holds

@@ -17,10 +17,9 @@ from spiral_stream.sources.json.columns import column_of
 from spiral_stream.sources.mds.encodings import ARRAY_TYPES, Encoding, MdsForm
 from spiral_stream.sources.mds.samples import Int64, Span, gathered
 from spiral_stream.sources.schema import GIVE
+from spiral_stream.sources.tar.samples import INLINE, REFERENCE
 
-REFERENCE: Final = pa.struct([("uri", pa.utf8()), ("offset", pa.int64()), ("length", pa.int64())])
 CHECKED: Final = pa.struct([*list(REFERENCE), ("digest", pa.utf8())])  # compared wherever the bytes are read
-INLINE: Final = pa.large_binary()
 SHAPE: Final = "_shape"  # after the name of an array's column
 _PNG_MODES: Final = frozenset(("1", "L", "LA", "P", "RGB", "RGBA", "I;16"))
 _INTEGER: Final = r"^(0|-?[1-9][0-9]{0,19})$"  # what Arrow reads as Python does

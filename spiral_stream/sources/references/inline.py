@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spiral_stream.semantic import semantic_of
 from spiral_stream.sources.references.policy import Reach
-from spiral_stream.sources.references.resolve import resolve
+from spiral_stream.sources.references.resolve import payload
 
 TOGETHER = 64  # rows whose payload is held at a time
 
@@ -33,7 +31,7 @@ def inlined(batch: pa.RecordBatch, reach: Reach) -> Iterator[pa.Table]:
     for at in range(0, len(batch), step):
         piece = batch.slice(at, step)
         arrays = [
-            _bytes(column, reach) if _refers(field) else column
+            pa.array(payload(column, reach), _inline(field.type)) if _refers(field) else column
             for column, field in zip(piece.columns, batch.schema, strict=True)
         ]
         yield pa.table(arrays, schema=schema)
@@ -50,17 +48,3 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _inline(kind: pa.DataType) -> pa.DataType:
     return pa.list_(pa.large_binary()) if _is_list(kind) else pa.large_binary()
-
-
-def _bytes(values: pa.Array, reach: Reach) -> pa.Array:
-    if _is_list(values.type):
-        counts = pc.fill_null(pc.list_value_length(values), 0).to_numpy()
-        ends = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
-        return pa.ListArray.from_arrays(ends, _bytes(values.flatten(), reach), mask=values.is_null())
-    out: list[bytes | None] = [None] * len(values)
-    there = values.is_valid().to_numpy(zero_copy_only=False)
-    for row, found in zip(
-        np.flatnonzero(there).tolist(), resolve(values.filter(values.is_valid()), reach), strict=True
-    ):
-        out[row] = bytes(found)
-    return pa.array(out, pa.large_binary())

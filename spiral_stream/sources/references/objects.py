@@ -212,9 +212,3 @@ def object_part(
     # a digest is of all bytes, and some are read
     stamps = None if stamps is None else replace(stamps, digests=None)
     return ObjectPart(uri, named, row, start, size, facts.mark, facts.size, reach, stamps)
-
-
-def part_name(part: ObjectPart, *, is_object: bool) -> str:
-    """Return the name of a part, for messages."""
-    name = printable(part.named)
-    return name if is_object else f"{name}[{part.start} + {part.size}]"

@@ -14,13 +14,13 @@ from typing import final
 
 from spiral_stream.errors import DataError, SourceError, cut
 from spiral_stream.integrity.regular_files import need_file, open_file
-from spiral_stream.sources.files.paths import is_remote, local_path, remote_fault
+from spiral_stream.sources.files.paths import is_remote, local_path
 from spiral_stream.sources.pins import Pinned
 from spiral_stream.storage.faults import AwayError
 from spiral_stream.storage.file_object import look
 from spiral_stream.storage.local import stat_of
 from spiral_stream.storage.store import ObjectStat
-from spiral_stream.storage.uri import is_object, joined, printable
+from spiral_stream.storage.uri import is_object, joined, printable, unknown
 
 
 class ReferenceDataError(DataError):
@@ -69,7 +69,7 @@ class Reach:
             msg = f"{cut(printable(uri))} is an object of a store, and this reads files of this machine only. Copy it"
             raise ReferenceSourceError(row, msg)
         if is_remote(uri):
-            raise ReferenceSourceError(row, f"{cut(printable(uri))} {remote_fault(uri)}")
+            raise ReferenceSourceError(row, f"{cut(printable(uri))} {unknown(uri)}")
         try:
             return os.path.join(self.folder, local_path(uri))  # noqa: PTH118
         except ValueError as error:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import xxhash
 
 from spiral_stream.errors import SourceError, cut, renumbered
-from spiral_stream.sources.references.objects import ObjectPart, object_part, part_name
+from spiral_stream.sources.references.objects import ObjectPart, object_part
 from spiral_stream.sources.references.policy import Reach, reach_of
 from spiral_stream.sources.references.resolve import (
     Form,
@@ -209,7 +209,7 @@ class _Locations:
 
     def _of_all(self, uri: str, row: int) -> Located:
         if (named := self._reach.object_of(uri, row)) is not None:
-            return _of_object(object_part(self._reach, uri, named, row), is_object=True)
+            return _of_object(object_part(self._reach, uri, named, row), printable(named))
         path, size = self._found(uri, row)
         return Located(cut(path), size, path, 0, uri, _files=self._files)
 
@@ -218,7 +218,7 @@ class _Locations:
             part = object_part(self._reach, uri, named, row, (start, length), stamps)
             if start + length > part.object_size:
                 raise too_short(row, printable(named), part.object_size, start, length)
-            return _of_object(part, is_object=False)
+            return _of_object(part, f"{printable(named)}[{start} + {length}]")
         path, size = self._found(uri, row)
         if stamps is not None:  # not the digest: a clip reads a part of the bytes
             stamps.need_file(row, *self._reach.stat(uri, row))
@@ -233,7 +233,5 @@ class _Locations:
         return self._sizes[uri]
 
 
-def _of_object(part: ObjectPart, *, is_object: bool) -> Located:
-    return Located(
-        cut(part_name(part, is_object=is_object)), part.size, printable(part.named), part.start, part.uri, _object=part
-    )
+def _of_object(part: ObjectPart, name: str) -> Located:
+    return Located(cut(name), part.size, printable(part.named), part.start, part.uri, _object=part)

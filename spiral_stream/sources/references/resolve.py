@@ -29,7 +29,7 @@ from spiral_stream.sources.references.policy import (
     unreadable,
 )
 from spiral_stream.sources.references.stamps import Stamps, stamps_of
-from spiral_stream.storage.local import stat_of
+from spiral_stream.storage.local import exactly, stat_of
 from spiral_stream.threads import doing
 
 GAP_BYTES: Final = 4096  # ranges this near are read in one call: a page more costs less than a call
@@ -375,15 +375,11 @@ def read_at(handle: int, count: int, offset: int) -> bytes:
     Raises:
         OSError: it cannot be read, or ends early.
     """
-    parts, got = [], 0
-    while got < count:
-        part = os.pread(handle, count - got, offset + got)
-        if not part:
-            msg = f"it ends {count - got} bytes early"
-            raise OSError(msg)
-        parts.append(part)
-        got += len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    found = exactly(handle, count, offset)
+    if len(found) < count:
+        msg = f"it ends {count - len(found)} bytes early"
+        raise OSError(msg)
+    return found
 
 
 def too_short(row: int, path: str, size: int, offset: int, length: int) -> ReferenceSourceError:

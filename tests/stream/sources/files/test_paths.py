@@ -20,7 +20,6 @@ from spiral_stream.sources.files.paths import (
     local_path,
     not_found,
     outside_allowed,
-    remote_fault,
 )
 
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=8)
@@ -67,16 +66,14 @@ def test_a_uri_of_another_host_is_refused(uri: str, call: object) -> None:
 @pytest.mark.parametrize(
     ("uri", "found"),
     [
-        ("https://h/a", "web server.*Copy it, or register local paths"),
-        ("S3://b/a", "object store.*Copy it, or register local paths"),
+        ("hdfs://h/a", "lies in a store that is not read here.*Copy it, or register local paths"),
         ("tar://a.tar/b", "member of a tar.*Give struct<uri, offset, length>"),
         ("ftp://h/a", "begins with ftp://.*Give a local path, or a file:/// URI"),
     ],
 )
 def test_what_nothing_here_reads_is_named_with_the_way_out(uri: str, found: str) -> None:
     assert is_remote(uri)
-    assert re.search(found, remote_fault(uri))
-    assert str(not_found(uri, "Parquet")) == f"Parquet: {uri} {remote_fault(uri)}"
+    assert re.search(rf"^Parquet: {re.escape(uri)} .*{found}", str(not_found(uri, "Parquet")))
 
 
 @pytest.mark.parametrize(("base", "asked", "allowed"), [(None, None, True), ("b", None, False), ("b", True, True)])
