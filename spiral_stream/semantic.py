@@ -51,7 +51,7 @@ def with_semantic(schema: pa.Schema, semantic: Mapping[str, str]) -> pa.Schema:
     """
     for name, kind in semantic.items():
         if name not in schema.names:
-            msg = f"semantic: {name!r} is not a column; there are {', '.join(schema.names)}"
+            msg = f"semantic: {name!r} is not a column; there are {', '.join(schema.names)}. Name the column that refers to files"
             raise PlanError(msg)
         if kind not in SEMANTIC_TYPES:
             msg = f"semantic: {kind!r} of {name!r} is unknown; known are {', '.join(SEMANTIC_TYPES)}"
@@ -61,7 +61,8 @@ def with_semantic(schema: pa.Schema, semantic: Mapping[str, str]) -> pa.Schema:
         if not holds_reference(field.type):
             msg = (
                 f"semantic: {name!r} is {field.type}, which cannot name bytes; a reference is binary (inline), "
-                "utf8 (a file), struct<uri, offset, length> (a byte range), struct<bytes, path>, or a list of one of them"
+                "utf8 (a file), struct<uri, offset, length> (a byte range), struct<bytes, path>, or a list of one of them. "
+                "Name such a column, or leave it out"
             )
             raise PlanError(msg)
         schema = schema.set(at, field.with_metadata({**(field.metadata or {}), SEMANTIC: kind.encode()}))

@@ -24,6 +24,8 @@ from spiral_stream.display.progress import working
 from spiral_stream.errors import CatalogError, SourceError, cut
 from spiral_stream.integrity.publish import drafting
 from spiral_stream.integrity.regular_files import open_file
+from spiral_stream.sources.internal.imported import ImportedRows
+from spiral_stream.sources.lance.source import Lance
 from spiral_stream.sources.pins import Collected, Numbers
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.storage.open import store_of
@@ -198,8 +200,14 @@ class _Reading:
             self._differs(
                 name,
                 f"its {found[0]:,} bytes are not the {known[0][0]:,} whose digest was recorded, and no time tells. Restore the "
-                f'file; or touch it, and take the data as it is now with catalog.refresh("{self._entry.name}")',
+                f"file; or {self._way_on(name)}",
             )
+
+    def _way_on(self, name: str) -> str:
+        """How the bytes of a file are taken as they are now: Lance's never change in place, so no refresh looks at them."""
+        if name.startswith(source_file_name("")) and isinstance(self._entry.source, Lance | ImportedRows):
+            return f'catalog.drop("{self._entry.name}"), write its rows again, and register them'
+        return f'touch it, and take the data as it is now with catalog.refresh("{self._entry.name}")'
 
     def _differs(self, name: str, found: str) -> None:
         self.different += 1

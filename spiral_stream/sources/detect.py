@@ -1,6 +1,7 @@
 """Which source reads a path, by the names of its files; and a source's options as texts of a command line (``delimiter=;``)."""
 
 import dataclasses
+import difflib
 import glob
 import json
 import os
@@ -147,7 +148,9 @@ def source_at(path: str, kind: str | None = None, options: Sequence[str] = ()) -
     name = kind or suggested(path)
     found: type[Source] | None = kinds.get(name) or plugin_class(name)
     if found is None:
+        near = difflib.get_close_matches(name, kinds, n=2, cutoff=0.5)
         msg = f"{shown(kind)} is no kind of source. Give one of {', '.join(sorted(kinds))}, or one of an installed package"
+        msg += f"; near it: {', '.join(near)}" if near else ""
         raise SourceError(msg)
     field_name = dataclasses.fields(found)[0].name  # type: ignore[arg-type]  # each is a dataclass
     given = options_of(found, field_name, options)

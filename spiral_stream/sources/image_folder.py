@@ -27,7 +27,7 @@ from spiral_stream.semantic import H264_REF, JPEG_REF, with_semantic
 from spiral_stream.sources.arrow.table import MemoryReader
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import grouped, listed_below, shown_files
-from spiral_stream.sources.files.paths import absolute_folder, not_found
+from spiral_stream.sources.files.paths import absolute_folder, not_found, reference_to
 from spiral_stream.sources.import_source import FILE, INDEX
 from spiral_stream.sources.pins import Pin, pin_of
 from spiral_stream.sources.source import Reader, Source, Unit
@@ -181,6 +181,7 @@ class _Pins:
 
     def pin(self, name: str) -> Pin | None:
         """Return the pin of a file by its path; None if it is not among them."""
+        name = name.removeprefix("./")
         rows = self._rows.get(name.partition("/")[0], range(0))
         at = bisect_left(rows, name, key=lambda row: self._paths[row].as_py())
         if at == len(rows) or self._paths[rows[at]].as_py() != name:
@@ -264,7 +265,7 @@ def _list_classes(source: ClassFolder, found: Classes) -> tuple[list[Unit], list
         count = len(paths)
         columns = [
             pa.array(paths, pa.utf8()),
-            pa.array(paths, pa.utf8()),
+            pa.array(map(reference_to, paths), pa.utf8()),
             pa.array(np.full(count, label, dtype=np.int64)),
             pa.array([name] * count, pa.utf8()),
             pa.array(sizes, pa.int64()),

@@ -99,7 +99,10 @@ def shard_column(schema: pa.Schema, named: str | None) -> str | None:
     if named == AUTO:
         return STORAGE_SHARD if STORAGE_SHARD in schema.names else None
     if named is not None and named not in schema.names:
-        msg = f"shard {named!r} is not a column; {suggestions(named, schema.names)}"
+        msg = (
+            f"shard {named!r} is not a column; {suggestions(named, schema.names)} "
+            "Name one of them, or give shard=None, which takes the source's own units"
+        )
         raise CatalogError(msg)
     return named
 

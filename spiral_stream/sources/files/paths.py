@@ -83,6 +83,11 @@ def absolute_folder(path: str | os.PathLike[str]) -> str:
     return found.rstrip("/") or found
 
 
+def reference_to(name: str) -> str:
+    """Return what a reference below its base says of a file: one that began with ``~`` would be of a home folder."""
+    return f"./{name}" if name.startswith("~") else name
+
+
 def outside_allowed(base: str | None, stated: bool | None) -> bool:
     """Whether a source's references may leave its base: as asked, and by default where no base was given.
 

@@ -17,7 +17,7 @@ from spiral_stream.arguments import check, class_door
 from spiral_stream.errors import DamageError, SourceError, cut, shown
 from spiral_stream.integrity.blocks import moment, need_sound
 from spiral_stream.sources.change_detection import content_key
-from spiral_stream.sources.files.paths import absolute_folder
+from spiral_stream.sources.files.paths import absolute_folder, reference_to
 from spiral_stream.sources.import_source import ON_ERROR, RAISE, ImportedSource, ImportUnit, Refused
 from spiral_stream.sources.mds.columns import MdsColumns, declared_schema, described, found_columns
 from spiral_stream.sources.mds.encodings import need_dtype
@@ -152,7 +152,7 @@ class Mds(ImportedSource):
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
         shard = _shard_of(unit, _shards_of(unit))
         columns = self._columns(shard, REFERENCE)
-        uri = unit.name if _is_raw(unit, shard) else None
+        uri = reference_to(unit.name) if _is_raw(unit, shard) else None
         with _samples(unit, shard) as samples:
             for spans in samples.spans():
                 yield columns.batch(spans, schema, uri, refused)

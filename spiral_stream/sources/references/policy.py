@@ -83,7 +83,7 @@ class Reach:
             ReferenceSourceError: it may not be read.
         """
         remote = "://" in uri and is_remote(uri)
-        if not (is_object(uri) if remote else self.is_remote and not uri.startswith(("/", "~", "file:"))):
+        if not (is_object(uri) if remote else self.is_remote and not uri.startswith(("/", "~", "file://"))):
             return None
         if "\0" in uri:
             msg = f"reference {cut(uri)} holds a NUL character, which no URI has. Correct it, or filter the row out"

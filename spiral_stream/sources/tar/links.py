@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.semantic import SEMANTIC, is_list, is_text
 from spiral_stream.sources.change_detection import content_key
-from spiral_stream.sources.files.paths import absolute
+from spiral_stream.sources.files.paths import absolute, reference_to
 from spiral_stream.sources.import_source import Refused
 from spiral_stream.sources.json.columns import without_rows
 from spiral_stream.sources.references.resolve import flattened
@@ -260,7 +260,7 @@ def _relative(uri: str, base: str) -> str:
     """The name of a tar below a base; elsewhere its path or URI."""
     (root, key), (of_base, start) = parse_uri(uri), parse_uri(base)
     prefix = f"{start.rstrip('/')}/" if start else ""
-    return key[len(prefix) :] if root == of_base and key.startswith(prefix) else uri
+    return reference_to(key[len(prefix) :]) if root == of_base and key.startswith(prefix) else uri
 
 
 def _members_of(path: str, seen: ObjectStat) -> _Index:

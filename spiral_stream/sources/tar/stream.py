@@ -22,7 +22,11 @@ class CompressedTar(BytesAt):
     def __init__(self, path: str, seen: ObjectStat | None = None) -> None:
         self.path = path
         self._raw = opened_forward(path, seen)
-        self._file = _decompressed(path, self._raw)
+        try:
+            self._file = _decompressed(path, self._raw)
+        except BaseException:  # a codec that this pyarrow lacks
+            self._raw.close()
+            raise
         self._passed = 0
 
     def at(self, offset: int, count: int) -> bytes:

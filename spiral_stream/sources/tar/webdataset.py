@@ -17,6 +17,7 @@ from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, anew, cut, shown, warn
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.files.listing import Paths, absolute_paths, common_folder, listed_units, need_one_root
+from spiral_stream.sources.files.paths import reference_to
 from spiral_stream.sources.import_source import (
     KEY,
     ON_ERROR,
@@ -156,7 +157,7 @@ class WebDataset(ImportedSource):
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
         if not unit.others and self.schema is None and maps(unit.path) and not is_compressed(unit.path):
             targets = FieldTargets("", self._choice(), None)
-            found = regular_batches(unit.path, _uri(unit.name), schema, targets, last=self.key == LAST)
+            found = regular_batches(unit.path, reference_to(unit.name), schema, targets, last=self.key == LAST)
             if found is not None:
                 yield from found
                 return
@@ -194,11 +195,11 @@ class WebDataset(ImportedSource):
     def _rows(self, unit: ImportUnit) -> TarRows:
         base = self.base
         sidecars = [
-            TarFile(path, _uri(os.path.relpath(path, base)), f"{name}.", unit.facts(path))
+            TarFile(path, reference_to(os.path.relpath(path, base)), f"{name}.", unit.facts(path))
             for (name, _, _), path in zip(self._sidecars, unit.others, strict=True)
         ]
         return TarRows(
-            TarFile(unit.path, _uri(unit.name), seen=unit.facts(unit.path)),
+            TarFile(unit.path, reference_to(unit.name), seen=unit.facts(unit.path)),
             sidecars,
             self._choice(),
             self._declared(REFERENCE),
@@ -324,7 +325,3 @@ def _need_one_kind(units: Sequence[ImportUnit]) -> None:
     if any(packed) and any(unit.others for unit in units):
         msg = f"WebDataset: {cut(units[0].name)} is compressed, and has sidecars. Uncompress it, or leave sidecars= out"
         raise SourceError(msg)
-
-
-def _uri(name: str) -> str:
-    return f"./{name}" if name.startswith("~") else name  # ~ would be a home folder

@@ -310,6 +310,19 @@ def test_errors_and_warnings_say_what_to_type_in_the_command(
         (("register", "chats", "a.jsonl", "b.jsonl", "c.jsonl"), "3 paths are given, and there is place for one."),
         (("register", "chats", "jsonl", "a.jsonl", "b.jsonl"), "2 paths are given, and there is place for one."),
         (("register", "chats", "jsonn", "chat.jsonl"), "is no kind of source. Give one of csv"),
+        (("register", "chats", "cvs", "chat.jsonl"), "or one of an installed package; near it: csv"),
+        (
+            ("register", "chats", "jsonl", "a.jsonl", "--identity", "id", "--shard", "foo"),
+            "or give --shard '', which takes",
+        ),
+        (
+            ("register", "chats", "jsonl", "a.jsonl", "--identity", "id", "--image", "txt"),
+            "'txt' is not a column; there are id, __file__, __index_in_file__. Name the column that refers to files",
+        ),
+        (
+            ("register", "chats", "jsonl", "a.jsonl", "--identity", "id", "--image", "id"),
+            "Name such a column, or leave it out",
+        ),
         (("init", "chat.jsonl"), "or leave such rows out with --option on_error=skip of spiral register"),
         (("caches", "--delete"), "--remove-dead removes what nobody uses."),
         (("caches", "--remove-deed"), "--remove-dead"),

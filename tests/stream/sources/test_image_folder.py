@@ -185,3 +185,12 @@ def test_films_of_a_codec_that_is_refused_are_told_when_a_folder_is_registered(
         spiral.SpiralWarning, match=r"of 4 videos 2 are mpeg4, 1 is mjpeg, which will be refused.* Re-encode them"
     ):
         catalog.register("films", source, identity="sample_id")
+
+
+def test_a_class_folder_called_as_a_home_is_one(tmp_path: Path) -> None:
+    write(tmp_path, {"~/a.jpg": b"here", "cat/b.jpg": b"cat"})
+    with ImageFolder(str(tmp_path)).open() as reader:
+        table = reader.fetch(np.arange(2, dtype=np.uint64), ["sample_id", "image_ref"])
+
+        assert table["sample_id"].to_pylist() == ["cat/b.jpg", "~/a.jpg"]
+        assert [bytes(v) for v in resolve(table["image_ref"], reader.base)] == [b"cat", b"here"]

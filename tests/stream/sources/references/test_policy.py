@@ -94,6 +94,13 @@ def test_what_cannot_be_read_carries_its_row_and_the_way_out(
         assert caught.value.row == 4
 
 
+def test_a_name_below_a_store_may_begin_as_the_scheme_of_files_does() -> None:
+    reach = Reach("memory://bucket/base")
+
+    assert reach.object_of("file:1.jpg", 4) == "memory://bucket/base/file:1.jpg"
+    assert reach.object_of("file:///data/1.jpg", 4) is None
+
+
 def test_a_file_is_read_only_as_it_was_pinned(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1")
     with Collected() as collected:

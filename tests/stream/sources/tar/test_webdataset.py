@@ -469,3 +469,17 @@ def test_keys_that_say_nothing_are_no_fault(tmp_path: Path) -> None:
     found = rows(WebDataset(path))
     assert found["json_a"].to_pylist() == [doc["a"] for doc in docs]
     assert "json_late" not in found.column_names
+
+
+def test_a_codec_that_is_missing_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise pa.ArrowNotImplementedError("Support for codec 'zstd' not built")
+
+    (tmp_path / "0.tar.zst").write_bytes(b"")
+    monkeypatch.setattr(pa, "input_stream", missing)
+    before = len(list(Path("/dev/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(pa.ArrowNotImplementedError) as caught:
+            WebDataset(str(tmp_path)).import_schema(WebDataset(str(tmp_path)).import_units())
+        frames = caught.traceback  # hold what the error holds
+        assert len(list(Path("/dev/fd").iterdir())) == before, frames
