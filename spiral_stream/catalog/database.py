@@ -73,7 +73,7 @@ class CatalogTable:
         return _DIGEST not in row or row[_DIGEST] == self._digest(row)
 
     def _digest(self, row: Mapping[str, Any]) -> str:
-        facts = {name: _plain(row[name]) for name in self.schema.names}
+        facts = {name: plain(row[name]) for name in self.schema.names}
         return content_key("catalog-row", self.name, json.dumps(facts, sort_keys=True))
 
 
@@ -363,7 +363,8 @@ def _named(name: str) -> str:
     return f"name = '{quoted}'"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value of a row as JSON has it."""
     if isinstance(value, bytes):
         return value.hex()
     return value.isoformat() if isinstance(value, datetime) else value

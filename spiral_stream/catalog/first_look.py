@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.errors import SpiralError
-from spiral_stream.semantic import H264_REF, file_names, is_media, is_text, semantic_of
+from spiral_stream.semantic import H264_REF, file_names, is_media, semantic_of
 from spiral_stream.sources.references.objects import names_objects
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.sources.references.ranged import locate
@@ -63,11 +63,7 @@ def refused_videos(reader: Reader, schema: pa.Schema) -> str | None:
 
 
 def _names_files(kind: pa.DataType) -> bool:
-    return (
-        not is_media(kind)
-        and (pa.types.is_struct(kind) or is_text(kind))
-        and (file_names(pa.nulls(0, kind)) is not None)
-    )
+    return not is_media(kind) and file_names(pa.nulls(0, kind)) is not None
 
 
 def _codec(reference: pa.ChunkedArray, reach: Reach) -> str:

@@ -81,7 +81,7 @@ class Relations:
         if entry.data_version == data_version:
             return entry
         bring_former(self._root, data_version)
-        for path in sorted(self._folder.glob("*.arrow"), key=written_at, reverse=True):
+        for path in sorted(manifests_of(self._root).glob("*.arrow"), key=written_at, reverse=True):
             with suppress(CatalogError):  # a damaged one is of no use here
                 manifest = Manifest.load(path, path.stem)
                 if manifest.data_version == data_version:
@@ -135,11 +135,6 @@ class Relations:
             else:
                 forget(folder, self._root)
         return True
-
-    @property
-    def _folder(self) -> Path:
-        """Where shard tables and pins lie."""
-        return manifests_of(self._root)
 
     def found(self, name: str) -> Entry | None:
         """Return the relation of this name; None if there is none."""

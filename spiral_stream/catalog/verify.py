@@ -106,8 +106,7 @@ def verify(entry: Entry) -> Verified:
             reading.all_rows(pool, shown.advance)
         new = reading.recorded is None and not reading.different
         if new:
-            _record(collected, path)
-            publish_file_of(entry.root, path)
+            record_digests(collected, path)
     return Verified(
         relation=entry.name,
         data_version=entry.data_version,
@@ -256,7 +255,13 @@ def _recorded(path: Path) -> Numbers | None:
         raise CatalogError(msg) from error
 
 
-def _record(collected: Collected, path: Path) -> None:
+def record_digests(collected: Collected, path: Path) -> None:
+    """Write digests of files to a file of the catalog's folder of manifests, and share it.
+
+    Raises:
+        CatalogError: it cannot be written.
+    """
     with trying(path.parent.parent, "record digests"), drafting(path.parent, "digests") as draft:
         collected.write(draft)
         draft.replace(path)
+    publish_file_of(path.parent.parent, path)

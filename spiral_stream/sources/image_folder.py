@@ -16,12 +16,10 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from spiral_stream.arguments import FLAG, check, class_door
 from spiral_stream.display.progress import working
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.expr import Expr
 from spiral_stream.integrity.regular_files import need_file
 from spiral_stream.semantic import H264_REF, JPEG_REF, with_semantic
 from spiral_stream.sources.arrow.table import MemoryReader
@@ -30,7 +28,7 @@ from spiral_stream.sources.files.listing import grouped, listed_below, shown_fil
 from spiral_stream.sources.files.paths import absolute_folder, not_found, reference_to
 from spiral_stream.sources.import_source import FILE, INDEX
 from spiral_stream.sources.pins import Pin, pin_of
-from spiral_stream.sources.source import Reader, Source, Unit
+from spiral_stream.sources.source import Reader, ReaderOver, Source, Unit
 from spiral_stream.storage.uri import is_object
 
 # torchvision.datasets.folder.IMG_EXTENSIONS; what a decoder cannot read it refuses by name.
@@ -126,7 +124,7 @@ class VideoFolder(ClassFolder):
 
 
 @final
-class ClassFolderReader(Reader):
+class ClassFolderReader(ReaderOver):
     """A listed folder of class folders."""
 
     def __init__(self, source: ClassFolder) -> None:
@@ -134,38 +132,22 @@ class ClassFolderReader(Reader):
         remote = is_object(source.path)
         if not remote and not Path(source.path).is_dir():
             raise not_found(source.path, kind)
-        self.schema = source.schema
-        self.base = source.path
         left: Counter[str] = Counter()
         try:
             with working(f"looking at the files of {cut(source.path)}", "files") as shown:
                 found = _objects(source, left) if remote else _classes(source, left, shown)
-            self._units, tables = _list_classes(source, found)
+            units, tables = _list_classes(source, found)
         except (OSError, UnicodeEncodeError) as error:
             what = f"the name {error.object!r} is not UTF-8" if isinstance(error, UnicodeEncodeError) else str(error)
             msg = f"{kind} {source.path}: {what}. Rename or remove it, or check its rights"
             raise SourceError(msg) from error
         self.left_out = _left_out(source, left)
         rows = pa.concat_tables(tables)
-        self._listed = _Pins(self._units, rows, found) if remote else None
-        self._memory = MemoryReader(rows, self._units, self.base)
-
-    def units(self) -> Sequence[Unit]:
-        return self._units
+        self._listed = _Pins(units, rows, found) if remote else None
+        super().__init__(MemoryReader(rows, units, source.path))
 
     def listed(self, name: str) -> Pin | None:
         return None if self._listed is None else self._listed.pin(name)
-
-    def scan(
-        self,
-        columns: Sequence[str],
-        predicate: Expr | None = None,
-        units: Sequence[int] | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        return self._memory.scan(columns, predicate, units)
-
-    def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
-        return self._memory.fetch(rows, columns)
 
 
 @final

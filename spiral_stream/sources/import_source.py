@@ -123,21 +123,21 @@ class Refused:
         self.count += 1
         if len(self.examples) < EXAMPLES:
             self.examples.append(said)
-        if len(self.rows) < REFUSED_ROWS and self.held_bytes < REFUSED_BYTES:
-            found = data.encode(errors="surrogatepass") if isinstance(data, str) else data
-            excerpt = b"" if found is None else found[:ROW_BYTES]
-            size = len(found) if found is not None and is_complete else None
-            self.rows.append(RefusedRow(self.unit.file.name, where, reason, excerpt, size))
-            self.held_bytes += len(excerpt) + len(reason)
+        found = data.encode(errors="surrogatepass") if isinstance(data, str) else data
+        size = len(found) if found is not None and is_complete else None
+        self._hold(RefusedRow(self.unit.file.name, where, reason, (found or b"")[:ROW_BYTES], size))
 
     def absorb(self, other: "Refused") -> None:
         """Add the rows that were refused of one file of the unit."""
         self.count += other.count
         self.examples += other.examples[: EXAMPLES - len(self.examples)]
         for row in other.rows:
-            if len(self.rows) < REFUSED_ROWS and self.held_bytes < REFUSED_BYTES:
-                self.rows.append(row)
-                self.held_bytes += len(row.data) + len(row.reason)
+            self._hold(row)
+
+    def _hold(self, row: RefusedRow) -> None:
+        if len(self.rows) < REFUSED_ROWS and self.held_bytes < REFUSED_BYTES:
+            self.rows.append(row)
+            self.held_bytes += len(row.data) + len(row.reason)
 
     def line(self, number: int, data: bytes, reason: str) -> None:
         """Leave a line of a text file out.

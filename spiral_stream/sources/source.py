@@ -287,3 +287,37 @@ class Reader(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class ReaderOver(Reader):
+    """A reader over another one, which it closes: what a subclass does not say, the other one does.
+
+    Args:
+        rows: the other one.
+    """
+
+    def __init__(self, rows: Reader) -> None:
+        self._rows = rows
+        self.schema, self.base, self.allow_outside = rows.schema, rows.base, rows.allow_outside
+        self.trusting, self.pinned_by = rows.trusting, rows.pinned_by
+        self.remote, self.node_cached = rows.remote, rows.node_cached
+
+    def units(self) -> Sequence[Unit]:
+        return self._rows.units()
+
+    def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
+        return self._rows.files(units)
+
+    def refuse_outside(self) -> None:
+        self._rows.refuse_outside()
+
+    def scan(
+        self, columns: Sequence[str], predicate: Expr | None = None, units: Sequence[int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        return self._rows.scan(columns, predicate, units)
+
+    def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
+        return self._rows.fetch(rows, columns)
+
+    def close(self) -> None:
+        self._rows.close()

@@ -50,7 +50,7 @@ def differences(
         found.append(f"its shard column is {old.shard}, now {shard}")
     if columns := [name for name in dict.fromkeys([*old.schema.names, *schema.names]) if not _alike(old, schema, name)]:
         found.append(f"its columns, or what is declared of them: {some(columns)}")
-    if not found and (changed := _changed(old, units)):
+    if not found and (changed := old.manifest().changed_units(units)):
         found.append(DATA + some(changed))
     return found
 
@@ -59,16 +59,6 @@ def _alike(old: Entry, schema: pa.Schema, name: str) -> bool:
     if name not in old.schema.names or name not in schema.names:
         return False
     return bool(old.schema.field(name).equals(schema.field(name), check_metadata=True))
-
-
-def _changed(old: Entry, units: Sequence[Unit]) -> list[str]:
-    """Units that are new, gone, or have other rows; or the first, where only their order differs."""
-    manifest = old.manifest()
-    then = dict(zip(manifest.unit_names.to_pylist(), manifest.unit_keys.to_pylist(), strict=True))
-    now = {unit.name: unit.content_key for unit in units}
-    if list(then.items()) == list(now.items()):
-        return []
-    return sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name)) or [next(iter(now))]
 
 
 def some(names: Sequence[str]) -> str:

@@ -20,15 +20,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import Manifest
-from spiral_stream.catalog.relation.on_store import bring_file_of, publish_file_of
+from spiral_stream.catalog.relation.on_store import bring_file_of
 from spiral_stream.catalog.relation.pin import reference_columns, references_of, source_file_name
 from spiral_stream.catalog.relation.row_identity import is_made
-from spiral_stream.catalog.verify import Digest, digest_of_file
+from spiral_stream.catalog.verify import Digest, digest_of_file, record_digests
 from spiral_stream.errors import CatalogError, SourceError
-from spiral_stream.integrity.publish import drafting
 from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.columnar.parquet import Parquet
 from spiral_stream.sources.image_folder import ClassFolder
@@ -81,7 +79,7 @@ def keep_same(
             if old is None or before is None
             else _with_former_keys(old.manifest(), manifest, source, reading.same)
         )
-        _keep(collected, folder, name, same.data_version)
+        record_digests(collected, folder / f"{name}-{same.data_version}{RECORD}")
     return same
 
 
@@ -198,7 +196,9 @@ class _Reading:
 def _record(folder: Path, name: str, data_version: str) -> Numbers | None:
     path = folder / f"{name}-{data_version}{RECORD}"
     bring_file_of(folder.parent, path)
-    return _numbers(path)
+    with suppress(OSError, ValueError):  # one that is missing or damaged is made again
+        return Numbers(path)
+    return None
 
 
 def _pins(folder: Path, old: Entry | None) -> Numbers | None:
@@ -209,17 +209,3 @@ def _pins(folder: Path, old: Entry | None) -> Numbers | None:
 
 def _pins_of(folder: Path, manifest: Manifest) -> Numbers:
     return Numbers(folder / f"{manifest.pins}{SUFFIX}")
-
-
-def _numbers(path: Path) -> Numbers | None:
-    """Open a record of digests; one that is missing or damaged is made again."""
-    with suppress(OSError, ValueError):
-        return Numbers(path)
-    return None
-
-
-def _keep(collected: Collected, folder: Path, name: str, data_version: str) -> None:
-    with trying(folder.parent, "record digests"), drafting(folder, "digests") as draft:
-        collected.write(draft)
-        draft.replace(folder / f"{name}-{data_version}{RECORD}")
-        publish_file_of(folder.parent, folder / f"{name}-{data_version}{RECORD}")

@@ -241,6 +241,14 @@ class Manifest:
         )
         return sorted({unit for at, to in spans for unit in range(int(at), int(to) + 1) if self.unit_rows[unit]})
 
+    def changed_units(self, units: Sequence[Unit]) -> list[str]:
+        """Return the units that are new, gone, or have other rows now; the first one, where only their order differs."""
+        then = dict(zip(self.unit_names.to_pylist(), self.unit_keys.to_pylist(), strict=True))
+        now = {unit.name: unit.content_key for unit in units}
+        if list(then.items()) == list(now.items()):
+            return []
+        return sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name)) or [next(iter(now))]
+
     def known_runs(self) -> KnownRuns | None:
         """Return the runs of the column that defines the shards, unit by unit; None if none does."""
         if self.shard_note:

@@ -233,12 +233,10 @@ class OpenRelation:
     def _refuse_changes(self) -> None:
         """Compare the source's units with those registered; needs no row."""
         units = self._reader.units()
-        now = {unit.name: unit.content_key for unit in units}
-        then = dict(zip(self.manifest.unit_names.to_pylist(), self.manifest.unit_keys.to_pylist(), strict=True))
-        if list(now.items()) == list(then.items()):
+        changed = self.manifest.changed_units(units)
+        if not changed:
             return
-        changed = sorted(name for name in now.keys() | then.keys() if now.get(name) != then.get(name))
-        first = changed[0] if changed else next(iter(now))
+        first, then, now = changed[0], self.manifest.unit_names.to_pylist(), [unit.name for unit in units]
         kind = "new" if first not in then else "gone" if first not in now else "changed"
         more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
         msg = (

@@ -13,7 +13,7 @@ from typing import Any, Final, final
 
 import pyarrow as pa
 
-from spiral_stream.catalog.database import CatalogTable, Database
+from spiral_stream.catalog.database import CatalogTable, Database, plain
 from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.shared.mirror import FolderCatalog
 from spiral_stream.catalog.shared.records import Record, SharedCatalog
@@ -53,8 +53,8 @@ class SharedRows:
         Raises:
             CatalogError: the store failed, or may not be written.
         """
-        plain = {name: _plain(value) for name, value in kind.sealed(row).items()}
-        return self._shared.keep(kind.name, str(row["name"]), plain, absent=not replace)
+        values = {name: plain(value) for name, value in kind.sealed(row).items()}
+        return self._shared.keep(kind.name, str(row["name"]), values, absent=not replace)
 
     def remove(self, kind: CatalogTable, name: str) -> None:
         """Delete the row of this name.
@@ -131,12 +131,6 @@ def take_table(home: SharedCatalog | FolderCatalog, record: Record, folder: Path
     finally:
         held.release()
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.hex()
-    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def _row(kind: CatalogTable, record: Record) -> dict[str, Any]:

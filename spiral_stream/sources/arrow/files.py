@@ -87,6 +87,15 @@ class FilesReader(Reader, Generic[File]):
         rows = [unit.rows for unit in self._units] if self._known is None else self._known.rows
         self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)
 
+    def _need_unchanged(self, *files: File) -> None:
+        """Refuse files that changed since they were opened.
+
+        Raises:
+            SourceError: says which.
+        """
+        if not self.remote:  # every answer of a store says which object it is of
+            self._held.need_unchanged(file.path for file in files)
+
     def units(self) -> Sequence[Unit]:
         return self._units or [self._file(unit).unit for unit in range(len(self._names))]
 

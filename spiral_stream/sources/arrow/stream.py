@@ -24,7 +24,6 @@ from spiral_stream.integrity.regular_files import need_file
 from spiral_stream.sources.arrow.files import FilesReader
 from spiral_stream.sources.arrow.table import plain, plain_column, same_items
 from spiral_stream.sources.change_detection import content_key
-from spiral_stream.sources.files.lru import HeldFiles
 from spiral_stream.sources.row_filter import needed, passing
 from spiral_stream.sources.source import ROW, Known, Unit
 from spiral_stream.storage.file_object import opened_forward
@@ -110,7 +109,7 @@ class ArrowStreamReader(FilesReader[StreamFile]):
             for start, some in _together(file, read):
                 rows = pa.array(np.arange(first + start, first + start + len(some), dtype=np.uint64))
                 table = some.append_column(ROW, rows) if read else pa.table([rows], names=[ROW])
-                with _reading([file], self._held):
+                with self._reading(file):
                     passed = _copied(passing(table, predicate, [*columns, ROW])).to_batches()
                 yield from passed
 
@@ -131,8 +130,25 @@ class ArrowStreamReader(FilesReader[StreamFile]):
         counts = np.diff(np.append(first, len(rows)))
         runs = zip(units[first].tolist(), batches[first].tolist(), inside[first].tolist(), counts.tolist(), strict=True)
         taken = [files[unit].batches[batch].slice(start, count) for unit, batch, start, count in runs]  # 2 us each
-        with _reading(list(files.values()), self._held):
+        with self._reading(*files.values()):
             return _copied(pa.Table.from_batches(taken).select(list(columns)))
+
+    @contextmanager
+    def _reading(self, *files: StreamFile) -> Iterator[None]:
+        """Name what goes wrong while values are read from mapped files.
+
+        Raises:
+            SourceError: a file changed, or cannot be read.
+        """
+        since = moment()
+        try:
+            yield
+            self._need_unchanged(*files)
+            need_sound(since)
+        except (DamageError, OSError, pa.ArrowException) as error:
+            names = ", ".join(cut(file.path) for file in files[:3])
+            msg = f"Arrow file {names}: {error}. Check that the files are whole and have not changed"
+            raise SourceError(msg) from error
 
     def _need_alike(self, unit: int, file: StreamFile) -> None:
         if unit and not file.schema.equals(self.first.schema):
@@ -266,21 +282,3 @@ def _need_end(read: bytes | memoryview, place: int, size: int) -> None:
 def _as_stored(batch: pa.RecordBatch, types: pa.Schema) -> pa.RecordBatch:
     columns = [stored_column(column, field) for column, field in zip(batch.columns, types, strict=True)]
     return pa.record_batch(columns, schema=types)
-
-
-@contextmanager
-def _reading(files: Sequence[StreamFile], held: HeldFiles[StreamFile]) -> Iterator[None]:
-    """Name what goes wrong while values are read from mapped files.
-
-    Raises:
-        SourceError: a file changed, or cannot be read.
-    """
-    since = moment()
-    try:
-        yield
-        held.need_unchanged(file.path for file in files)
-        need_sound(since)
-    except (DamageError, OSError, pa.ArrowException) as error:
-        names = ", ".join(cut(file.path) for file in files[:3])
-        msg = f"Arrow file {names}: {error}. Check that the files are whole and have not changed"
-        raise SourceError(msg) from error

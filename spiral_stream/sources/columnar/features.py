@@ -17,7 +17,7 @@ from spiral_stream.expr import Expr
 from spiral_stream.semantic import BYTES, H264_REF, JPEG_REF, PATH, SEMANTIC, SHAPE, is_list, is_media
 from spiral_stream.sources.arrow.stream import stored, stored_column
 from spiral_stream.sources.row_filter import needed, passing, split_without
-from spiral_stream.sources.source import ROW, Reader, Unit
+from spiral_stream.sources.source import ROW, Reader, ReaderOver
 
 Features = Mapping[str, Mapping[str, Any]]  # column -> what the dataset says of it
 
@@ -95,7 +95,7 @@ class FeaturedColumns:
 
 
 @final
-class FeaturedReader(Reader):
+class FeaturedReader(ReaderOver):
     """The rows of another reader, with columns of Spiral's types.
 
     Args:
@@ -105,17 +105,9 @@ class FeaturedReader(Reader):
     """
 
     def __init__(self, rows: Reader, features: Features, inline: Mapping[str, bool]) -> None:
-        self._rows = rows
-        self.base, self.allow_outside, self.trusting = rows.base, rows.allow_outside, rows.trusting
-        self.remote, self.node_cached = rows.remote, rows.node_cached
+        super().__init__(rows)
         self._columns = FeaturedColumns(rows.schema, features, inline, rows.base)
         self.schema = self._columns.schema
-
-    def units(self) -> Sequence[Unit]:
-        return self._rows.units()
-
-    def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
-        return self._rows.files(units)
 
     def scan(
         self,
@@ -137,9 +129,6 @@ class FeaturedReader(Reader):
             return found
         schema = pa.schema([self.schema.field(name) for name in columns])
         return pa.table([self._columns.column(found, name) for name in columns], schema=schema)
-
-    def close(self) -> None:
-        self._rows.close()
 
 
 def _kind_of(features: Features, name: str) -> str:

@@ -282,10 +282,6 @@ class ParquetReader(FilesReader[ParquetFile]):
             self._cache.put((unit, group, name), found)
         return found
 
-    def _need_unchanged(self, file: ParquetFile) -> None:
-        if not self.remote:  # every answer of a store says which object it is of
-            self._held.need_unchanged([file.path])
-
 
 def _extensions(schema: pa.Schema) -> list[str]:
     """Columns that Arrow compares with no statistics."""

@@ -122,9 +122,11 @@ class VortexReader(FilesReader[VortexFile]):
     """
 
     def __init__(self, source: Vortex, root: str, names: Sequence[str], known: Known | None) -> None:
+        import vortex
+
         super().__init__("Vortex file", root, names, known, FILES)
         self.base, self.allow_outside, self._mark = source.base or root, bool(source.allow_outside), source.origin
-        self._segments = _segment_cache()
+        self._segments = vortex.SegmentCache(CACHE_BYTES)
         with working(f"reading {len(names):,} footers", "files", len(names)):
             first = self._file(0)
         self.schema = first.schema
@@ -174,10 +176,6 @@ class VortexReader(FilesReader[VortexFile]):
 
     def _opened(self, unit: int) -> VortexFile:
         return _open(self._root, self._names[unit], self._segments, origin=self._mark)
-
-    def _need_unchanged(self, file: VortexFile) -> None:
-        if not self.remote:  # every answer of a store says which object it is of
-            self._held.need_unchanged([file.path])
 
     def _need_alike(self, unit: int, file: VortexFile) -> None:
         if unit and not file.schema.equals(self.schema):
@@ -275,12 +273,6 @@ class VortexReader(FilesReader[VortexFile]):
 
     def _fields(self, columns: Sequence[str]) -> pa.Schema:
         return pa.schema([self.schema.field(name) for name in columns])
-
-
-def _segment_cache() -> Any:
-    import vortex
-
-    return vortex.SegmentCache(CACHE_BYTES)
 
 
 def _open(root: str, name: str, segments: Any, *, origin: bool) -> VortexFile:

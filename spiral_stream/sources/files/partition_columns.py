@@ -20,7 +20,7 @@ from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.expr import Expr
 from spiral_stream.sources.import_source import FILE, INDEX
 from spiral_stream.sources.row_filter import needed, passing, split_without
-from spiral_stream.sources.source import ROW, Known, Reader, Unit
+from spiral_stream.sources.source import ROW, Known, Reader, ReaderOver
 
 _PART: Final = re.compile(r"([^=/]+)=([^/]*)")
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -159,7 +159,7 @@ def need_free(schema: pa.Schema, path: str, names: Sequence[str]) -> None:
 
 
 @final
-class AddedReader(Reader):
+class AddedReader(ReaderOver):
     """The rows of another reader, with columns that its units' names say.
 
     Args:
@@ -170,22 +170,12 @@ class AddedReader(Reader):
     """
 
     def __init__(self, reader: Reader, of_units: pa.Table, rows: NDArray[np.uint64], *, index: bool) -> None:
-        self._rows, self._of_units = reader, of_units.combine_chunks()
+        super().__init__(reader)
+        self._of_units = of_units.combine_chunks()
         self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)
         fields = [*of_units.schema, pa.field(INDEX, pa.int64())] if index else list(of_units.schema)
         self.schema = pa.schema([*reader.schema, *fields])
         self._added = frozenset(field.name for field in fields)
-        self.base, self.allow_outside, self.trusting = reader.base, reader.allow_outside, reader.trusting
-        self.pinned_by, self.remote, self.node_cached = reader.pinned_by, reader.remote, reader.node_cached
-
-    def units(self) -> Sequence[Unit]:
-        return self._rows.units()
-
-    def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
-        return self._rows.files(units)
-
-    def refuse_outside(self) -> None:
-        self._rows.refuse_outside()
 
     def scan(
         self,
@@ -212,9 +202,6 @@ class AddedReader(Reader):
             return stored
         schema = pa.schema([self.schema.field(name) for name in columns])
         return pa.table(self._with_added(stored, columns, rows), schema=schema)
-
-    def close(self) -> None:
-        self._rows.close()
 
     def _with_added(
         self, stored: pa.Table | pa.RecordBatch, columns: Sequence[str], ordinals: NDArray[np.uint64]

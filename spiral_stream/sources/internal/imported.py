@@ -22,7 +22,7 @@ from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.import_source import INDEX, LINE_COLUMNS, ImportedSource
 from spiral_stream.sources.lance.source import Lance
 from spiral_stream.sources.row_filter import needed, passing, split_without
-from spiral_stream.sources.source import ROW, Known, Reader, RowRuns, Source, Unit
+from spiral_stream.sources.source import ROW, Known, Reader, ReaderOver, RowRuns, Source, Unit
 
 ROWS: Final = "rows.lance"
 SNAPSHOTS: Final = "snapshots"
@@ -162,7 +162,7 @@ def snapshot_path(uri: str, name: str) -> Path:
 
 
 @final
-class ImportedReader(Reader):
+class ImportedReader(ReaderOver):
     """The kept rows with the units' own names and the columns' own types.
 
     Args:
@@ -173,14 +173,13 @@ class ImportedReader(Reader):
     def __init__(self, source: ImportedRows, known: Known | None = None) -> None:
         snapshot = Snapshot.load(source.uri, source.snapshot)
         live = snapshot.table.filter(np.greater(snapshot.table.column("rows").to_numpy(), 0))
-        self.schema = snapshot.schema
         rows = Lance(str(Path(source.uri, ROWS)), version=snapshot.version)
         try:
-            self._rows = rows.open() if known is None else rows.open_known(known)
+            super().__init__(rows.open() if known is None else rows.open_known(known))
         except SourceError as error:
             msg = f"{error}. Or read the files again with catalog.refresh(<name>)"
             raise SourceError(msg) from error
-        self.trusting = self._rows.trusting
+        self.schema = snapshot.schema
         self.base, self.allow_outside = source.of.base, bool(getattr(source.of, "allow_outside", True))
         self._units, self._folder = live, Path(source.uri).name
         self._files = snapshot.table.column("files").combine_chunks(), snapshot.table.column("base").to_numpy()
@@ -202,9 +201,6 @@ class ImportedReader(Reader):
             )
             for unit, name, key, part, parts in zip(self._rows.units(), *columns, strict=True)
         ]
-
-    def files(self, units: Sequence[int] | None = None) -> dict[str, str]:
-        return dict(self._rows.files(units))
 
     def scan(
         self, columns: Sequence[str], predicate: Expr | None = None, units: Sequence[int] | None = None
@@ -240,9 +236,6 @@ class ImportedReader(Reader):
         if self._based & set(columns):
             found = self._with_base(found, rows)
         return found.cast(pa.schema([self.schema.field(name) for name in columns])) if columns else found
-
-    def close(self) -> None:
-        self._rows.close()
 
 
 def _of_type(array: pa.Array, field: pa.Field) -> pa.Array:

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.arrow.table import no_rows
-from spiral_stream.sources.files.paths import is_remote
 from spiral_stream.sources.lance.calls import lance_options, storage
 from spiral_stream.storage.open import store_of
 
@@ -256,8 +255,6 @@ def append_alone(uri: str, described: Sequence[str], version: int) -> int:
 
 
 def _is_there(uri: str) -> bool:
-    if not is_remote(uri):
-        return Path(uri, "_versions").is_dir()
     store, key = store_of(f"{uri}/_versions/")
     return next(iter(store.list(key)), None) is not None
 

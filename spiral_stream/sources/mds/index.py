@@ -35,7 +35,6 @@ _SEPARATORS: Final[Mapping[str, str | None]] = {"csv": ",", "tsv": "\t", "xsv": 
 _WRITTEN: Final = {"str": "str", "int": "str_int", "float": "str_float"}  # encodings of lines, as MDS calls them
 _XXHASHES: Final = frozenset(("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128"))
 _HASHED: Final = 1 << 22  # bytes at a time
-_WAY_OUT: Final = "Write the folder again, or fetch it again"
 
 
 @final
@@ -111,14 +110,22 @@ def shards_in(index: str, data: bytes | memoryview) -> tuple[Shard, ...]:
     try:
         said = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
-        msg = f"Mds: {cut(index)} is no JSON that can be read ({cut(str(error))}). {_WAY_OUT}"
-        raise SourceError(msg) from error
+        raise unsound(index, f" is no JSON that can be read ({cut(str(error))})") from error
     listed = said.get("shards") if isinstance(said, dict) else None
     if not isinstance(listed, list) or said.get("version") != _VERSION:
         version = said.get("version") if isinstance(said, dict) else None
-        msg = f"Mds: {cut(index)} has version {shown(version)}; an index of version 2 with a list of shards is read. {_WAY_OUT}"
-        raise SourceError(msg)
+        raise unsound(index, f" has version {shown(version)}; an index of version 2 with a list of shards is read")
     return tuple(_Entry(index, number, entry).shard() for number, entry in enumerate(listed))
+
+
+def unsound(path: str, found: str) -> SourceError:
+    """Return the error for a file of shards that is not as a writer wrote it.
+
+    Args:
+        path: of the file.
+        found: what is wrong with it, as it follows the path.
+    """
+    return SourceError(f"Mds: {cut(path)}{found}. Write the folder again, or fetch it again")
 
 
 @final
@@ -215,9 +222,7 @@ class _Entry:
 
     def _wrong(self, key: str, right: str) -> SourceError:
         found = shown(self._said.get(key, "nothing"))
-        return SourceError(
-            f"Mds: {cut(self._index)}: shard {self._number} has {key} {found}; it would be {right}. {_WAY_OUT}"
-        )
+        return unsound(self._index, f": shard {self._number} has {key} {found}; it would be {right}")
 
 
 def need_hashes(path: str, file: ShardFile, data: memoryview) -> None:
@@ -231,11 +236,8 @@ def need_hashes(path: str, file: ShardFile, data: memoryview) -> None:
         for at in range(0, len(data), _HASHED):
             state.update(data[at : at + _HASHED])
         if state.hexdigest() != said:
-            msg = (
-                f"Mds: {cut(path)}: its {name} is {state.hexdigest()}, and the index says {shown(said)}: it is damaged, or the "
-                f"index is of other files. {_WAY_OUT}"
-            )
-            raise SourceError(msg)
+            found = f"its {name} is {state.hexdigest()}, and the index says {shown(said)}"
+            raise unsound(path, f": {found}: it is damaged, or the index is of other files")
 
 
 def _hasher(name: str, path: str) -> Callable[[], Any]:
@@ -269,13 +271,11 @@ def need_header(path: str, config: bytes, shard: Shard) -> None:
         else:
             found = [said["column_names"], said["column_encodings"], [size or None for size in said["column_sizes"]]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        msg = f"Mds: {cut(path)}: the header of the shard cannot be read ({type(error).__name__}). {_WAY_OUT}"
-        raise SourceError(msg) from error
+        raise unsound(path, f": the header of the shard cannot be read ({type(error).__name__})") from error
     wanted = [list(shard.names), list(shard.encodings), list(shard.sizes)]
     if found != wanted:
         one, other = next((a, b) for a, b in zip(found, wanted, strict=True) if a != b)
-        msg = f"Mds: {cut(path)}: the shard says columns {shown(one)}, and the index says {shown(other)}. {_WAY_OUT}"
-        raise SourceError(msg)
+        raise unsound(path, f": the shard says columns {shown(one)}, and the index says {shown(other)}")
 
 
 def is_index(data: bytes | memoryview) -> bool:
@@ -357,11 +357,8 @@ def _there(
     if facts is None and packed is not None:
         file, facts = packed, seen(packed.name)
     if facts is None:
-        msg = f"Mds: {cut(index)} lists {cut(file.name)}, which is not there. {_WAY_OUT}"
-        raise SourceError(msg)
+        raise unsound(index, f" lists {cut(file.name)}, which is not there")
     if facts.size != file.size:
-        msg = (
-            f"Mds: {cut(place)}{cut(file.name)} has {facts.size:,} bytes, and the index says {file.size:,}. {_WAY_OUT}"
-        )
-        raise SourceError(msg)
+        path = f"{place}{file.name}"
+        raise unsound(path, f" has {facts.size:,} bytes, and the index says {file.size:,}")
     return file, facts

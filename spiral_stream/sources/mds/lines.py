@@ -6,18 +6,16 @@ newline after each sample are compared before a value is read.
 """
 
 from collections.abc import Iterator
-from typing import Final, final
+from typing import final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.errors import SourceError, cut, shown
-from spiral_stream.sources.mds.index import Shard, need_header
+from spiral_stream.errors import shown
+from spiral_stream.sources.mds.index import Shard, need_header, unsound
 from spiral_stream.sources.mds.samples import Int64, Span, batches_of, gathered
-
-_WAY_OUT: Final = "Write the folder again, or fetch it again"
 
 
 @final
@@ -35,18 +33,21 @@ class LineSamples:
         head = 4 + 4 * (shard.samples + 1)
         found = int(np.frombuffer(meta[:4], "<u4")[0]) if len(meta) >= 4 else 0  # noqa: PLR2004
         if found != shard.samples or len(meta) < head:
-            msg = f"the meta file has {found:,} samples, and the index says {shard.samples:,}"
-            raise self._wrong(msg)
+            raise unsound(self._path, f": the meta file has {found:,} samples, and the index says {shard.samples:,}")
         self._offsets = np.frombuffer(meta[4:head], "<u4").astype(np.int64)
         need_header(path, bytes(meta[head:]), shard)
         names = f"{self._lines.separator.join(shard.names)}{self._lines.newline}" if self._lines.separator else ""
         first, last = int(self._offsets[0]), int(self._offsets[-1])
         if first != len(names.encode()) or last != len(data) or (np.diff(self._offsets) < 0).any():
-            msg = f"the offsets of its samples go from {first:,} to {last:,}, and it has {len(data):,} bytes"
-            raise self._wrong(msg)
+            raise unsound(
+                self._path,
+                f": the offsets of its samples go from {first:,} to {last:,}, and it has {len(data):,} bytes",
+            )
         if bytes(data[:first]) != names.encode():
-            msg = f"its first line is {shown(bytes(data[:first]), 60)}, and the index says {shown(names, 60)}"
-            raise self._wrong(msg)
+            raise unsound(
+                self._path,
+                f": its first line is {shown(bytes(data[:first]), 60)}, and the index says {shown(names, 60)}",
+            )
         self._need_newlines()
 
     def spans(self) -> Iterator[list[Span]]:
@@ -69,8 +70,7 @@ class LineSamples:
             ended[ended] = letters[ends[ended] - back] == letter
         if not ended.all():
             row = int(np.flatnonzero(~ended)[0])
-            msg = f"sample {row:,} does not end with {shown(self._lines.newline)}"
-            raise self._wrong(msg)
+            raise unsound(self._path, f": sample {row:,} does not end with {shown(self._lines.newline)}")
 
     def _split(self, at: int, samples: pa.LargeBinaryArray) -> list[Span]:
         """The values of samples; one that has too many or too few is noted as wrong."""
@@ -93,9 +93,6 @@ class LineSamples:
             starts, lengths = _spread(begins_PC[:, column], ends_PC[:, column], sound)
             spans.append(Span(view, at, starts, lengths, list(wrong)))
         return spans
-
-    def _wrong(self, found: str) -> SourceError:
-        return SourceError(f"Mds: {cut(self._path)}: {found}. {_WAY_OUT}")
 
 
 def _spread(begins: Int64, ends: Int64, sound: NDArray[np.bool_]) -> tuple[Int64, Int64]:

@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import SourceError, cut
-from spiral_stream.sources.mds.index import Shard, need_header
+from spiral_stream.errors import SourceError
+from spiral_stream.sources.mds.index import Shard, need_header, unsound
 
 ROWS: Final = 8192  # of a batch
 BYTES: Final = 32 << 20  # of the samples of a batch, unless one has more
-_WAY_OUT: Final = "Write the folder again, or fetch it again"
 Int64 = NDArray[np.int64]
 
 
@@ -93,13 +92,16 @@ class MdsSamples:
         head = 4 + 4 * (count + 1)
         found = int(np.frombuffer(data[:4], "<u4")[0]) if len(data) >= 4 else 0  # noqa: PLR2004
         if found != count or len(data) < head:
-            msg = f"the shard has {found:,} samples in {len(data):,} bytes, and the index says {count:,}"
-            raise self._wrong(msg)
+            raise unsound(
+                self._path, f": the shard has {found:,} samples in {len(data):,} bytes, and the index says {count:,}"
+            )
         self._offsets = np.frombuffer(data[4:head], "<u4").astype(np.int64)
         first, last = int(self._offsets[0]), int(self._offsets[-1])
         if first < head or last != len(data) or (np.diff(self._offsets) < 0).any():
-            msg = f"the offsets of its samples go from {first:,} to {last:,}, and it has {len(data):,} bytes"
-            raise self._wrong(msg)
+            raise unsound(
+                self._path,
+                f": the offsets of its samples go from {first:,} to {last:,}, and it has {len(data):,} bytes",
+            )
         need_header(path, bytes(data[head:first]), shard)
 
     def spans(self) -> Iterator[list[Span]]:
@@ -135,7 +137,4 @@ class MdsSamples:
         return spans
 
     def _sample(self, row: int, found: str) -> SourceError:
-        return self._wrong(f"sample {row:,} {found}")
-
-    def _wrong(self, found: str) -> SourceError:
-        return SourceError(f"Mds: {cut(self._path)}: {found}. {_WAY_OUT}")
+        return unsound(self._path, f": sample {row:,} {found}")

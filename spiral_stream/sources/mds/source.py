@@ -29,6 +29,7 @@ from spiral_stream.sources.mds.index import (
     found_shards,
     need_hashes,
     shards_of,
+    unsound,
 )
 from spiral_stream.sources.mds.lines import LineSamples
 from spiral_stream.sources.mds.samples import MdsSamples
@@ -39,7 +40,6 @@ from spiral_stream.sources.tar.samples import (
     REFERENCE,
     Columns,
     choice_of,
-    choice_of_names,
     declared_columns,
     need_columns,
 )
@@ -50,7 +50,6 @@ _BATCHES: Final = 1  # of each
 _READ: Final = 1 << 20
 _CODECS: Final = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2", "br": "brotli"}  # Mosaic's name -> pyarrow's
 _VARINT: Final = 5  # bytes of the length before a block of Snappy, at most
-_WAY_OUT: Final = "Write the folder again, or fetch it again"
 Arrays = tuple[tuple[str, str], ...]
 
 
@@ -158,11 +157,9 @@ class Mds(ImportedSource):
                 yield columns.batch(spans, schema, uri, refused)
 
     def _columns(self, shard: Shard, payload: pa.DataType) -> MdsColumns:
-        chosen = need_columns("Mds", self.columns)
-        if self.schema is not None:
-            choice = choice_of(chosen) if chosen is not None else choice_of_names([name for name, _ in self.schema])
-            return MdsColumns(shard, choice, dict(cast("Arrays", self.arrays)), payload, self._declared(payload))
-        return MdsColumns(shard, choice_of(chosen), dict(cast("Arrays", self.arrays)), payload)
+        choice = choice_of(need_columns("Mds", self.columns), self.schema)
+        declared = None if self.schema is None else self._declared(payload)
+        return MdsColumns(shard, choice, dict(cast("Arrays", self.arrays)), payload, declared)
 
     def _declared(self, payload: pa.DataType) -> pa.Schema:
         """The columns that the user declared."""
@@ -259,8 +256,7 @@ def _need_sound(path: str, since: int) -> None:
     try:
         need_sound(since)
     except DamageError as error:
-        msg = f"Mds: {cut(path)} became shorter, or its disk failed, while it was read. {_WAY_OUT}"
-        raise SourceError(msg) from error
+        raise unsound(path, " became shorter, or its disk failed, while it was read") from error
 
 
 def _uncompressed(path: str, packed: memoryview, compression: str | None, most: int) -> bytes:
@@ -275,8 +271,7 @@ def _uncompressed(path: str, packed: memoryview, compression: str | None, most: 
         raise _damaged(path, len(found), error) from error
     if len(found) != most:
         more = "more than " if len(found) > most else ""
-        msg = f"Mds: {cut(path)} holds {more}{min(len(found), most):,} bytes, and the index says {most:,}. {_WAY_OUT}"
-        raise SourceError(msg)
+        raise unsound(path, f" holds {more}{min(len(found), most):,} bytes, and the index says {most:,}")
     return bytes(found)
 
 
@@ -288,8 +283,7 @@ def _unsnapped(path: str, packed: memoryview, size: int) -> bytes:
         if letter < 0x80:  # noqa: PLR2004
             break
     if said != size:
-        msg = f"Mds: {cut(path)} holds {said:,} bytes, and the index says {size:,}. {_WAY_OUT}"
-        raise SourceError(msg)
+        raise unsound(path, f" holds {said:,} bytes, and the index says {size:,}")
     try:
         return bytes(pa.decompress(pa.py_buffer(packed), size, codec="snappy"))
     except (OSError, ValueError) as error:
@@ -297,7 +291,7 @@ def _unsnapped(path: str, packed: memoryview, size: int) -> bytes:
 
 
 def _damaged(path: str, at: int, error: Exception) -> SourceError:
-    return SourceError(f"Mds: {cut(path)} cannot be uncompressed after {at:,} bytes ({cut(str(error))}). {_WAY_OUT}")
+    return unsound(path, f" cannot be uncompressed after {at:,} bytes ({cut(str(error))})")
 
 
 def _reader(path: str, packed: memoryview, compression: str | None) -> Any:

@@ -132,9 +132,7 @@ def _number(tar: BytesAt, field: bytes, at: int) -> int:
     try:
         return int(field.strip(b" \0") or b"0", 8)
     except ValueError:
-        msg = f"{cut(tar.path)}: the header at byte {at:,} gives the size {shown(field)}; it would be octal digits"
-        msg += ". Write the tar again, or leave the file out"
-        raise SourceError(msg) from None
+        raise _odd(tar, f"the header at byte {at:,} gives the size {shown(field)}; it would be octal digits") from None
 
 
 def _header_name(block: bytes) -> bytes:
@@ -147,9 +145,7 @@ def _header_name(block: bytes) -> bytes:
 def _extra(tar: BytesAt, start: int, size: int, at: int) -> bytes:
     """The bytes of a header that describes the next one."""
     if size > _LONGEST:
-        msg = f"{cut(tar.path)}: the header at byte {at:,} claims {size:,} bytes of names or records; {_LONGEST:,} are read"
-        msg += ". Write the tar again, or leave the file out"
-        raise SourceError(msg)
+        raise _odd(tar, f"the header at byte {at:,} claims {size:,} bytes of names or records; {_LONGEST:,} are read")
     found = tar.at(start, size)
     if len(found) < size:
         raise _no_end(tar.path, start, len(found))
@@ -165,9 +161,7 @@ def _records(tar: BytesAt, data: bytes, at: int) -> dict[bytes, bytes]:
         record = data[len(digits) + 1 : length - 1]
         key, equals, value = record.partition(b"=")
         if not equals or data[length - 1 : length] != b"\n":
-            msg = f"{cut(tar.path)}: the pax records of the header at byte {at:,} are damaged"
-            msg += ". Write the tar again, or leave the file out"
-            raise SourceError(msg)
+            raise _odd(tar, f"the pax records of the header at byte {at:,} are damaged")
         found[key] = value
         data = data[length:]
     return found
@@ -178,9 +172,7 @@ def _pax_size(tar: BytesAt, records: dict[bytes, bytes], size: int, at: int) -> 
     if said is None:
         return size
     if not said.isdigit() or len(said) > 19:  # noqa: PLR2004  digits of 2**63
-        msg = f"{cut(tar.path)}: the pax records before byte {at:,} give the size {shown(said)}; it would be a whole number"
-        msg += ". Write the tar again, or leave the file out"
-        raise SourceError(msg)
+        raise _odd(tar, f"the pax records before byte {at:,} give the size {shown(said)}; it would be a whole number")
     return int(said)
 
 
@@ -238,6 +230,10 @@ def _cut_short(tar: BytesAt, member: Member, size: int) -> SourceError:
         f"are missing ({shown(member.name)}, which begins at byte {member.header:,}). Fetch it again, or leave the file out"
     )
     return SourceError(msg)
+
+
+def _odd(tar: BytesAt, found: str) -> SourceError:
+    return SourceError(f"{cut(tar.path)}: {found}. Write the tar again, or leave the file out")
 
 
 def _sparse(path: str, name: str, at: int) -> SourceError:

@@ -46,7 +46,6 @@ STAMPED: Final = pa.struct(
 )
 STAMPED_OBJECT: Final = pa.struct([*list(STAMPED)[:-1], ("etag", pa.utf8())])  # of a member of a tar on a store
 _FOUND: Final = ("uri", "offset", "length", "size", "mtime", "etag")  # of a member
-_NONE: Final = (None, 0, 0, 0, 0, None)
 _AMBIGUOUS: Final = -1  # a member that cannot be read: a link, or there twice
 References = tuple[tuple[str, str], ...]  # column, and the folder that its tars are named from, or OF_FILE
 
@@ -191,16 +190,15 @@ class TarLinks:
         flat, owners = flattened(values) if is_list(values.type) else (values, np.arange(len(values)))
         found = []
         for row, text in zip(owners.tolist(), flat.to_pylist(), strict=True):  # 3 us per reference
-            each = _NONE if text is None else self._find(text, self._roots[field.name])
+            each = None if text is None else self._find(text, self._roots[field.name])
             if isinstance(each, str):
                 wrong.setdefault(row, f"{field.name} {shown(text)} {each}")
-                each = _NONE
+                each = None
             found.append(each)
         stamped = list(_stamped(self._roots[field.name]))
         places = [_FOUND.index(kind.name) for kind in stamped]
-        parts = [pa.array([each[k] for each in found], kind.type) for k, kind in zip(places, stamped, strict=True)]
-        mask = pa.array([each[0] is None for each in found], pa.bool_())
-        made = pa.StructArray.from_arrays(parts, fields=stamped, mask=mask)
+        said = (None if each is None else tuple(each[k] for k in places) for each in found)
+        made = pa.array(said, pa.struct(stamped))
         if not is_list(values.type):
             return made
         counts = np.bincount(owners, minlength=len(values))

@@ -429,13 +429,7 @@ def payload_column(name: str, values: Sequence[Any], kind: pa.DataType) -> tuple
         (row, f"column {name!r} holds other payload, and is {kind}. Register the source under another name")
         for row in wrong
     ]
-    if kind == INLINE:
-        return pa.array(left, INLINE), bad
-    filled = [("", 0, 0) if value is None else value for value in left]
-    uris, offsets, lengths = zip(*filled, strict=True) if filled else ((), (), ())
-    parts = [pa.array(uris, pa.utf8()), pa.array(offsets, pa.int64()), pa.array(lengths, pa.int64())]
-    mask = pa.array([value is None for value in left], pa.bool_())
-    return pa.StructArray.from_arrays(parts, fields=list(REFERENCE), mask=mask), bad
+    return pa.array(left, kind), bad
 
 
 def _unknown(name: str, schema: pa.Schema) -> str:

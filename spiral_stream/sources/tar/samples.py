@@ -227,13 +227,16 @@ class ChosenColumns:
         return target
 
 
-def choice_of(columns: Columns) -> ChosenColumns:
-    """Return the choice that a user made.
+def choice_of(columns: Columns, schema: Declared | None = None) -> ChosenColumns:
+    """Return the choice that a user made: by ``columns``, or else by the names of ``schema``.
 
     Args:
         columns: as `need_columns` returns them; the fields of a column are separated by ``;``, and the first that a row has
             is taken.
+        schema: as `declared_columns` returns it.
     """
+    if columns is None and schema is not None:
+        return ChosenColumns({name: ColumnTarget(name, 0) for name, _ in schema}, {})
     if columns is None:
         return ChosenColumns(None, {})
     targets: dict[str, ColumnTarget] = {}
@@ -243,11 +246,6 @@ def choice_of(columns: Columns) -> ChosenColumns:
         for rank, name in enumerate(fields.split(";")):
             exact[name.strip()] = targets[column_name(name.strip())] = ColumnTarget(column, rank)
     return ChosenColumns(targets, exact)
-
-
-def choice_of_names(names: Sequence[str]) -> ChosenColumns:
-    """Return the choice of columns by the names that they have without ``columns``."""
-    return ChosenColumns({name: ColumnTarget(name, 0) for name in names}, {})
 
 
 def declared_columns(what: str, schema: object, chosen: object, reserved: Collection[str] = ()) -> Declared:

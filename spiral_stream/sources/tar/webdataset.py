@@ -36,7 +36,6 @@ from spiral_stream.sources.tar.samples import (
     ChosenColumns,
     Columns,
     choice_of,
-    choice_of_names,
     declared_columns,
     need_columns,
 )
@@ -169,9 +168,7 @@ class WebDataset(ImportedSource):
         return None if self.schema is None else columns(self.schema, "WebDataset", payload=payload)
 
     def _choice(self) -> ChosenColumns:
-        if self.columns is None and self.schema is not None:
-            return choice_of_names([name for name, _ in self.schema])
-        return choice_of(need_columns("WebDataset", self.columns))
+        return choice_of(need_columns("WebDataset", self.columns), self.schema)
 
     def _first_rows(self, units: Sequence[ImportUnit]) -> Iterator[Iterable[FoundRow]]:
         """The first rows of each tar: of tars on a store together."""

@@ -63,7 +63,9 @@ def opened(unit: ImportUnit) -> Iterator["Text"]:
             yield text
     except (OSError, ValueError) as error:
         where = f", after {text.read_bytes:,} bytes of text" if text is not None else ""
-        raise _damaged(unit.path, where, error) from error
+        said = error.strerror if isinstance(error, OSError) and error.strerror else error
+        msg = f"{cut(unit.path)}{where}: {said}. It is damaged, cut short or still being written: replace it, or leave it out"
+        raise SourceError(msg) from error
 
 
 def _codec_of(file: IO[bytes]) -> str | None:
@@ -194,12 +196,3 @@ def _refuse_long(text: Text, data: bytes, refused: Refused, line: int, held: lis
     while data and b"\n" not in data:
         data = text.read()
     return data[data.find(b"\n") + 1 :] if data else b""
-
-
-def _damaged(path: str, where: str, error: BaseException) -> SourceError:
-    way_out = "It is damaged, cut short or still being written: replace it, or leave it out"
-    return SourceError(f"{cut(path)}{where}: {_said(error)}. {way_out}")
-
-
-def _said(error: BaseException) -> str:
-    return str(error.strerror if isinstance(error, OSError) and error.strerror else error)

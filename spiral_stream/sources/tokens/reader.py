@@ -164,7 +164,8 @@ class TokenReader(TokenRows):
         if self._held:
             return self._addresses[rows], self._lengths[rows]
         table = self._rows.fetch(rows, [START, LENGTH])
-        return self._checked(units, table.column(START).to_numpy(), table.column(LENGTH).to_numpy())
+        starts, lengths = table.column(START).to_numpy(), table.column(LENGTH).to_numpy()
+        return self._checked(units, self._sizes[units], starts, lengths)
 
     def _open(self, unit: int) -> None:
         """Map the file of a unit, and hold the addresses of its documents."""
@@ -181,27 +182,24 @@ class TokenReader(TokenRows):
             for batch in self._rows.scan([START, LENGTH], None, [unit]):
                 some = slice(at, at + len(batch))
                 starts, lengths = batch.column(0).to_numpy(), batch.column(1).to_numpy()
-                self._addresses[some], self._lengths[some] = self._with_addresses(
-                    path, np.uint64(address), count, starts, lengths
-                )
+                units = np.full(len(batch), unit)
+                self._addresses[some], self._lengths[some] = self._checked(units, count, starts, lengths)
                 at += len(batch)
         self._sizes[unit] = count  # last: others look at these two without the lock
         self._left -= 1
 
     def _checked(
-        self, units: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+        self,
+        units: NDArray[np.int64],
+        sizes: NDArray[np.int64] | int,
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
     ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        beyond = np.flatnonzero(starts + lengths > self._sizes[units])
+        """Addresses and lengths of documents that lie in their files, which have so many ids."""
+        beyond = np.flatnonzero(starts + lengths > sizes)
         if len(beyond):
             raise _changed(self._path(int(units[beyond[0]])))
         return self._bases[units] + starts.astype(np.uint64) * np.uint64(self._dtype.itemsize), lengths
-
-    def _with_addresses(
-        self, path: str, base: np.uint64, count: int, starts: NDArray[np.int64], lengths: NDArray[np.int64]
-    ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        if len(starts) and int((starts + lengths).max()) > count:
-            raise _changed(path)
-        return base + starts.astype(np.uint64) * np.uint64(self._dtype.itemsize), lengths
 
     def _gathered(self, rows: NDArray[np.uint64]) -> pa.Array:
         """The ids of rows as one Arrow array."""
