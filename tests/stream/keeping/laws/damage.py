@@ -93,12 +93,10 @@ def _is_named(error: str, name: str) -> bool:
     """Whether an error names a file, or the table or record that it is of."""
     if "catalog/relations.lance/" in name or "catalog/streams.lance/" in name:
         return re.search(r"/catalog: (cannot read its (relations|streams)|(relation|stream) '\w+')", error) is not None
-    if name.endswith(".pins") or "catalog/rows-" in name:  # what they say is compared with files, or with shards
-        return (
-            re.search(r"(first|second): .*(/data/\S+|storage shard '\S+') ", error) is not None
-            or Path(name).name in error
-        )
     table = name.partition(".lance/")[0].rpartition("/")[2] + ".lance" if ".lance/" in name else name
+    is_compared = name.endswith(".pins") or "catalog/rows-" in name  # with files, or with shards
+    if is_compared and re.search(r"(first|second): .*(/data/\S+|storage shard '\S+') ", error) is not None:
+        return True
     return Path(name).name in error or table in error
 
 
