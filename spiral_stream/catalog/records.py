@@ -19,7 +19,7 @@ import pyarrow as pa
 from spiral_stream.catalog.database import CatalogTable
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import Manifest
-from spiral_stream.catalog.shared.mirror import location_of
+from spiral_stream.catalog.shared.mirror import home_of, location_of
 from spiral_stream.errors import CatalogError, SpiralError, cut, shown
 from spiral_stream.semantic import SEMANTIC, SEMANTIC_TYPES
 from spiral_stream.sources.arrow.table import plain
@@ -101,7 +101,7 @@ def entry_of(root: Path, row: Mapping[str, Any]) -> Entry:
         CatalogError: the row is not as it was written, or holds what no registration writes.
     """
     name = row["name"]
-    with _reading(root, f"relation {name!r}", f'Register it again with replace=True, or catalog.drop("{name}")'):
+    with _reading(root, RELATIONS, name, f'Register it again with replace=True, or catalog.drop("{name}")'):
         _need(RELATIONS.is_sound(row), "it is not what was written: damaged, or changed from outside")
         schema = plain(pa.ipc.read_schema(pa.py_buffer(row["schema"])))
         _check_schema(schema)
@@ -134,7 +134,7 @@ def plan_of(root: Path, row: Mapping[str, Any]) -> dict[str, Any]:
         CatalogError: the row is not as it was written.
     """
     name = row["name"]
-    with _reading(root, f"stream {name!r}", f'Save it again with save_stream, or catalog.drop_stream("{name}")'):
+    with _reading(root, STREAMS, name, f'Save it again with save_stream, or catalog.drop_stream("{name}")'):
         _need(STREAMS.is_sound(row), "it is not what was written: damaged, or changed from outside")
         plan: dict[str, Any] = json.loads(row["plan"])
         _need(isinstance(plan, dict), "its plan is no JSON object")
@@ -183,9 +183,11 @@ def _need(holds: bool, otherwise: str) -> None:
 
 
 @contextmanager
-def _reading(root: Path, what: str, way_out: str) -> "Iterator[None]":
+def _reading(root: Path, kind: CatalogTable, name: str, way_out: str) -> "Iterator[None]":
     try:
         yield
     except (SpiralError, *_WRONG) as error:
-        msg = f"catalog {location_of(root)}: {what} cannot be read: {cut(str(error))}. {way_out}"
+        place = home_of(root).place(kind.name, name)
+        found = f"{cut(str(error))}{place and f' ({place})'}"
+        msg = f"catalog {location_of(root)}: {kind.name.removesuffix('s')} {name!r} cannot be read: {found}. {way_out}"
         raise CatalogError(msg) from error

@@ -21,6 +21,7 @@ from spiral_stream.catalog.holding import holding, unheld
 from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.names import suggestions
 from spiral_stream.catalog.shared.mirror import home_of, location_of
+from spiral_stream.catalog.shared.records import LostError
 from spiral_stream.display.progress import working
 from spiral_stream.errors import CatalogError, SourceError, cut, shown
 from spiral_stream.extras import need
@@ -91,7 +92,7 @@ class Tokenizers:
             text = json.dumps({**facts, _SEAL: seal_of(facts)}, sort_keys=True)
             content = self._folder / "contents" / digest
             files = sorted(content.glob("[!.]*"))
-            if self._home.keep(TOKENIZERS, name, {"file": text}, files, absent=not replace):
+            if self._home.keep(TOKENIZERS, name, {"file": text}, files, absent=not replace, again=replace):
                 with self._locked() as folder:
                     _write(folder / "names" / f"{name}.json", text)
             else:
@@ -183,10 +184,15 @@ class Tokenizers:
         """Have the folder of the content that a name stands for.
 
         Raises:
-            CatalogError: the store failed, or a file is damaged.
+            LostError: a file is damaged, or is not there.
+            CatalogError: the store failed.
         """
         if not content.exists() and (record := self._home.record(TOKENIZERS, name)) is not None:
-            self._home.bring(record, f"{content.relative_to(self._home.root)}/")
+            try:
+                self._home.bring(record, f"{content.relative_to(self._home.root)}/")
+            except LostError as error:
+                msg = f"tokenizer {name!r}: {error}"
+                raise LostError(msg) from error
 
     def _entry(self, name: str, facts: Mapping[str, Any]) -> TokenizerEntry:
         path = self._folder / "contents" / facts["digest"] / FILE
@@ -204,16 +210,19 @@ class Tokenizers:
         file = self._folder / "names" / f"{name}.json"
         try:
             data = file.read_bytes()
-            facts: dict[str, Any] = json.loads(data)
+            facts: dict[str, Any] = json.loads(data or b"{}")  # empty if a store's record is damaged
             kinds = {"digest": str, "vocab_size": int, "source": str, "special": dict, "engine": str}
-            right = all(type(facts[key]) is kind for key, kind in kinds.items()) and _DIGEST.fullmatch(facts["digest"])
+            right = all(type(facts.get(key)) is kind for key, kind in kinds.items()) and _DIGEST.fullmatch(
+                facts["digest"]
+            )
             sealed = facts.pop(_SEAL, None)
             older = sealed is None and data == json.dumps(facts, indent=1, sort_keys=True).encode()
             if not right or not (older or sealed == seal_of(facts)):
                 msg = "it is not what was written: damaged, or changed from outside"
                 raise ValueError(msg)
         except _WRONG as error:
-            raise self._damaged(name, f"{file} ({cut(str(error))})") from error
+            place = self._home.place(TOKENIZERS, name) or file
+            raise self._damaged(name, f"{place} ({cut(str(error))})") from error
         return facts
 
     def _check_content(self, name: str, digest: str) -> None:

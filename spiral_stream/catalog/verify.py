@@ -38,6 +38,7 @@ BLOCK: Final = 1 << 20
 _PART: Final = 8 << 20  # of an object
 _RECENT: Final = 1 << 16  # files that are remembered as read: tars that hold many rows
 _SUFFIX: Final = ".digests"
+_ANEW: Final = "verify again to record them"
 
 Digest = tuple[int, int, int]  # bytes, and the two halves of XXH3-128
 
@@ -91,7 +92,7 @@ def verify(entry: Entry) -> Verified:
         CatalogError: digests cannot be read or recorded.
     """
     path = entry.root / "manifests" / f"{entry.name}-{entry.data_version}{_SUFFIX}"
-    bring_file_of(entry.root, path)
+    bring_file_of(entry.root, path, _ANEW)
     with (
         OpenRelation(entry) as relation,
         Collected() as collected,
@@ -251,7 +252,7 @@ def _recorded(path: Path) -> Numbers | None:
     try:
         return Numbers(path)
     except (OSError, ValueError) as error:
-        msg = f"verify: digests {path}: {error}. Remove the file, and verify again to record them"
+        msg = f"verify: digests {path}: {error}. Remove the file, and {_ANEW}"
         raise CatalogError(msg) from error
 
 

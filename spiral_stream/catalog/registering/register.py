@@ -100,7 +100,7 @@ class Registration:
                 stored = self._stored(source, report, hold, old, same_bytes=declared.same_bytes).pinned()
             measured = self._measured(name, stored, declared, old, report)
             entry = self._entry(name, stored, declared.identity, measured)
-            publish(entry, measured.manifest)
+            publish(entry, measured.manifest, again=replace)
             if self._database.put(RELATIONS, row_of(entry, measured.manifest), replace=replace):
                 return entry
         return self._again(self._relations.entry(name), source, declared)  # another process was faster

@@ -25,6 +25,7 @@ from spiral_stream.catalog.relation.manifest import Manifest
 from spiral_stream.catalog.relation.on_store import bring_file_of
 from spiral_stream.catalog.relation.pin import reference_columns, references_of, source_file_name
 from spiral_stream.catalog.relation.row_identity import is_made
+from spiral_stream.catalog.shared.records import LostError
 from spiral_stream.catalog.verify import Digest, digest_of_file, record_digests
 from spiral_stream.errors import CatalogError, SourceError
 from spiral_stream.integrity.regular_files import open_file
@@ -195,8 +196,8 @@ class _Reading:
 
 def _record(folder: Path, name: str, data_version: str) -> Numbers | None:
     path = folder / f"{name}-{data_version}{RECORD}"
-    bring_file_of(folder.parent, path)
-    with suppress(OSError, ValueError):  # one that is missing or damaged is made again
+    with suppress(LostError, OSError, ValueError):  # one that is missing or damaged is made again
+        bring_file_of(folder.parent, path)
         return Numbers(path)
     return None
 

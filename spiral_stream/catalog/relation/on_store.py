@@ -5,8 +5,8 @@ themselves, where the catalog keeps them, come when they are first opened.
 """
 
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,10 +17,10 @@ from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import Manifest
 from spiral_stream.catalog.relation.refused import refused_path
 from spiral_stream.catalog.shared.mirror import FolderCatalog, home_of
-from spiral_stream.catalog.shared.records import Record, SharedCatalog
-from spiral_stream.catalog.shared.tables import TABLES, TAKEN, take_table
+from spiral_stream.catalog.shared.records import LostError, Record, SharedCatalog
+from spiral_stream.catalog.shared.tables import TABLES, TAKEN, files_of_table, take_table
 from spiral_stream.errors import CatalogError, SpiralError
-from spiral_stream.integrity.publish import new_draft, publish_file
+from spiral_stream.integrity.publish import new_draft, publish_file, write_file
 from spiral_stream.sources.internal.imported import BYTES, ROWS, ImportedRows, Snapshot, snapshot_path
 from spiral_stream.sources.lance.fragments import DATA, commit_fragments, files_in
 from spiral_stream.sources.lance.source import Lance
@@ -32,17 +32,27 @@ FILES: Final = "files"  # records of one file each, called by its path
 _BROUGHT: Final = "brought"  # folder of an import with a file per snapshot whose rows are here
 
 
-def publish(entry: Entry, manifest: Manifest) -> None:
+def publish(entry: Entry, manifest: Manifest, *, again: bool = False) -> None:
     """Write what the row of a relation names; the row itself comes after it.
+
+    Args:
+        entry: the relation.
+        manifest: its shard table.
+        again: write it although it is there, because it may be damaged or lost.
 
     Raises:
         CatalogError: the store failed, or may not be written.
     """
     home, source = home_of(entry.root), entry.source
     if isinstance(source, ImportedRows):
-        home.share(IMPORTS, _import_name(Path(source.uri), source.snapshot), lambda: _files_of_import(source))
+        home.share(
+            IMPORTS, _import_name(Path(source.uri), source.snapshot), lambda: _files_of_import(source), again=again
+        )
+    elif again and isinstance(source, Lance) and entry.is_copy:
+        folder = Path(source.uri)
+        home.share(TABLES, folder.stem, lambda: files_of_table(folder), again=True)
     names = [entry.manifest_name, *([f"{manifest.pins}{SUFFIX}"] if manifest.pins else [])]
-    home.share(MANIFESTS, _manifest_name(entry), lambda: [entry.root / MANIFESTS / name for name in names])
+    home.share(MANIFESTS, _manifest_name(entry), lambda: [entry.root / MANIFESTS / name for name in names], again=again)
 
 
 def bring(entry: Entry) -> Entry:
@@ -52,12 +62,13 @@ def bring(entry: Entry) -> Entry:
         CatalogError: the store failed, or a file is damaged.
     """
     home = home_of(entry.root)
-    if not (entry.root / MANIFESTS / entry.manifest_name).exists():
-        what = f"the shard table of {entry.name!r} ({entry.manifest_name})"
-        if (record := home.need(MANIFESTS, _manifest_name(entry), what)) is not None:
-            home.bring(record, f"{MANIFESTS}/")
-    if isinstance(entry.source, ImportedRows):
-        _bring_snapshot(home, entry.source)
+    with _of(entry):
+        if not (entry.root / MANIFESTS / entry.manifest_name).exists():
+            what = f"its shard table ({entry.manifest_name})"
+            if (record := home.need(MANIFESTS, _manifest_name(entry), what)) is not None:
+                home.bring(record, f"{MANIFESTS}/")
+        if isinstance(entry.source, ImportedRows):
+            _bring_snapshot(home, entry.source)
     return entry
 
 
@@ -67,14 +78,25 @@ def bring_rows(entry: Entry) -> None:
     Raises:
         CatalogError: the store failed, or a file is damaged.
     """
-    if isinstance(entry.source, ImportedRows):
-        bring_import(Path(entry.source.uri), entry.source.snapshot)
-    elif isinstance(entry.source, Lance) and Path(entry.source.uri).parent == entry.root:
-        home, folder = home_of(entry.root), Path(entry.source.uri)
-        if not home.has_all(folder / TAKEN):
-            record = home.need(TABLES, folder.stem, f"rows of {entry.name!r} ({folder.stem})")
-            if record is not None:
-                take_table(home, record, folder)
+    with _of(entry):
+        if isinstance(entry.source, ImportedRows):
+            bring_import(Path(entry.source.uri), entry.source.snapshot)
+        elif isinstance(entry.source, Lance) and entry.is_copy:
+            home, folder = home_of(entry.root), Path(entry.source.uri)
+            if not home.has_all(folder / TAKEN):
+                record = home.need(TABLES, folder.stem, f"the record of its rows ({folder.stem})")
+                if record is not None:
+                    take_table(home, record, folder)
+
+
+@contextmanager
+def _of(entry: Entry) -> Iterator[None]:
+    """Say of which relation something is lost."""
+    try:
+        yield
+    except LostError as error:
+        msg = f"relation {entry.name!r}: {error}"
+        raise LostError(msg) from error
 
 
 def bring_former(root: Path, data_version: str) -> None:
@@ -87,25 +109,42 @@ def bring_former(root: Path, data_version: str) -> None:
 
 
 def publish_file_of(root: Path, path: Path) -> None:
-    """Share a file of the catalog that others do not replace: the first that is shared stays.
+    """Share a file of the catalog that others do not replace: the first that is shared stays, unless it is lost.
 
     Raises:
         CatalogError: the store failed, or may not be written.
     """
-    if not home_of(root).keep(FILES, str(path.relative_to(root)), {}, [path], absent=True):
-        path.unlink(missing_ok=True)
+    home, name = home_of(root), str(path.relative_to(root))
+    if home.keep(FILES, name, {}, [path], absent=True, again=True):
+        return
+    mine = path.read_bytes()
+    path.unlink(missing_ok=True)
+    try:
         bring_file_of(root, path)
+    except LostError:
+        write_file(path, mine)
+        home.keep(FILES, name, {}, [path], again=True)
 
 
-def bring_file_of(root: Path, path: Path) -> None:
+def bring_file_of(root: Path, path: Path, way_out: str = "do that again") -> None:
     """Fetch a file that was shared by `publish_file_of`, if there is one and it is not here.
 
+    Args:
+        root: of the catalog.
+        path: of the file.
+        way_out: what makes it again once its record is removed.
+
     Raises:
-        CatalogError: the store failed, or the file is damaged.
+        LostError: it is damaged, or not there.
+        CatalogError: the store failed.
     """
     home, name = home_of(root), str(path.relative_to(root))
-    if not path.exists() and (record := home.record(FILES, name)) is not None:
-        home.bring(record, name)
+    try:
+        if not path.exists() and (record := home.record(FILES, name)) is not None:
+            home.bring(record, name)
+    except LostError as error:
+        msg = f"{str(error).split('. ')[0]}. Remove the object {home.place(FILES, name)}, and {way_out}"
+        raise LostError(msg) from error
 
 
 def _manifest_name(entry: Entry) -> str:
@@ -174,7 +213,7 @@ def bring_import(folder: Path, snapshot: str) -> None:
 
 def _import_record(home: SharedCatalog | FolderCatalog, folder: Path, snapshot: str) -> Record | None:
     name = _import_name(folder, snapshot)
-    return home.need(IMPORTS, name, f"its import ({name})")
+    return home.need(IMPORTS, name, f"the record of its import ({name})")
 
 
 def _parsed(uri: str, path: Path, snapshot: str) -> Snapshot:

@@ -28,6 +28,10 @@ _PATH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]*(/[A-Za-z0-9_][A-Za-z0-
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
 
 
+class LostPartError(SourceError):
+    """A part of a file is not there, or is not what was written."""
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class SharedFile:
@@ -64,7 +68,9 @@ def files_from(value: Any) -> dict[str, SharedFile]:
     return found
 
 
-def send(store: Store, prefix: str, folder: Path, paths: Sequence[str]) -> dict[str, SharedFile]:
+def send(
+    store: Store, prefix: str, folder: Path, paths: Sequence[str], *, again: bool = False
+) -> dict[str, SharedFile]:
     """Write the parts of files that are not there yet.
 
     Args:
@@ -72,6 +78,7 @@ def send(store: Store, prefix: str, folder: Path, paths: Sequence[str]) -> dict[
         prefix: of the parts' keys.
         folder: that the paths begin at.
         paths: of the files.
+        again: write small parts that are there, too: they may be damaged. Large ones are there if their size is right.
 
     Raises:
         OSError: a file cannot be read.
@@ -84,7 +91,7 @@ def send(store: Store, prefix: str, folder: Path, paths: Sequence[str]) -> dict[
             file.seek(span[1])
             data = file.read(PART_BYTES)
         digest = xxhash.xxh3_128_hexdigest(data)
-        _send_part(store, f"{prefix}{digest}", data)
+        _send_part(store, f"{prefix}{digest}", data, again=again)
         return digest, len(data)
 
     with Workers(thread_share().waiting(_THREADS), "spiral-send") as pool:
@@ -100,10 +107,12 @@ def send(store: Store, prefix: str, folder: Path, paths: Sequence[str]) -> dict[
     }
 
 
-def _send_part(store: Store, key: str, data: bytes) -> None:
+def _send_part(store: Store, key: str, data: bytes, *, again: bool) -> None:
     if len(data) >= _LOOKED_AT and _size(store, key) == len(data):
         return
-    if store.put(key, data, absent=True) is None and _size(store, key) != len(data):
+    if again:
+        store.put(key, data)
+    elif store.put(key, data, absent=True) is None and _size(store, key) != len(data):
         store.put(key, data)  # another one of this name is no part
 
 
@@ -125,7 +134,8 @@ def fetch(store: Store, prefix: str, uri: str, files: Mapping[Path, SharedFile])
 
     Raises:
         OSError: a file cannot be written.
-        SourceError: the store failed, or a part is not what was written.
+        LostPartError: a part is not there, or is not what was written.
+        SourceError: the store failed.
     """
     pieces = _all_parts(store, prefix, uri, files.values())
     for parent in {path.parent for path in files}:
@@ -154,10 +164,14 @@ def _all_parts(store: Store, prefix: str, uri: str, files: Any) -> Iterator[memo
         now, wanted = wanted[:count], wanted[count:]
         requests = [Get(f"{prefix}{digest}", most_bytes=length) for digest, length in now]
         for (digest, length), got in zip(now, store.read(requests), strict=True):
+            if isinstance(got, NotThereError) and "bucket is not there" not in str(got):
+                msg = f"{printable(uri)}/data/{digest} is not there. Register again with replace=True what it belongs to, or "
+                msg += "restore it"
+                raise LostPartError(msg)
             if isinstance(got, SourceError):
                 raise anew(got)
             if got.data is None or len(got.data) != length or xxhash.xxh3_128_hexdigest(got.data) != digest:
                 msg = f"{printable(uri)}/data/{digest} is damaged: its bytes are not those that were written. "
-                msg += "Delete that object, and register again what it belongs to, or restore it"
-                raise SourceError(msg)
+                msg += "Delete that object, and register again with replace=True what it belongs to, or restore it"
+                raise LostPartError(msg)
             yield got.data

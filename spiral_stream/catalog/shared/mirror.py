@@ -56,7 +56,12 @@ class FolderCatalog:
     def need(self, kind: str, name: str, what: str) -> Record | None:
         """Return None, as `record`."""
 
-    def share(self, kind: str, name: str, files: Callable[[], Sequence[Path]]) -> None:
+    def place(self, kind: str, name: str) -> str:
+        """Return "": a folder's tables say where they are."""
+        del kind, name
+        return ""
+
+    def share(self, kind: str, name: str, files: Callable[[], Sequence[Path]], *, again: bool = False) -> None:
         """Do nothing, as the next four."""
 
     def remove(self, kind: str, name: str) -> None: ...
@@ -73,10 +78,17 @@ class FolderCatalog:
         return False
 
     def keep(
-        self, kind: str, name: str, row: Mapping[str, Any], files: Sequence[Path] = (), *, absent: bool = False
+        self,
+        kind: str,
+        name: str,
+        row: Mapping[str, Any],
+        files: Sequence[Path] = (),
+        *,
+        absent: bool = False,
+        again: bool = False,
     ) -> bool:
         """Return True: the files are where they are kept, and the folder's own lock says who was first."""
-        del kind, name, row, files, absent
+        del kind, name, row, files, absent, again
         return True
 
     def has_all(self, mark: Path) -> bool:

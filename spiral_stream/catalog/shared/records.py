@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from spiral_stream.arguments import is_integer
-from spiral_stream.catalog.shared.files import SharedFile, fetch, files_from, send
+from spiral_stream.catalog.shared.files import LostPartError, SharedFile, fetch, files_from, send
 from spiral_stream.errors import CatalogError, MissingExtraError, SourceError, SpiralError, anew
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.integrity.seal import parse_json, sealed_json
@@ -30,6 +30,10 @@ _RECORDS: Final = (
     ".records"  # folder of the mirror: records as they were read last, each after a line that says its mark
 )
 _TRIES: Final = 4  # of a name that comes and goes while it is made
+
+
+class LostError(CatalogError):
+    """A record, or a file that it names, is not there or not what was written: who has it can keep it again."""
 
 
 @final
@@ -79,19 +83,31 @@ class SharedCatalog:
         """Return one record; None if there is none.
 
         Raises:
-            CatalogError: the store failed, or the record is damaged.
+            LostError: the record is damaged.
+            CatalogError: the store failed.
         """
         with self._asking(f"read {name!r} of its {kind}"):
             data = self._get(kind, name)
             found = None if data is None else _parsed(kind, name, data)
         if found is not None and found.row is None:
-            key = f"{self.uri}/records/{kind}/{name}.json"
-            msg = f"catalog {self.uri}: {key} is damaged. Delete that object, and register again what it belongs to"
-            raise CatalogError(msg)
+            msg = f"catalog {self.uri}: {self.place(kind, name)} is damaged. Register again with replace=True what it belongs "
+            msg += "to, or delete that object and register what it belongs to, or restore it"
+            raise LostError(msg)
         return found
 
+    def place(self, kind: str, name: str) -> str:
+        """Return where a record lies, for people."""
+        return f"{self.uri}/records/{kind}/{name}.json"
+
     def keep(
-        self, kind: str, name: str, row: Mapping[str, Any], files: Sequence[Path] = (), *, absent: bool = False
+        self,
+        kind: str,
+        name: str,
+        row: Mapping[str, Any],
+        files: Sequence[Path] = (),
+        *,
+        absent: bool = False,
+        again: bool = False,
     ) -> bool:
         """Write a record, after the files that it names; whether it was written.
 
@@ -101,13 +117,14 @@ class SharedCatalog:
             row: what it says.
             files: in the mirror.
             absent: only where there is none of this name.
+            again: files that are there may be damaged.
 
         Raises:
             CatalogError: the store failed, or may not be written.
         """
         with self._asking(f"keep {name!r} of its {kind}"):
             store, data = self._record_file("data/")
-            sent = send(store, data, self.root, [str(path.relative_to(self.root)) for path in files])
+            sent = send(store, data, self.root, [str(path.relative_to(self.root)) for path in files], again=again)
             named = {path: [file.size, list(file.parts)] for path, file in sent.items()}
             body = {"version": _VERSION, "kind": kind, "name": name, "by": uuid.uuid4().hex}
             sealed = sealed_json({**body, "row": dict(row), "files": named})
@@ -147,24 +164,30 @@ class SharedCatalog:
             what: it stands for, for people.
 
         Raises:
-            CatalogError: the store failed, or it is damaged, or there is none.
+            LostError: it is damaged, or there is none.
+            CatalogError: the store failed.
         """
         found = self.record(kind, name)
         if found is None:
-            msg = (
-                f"catalog {self.uri}: {what} is not there. Restore it, or register the relation again with replace=True"
-            )
-            raise CatalogError(msg)
+            msg = f"catalog {self.uri}: {what} is not there: {self.place(kind, name)}. Restore it, or register the relation "
+            msg += "again with replace=True"
+            raise LostError(msg)
         return found
 
-    def share(self, kind: str, name: str, files: Callable[[], Sequence[Path]]) -> None:
+    def share(self, kind: str, name: str, files: Callable[[], Sequence[Path]], *, again: bool = False) -> None:
         """Write a record that stands for one content, and its files before it, unless it is there.
+
+        Args:
+            kind: of the record.
+            name: of the record.
+            files: in the mirror.
+            again: write it although it is there: it, or a file, may be damaged.
 
         Raises:
             CatalogError: the store failed, or may not be written.
         """
-        if self.record(kind, name) is None:
-            self.keep(kind, name, {}, files(), absent=True)
+        if again or self.record(kind, name) is None:
+            self.keep(kind, name, {}, files(), absent=not again, again=again)
 
     def bring_below(self, kind: str, name: str) -> None:
         """Fetch the files of the records whose first part is this one; they lie in the folder of their kind.
@@ -234,7 +257,8 @@ class SharedCatalog:
             only: which of them; all by default.
 
         Raises:
-            CatalogError: the store failed, a file is damaged, or the mirror cannot be written.
+            LostError: a file is damaged, or is not there.
+            CatalogError: the store failed, or the mirror cannot be written.
         """
         folder = self.root if to is None else to
         paths = [path for path in record.files if path.startswith(below) and (only is None or only(path))]
@@ -251,7 +275,7 @@ class SharedCatalog:
             raise
         except SpiralError as error:
             msg = f"catalog {self.uri}: cannot {doing}: {error}"
-            raise CatalogError(msg) from error
+            raise (LostError if isinstance(error, LostPartError) else CatalogError)(msg) from error
         except OSError as error:
             msg = f"catalog {self.uri}: cannot {doing}: {error.filename or self.root}: {error.strerror}. "
             msg += (

@@ -16,7 +16,7 @@ import pyarrow as pa
 from spiral_stream.catalog.database import CatalogTable, Database, plain
 from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.shared.mirror import FolderCatalog
-from spiral_stream.catalog.shared.records import Record, SharedCatalog
+from spiral_stream.catalog.shared.records import LostError, Record, SharedCatalog
 from spiral_stream.errors import CatalogError
 from spiral_stream.integrity.publish import new_draft, sweep_drafts
 
@@ -65,17 +65,20 @@ class SharedRows:
         self._shared.remove(kind.name, name)
 
     def copy(self, name: str, rows: pa.Table) -> None:
-        """Keep rows as a table; if another machine has kept them, take its table.
+        """Keep rows as a table; if another machine has kept them, take its table, unless the store has lost it.
 
         Raises:
             CatalogError: the rows cannot be kept, or the store failed.
         """
-        if self.bring(name):
-            return
+        is_lost = False
+        try:
+            if self.bring(name):
+                return
+        except LostError:
+            is_lost = True
         self._local.copy(name, rows)
         folder = self.table_folder(name)
-        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        if self._shared.keep(TABLES, name, {}, files, absent=True):
+        if self._shared.keep(TABLES, name, {}, files_of_table(folder), absent=not is_lost, again=is_lost):
             (folder / TAKEN).touch()
         elif not self.bring(name):
             msg = (
@@ -110,6 +113,11 @@ class SharedRows:
     def old_bytes(self, name: str) -> int:  # noqa: ARG002  the face of a database
         """Return 0: there are no versions."""
         return 0
+
+
+def files_of_table(folder: Path) -> list[Path]:
+    """Return the files of a table of copied rows."""
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != TAKEN]
 
 
 def take_table(home: SharedCatalog | FolderCatalog, record: Record, folder: Path) -> None:

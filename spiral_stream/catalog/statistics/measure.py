@@ -23,6 +23,7 @@ from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import UNKNOWN_BYTES
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.shared.mirror import home_of
+from spiral_stream.catalog.shared.records import LostError
 from spiral_stream.catalog.statistics.groups import FACTS, HISTOGRAMS, ShardGroup, facts_path, histogram_path
 from spiral_stream.catalog.statistics.merge import (
     COLUMNS,
@@ -185,7 +186,8 @@ def save_statistics(entry: Entry, statistics: Statistics) -> None:
     paths = [path, path.with_suffix(".histograms"), path.with_suffix(".columns")]
     for key in {each.key for each in statistics.groups}:
         paths += [histogram_path(folder, key), facts_path(folder, key)]
-    home_of(entry.root).keep(STATISTICS, _record_of(entry), {}, paths)  # those of one data version are all as good
+    # Those of one data version are all as good; a part that is there may be damaged.
+    home_of(entry.root).keep(STATISTICS, _record_of(entry), {}, paths, again=True)
 
 
 def are_shared(entry: Entry) -> bool:
@@ -199,9 +201,13 @@ def load_statistics(entry: Entry) -> Statistics | None:
     Raises:
         CatalogError: they are damaged; says how to count again.
     """
-    path = _path(entry)
-    if not path.exists() and not _brought(entry):
-        return None
+    path, way_out = _path(entry), f'Count again with catalog.measure("{entry.name}")'
+    try:
+        if not path.exists() and not _brought(entry):
+            return None
+    except LostError as error:
+        msg = f"statistics of {entry.name}: {str(error).split('. ')[0]}. {way_out}"
+        raise CatalogError(msg) from error
     try:
         shards, histograms = seal.table(path), seal.table(path.with_suffix(".histograms"))
         wholes = path.with_suffix(".columns")  # none of earlier versions
@@ -215,7 +221,7 @@ def load_statistics(entry: Entry) -> Statistics | None:
         found = _found(histograms.replace_schema_metadata(None), _groups(entry))
     except (OSError, ValueError, KeyError, TypeError, CacheError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        msg = f'statistics of {entry.name}: {path}: {cut(reason)}. Count again with catalog.measure("{entry.name}")'
+        msg = f"statistics of {entry.name}: {path}: {cut(reason)}. {way_out}"
         raise CatalogError(msg) from error
     shards, columns = (each.replace_schema_metadata(None) for each in (shards, columns))
     return Statistics(shards, found, marks, columns)

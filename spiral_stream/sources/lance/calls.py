@@ -79,7 +79,8 @@ def storage(title: str) -> Iterator[None]:
     except BaseException as error:  # PanicException derives from BaseException
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         if "://" in title:  # its words quote requests
-            msg = f"{title}: {cut(redacted(first))}. Check the URI, the options of its profile, and that the files are whole"
+            msg = f"{title}: {cut(redacted(first))}. Check the URI, the options of its profile, and that the files are whole; "
+            msg += "restore a damaged one, or write the dataset again"
             raise SourceError(msg) from None
         way_out = "Check that the files are whole and readable; restore a damaged one, or write the dataset again"
         if _FULL.search(first):

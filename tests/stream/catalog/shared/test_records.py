@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -186,6 +187,89 @@ def test_what_is_damaged_on_the_store_is_named(in_memory: Team) -> None:
         store.put(path, b"other bytes")
     with pytest.raises(CatalogError, match="is damaged: its bytes are not those that were written"):
         in_memory.on("c").entry("others")
+
+
+def changed(team: Team, key: str, how: str) -> None:
+    """Damage one object of the catalog, or remove it."""
+    store, prefix = store_of(team.uri)
+    if how == "removed":
+        store.delete(f"{prefix}/{key}")
+        return
+    data = bytearray(store.get(f"{prefix}/{key}").data)
+    data[len(data) // 2] ^= 4
+    store.put(f"{prefix}/{key}", bytes(data))
+
+
+def keys_of(team: Team) -> list[str]:
+    store, prefix = store_of(team.uri)
+    return [key.removeprefix(f"{prefix}/") for key, _ in store.list(f"{prefix}/")]
+
+
+def filled(team: Team, machine: str, *, replace: bool = False) -> None:
+    """A catalog with rows from memory, rows of a file and a tokenizer."""
+    tokenizers = pytest.importorskip("tokenizers")
+    catalog = team.on(machine)
+    lines = team.folder / "lines.jsonl"
+    lines.write_text("\n".join(json.dumps({"id": f"a{at}", "n": at}) for at in range(20)))
+    catalog.register("rows", sp.Arrow(ROWS), identity="sample_id", replace=replace)
+    catalog.register("lines", sp.sources.Jsonl(str(lines)), identity="id", replace=replace)
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    catalog.register_tokenizer("words", words, replace=replace)
+
+
+def contents(team: Team, machine: str) -> Any:
+    catalog = team.on(machine)
+    tables = {name: catalog.table(name).to_arrow().to_pydict() for name in catalog.tables()}
+    return {**tables, **{name: catalog.tokenizer(name).path.read_bytes() for name in catalog.tokenizers()}}
+
+
+@pytest.mark.parametrize("how", ["removed", "flipped"])
+def test_whatever_a_store_lost_is_named_and_is_there_when_it_is_registered_again(in_memory: Team, how: str) -> None:
+    filled(in_memory, "a")
+    right = contents(in_memory, "a")
+    store, prefix = store_of(in_memory.uri)
+    objects = {key: bytes(store.get(f"{prefix}/{key}").data) for key in keys_of(in_memory)}
+    whole = ("records/relations/", "records/tokenizers/") if how == "removed" else ()  # as if it were not registered
+    for at, key in enumerate(each for each in objects if not each.startswith(whole)):
+        for name in {*keys_of(in_memory), *objects}:
+            store.put(f"{prefix}/{name}", objects[name]) if name in objects else store.delete(f"{prefix}/{name}")
+        changed(in_memory, key, how)
+        with pytest.raises(CatalogError, match=re.escape(Path(key).name)) as raised:
+            contents(in_memory, f"reader {at}")
+        assert re.search("(?i)register .*replace=True", str(raised.value))
+        filled(in_memory, "a" if at % 2 else f"other {at}", replace=True)
+        assert contents(in_memory, f"next {at}") == right
+
+
+@pytest.mark.parametrize("how", ["removed", "flipped"])
+def test_lost_statistics_are_counted_again(in_memory: Team, how: str) -> None:
+    catalog = in_memory.on("a")
+    catalog.register("rows", sp.Arrow(ROWS))
+    before = set(keys_of(in_memory))
+    right = catalog.measure("rows").columns
+    for at, key in enumerate(sorted(set(keys_of(in_memory)) - before)):
+        changed(in_memory, key, how)
+        if "data/" in key:
+            with pytest.raises(CatalogError, match=r'Count again with catalog\.measure\("rows"\)'):
+                in_memory.on(f"reader {at}").skew("rows", "v")
+        assert in_memory.on(f"b {at}").measure("rows").columns.equals(right)
+        assert in_memory.on(f"c {at}").skew("rows", "v").mean == catalog.skew("rows", "v").mean
+
+
+def test_lost_digests_are_recorded_again_when_their_record_is_removed(in_memory: Team) -> None:
+    catalog = in_memory.on("a")
+    catalog.register("rows", sp.Arrow(ROWS))
+    before = set(keys_of(in_memory))
+    assert catalog.verify("rows").recorded > 0
+    new = set(keys_of(in_memory)) - before
+    [data] = [key for key in new if key.startswith("data/")]
+    [record] = new - {data}
+    changed(in_memory, data, "flipped")
+    with pytest.raises(CatalogError, match=f"Remove the object .*{record}, and verify again"):
+        in_memory.on("b").verify("rows")
+    changed(in_memory, record, "removed")
+    assert in_memory.on("c").verify("rows").recorded > 0
+    assert in_memory.on("d").verify("rows").compared > 0
 
 
 def test_a_damaged_mirror_is_mended(in_memory: Team) -> None:

@@ -1,9 +1,10 @@
 """Damage to what is kept: which files, in which ways, and what may come of it."""
 
+import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,9 +48,24 @@ def files_of(base: Undisturbed) -> dict[str, list[str]]:
     """The files that are the kind's own, by what is alike in their names; those of no bytes are marks and locks."""
     found: dict[str, list[str]] = {}
     base.built.again()
-    for name, data in base.ground.files().items():
-        if data and any(part in name for part in base.kind.own) and not any(part in name for part in base.kind.unread):
-            found.setdefault(ALIKE.sub("*", name), []).append(name)
+    files = base.ground.files()
+    of_records = _parts_of_records(files)
+    for name, data in files.items():
+        alike = f"{ALIKE.sub('*', name)}{of_records.get(name, '')}"
+        if data and any(part in alike for part in base.kind.own) and not any(part in name for part in base.kind.unread):
+            found.setdefault(alike, []).append(name)
+    return found
+
+
+def _parts_of_records(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Of objects that hold the files of a catalog on a store: which kind of record names them, and for which file."""
+    found: dict[str, str] = {}
+    for name, data in files.items():
+        if name.startswith("catalog/records/"):
+            kind = ALIKE.sub("*", str(Path(name).parent))
+            for path, (_, parts) in json.loads(data)["files"].items():
+                said = f", {Path(path).suffix} of {kind}/"
+                found |= {f"catalog/data/{part}": said for part in parts}
     return found
 
 

@@ -243,7 +243,7 @@ def register_records(ground: Ground) -> None:
     for name, first in (("first", 0), ("second", 100)):
         catalog.register(name, sp.Arrow(numbers(first)), identity="n", replace=True)
         catalog.save_stream(name, numbered(catalog, name))
-    catalog.register_tokenizer(WORDS, texts.tokenizer())
+    catalog.register_tokenizer(WORDS, texts.tokenizer(), replace=True)
 
 
 def build_records(ground: Ground) -> None:
@@ -260,7 +260,7 @@ def read_records(ground: Ground) -> Any:
     for name in catalog.streams():
         with catalog.open_stream(name) as stream:
             found[f"stream {name}"] = digest(stream)
-    return {**found, **{f"tokenizer {name}": None for name in catalog.tokenizers()}}
+    return {**found, **{f"tokenizer {name}": catalog.tokenizer(name).digest for name in catalog.tokenizers()}}
 
 
 def make_imports(ground: Ground) -> None:
@@ -328,13 +328,17 @@ PLACED_STAY: Final = {
 }
 
 # Which version of a Lance table is the newest only its folder says: without that version it is the table before. A row has a
-# seal of its own, so no record is ever another one; one that is gone is as if it had not been registered.
+# seal of its own, so no record is ever another one; one that is gone is as if it had not been registered. On a store a listing of
+# the records is the table: a name whose record is gone is as if it had not been registered, too.
 REVERTED: Final = {
     "relations.lance/_versions": ("removed", "another"),
     "relations.lance/data": ("another",),
     "streams.lance/_versions": ("removed", "another"),
     "streams.lance/data": ("another",),
     "tokenizers/names": ("removed",),  # the name itself
+    "records/relations/": ("removed",),
+    "records/streams/": ("removed",),
+    "records/tokenizers/": ("removed",),
 }
 
 ALL: Final = (
