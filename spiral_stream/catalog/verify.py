@@ -18,7 +18,7 @@ import xxhash
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.on_store import bring_file_of, publish_file_of
-from spiral_stream.catalog.relation.pin import reference_columns, references_of, source_file_name
+from spiral_stream.catalog.relation.pin import reference_columns, references_of
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.display.progress import working
 from spiral_stream.errors import CatalogError, SourceError, cut
@@ -26,7 +26,7 @@ from spiral_stream.integrity.publish import drafting
 from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.internal.imported import ImportedRows
 from spiral_stream.sources.lance.source import Lance
-from spiral_stream.sources.pins import Collected, Numbers
+from spiral_stream.sources.pins import Collected, Numbers, source_file_name
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.storage.open import store_of
 from spiral_stream.storage.uri import printable

@@ -168,6 +168,7 @@ def host_number() -> int:
     return xxhash.xxh3_64_intdigest(platform.node().encode())
 
 
+_SOURCE_FILE: Final = "\0"  # before the name of a source's own file; no reference holds one
 ABSENT: Final = -1  # size of a file that was not there, or no file
 SUFFIX: Final = ".pins"
 _LASTING: Final = frozenset(("ext2", "ext3", "ext4", "xfs", "zfs", "f2fs", "tmpfs"))  # keep their inodes
@@ -187,6 +188,11 @@ class Pin(NamedTuple):
 
 
 NOT_THERE: Final = Pin(ABSENT, 0, 0)
+
+
+def source_file_name(name: str) -> str:
+    """Return the name of a source's own file among the pins."""
+    return _SOURCE_FILE + name
 
 
 def pin_of(facts: ObjectStat) -> Pin:
@@ -219,26 +225,24 @@ class Pinned(Protocol):
 class Pins:
     """The pins of one relation. Thread-safe."""
 
-    def __init__(self, path: Path, relation: str, way_out: str = "", *, by_inode: bool = True) -> None:
+    def __init__(self, path: Path, relation: str, stored: str = "") -> None:
         """Open a file of pins.
 
         Args:
             path: of the file.
             relation: its name.
-            way_out: of a file that is not as it was; by default the data is taken as it is now.
-            by_inode: whether another file of the same size and time is another one.
+            stored: of rows that the catalog stores: the way out of a file of them that is not as it was. Such a file was
+                restored if it has its size and time, whatever its inode is. Others are taken as they are now.
 
         Raises:
             SourceError: it is missing or cut.
         """
-        self._relation = relation
-        self._way_out = way_out or f'Take the data as it is now with catalog.refresh("{relation}")'
+        self._relation, self._stored = relation, stored
         try:
             self._numbers = Numbers(path)
         except (OSError, ValueError) as error:
             msg = f'{relation}: pins {path}: {error}. Write them again with catalog.refresh("{relation}")'
             raise SourceError(msg) from error
-        self._by_inode = by_inode and self._numbers.same_host
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -251,12 +255,15 @@ class Pins:
     def fault(self, name: str, size: int, mark: int, inode: int | None = None, etag: str | None = None) -> str | None:
         """Say how a file differs from what was registered, and the way out; None if it does not."""
         pins, now = self._numbers.find(name), _in_64_bits(mark)
+        is_stored = self._stored != "" and name[:1] == _SOURCE_FILE
+        by_inode = self._numbers.same_host and not is_stored
         for pin in pins:  # more than one where hashes collide
             if pin[0] == ABSENT:
                 return None
-            if pin[:2] == (size, now) and (pin[2] == 0 or inode is None or not self._by_inode or inode == pin[2]):
+            if pin[:2] == (size, now) and (pin[2] == 0 or inode is None or not by_inode or inode == pin[2]):
                 return None
-        way_out = f"{self._way_out}, or restore the file"
+        way_out = self._stored if is_stored else f'Take the data as it is now with catalog.refresh("{self._relation}")'
+        way_out += ", or restore the file"
         if not pins:
             return f"was not among the files of {self._relation} when it was registered. {way_out}"
         was, when, _ = pins[0]

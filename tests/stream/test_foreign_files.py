@@ -452,7 +452,12 @@ def test_source_files_edited_in_place_are_named_when_opened_and_while_read(
         list(stream)
     with pytest.raises(sp.errors.SourceError, match=r"changed since registration|is changed since registration"):
         OpenRelation(own.entry(kind))
-    own.refresh(kind)
+    if kind == "arrow":  # the catalog alone writes these rows, so they are damaged
+        with pytest.raises(sp.errors.CatalogError, match=r"register\(\"arrow\", ..., replace=True\)"):
+            own.refresh(kind)
+        own.register("arrow", sp.Arrow(images(64)), semantic={"image_ref": JPEG_REF}, replace=True)
+    else:
+        own.refresh(kind)
     OpenRelation(own.entry(kind)).close()
 
 

@@ -33,7 +33,7 @@ from spiral_stream.catalog.relation.on_store import bring_rows, publish
 from spiral_stream.catalog.relation.pin import pinned
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.relation.row_identity import is_made, with_row_id
-from spiral_stream.catalog.relation.stored_rows import copy_fault, damaged_files
+from spiral_stream.catalog.relation.stored_rows import copy_fault, copy_name, damaged_files
 from spiral_stream.catalog.relations import Relations, manifests_of
 from spiral_stream.catalog.shared.tables import SharedRows
 from spiral_stream.display.progress import Report, working
@@ -245,7 +245,7 @@ class Registration:
             damaged = damaged_files(old)
             return imported(source.of, self._root, source, report, hold, same_bytes=same_bytes, damaged=damaged)
         if old.is_copy and (fault := copy_fault(old)) is not None:
-            msg = f"{fault}. These are rows from memory: register them again with replace=True"
+            msg = fault if old.way_out in fault else f"{fault}. {old.way_out}"
             raise CatalogError(msg)
         latest = replaced(source, version=None) if isinstance(source, Lance) else source
         return self._stored(latest, report, hold, same_bytes=same_bytes)
@@ -268,7 +268,7 @@ class Registration:
 
     def _copy_of(self, source: Arrow) -> Lance:
         """Name the place of rows from memory; copies nothing."""
-        folder = self._database.table_folder(f"rows-{source.digest()}")
+        folder = self._database.table_folder(copy_name(source))
         return Lance(str(folder), base=source.base, allow_outside=source.allow_outside)
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import Manifest
 from spiral_stream.catalog.relation.on_store import bring_file_of
-from spiral_stream.catalog.relation.pin import reference_columns, references_of, source_file_name
+from spiral_stream.catalog.relation.pin import reference_columns, references_of
 from spiral_stream.catalog.relation.row_identity import is_made
 from spiral_stream.catalog.shared.records import LostError
 from spiral_stream.catalog.verify import Digest, digest_of_file, record_digests
@@ -32,7 +32,7 @@ from spiral_stream.integrity.regular_files import open_file
 from spiral_stream.sources.columnar.parquet import Parquet
 from spiral_stream.sources.image_folder import ClassFolder
 from spiral_stream.sources.internal.imported import ImportedRows
-from spiral_stream.sources.pins import SUFFIX, Collected, Numbers, Pin
+from spiral_stream.sources.pins import SUFFIX, Collected, Numbers, Pin, source_file_name
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.sources.source import ROW, Reader, Source
 from spiral_stream.threads import Workers, thread_share

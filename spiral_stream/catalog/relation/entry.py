@@ -109,8 +109,7 @@ class Entry:
         return Pins(
             self.root / "manifests" / f"{manifest.pins}{SUFFIX}",
             self.name,
-            self.way_out,
-            by_inode=not self.has_stored_rows,
+            self.way_out if self.has_stored_rows else "",
         )
 
     @property

@@ -32,7 +32,7 @@ from spiral_stream.errors import SourceError, anew
 from spiral_stream.integrity.publish import drafting
 from spiral_stream.semantic import file_names, is_list, is_media, semantic_of
 from spiral_stream.sources.change_detection import content_key
-from spiral_stream.sources.pins import NOT_THERE, SUFFIX, Collected, Pin, pin_of
+from spiral_stream.sources.pins import NOT_THERE, SUFFIX, Collected, Pin, pin_of, source_file_name
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.sources.references.resolve import flattened
 from spiral_stream.sources.source import ROW, Reader
@@ -231,12 +231,6 @@ _NAMES: Final = 1 << 12  # that these name
 _VERSION: Final = 1  # of what enters content keys
 RECENT: Final = 1 << 16  # files of former batches that are remembered: tars that hold many rows
 _FIRST: Final = 16  # rows that tell whether a column of struct<bytes, path> holds bytes
-_SOURCE_FILE: Final = "\0"  # before the name of a source's own file; no reference holds one
-
-
-def source_file_name(name: str) -> str:
-    """Return the name of a source's own file among the pins."""
-    return _SOURCE_FILE + name
 
 
 def reference_columns(schema: pa.Schema) -> list[str]:

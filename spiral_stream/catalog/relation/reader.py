@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from spiral_stream.catalog.names import suggestions
 from spiral_stream.catalog.relation.entry import STORAGE_SHARD, Entry
 from spiral_stream.catalog.relation.on_store import bring_rows
-from spiral_stream.catalog.relation.pin import source_file_name
 from spiral_stream.catalog.relation.row_identity import ROW_ID, is_made, row_ids
 from spiral_stream.catalog.relation.shard_rows import SourceRows
 from spiral_stream.catalog.shared.mirror import home_of
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
+from spiral_stream.sources.pins import source_file_name
 from spiral_stream.sources.references.policy import Reach
 from spiral_stream.sources.row_filter import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Known, Spans, without_columns

@@ -8,12 +8,22 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
+
 from spiral_stream.catalog.relation.entry import Entry
-from spiral_stream.catalog.relation.pin import source_file_name
 from spiral_stream.errors import SourceError, SpiralError
 from spiral_stream.integrity.one_look import look
+from spiral_stream.sources.arrow.table import Arrow
 from spiral_stream.sources.internal.imported import ROWS, ImportedRows, Snapshot
 from spiral_stream.sources.lance.fragments import DATA, files_in
+from spiral_stream.sources.lance.source import Lance
+from spiral_stream.sources.pins import source_file_name
+from spiral_stream.sources.source import ROW, Source
+
+
+def copy_name(rows: Arrow) -> str:
+    """Return the name of the table that holds a copy of rows from memory: it says which they are."""
+    return f"rows-{rows.digest()}"
 
 
 def damaged_files(entry: Entry) -> frozenset[str]:
@@ -40,7 +50,17 @@ def copy_fault(entry: Entry) -> str | None:
         then = entry.manifest()
         if now != list(zip(then.unit_names.to_pylist(), then.unit_keys.to_pylist(), strict=True)):
             return f"{entry.source} has other rows than were registered"
-    return next((f"{paths[name]} {said}" for name, said in _faults(entry, paths.items())), None)
+    said = next((f"{paths[name]} {said}" for name, said in _faults(entry, paths.items())), None)
+    return None if said is None or _is_as_given(entry.source) else said
+
+
+def _is_as_given(copy: Source) -> bool:
+    """Whether a copy holds the rows that its folder is named after: a catalog that was copied has other times and inodes."""
+    assert isinstance(copy, Lance)
+    with suppress(SpiralError), copy.open() as reader:
+        rows = [batch.drop_columns([ROW]) for batch in reader.scan(reader.schema.names)]
+        return Path(copy.uri).stem == copy_name(Arrow(pa.Table.from_batches(rows, reader.schema)))
+    return False
 
 
 def _faults(entry: Entry, paths: Iterable[tuple[str, Path]]) -> list[tuple[str, str]]:

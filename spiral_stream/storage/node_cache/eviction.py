@@ -236,11 +236,11 @@ class Room:
 
     def remove(self, lying: LyingFile, *, remember: bool = True) -> None:
         """Remove a file; whoever has it open goes on with it."""
-        with suppress(FileNotFoundError):
-            lying.path.unlink()
-        if remember:
+        if remember:  # first: whoever misses the file asks whether it was removed
             with suppress(ValueError):
                 self._note(lying.digest, (self._slot(lying.digest) or 0) & ~_READMITTED)
+        with suppress(FileNotFoundError):
+            lying.path.unlink()
 
     def _note(self, digest: str, noted: int) -> None:
         """Remember a file as removed. Of two processes at the same moment one may be lost: a debt is due a read later."""

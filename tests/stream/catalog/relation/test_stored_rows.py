@@ -1,5 +1,6 @@
 """Rows from memory that a catalog keeps: damage to them is never the data as it is now."""
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -40,4 +41,16 @@ def test_a_refresh_of_sound_rows_from_memory_changes_nothing(tmp_path: Path) -> 
     catalog.register("rows", spiral.Arrow(ROWS), identity="id")
 
     assert not catalog.refresh("rows").changes
+    assert texts(catalog) == ["one", "two", "three"]
+
+
+def test_a_catalog_that_was_copied_with_other_times_is_refreshed(tmp_path: Path) -> None:
+    catalog = spiral.connect(tmp_path / "catalog")
+    catalog.register("rows", spiral.Arrow(ROWS), identity="id")
+    [file] = catalog.root.glob("rows-*.lance/data/*")
+    os.utime(file, (1, 1))
+    with pytest.raises(spiral.errors.SourceError, match="changed since registration"):
+        texts(catalog)
+
+    catalog.refresh("rows")
     assert texts(catalog) == ["one", "two", "three"]
