@@ -231,6 +231,16 @@ class CacheStore:
                 path.unlink(missing_ok=True)
                 self.parts.mended(path.name, entry)
                 dropped.append(f"{error}. It is dropped from the cache, and built again")
+        if self._exists():
+            with self._locked(WRITERS):  # a sweep of another builder, which is alone, removes earlier versions
+                dropped += self._drop_versions()
+        for said in dropped:
+            warn(said)
+        return dropped
+
+    def _drop_versions(self) -> list[str]:
+        """Remove the newest version, and those before it, as long as it is damaged; says each."""
+        dropped = []
         while self._exists():
             try:
                 self._dataset()
@@ -240,8 +250,6 @@ class CacheStore:
                 self._record_of(newest).unlink(missing_ok=True)
                 newest.unlink(missing_ok=True)
                 dropped.append(f"{error}. The ledger still says what the cache holds, and it is committed again")
-        for said in dropped:
-            warn(said)
         return dropped
 
     def sweep(self) -> None:
