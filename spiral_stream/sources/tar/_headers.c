@@ -131,11 +131,11 @@ static int header_name(const char *block, Grown *name) {
 
 static int64_t padded(int64_t size) { return (size + BLOCK - 1) / BLOCK * BLOCK; }
 
-static int walked(Reader *reader, int64_t size, Grown *names, Grown *ends, Grown *starts, Grown *sizes) {
+static int walked(Reader *reader, int64_t size, int64_t most, Grown *names, Grown *ends, Grown *starts, Grown *sizes) {
     static const char zeros[BLOCK];
     Grown name = {0};
     int found = DONE, described = 0;
-    for (int64_t at = 0; found == DONE;) {
+    for (int64_t at = 0; found == DONE && sizes->used / 8 != most;) {
         const char *block = block_at(reader, at);
         if (block == NULL) {
             found = ODD;
@@ -186,15 +186,15 @@ static int walked(Reader *reader, int64_t size, Grown *names, Grown *ends, Grown
 
 static PyObject *walk(PyObject *module, PyObject *args) {
     int file, found;
-    long long size;
-    if (!PyArg_ParseTuple(args, "iL", &file, &size)) return NULL;
+    long long size, most = -1;
+    if (!PyArg_ParseTuple(args, "iL|L", &file, &size, &most)) return NULL;
     Grown names = {0}, ends = {0}, starts = {0}, sizes = {0};
     Reader *reader = calloc(1, sizeof *reader);
     Py_BEGIN_ALLOW_THREADS
     found = FULL;
     if (reader != NULL) {
         reader->file = file;
-        found = walked(reader, size, &names, &ends, &starts, &sizes);
+        found = walked(reader, size, most, &names, &ends, &starts, &sizes);
     }
     Py_END_ALLOW_THREADS
     PyObject *out = NULL;
@@ -246,7 +246,7 @@ static PyObject *gather(PyObject *module, PyObject *args) {
 }
 
 static PyMethodDef functions[] = {
-    {"walk", walk, METH_VARARGS, "Names, their ends, starts and sizes of all members; None where something is unusual."},
+    {"walk", walk, METH_VARARGS, "Names, their ends, starts and sizes of the first members, or of all; None where something is unusual."},
     {"gather", gather, METH_VARARGS, "The bytes of members, one after the other; None where they cannot be read."},
     {NULL, NULL, 0, NULL},
 };

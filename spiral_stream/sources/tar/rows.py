@@ -313,6 +313,17 @@ class TarFields:
                         msg += 'write the members again, or leave such rows out with on_error="skip"'
                         raise SourceError(msg) from error
 
+    def add_values(self, values: Iterable[Value]) -> bool:
+        """Look at values of one tar whose rows can all be read; False, and nothing is noted, if types do not go together."""
+        before = dict(self.kinds)
+        try:
+            for value in values:
+                self._add(value.target.column, value)
+        except MixedTypesError:
+            self.kinds = before
+            return False
+        return True
+
     def _add(self, name: str, value: Value) -> None:
         kind, have = self.kinds.get(name, (value.kind, pa.null()))
         if value.kind is MemberKind.NUMBER and isinstance(value.value, str):  # the name of a sample, or its number

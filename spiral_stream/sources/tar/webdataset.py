@@ -5,7 +5,7 @@ Tars that are compressed as a whole have no offsets: their payload is copied.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, ClassVar, Final, cast, final
@@ -28,7 +28,7 @@ from spiral_stream.sources.import_source import (
     Refused,
 )
 from spiral_stream.sources.schema import columns
-from spiral_stream.sources.tar.regular import regular_batches
+from spiral_stream.sources.tar.regular import deciding_values, regular_batches
 from spiral_stream.sources.tar.rows import FieldTargets, FoundRow, TarFields, TarFile, TarRows, batches, schema_of
 from spiral_stream.sources.tar.samples import (
     INLINE,
@@ -144,8 +144,12 @@ class WebDataset(ImportedSource):
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         chosen = units[:: max(1, len(units) // _LOOKED_AT)][:_LOOKED_AT]
         found = TarFields(self.on_error == SKIP or self.schema is not None)
-        for unit, rows in zip(chosen, self._first_rows(chosen), strict=True):
-            found.add(rows, unit.path)
+        if maps(units[0].path) or is_compressed(units[0].path):  # payload of compressed ones would fill the memory
+            for unit, count in zip(chosen, _counts(chosen), strict=True):
+                self._look(unit, count, found)
+        else:
+            for unit, looked in zip(chosen, self._looked(chosen), strict=True):
+                found.add(looked, unit.path)
         self._need_found(found, units)
         inline = is_compressed(units[0].path)
         declared = self._declared(INLINE if inline else REFERENCE)
@@ -154,7 +158,7 @@ class WebDataset(ImportedSource):
         )
 
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
-        if not unit.others and self.schema is None and maps(unit.path) and not is_compressed(unit.path):
+        if self._may_be_regular(unit):
             targets = FieldTargets("", self._choice(), None)
             found = regular_batches(unit.path, reference_to(unit.name), schema, targets, last=self.key == LAST)
             if found is not None:
@@ -170,14 +174,22 @@ class WebDataset(ImportedSource):
     def _choice(self) -> ChosenColumns:
         return choice_of(need_columns("WebDataset", self.columns), self.schema)
 
-    def _first_rows(self, units: Sequence[ImportUnit]) -> Iterator[Iterable[FoundRow]]:
-        """The first rows of each tar: of tars on a store together."""
-        counts = [ROWS, *[OTHERS] * (len(units) - 1)]
-        if maps(units[0].path) or is_compressed(units[0].path):  # payload of compressed ones would fill the memory
-            for unit, count in zip(units, counts, strict=True):
-                with self._rows(unit) as rows:
-                    yield islice(rows, count)
-            return
+    def _may_be_regular(self, unit: ImportUnit) -> bool:
+        """Whether `regular` may read a tar."""
+        return not unit.others and self.schema is None and maps(unit.path) and not is_compressed(unit.path)
+
+    def _look(self, unit: ImportUnit, count: int, found: TarFields) -> None:
+        """Note the columns of the first rows of a tar."""
+        if self._may_be_regular(unit):
+            targets = FieldTargets("", self._choice(), None)
+            values = deciding_values(unit.path, reference_to(unit.name), targets, count, last=self.key == LAST)
+            if values is not None and found.add_values(values):
+                return
+        with self._rows(unit) as rows:
+            found.add(islice(rows, count), unit.path)
+
+    def _looked(self, units: Sequence[ImportUnit]) -> Iterator[list[FoundRow]]:
+        """The first rows of each tar on a store, which are read together."""
 
         def read(unit: ImportUnit, count: int) -> list[FoundRow]:
             with self._rows(unit) as rows:
@@ -187,7 +199,7 @@ class WebDataset(ImportedSource):
             working("looking at the first samples of the tars", "tars"),
             Workers(thread_share().waiting(_THREADS), "spiral-columns") as pool,
         ):
-            yield from pool.map(read, units, counts)
+            yield from pool.map(read, units, _counts(units))
 
     def _rows(self, unit: ImportUnit) -> TarRows:
         base = self.base
@@ -245,6 +257,11 @@ class WebDataset(ImportedSource):
         if not names:
             msg = f"WebDataset: {cut(units[0].path)} has no members named <key>.<field>, such as 0001.jpg. Correct the path"
             raise SourceError(msg)
+
+
+def _counts(units: Sequence[ImportUnit]) -> list[int]:
+    """How many rows of each tar are looked at."""
+    return [ROWS, *[OTHERS] * (len(units) - 1)]
 
 
 def _need_sidecars(sidecars: object) -> Sidecars:

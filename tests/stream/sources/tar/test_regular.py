@@ -53,20 +53,22 @@ def plain(draw: st.DrawFn) -> list[tuple[str, bytes]]:
     return files
 
 
-def write(path: Path, files: list[tuple[str, bytes]], form: int, *, link: bool) -> None:
-    """Write a tar; a link that belongs to no row lies at its end."""
+def write(path: Path, files: list[tuple[str, bytes]], form: int, *, link: bool, at_start: bool = False) -> None:
+    """Write a tar; a link that belongs to no row lies at its end, or at its start."""
     with tarfile.open(path, "w", format=form) as tar:
         folder = tarfile.TarInfo("a/")
         folder.type = tarfile.DIRTYPE
         tar.addfile(folder)
+        no_row = tarfile.TarInfo("no_row")
+        no_row.type, no_row.linkname = tarfile.SYMTYPE, "elsewhere"
+        if link and at_start:
+            tar.addfile(no_row)
         for name, data in files:
             info = tarfile.TarInfo(name)
             info.size, info.mtime = len(data), 1.5  # a fraction makes pax records
             tar.addfile(info, io.BytesIO(data))
-        if link:
-            last = tarfile.TarInfo("no_row")
-            last.type, last.linkname = tarfile.SYMTYPE, "elsewhere"
-            tar.addfile(last)
+        if link and not at_start:
+            tar.addfile(no_row)
 
 
 def read(source: WebDataset, schema: pa.Schema | None = None) -> Any:
@@ -105,6 +107,46 @@ def test_a_link_that_belongs_to_no_row_changes_no_row(
         write(folder / "a.tar", files, form, link=link)
         options = {"key": "last" if last else "first", "on_error": "skip" if skip else "raise", "columns": columns}
         found.append(read(WebDataset(folder / "a.tar", **options)))
+    assert found[0] == found[1]
+
+
+LATE = {
+    "json": [b'{"w": 5, "new": "x"}', b'{"new": null, "w": 2.5}', b'{"w": {"a": 1}}', b"{}", b"[1]"],
+    "cls": [b"1"],
+    "jpg": [b"x", b""],
+    "TXT": [b"x"],
+    "id": [b"7", b"0012", b"x"],
+}
+
+
+@few(100, 300)
+@given(
+    late=st.lists(
+        st.tuples(st.integers(95, 104), st.sampled_from(sorted(LATE)), st.integers(0, 4)),
+        max_size=6,
+        unique_by=lambda each: each[:2],
+    ),
+    first=st.sampled_from(sorted(LATE)),
+    count=st.integers(98, 105),
+    last=st.booleans(),
+)
+def test_columns_are_those_of_the_first_hundred_rows_of_a_later_tar(
+    tmp_path_factory: pytest.TempPathFactory, late: list[tuple[int, str, int]], first: str, count: int, last: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("t")
+    added = {(row, field): LATE[field][which % len(LATE[field])] for row, field, which in late}
+    usual = {(row, field): b'{"w": %d}' % row for row in range(count) for field in ("json", "bin", "txt")}
+    rows = sorted({**usual, **{at: data for at, data in added.items() if at[0] < count}}.items())
+    found = []
+    for link in (False, True):
+        write(folder / "0.tar", [(f"a.{first}", LATE[first][0])], tarfile.GNU_FORMAT, link=link, at_start=True)
+        files = [(f"{row:03}.{field}", data) for (row, field), data in rows]
+        write(folder / "1.tar", files, tarfile.GNU_FORMAT, link=link, at_start=True)
+        source = WebDataset(folder, key="last" if last else "first")
+        try:
+            found.append(str(source.import_schema(source.import_units())))
+        except SourceError as error:
+            found.append(re.sub("byte [0-9,]+", "byte", str(error)))
     assert found[0] == found[1]
 
 
