@@ -10,13 +10,17 @@ columns by number.
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Timer
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from spiral_stream.errors import PlanError
+
+if TYPE_CHECKING:
+    import duckdb
 
 TIMEOUT_ENV: Final = "SPIRAL_SQL_TIMEOUT_S"
 MEMORY_ENV: Final = "SPIRAL_SQL_MEMORY_BYTES"
@@ -29,6 +33,8 @@ _SETTINGS: Final = {
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",
 }
+# The right side of a join is the one that is held: of a reader the engine does not know that it is long.
+_AS_WRITTEN: Final = "SET disabled_optimizers = 'join_order,build_side_probe_side'"
 _MEASURES: Final = {
     "count": "count({})",
     "count_distinct": "count(DISTINCT {})",
@@ -143,7 +149,44 @@ def _numbered(reader: pa.RecordBatchReader, read: Sequence[str]) -> pa.RecordBat
 
 
 def _answered(text: str, rows: pa.RecordBatchReader, what: str, short: dict[str, str]) -> pa.Table:
-    """Run our own text over ``rows``; it spills to a folder that goes with the call."""
+    """Run our own text over ``rows``."""
+    named = ", ".join(f"{short[name]} is {name!r} ({rows.schema.field(short[name]).type})" for name in short)
+    with _session(
+        {"rows": rows}, f"aggregate {what}", f" ({named}). Measure another column, or cast it first"
+    ) as session:
+        return session.sql(text).to_arrow_table()
+
+
+def answer(text: str, tables: Mapping[str, pa.Table | pa.RecordBatchReader], what: str) -> pa.Table:
+    """Run a SELECT of our own, never of a user's.
+
+    Args:
+        text: in DuckDB's dialect; no two columns of a table may differ in case alone.
+        tables: what it reads, by name. A reader is read once, as the engine goes on.
+        what: is made; begins messages.
+
+    Raises:
+        PlanError: the engine fails on the rows, or passes a limit.
+    """
+    with _session(tables, what) as session:
+        session.execute(_AS_WRITTEN)
+        return session.sql(text).to_arrow_table()
+
+
+def answer_in_parts(
+    text: str, tables: Mapping[str, pa.Table | pa.RecordBatchReader], what: str, rows: int = 1 << 17
+) -> Iterator[pa.RecordBatch]:
+    """Run a SELECT of our own as `answer` does, and yield its rows so many at a time; they are never all in memory."""
+    with _session(tables, what) as session:
+        session.execute(_AS_WRITTEN)
+        yield from session.sql(text).to_arrow_reader(rows)
+
+
+@contextmanager
+def _session(
+    tables: Mapping[str, pa.Table | pa.RecordBatchReader], what: str, way_out: str = ". Look at the rows that it reads"
+) -> Iterator["duckdb.DuckDBPyConnection"]:
+    """A database of its own that reads these tables; it spills to a folder that goes with it."""
     import duckdb
 
     held = limits()
@@ -155,27 +198,24 @@ def _answered(text: str, rows: pa.RecordBatchReader, what: str, short: dict[str,
         }
         with duckdb.connect(":memory:", config=config) as session:
             session.execute("SET TimeZone = 'UTC'")
-            session.register("rows", rows)
+            for name, table in tables.items():
+                session.register(name, table)
             late = Timer(held.timeout_s, session.interrupt)
             late.name = "spiral-aggregate-deadline"
             late.start()
             try:
-                return session.sql(text).to_arrow_table()
+                yield session
             except duckdb.InterruptException as error:
-                msg = f"aggregate {what}: not done within {held.timeout_s:g} s. Filter the rows, or set ${TIMEOUT_ENV}"
+                msg = f"{what}: not done within {held.timeout_s:g} s. Filter the rows, or set ${TIMEOUT_ENV}"
                 raise PlanError(msg) from error
             except duckdb.OutOfMemoryException as error:
                 msg = (
-                    f"aggregate {what}: needs more than {held.memory_bytes / 2**30:.3g} GiB. "
+                    f"{what}: needs more than {held.memory_bytes / 2**30:.3g} GiB. "
                     f"Filter the rows, or set ${MEMORY_ENV}"
                 )
                 raise PlanError(msg) from error
-            except duckdb.Error as error:
-                reason = str(error).strip().splitlines()[0]
-                named = ", ".join(
-                    f"{short[name]} is {name!r} ({rows.schema.field(short[name]).type})" for name in short
-                )
-                msg = f"aggregate {what}: {reason} ({named}). Measure another column, or cast it first"
+            except (duckdb.Error, pa.ArrowException) as error:  # the latter from rows that are streamed
+                msg = f"{what}: {str(error).strip().splitlines()[0]}{way_out}"
                 raise PlanError(msg) from error
             finally:
                 late.cancel()

@@ -1,0 +1,439 @@
+"""Steps whose mean loss stands out of the steps before them, and who carries it: by stream, by storage shard, by sample.
+
+A step stands out by `baseline`; neighbours that do are one spike. A step with a value that is no number, or infinite, is
+one too. The excess of a row is its value less what its stream had before the spike; a group's share is its part of the sum
+of all of them, so the shares of a spike's streams sum to 1, as those of its shards do. Where values are not finite, shares
+are of how many are not. One scan for all steps; two for the rows of the spikes that are shown.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spiral_stream.arguments import integer, is_number
+from spiral_stream.display.wording import number, one_line, share
+from spiral_stream.errors import StreamError, shown
+from spiral_stream.expr import Expr, col
+from spiral_stream.runs.losses.baseline import LEAST, WINDOW, expected_of, grouped, next_expected
+from spiral_stream.runs.losses.step_series import Floats, StepSeries, step_series
+from spiral_stream.runs.losses.table_query import RunRows, column_name, identity_of, with_stream_names
+from spiral_stream.runs.losses.way_out import (
+    Skip,
+    Without,
+    filter_of_shard,
+    filters_of_samples,
+    skip_of_samples,
+    skips_of_batches,
+)
+
+GAP: Final = 1  # steps between two of one spike
+_SAMPLES: Final = 100  # of a spike that are listed
+_CARRIES: Final = 0.5  # of the excess: a stream or shard that has as much is named,
+_MORE: Final = 1.25  # if it is so many times its part of the rows
+_MOST_OF_IT: Final = 0.8  # of the excess: the fewest samples that have as much carry it,
+_FEW: Final = 0.25  # if they are no larger part of the rows
+_LIMIT: Final = integer(1, 1_000, "how many spikes, from 1 to 1,000")
+_WINDOW: Final = integer(LEAST, 100_000, f"steps of the window before, from {LEAST} to 100,000")
+
+ShardNames = Mapping[tuple[str, int], str]
+
+_ROWS: Final = """
+WITH found AS (
+  SELECT s.spike, r.*, r.v - s.base AS excess, isfinite(r.v) AS finite
+  FROM (SELECT * REPLACE (v::DOUBLE AS v) FROM rows WHERE v IS NOT NULL) r
+  JOIN spiked s ON r.stream = s.stream AND r.step = s.step
+)
+"""
+_BY_SHARD: Final = """
+SELECT spike, stream, shard::BIGINT AS shard, epoch::BIGINT AS epoch, batch, count(*) AS rows,
+  coalesce(sum(excess) FILTER (finite), 0) AS excess, count(*) FILTER (NOT finite) AS not_finite,
+  coalesce(sum(v) FILTER (finite), 0) AS total
+FROM found GROUP BY spike, stream, shard, epoch, batch ORDER BY spike, stream, shard, epoch, batch
+"""
+_BY_SAMPLE: Final = """
+SELECT * FROM (
+  SELECT *, row_number() OVER (PARTITION BY spike ORDER BY not_finite DESC, excess DESC, stream, row, part) AS k FROM (
+    SELECT spike, stream, min(shard)::BIGINT AS shard, row, part, count(*) AS occurrences,
+      coalesce(sum(excess) FILTER (finite), 0) AS excess, favg(v) FILTER (finite) AS mean,
+      count(*) FILTER (NOT finite) AS not_finite, min(step) AS first_step
+    FROM found GROUP BY spike, stream, row, part
+  ) WHERE excess > 0 OR not_finite > 0
+) WHERE k <= {limit} ORDER BY spike, k
+"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Spike:
+    """Steps that follow each other and stand out, and who carries it.
+
+    Attributes:
+        first_step: of the run.
+        last_step: of the run.
+        peak_step: the step that stands out most.
+        score: of that step, in robust standard deviations; infinite where a value is not finite.
+        mean: of that step; None where no value is finite.
+        expected: of that step, from the steps before it; None where there are too few.
+        rows: of all its steps, with a value.
+        not_finite: of them, how many have a value that is no number, or infinite.
+        applied: whether all its steps were trained on.
+        batches: (epoch, number) of its batches, as `PreparedStream.ledger` numbers them.
+        streams: a row per stream: ``stream``, ``rows``, ``mean``, ``excess``, ``not_finite``, ``share``.
+        shards: a row per storage shard: ``stream``, ``shard``, ``name``, and the same.
+        samples: those with the largest excess: identity, ``stream``, ``shard``, ``row``, ``part``, ``occurrences``,
+            ``mean``, ``excess``, ``not_finite``, ``share``.
+        identity: names of the identity columns in ``samples``.
+        mixed: whether the run had several streams.
+    """
+
+    first_step: int
+    last_step: int
+    peak_step: int
+    score: float
+    mean: float | None
+    expected: float | None
+    rows: int
+    not_finite: int
+    applied: bool
+    batches: tuple[tuple[int, int], ...]
+    streams: pa.Table
+    shards: pa.Table
+    samples: pa.Table
+    identity: tuple[str, ...]
+    mixed: bool
+
+    @property
+    def skips(self) -> tuple[Skip, ...]:
+        """The calls that go on without its batches: ``stream.skip(**each.arguments)``, one for each epoch."""
+        return skips_of_batches(self.batches)
+
+    @property
+    def culprits(self) -> pa.Table:
+        """The fewest of ``samples`` that carry most of it, where that is a small part of its rows; else none."""
+        count = self.not_finite
+        if not count:
+            shares = np.cumsum(self.samples.column("share").fill_null(0.0).to_numpy())
+            count = int(np.searchsorted(shares, _MOST_OF_IT - 1e-9)) + 1
+        few = count <= min(len(self.samples), max(1, int(_FEW * self.rows)))
+        return self.samples.slice(0, count if few else 0)
+
+    @property
+    def skip_samples(self) -> Skip | None:
+        """The call that goes on without `culprits`; None if there are none."""
+        return skip_of_samples(self.culprits, self.identity, mixed=self.mixed)
+
+    @property
+    def filters(self) -> tuple[Without, ...]:
+        """What leaves its rows out for good: `culprits`, else the shards that carry it, else nothing."""
+        if len(self.culprits):
+            return filters_of_samples(self.culprits, self.identity)
+        named = [row for row in _carrying(self.shards) if row["name"]]
+        return tuple(filter_of_shard(row["stream"], row["name"]) for row in named)
+
+    @property
+    def steps_text(self) -> str:
+        """Its steps, in words."""
+        if self.first_step == self.last_step:
+            return f"step {self.first_step:,}"
+        return f"steps {self.first_step:,} to {self.last_step:,}"
+
+    def text(self, value: str) -> str:
+        """Return one line on it."""
+        if self.not_finite:
+            found = f"{self.not_finite:,} of {self.rows:,} values of {value} are not finite"
+        else:
+            usual = f"{number(self.expected or 0.0)} ({number(self.score)} deviations)"
+            found = f"{value} {number(self.mean or 0.0)}, expected {usual}"
+        return f"{self.steps_text}: {found}" + ("" if self.applied else "; not applied")
+
+    def carriers(self) -> list[str]:
+        """Return lines on who carries it."""
+        out = []
+        for what, table in (("stream", self.streams), ("shard", self.shards)):
+            for row in _carrying(table) if what == "shard" or self.mixed else ():
+                name = row["stream"] if what == "stream" else row["name"] or str(row["shard"])
+                of = f" of {row['stream']}" if what == "shard" and self.mixed else ""
+                lost = f", {row['not_finite']:,} of them not finite" if row["not_finite"] else ""
+                rows = f"{row['rows']:,} of {self.rows:,} rows{lost}"
+                out.append(f"{what} {name}{of} carries {share(row['share'], 1)}: {rows}")
+        if len(self.culprits):
+            out.append(
+                f"{_samples(len(self.culprits))} of {self.rows:,} carry {'all' if self.not_finite else 'most'} of it"
+            )
+        return out or ["it is spread over its rows: no shard and no few samples carry it"]
+
+    def ways_out(self) -> list[str]:
+        """Return what to do, as calls."""
+        lines = [f"go on without its batches: {each}" for each in self.skips]
+        if self.skip_samples is not None:
+            lines.append(f"or without its samples: {self.skip_samples}")
+        return lines + [f"leave them out for good: {each}" for each in self.filters]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Spikes(Sequence[Spike]):
+    """The spikes of a run, the highest first. A sequence of `Spike`; print it, or look at one.
+
+    Attributes:
+        run: its name.
+        value: which was looked at.
+        steps: a row per step: ``step``, ``epoch``, ``rows``, ``mean``, ``expected``, ``score``, ``applied``, ``spike``.
+        found: the spikes, the highest first.
+        total: how many there are; ``found`` has the highest.
+        note: why nothing can be said; empty if it can.
+    """
+
+    run: str
+    value: str
+    steps: pa.Table
+    found: tuple[Spike, ...]
+    total: int
+    note: str = ""
+    window: int = field(default=WINDOW)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.found[number]
+
+    def __str__(self) -> str:
+        if self.note:
+            return f"run {self.run}: {self.note}"
+        head = f"run {self.run}: {self.total:,} spikes of {self.value} in {len(self.steps):,} steps"
+        lines = [head if len(self) == self.total else f"{head}; the highest {len(self):,}"]
+        for each in self.found:
+            lines += [each.text(self.value), *(f"  {line}" for line in [*each.carriers(), *each.ways_out()])]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def _carrying(table: pa.Table) -> list[dict[str, Any]]:
+    """The streams or shards that carry half of a spike or more, and more than their part of the rows."""
+    total = pc.sum(table.column("rows")).as_py() or 1
+    return [
+        row
+        for row in table.to_pylist()
+        if (row["share"] or 0.0) >= _CARRIES and (row["share"] >= _MORE * row["rows"] / total or len(table) == 1)
+    ]
+
+
+def _samples(count: int) -> str:
+    return "1 sample" if count == 1 else f"{count:,} samples"
+
+
+def find_spikes(
+    rows: RunRows,
+    value: str = "loss",
+    *,
+    limit: int = 10,
+    window: int = WINDOW,
+    lowest: float = 6.0,
+    shard_names: ShardNames | None = None,
+) -> Spikes:
+    """Return the steps of a run that stand out.
+
+    Args:
+        rows: of the run's table.
+        value: which was logged.
+        limit: how many spikes are looked into: the highest.
+        window: steps before a step that it is compared with.
+        lowest: score of a step that stands out, in robust standard deviations.
+        shard_names: names of storage shards, by stream and number; others go by number.
+
+    Raises:
+        StreamError: no such value was logged, or an argument is out of range.
+    """
+    rows.need_value("spikes", value)
+    _LIMIT.need("spikes: limit=", limit)
+    _WINDOW.need("spikes: window=", window)
+    if not is_number(lowest) or not lowest > 0:
+        msg = f"spikes: lowest={shown(lowest)}. Give a score above 0"
+        raise StreamError(msg)
+    by_stream = step_series(rows, value)
+    series = by_stream.all_streams()
+    expected, score = _scores(series, window)
+    ranges = grouped(score >= lowest, GAP)
+    peaks = [first + int(np.argmax(score[first : last + 1])) for first, last in ranges]
+    order = sorted(range(len(ranges)), key=lambda k: (-score[peaks[k]], ranges[k][0]))[:limit]
+    spike = np.full(len(series.step), -1, np.int32)
+    for k, (first, last) in enumerate(ranges):
+        spike[first : last + 1] = k
+    looked = [(ranges[k], peaks[k]) for k in order]
+    found = _looked_into(rows, value, by_stream, series, (expected, score), looked, window, shard_names or {})
+    return Spikes(
+        rows.name, value, _steps(series, expected, score, spike), found, len(ranges), _note(value, series), window
+    )
+
+
+def _note(value: str, series: StepSeries) -> str:
+    if not len(series.step):
+        return f"no row has a {value} yet. Train some steps, and call run.log(batch=batch, {value}=...)"
+    if len(series.step) <= LEAST and series.finite.min() == series.rows.min():
+        return f"{len(series.step):,} steps with a {value} are too few: a step is compared with {LEAST} before it. Train on"
+    return ""
+
+
+def _scores(series: StepSeries, window: int) -> tuple[Floats, Floats]:
+    """What every step was expected to be, and its score: infinite where a value is not finite."""
+    means = series.means()
+    known = np.flatnonzero(series.finite > 0)
+    expected, scale = np.full(len(means), np.nan), np.full(len(means), np.nan)
+    expected[known], scale[known] = expected_of(means[known], series.finite[known], window)
+    score = np.zeros(len(means))
+    there = np.isfinite(scale) & (scale > 0)
+    score[there] = (means[there] - expected[there]) / scale[there]
+    score[series.finite < series.rows] = np.inf
+    return expected, score
+
+
+def _steps(series: StepSeries, expected: Floats, score: Floats, spike: NDArray[np.int32]) -> pa.Table:
+    means = series.means()
+    return pa.table(
+        {
+            "step": series.step,
+            "epoch": series.epoch,
+            "rows": series.rows,
+            "mean": pa.array(means, mask=np.isnan(means)),
+            "expected": pa.array(expected, mask=np.isnan(expected)),
+            "score": score,
+            "applied": series.applied,
+            "spike": pa.array(spike, mask=spike < 0),
+        }
+    )
+
+
+# ---- who carries it
+
+
+def _looked_into(
+    rows: RunRows,
+    value: str,
+    by_stream: StepSeries,
+    series: StepSeries,
+    judged: tuple[Floats, Floats],
+    looked: Sequence[tuple[tuple[int, int], int]],
+    window: int,
+    shard_names: ShardNames,
+) -> tuple[Spike, ...]:
+    """Return the spikes, given as places in ``series``: first, last and peak."""
+    if not looked:
+        return ()
+    spiked = pa.concat_tables(
+        [_bases(k, by_stream, series, judged[0], bounds, window) for k, (bounds, _) in enumerate(looked)]
+    )
+    where = _in_steps([(int(series.step[first]), int(series.step[last])) for (first, last), _ in looked])
+    columns = {name: name for name in ("stream", "shard", "row", "part", "step", "epoch", "batch")} | {"v": value}
+    shards = rows.answer(_ROWS + _BY_SHARD, rows.reader(columns, by_stream.streams, where), spiked=spiked)
+    text = _ROWS + _BY_SAMPLE.format(limit=_SAMPLES)
+    samples = rows.answer(text, rows.reader(columns, by_stream.streams, where), spiked=spiked)
+    samples = identity_of(rows, by_stream.streams, samples)
+    means = series.means()
+    out = []
+    for k, ((first, last), peak) in enumerate(looked):
+        carried = with_stream_names(shards.filter(pc.equal(shards.column("spike"), k)), by_stream.streams)
+        lost, gained = pc.sum(carried.column("not_finite")).as_py(), pc.sum(carried.column("excess")).as_py()
+        here = samples.filter(pc.equal(samples.column("spike"), k)).drop_columns(["spike", "k", "first_step"])
+        by_shard = _shared(carried, ["stream", "shard"], lost, gained)
+        names = [shard_names.get((row["stream"], row["shard"]), "") for row in by_shard.to_pylist()]
+        batches = {(row["epoch"], row["batch"]) for row in carried.select(["epoch", "batch"]).to_pylist()}
+        out.append(
+            Spike(
+                first_step=int(series.step[first]),
+                last_step=int(series.step[last]),
+                peak_step=int(series.step[peak]),
+                score=float(judged[1][peak]),
+                mean=None if np.isnan(means[peak]) else float(means[peak]),
+                expected=None if np.isnan(judged[0][peak]) else float(judged[0][peak]),
+                rows=int(series.rows[first : last + 1].sum()),
+                not_finite=lost,
+                applied=bool(series.applied[first : last + 1].all()),
+                batches=tuple(sorted(batches)),
+                streams=_shared(carried, ["stream"], lost, gained),
+                shards=by_shard.add_column(2, "name", pa.array(names, pa.utf8())),
+                samples=here.append_column("share", _shares(here, lost, gained)),
+                identity=tuple(column_name(name) for name in rows.identity),
+                mixed=len(by_stream.streams) > 1,
+            )
+        )
+    return tuple(out)
+
+
+def _bases(
+    k: int, by_stream: StepSeries, series: StepSeries, expected: Floats, bounds: tuple[int, int], window: int
+) -> pa.Table:
+    """What the streams had before a spike, for the pairs of stream and step that are in it: ``stream, step, spike, base``."""
+    first, last = int(series.step[bounds[0]]), int(series.step[bounds[1]])
+    pairs = np.flatnonzero((by_stream.step >= first) & (by_stream.step <= last))
+    means, base = by_stream.means(), np.full(len(by_stream.streams), np.nan)
+    overall = expected[bounds[0]]
+    if np.isnan(overall):  # in the first steps, or in one without a finite value
+        before = series.means()[max(0, bounds[0] - window) : bounds[0]]
+        before = before[np.isfinite(before)]
+        overall = np.median(before) if len(before) else 0.0
+    for stream in np.unique(by_stream.stream[pairs]).tolist():
+        begin, end = np.searchsorted(by_stream.stream, [stream, stream + 1])
+        at = begin + int(np.searchsorted(by_stream.step[begin:end], first))
+        before = means[max(begin, at - window) : at]
+        found = next_expected(before[np.isfinite(before)])
+        base[stream] = overall if np.isnan(found) else found
+    taken = by_stream.pairs().take(pa.array(pairs))
+    spike = pa.array(np.full(len(pairs), k, np.int32))
+    return taken.append_column("spike", spike).append_column("base", pa.array(base[by_stream.stream[pairs]]))
+
+
+def _in_steps(ranges: Sequence[tuple[int, int]]) -> Expr:
+    first, *others = (col("step").between(begin, end) for begin, end in ranges)
+    for each in others:
+        first = first | each
+    return first
+
+
+def _shared(carried: pa.Table, keys: list[str], lost: int, gained: float) -> pa.Table:
+    """Sum a spike's rows by some keys, the largest share first."""
+    sums = [(name, "sum") for name in ("rows", "total", "excess", "not_finite")]
+    found = pa.TableGroupBy(carried, keys, use_threads=False).aggregate(sums)
+    found = found.rename_columns([name.removesuffix("_sum") for name in found.column_names])
+    finite = pc.subtract(found.column("rows"), found.column("not_finite"))
+    mean = pc.if_else(pc.greater(finite, 0), pc.divide(found.column("total"), pc.cast(finite, pa.float64())), None)
+    found = found.select([*keys, "rows", "excess", "not_finite"]).add_column(len(keys) + 1, "mean", mean)
+    found = found.append_column("share", _shares(found, lost, gained))
+    return found.sort_by([("share", "descending"), *((key, "ascending") for key in keys)])
+
+
+def _shares(table: pa.Table, lost: int, gained: float) -> pa.Array:
+    """Parts of the excess, or of the values that are not finite; null where neither is above 0."""
+    name, total = ("not_finite", float(lost)) if lost else ("excess", gained)
+    if not total > 0:
+        return pa.nulls(len(table), pa.float64())
+    return pc.divide(pc.cast(table.column(name), pa.float64()), total)
+
+
+def text_rows(table: pa.Table, value: str, *, mixed: bool) -> list[dict[str, str]]:
+    """Write a table of streams, shards or samples as texts."""
+    out = []
+    for row in table.to_pylist():
+        cells = {name: one_line(str(each)) for name, each in row.items() if name not in _NUMBERS and each is not None}
+        if not mixed:
+            cells.pop("stream", None)
+        if cells.get("name"):
+            cells["shard"] = cells["name"]
+        cells.pop("name", None)
+        cells[value] = "NaN" if row["mean"] is None else number(row["mean"])
+        cells["rows"] = f"{row.get('rows', row.get('occurrences')):,}"
+        cells["not finite"] = f"{row['not_finite']:,}" if row["not_finite"] else ""
+        cells["share"] = (
+            "" if row["share"] is None else share(row["share"], 1) if row["share"] > 0 else number(row["share"])
+        )
+        out.append(cells)
+    return out
+
+
+_NUMBERS: Final = frozenset({"rows", "occurrences", "mean", "excess", "not_finite", "share", "row", "part"})
