@@ -161,10 +161,9 @@ class Spike:
                 lost = f", {row['not_finite']:,} of them not finite" if row["not_finite"] else ""
                 rows = f"{row['rows']:,} of {self.rows:,} rows{lost}"
                 out.append(f"{what} {name}{of} carries {share(row['share'], 1)}: {rows}")
-        if len(self.culprits):
-            out.append(
-                f"{_samples(len(self.culprits))} of {self.rows:,} carry {'all' if self.not_finite else 'most'} of it"
-            )
+        if count := len(self.culprits):
+            carry = "1 sample carries" if count == 1 else f"{count:,} samples carry"
+            out.append(f"{carry} {'all' if self.not_finite else 'most'} of it, of {self.rows:,} rows")
         return out or ["it is spread over its rows: no shard and no few samples carry it"]
 
     def ways_out(self) -> list[str]:
@@ -223,10 +222,6 @@ def _carrying(table: pa.Table) -> list[dict[str, Any]]:
         for row in table.to_pylist()
         if (row["share"] or 0.0) >= _CARRIES and (row["share"] >= _MORE * row["rows"] / total or len(table) == 1)
     ]
-
-
-def _samples(count: int) -> str:
-    return "1 sample" if count == 1 else f"{count:,} samples"
 
 
 def find_spikes(

@@ -37,7 +37,9 @@ def scores_by_hand(table: pa.Table) -> dict[tuple[str, int], tuple[float, int]]:
     for stream in {row["stream"] for row in rows}:
         mine = [row for row in rows if row["stream"] == stream]
         steps = sorted({row["step"] for row in mine})
-        values = [[math.inf if math.isnan(row["loss"]) else row["loss"] for row in mine if row["step"] == s] for s in steps]
+        values = [
+            [math.inf if math.isnan(row["loss"]) else row["loss"] for row in mine if row["step"] == s] for s in steps
+        ]
         middles = windows_by_hand([len(each) for each in values], MIDDLE)
         held = [[value for at in middle for value in values[at]] for middle in middles]
         centres = [middle_of(each) for each in held]
@@ -88,7 +90,9 @@ def test_scores_are_those_that_are_counted_by_hand(table: pa.Table, lowest: floa
 
     rows = found.table.to_pylist()
     assert [row["score"] for row in rows] == sorted((row["score"] for row in rows), reverse=True)
-    assert {(row["stream"], row["row"]) for row in rows} >= {k for k, each in expected.items() if each[0] >= lowest + 1e-3}
+    assert {(row["stream"], row["row"]) for row in rows} >= {
+        k for k, each in expected.items() if each[0] >= lowest + 1e-3
+    }
     for row in rows:
         score, occurrences = expected[(row["stream"], row["row"])]
         assert (row["score"], row["occurrences"]) == (pytest.approx(score, abs=1e-3), occurrences)
