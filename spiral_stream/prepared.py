@@ -384,6 +384,7 @@ class PreparedStream:
     explain = forwarded("_inspection", Inspection.explain)
     quarantine = forwarded("_inspection", Inspection.quarantine)
     skipped = forwarded("_inspection", Inspection.skipped)
+    seen = forwarded("_inspection", Inspection.seen)
     caches = forwarded("_inspection", Inspection.caches)
 
     def __repr__(self) -> str:

@@ -24,6 +24,9 @@ from spiral_stream.plan.tree import relations_of
 from spiral_stream.planner.binding.bindings import epoch_number
 from spiral_stream.planner.prepared_data.build import CacheStatus, caches, status
 from spiral_stream.planner.state.skips import NOTHING
+from spiral_stream.runs.leg import legs_of_state
+from spiral_stream.runs.opened_leg import OpenedLegs
+from spiral_stream.runs.seen import SeenSamples, seen
 from spiral_stream.runtime.columns.error_sample import identities
 from spiral_stream.runtime.columns.values import value_statuses
 from spiral_stream.runtime.delivery import HOST
@@ -183,6 +186,45 @@ class Inspection:
             return out
         finally:
             passes.close()
+
+    @door(StreamError)
+    def seen(self, delivered: int | None = None) -> SeenSamples:
+        """Return what the run saw up to its place: samples, tokens and passes of each stream; printing it shows a table.
+
+        A stream knows its present epoch alone: the result says that earlier ones are not recorded. Reads no payload. Batches
+        of a fixed size are counted by arithmetic, others are drawn.
+
+        Args:
+            delivered: as for `state_dict`: how many batches the loop has had. Needed only if workers read the stream.
+
+        Raises:
+            StreamError: workers read, and ``delivered`` is missing.
+
+        Examples:
+            >>> batches = iter(stream)
+            >>> first = next(batches)
+            >>> batches.close()
+            >>> print(stream.seen())
+            SEEN
+              batches    1
+              epochs     0 (batches 0 to 0)
+              stream    rows    samples    passes
+              photos      48          8    0.167
+            NOT RECORDED
+              none: all is recorded
+        """
+        run = self._run
+        bound, opening, plan = run.bound(), run.open(), run.plan
+        with run.numbering().store.held("seen"):
+            known = run.position.here("seen") if delivered is None else None
+            cursor = run.position.after(delivered, run.numbering(), bound) if known is None else known  # type: ignore[arg-type]  # one of them is given
+            state = opening.saved(cursor, bound.run_seed, run.position.drawn(cursor.epoch)).to_json()
+
+        def legs() -> OpenedLegs:
+            there = opening is run.opening and not run.closed
+            return OpenedLegs(run.catalog, lambda _: plan, (opening, bound.run_seed) if there else None)
+
+        return seen(legs_of_state(state), legs)
 
     # ---- random access
 

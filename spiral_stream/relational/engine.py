@@ -141,6 +141,43 @@ def aggregate(
     return found.rename_columns([*keys, *(name for _, _, name in measures)])
 
 
+def sorted_digests(texts: pa.RecordBatchReader) -> pa.ChunkedArray:
+    """Return SHA-256 of each text of the only column, each once, ascending by its bytes; what does not fit memory spills.
+
+    Args:
+        texts: a column of text without nulls, read once.
+
+    Raises:
+        PlanError: a limit is passed.
+    """
+    name = texts.schema.names[0]
+    rows = _numbered(texts, [name])
+    query = "SELECT DISTINCT unhex(sha256(c0)) AS m0 FROM rows ORDER BY m0"
+    return _answered(query, rows, "digests", {name: "c0"}).column("m0")
+
+
+def apart(values: pa.RecordBatchReader, examples: int) -> pa.Table:
+    """Return which values only one of two sides has, counted by source.
+
+    Args:
+        values: columns ``side`` (0 or 1), ``source``, ``value`` (text without nulls) and ``at`` (int64), read once.
+        examples: how many values of each group are listed, those of the least ``at``.
+
+    Returns:
+        columns ``source``, ``side``, ``count`` and ``examples``, sorted by source and side.
+
+    Raises:
+        PlanError: a limit is passed.
+    """
+    names = ["side", "source", "value", "at"]
+    query = (
+        "SELECT c1 AS source, side, count(*) AS count, arg_min(c2, at, ?) AS examples FROM "
+        "(SELECT c1, c2, min(c0) AS side, min(c3) AS at FROM rows GROUP BY c1, c2 HAVING min(c0) = max(c0)) "
+        "GROUP BY c1, side ORDER BY c1, side"
+    ).replace("?", str(int(examples)))
+    return _answered(query, _numbered(values, names), "difference", {name: f"c{i}" for i, name in enumerate(names)})
+
+
 def _numbered(reader: pa.RecordBatchReader, read: Sequence[str]) -> pa.RecordBatchReader:
     """The columns that are read, by number."""
     schema = pa.schema([reader.schema.field(name).with_name(f"c{i}") for i, name in enumerate(read)])
