@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from spiral_stream.arguments import as_integer, door
 from spiral_stream.catalog.names import suggestions
-from spiral_stream.catalog.registry import AnyCatalog, Registry, default_folder
+from spiral_stream.catalog.registry import Registry, default_folder
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.state_records import StateRecords
 from spiral_stream.display.markup import PAGE_BYTES
@@ -25,6 +25,7 @@ from spiral_stream.plan import nodes
 from spiral_stream.plan.fields.profiles import Frames, Profile, renewed
 from spiral_stream.plan.tree import need
 from spiral_stream.relation import OTHERWISE, Relation
+from spiral_stream.runs.verbs import RunVerbs
 from spiral_stream.sources.internal.imported import ImportedRows
 from spiral_stream.sources.source import FormerProfile
 from spiral_stream.transforms.text.tokenize import Tokenize
@@ -51,7 +52,7 @@ ANALYZED: Final = 16  # batches
 Trusted = Iterable[ModuleType | str] | ModuleType | str
 
 
-class Catalog(AnyCatalog):
+class Catalog(RunVerbs):
     """An embedded catalog: relations by name, tokenizers, saved streams, and their caches. Made by `connect`.
 
     Examples:
@@ -507,6 +508,9 @@ class Catalog(AnyCatalog):
     def _scan(self, name: str) -> nodes.Scan:
         entry = self.entry(name)
         return nodes.Scan(name, entry.schema, entry.identity)
+
+    def _trusted(self, modules: Trusted) -> "Trust":
+        return _trust(modules)
 
     def _sql(self, text: str) -> nodes.Sql:
         from spiral_stream.catalog.statistics.measure import may_hold_nan

@@ -292,6 +292,7 @@ def test_packages_that_are_not_light_are_imported_in_functions() -> None:
             "commands/copy_command.py",
             "commands/init_command.py",
             "commands/node_command.py",
+            "commands/run_commands.py",
             "relational/sql_process.py",
         },
     )

@@ -18,14 +18,22 @@ from typer.core import TyperCommand, TyperGroup
 from spiral_stream.catalog.convert import convert
 from spiral_stream.catalog.names import suggestions
 from spiral_stream.catalog.registering.declaration import AUTO
-from spiral_stream.catalog.registry import default_folder
 from spiral_stream.catalog.relation.row_identity import RowIdentity
 from spiral_stream.catalog.relation.source_facts import source_facts
 from spiral_stream.catalog.statistics.measure import load_statistics
-from spiral_stream.commands.command_words import CachesCommand, RegisterCommand, console, need_kind, typed, typed_calls
+from spiral_stream.commands.command_words import (
+    CachesCommand,
+    RegisterCommand,
+    console,
+    need_kind,
+    opened_catalog,
+    typed,
+    typed_calls,
+)
 from spiral_stream.commands.copy_command import copy
 from spiral_stream.commands.init_command import init
 from spiral_stream.commands.node_command import node_cache
+from spiral_stream.commands.run_commands import seen
 from spiral_stream.connection import ANALYZED, EXPLAIN_DATA, Catalog, connect
 from spiral_stream.display.markup import PAGE_BYTES
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, TrustError, cut
@@ -50,6 +58,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__d
 app.command("copy")(copy)
 app.command("node-cache")(node_cache)
 app.command("init")(init)
+app.command("seen")(seen)
 Where = Annotated[str | None, typer.Option("--catalog", envvar="SPIRAL_CATALOG", help="Folder or URI of the catalog.")]
 Trusted = Annotated[
     list[str] | None,
@@ -82,26 +91,10 @@ def _options(
     del version  # its callback has answered
 
 
-def _opened(where: str | None) -> Catalog:
-    """Open a catalog that is there: to look into one makes no folder.
-
-    Raises:
-        CatalogError: nothing lies there.
-    """
-    place = where or default_folder()
-    if "://" not in place and not Path(place).exists():
-        msg = (
-            f"catalog {cut(place)} is not there. Correct --catalog, go to the folder that has it, or register data in a new one: "
-            "spiral init PATH"
-        )
-        raise CatalogError(msg)
-    return connect(where)
-
-
 @app.command()
 def tables(where: Where = None) -> None:
     """List relations, tokenizers and saved streams."""
-    catalog = _opened(where)
+    catalog = opened_catalog(where)
     listing = Table("relation", "source", "rows", "shards", "identity", "data version")
     for name, entry in catalog.registry.relations.entries().items():
         manifest = entry.manifest()
@@ -117,7 +110,7 @@ def tables(where: Where = None) -> None:
 @app.command()
 def show(name: str, where: Where = None) -> None:
     """Show the columns of a relation, their types and roles."""
-    catalog = _opened(where)
+    catalog = opened_catalog(where)
     entry = catalog.entry(name)
     found = load_statistics(entry)
     columns = column_summaries(entry, found, roles_of(entry, (), ()))
@@ -165,7 +158,7 @@ def report(
     trust: Trusted = None,
 ) -> None:
     """Write a page on a relation: columns, samples, and pictures of how labels and sources are spread over its shards."""
-    catalog = _opened(where)
+    catalog = opened_catalog(where)
     catalog.measure(name)
     with ExitStack() as stack:
         opened = None if stream is None else stack.enter_context(catalog.open_stream(stream, trust=trust or ()))
@@ -189,7 +182,7 @@ def page(
     trust: Trusted = None,
 ) -> None:
     """Write one page on the catalog, for a browser without a network: relations, streams with EXPLAIN and batches, caches."""
-    made = _opened(where).page(
+    made = opened_catalog(where).page(
         out,
         *(names or ()),
         samples=samples,
@@ -213,7 +206,7 @@ def look(
     trust: Trusted = None,
 ) -> None:
     """Look at samples of a saved stream, or at a relation: what a notebook shows, in this terminal or in a file."""
-    catalog = _opened(where)
+    catalog = opened_catalog(where)
     if name not in catalog.streams() and name in catalog.tables():
         given = [
             word
@@ -315,7 +308,7 @@ def register(
 @app.command()
 def drop(name: str, where: Where = None) -> None:
     """Forget a relation, a saved stream or a tokenizer. Files of the source stay."""
-    catalog = _opened(where)
+    catalog = opened_catalog(where)
     drops = {
         "relation": (catalog.tables(), catalog.drop),
         "stream": (catalog.streams(), catalog.drop_stream),
@@ -337,7 +330,7 @@ def drop(name: str, where: Where = None) -> None:
 @app.command()
 def measure(name: str, where: Where = None) -> None:
     """Measure the statistics of a relation, shard by shard, for EXPLAIN and its report. Reads no payload."""
-    catalog = _opened(where)
+    catalog = opened_catalog(where)
     found = catalog.measure(name)
     manifest = catalog.entry(name).manifest()
     shards = len(manifest.shard_names)
@@ -385,7 +378,7 @@ def tokenizer(
 @app.command()
 def refresh(name: str, where: Where = None) -> None:
     """Accept the data of a relation as it is now, under a new data version."""
-    entry = _opened(where).refresh(name)
+    entry = opened_catalog(where).refresh(name)
     console().print(f"{name}: data version {entry.data_version[:12]}")
     console(plain=True).print(f"shards that differ from before: {entry.changes}", soft_wrap=True)
 
@@ -402,7 +395,7 @@ def explain(
     trust: Trusted = None,
 ) -> None:
     """Explain what a saved stream does to its data (EXPLAIN DATA); without --analyze it reads no payload."""
-    found = _opened(where).explain(
+    found = opened_catalog(where).explain(
         what, analyze=analyze, batches=batches, network=network, device=device, trust=trust or ()
     )
     typer.echo(found.to_json() if as_json else typed_calls(str(found)))
@@ -421,7 +414,7 @@ def materialize(
     trust: Trusted = None,
 ) -> None:
     """Build the caches of a saved stream, together with whoever else builds them. Continues where an earlier build stopped."""
-    with _opened(where).open_stream(stream, trust=trust or ()) as opened:
+    with opened_catalog(where).open_stream(stream, trust=trust or ()) as opened:
         opened.set_epoch(epoch)
         done = opened.materialize(workers=workers, executor=executor.value, lengths=lengths)
         batches = opened.count() if lengths else None
@@ -446,7 +439,7 @@ def _caches(
     trust: Trusted = None,
 ) -> None:
     """List what lies in the prepared folder: sizes, live and dead bytes, age, and who uses it. Programs read ``--json``."""
-    catalog = _opened(where)
+    catalog = opened_catalog(where)
     found = catalog.caches(remove_dead=remove_dead, older_than=timedelta(days=older_than), trust=trust or ())
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], default=str))
@@ -489,7 +482,7 @@ def verify(
     trust: Trusted = None,
 ) -> None:
     """Read all bytes of a relation or saved stream, and of all files derived from it. Exit code 1 if any are damaged."""
-    catalog = _opened(where)
+    catalog = opened_catalog(where)
     if name in catalog.streams():
         with catalog.open_stream(name, trust=trust or ()) as opened:
             sound = min([_verify_sources(catalog, each) for each in relations_of(opened.plan)])
@@ -544,9 +537,9 @@ def sql(
 ) -> None:
     """Run a query over the catalog's relations; EXPLAIN DATA before a name or a query explains it."""
     if EXPLAIN_DATA.match(text):
-        typer.echo(typed_calls(str(_opened(where).sql(text))))
+        typer.echo(typed_calls(str(opened_catalog(where).sql(text))))
         return
-    found = _opened(where).sql(text).to_arrow()
+    found = opened_catalog(where).sql(text).to_arrow()
     listing = Table(*found.column_names)
     for row in found.slice(0, rows).to_pylist():
         listing.add_row(*(str(value)[:60] for value in row.values()))

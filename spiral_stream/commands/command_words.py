@@ -12,7 +12,9 @@ import typer
 from rich.console import Console
 from typer.core import TyperCommand, TyperOption
 
-from spiral_stream.errors import SourceError, cut
+from spiral_stream.catalog.registry import default_folder
+from spiral_stream.connection import Catalog, connect
+from spiral_stream.errors import CatalogError, SourceError, cut
 from spiral_stream.sources.serialize import library_kinds, plugin_class
 from spiral_stream.storage.uri import is_object
 
@@ -197,3 +199,19 @@ def _of_source(name: str, value: str | None) -> str:
         given = given[1:-1] or "''"
     pair = f"{name}={given}"
     return f"--option '{pair}'" if re.search(r"""[\s"()\[\]{}]""", pair) and "'" not in pair else f"--option {pair}"
+
+
+def opened_catalog(where: str | None) -> Catalog:
+    """Open a catalog that is there: to look into one makes no folder.
+
+    Raises:
+        CatalogError: nothing lies there.
+    """
+    place = where or default_folder()
+    if "://" not in place and not Path(place).exists():
+        msg = (
+            f"catalog {cut(place)} is not there. Correct --catalog, go to the folder that has it, or register data in a new one: "
+            "spiral init PATH"
+        )
+        raise CatalogError(msg)
+    return connect(where)

@@ -4,11 +4,12 @@ A leg is data: the saved state where it begins, with all edits in it, and a rang
 follows from both. A bare state answers for its present epoch alone: what it says of earlier ones is that nothing is recorded.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
 from spiral_stream.cursor import Cursor, Segment
+from spiral_stream.errors import ResumeError
 
 
 @final
@@ -80,3 +81,35 @@ def legs_of_state(state: Mapping[str, Any], plan: Mapping[str, Any] | None = Non
     if not cursor.epoch:
         return (here,)
     return replace(here, epoch=cursor.epoch - 1, end=0, known=False), replace(here, number=1)
+
+
+def legs_of_states(states: Sequence[Mapping[str, Any]]) -> tuple[Leg, ...]:
+    """Return what several states of one run say: a leg per epoch, as far as the last state of the epoch goes.
+
+    What comes between them is not recorded: earlier epochs without a state, and the rest of each epoch but the last.
+
+    Args:
+        states: what `state_dict` returned, in any order.
+
+    Raises:
+        ResumeError: a state's place cannot be read; or two states are of different runs: of other seeds.
+    """
+    if len(states) == 1:
+        return legs_of_state(states[0])
+    seeds = {state.get("run_seed") for state in states}
+    if len(seeds) > 1:
+        msg = (
+            f"state: the states have run seeds {', '.join(sorted(map(str, seeds)))}, so they are of different runs. Give "
+            "states of one run; spiral diff compares two"
+        )
+        raise ResumeError(msg)
+    ordered = sorted((Cursor.from_json(state) for state in states), key=lambda cursor: (cursor.epoch, cursor.batch))
+    saved = {(cursor.epoch, cursor.batch): state for cursor, state in ((Cursor.from_json(s), s) for s in states)}
+    out, epoch = list[Leg](), 0
+    for cursor in {cursor.epoch: cursor for cursor in ordered}.values():
+        here = legs_of_state(saved[cursor.epoch, cursor.batch])[-1]
+        if cursor.epoch > epoch:
+            out.append(replace(here, epoch=cursor.epoch - 1, end=0, known=False))
+        out.append(here)
+        epoch = cursor.epoch
+    return tuple(replace(leg, number=k) for k, leg in enumerate(out))

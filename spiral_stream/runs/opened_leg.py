@@ -196,25 +196,45 @@ class OpenedLegs:
         return replace(found, refusals=_refusals(found))
 
     def _opening(self, plan: Deliver, saved: SavedState) -> Opening:
-        versions = saved.versions(self._records)
-        lists = saved.lists()
-        name = digest([saved.plan, versions, saved.run_seed, saved.drawn_seed, lists.get("rebase"), lists.get("skips")])
-        if self._here is not None and self._is_here(saved, versions):
+        if self._here is not None and self._is_here(saved):
             return self._here[0]
+        lists = saved.lists()
+        named = dict(saved.list_digests).get("data")
+        name = digest(
+            [
+                saved.plan,
+                named or lists["data"],
+                saved.run_seed,
+                saved.drawn_seed,
+                lists.get("rebase"),
+                lists.get("skips"),
+            ]
+        )
         if name not in self._open:
             if saved.drawn_seed is not None and drawn_seed(need(plan, Sample).order) is not None:
                 plan = with_recorded(plan, saved.drawn_seed)
-            made = Opening(plan, self._catalog, Metrics(), saved.rebase, saved.skips, ThreadShare(), versions)
-            check_plan(saved, made.stages, self._catalog)
-            self._open[name] = made
+            self._open[name] = self._opened(plan, saved)
         return self._open[name]
 
-    def _is_here(self, saved: SavedState, versions: Mapping[str, str]) -> bool:
+    def _opened(self, plan: Deliver, saved: SavedState) -> Opening:
+        """Open a plan over the data that a state is of; of data that changed since, only what is stored of it can be read."""
+        made = Opening(plan, self._catalog, Metrics(), saved.rebase, saved.skips, ThreadShare())
+        try:
+            check_plan(saved, made.stages, self._catalog)
+            if _same_data(saved, made.stages):
+                return made
+        except BaseException:
+            made.close()
+            raise
+        made.close()
+        versions = saved.versions(self._records)
+        return Opening(plan, self._catalog, Metrics(), saved.rebase, saved.skips, ThreadShare(), versions)
+
+    def _is_here(self, saved: SavedState) -> bool:
         assert self._here is not None
         opening, seed = self._here
-        here = opening.stages
         edits = opening.rebase, opening.skips
-        same = here.fingerprint == saved.plan and dict(here.data_versions) == versions
+        same = opening.stages.fingerprint == saved.plan and _same_data(saved, opening.stages)
         return same and seed == saved.run_seed and edits == (saved.rebase, saved.skips)
 
     def close(self) -> None:
@@ -227,6 +247,12 @@ class OpenedLegs:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _same_data(saved: SavedState, stages: Stages) -> bool:
+    """Whether the data is what a state is of."""
+    present, name = dict(stages.data_versions), dict(saved.list_digests).get("data")
+    return dict(saved.data) == present if name is None else digest(present) == name
 
 
 def lacking_of(found: OpenedLeg, not_applied: NotApplied) -> Int64:

@@ -11,6 +11,7 @@ batch are no samples. A sample that is delivered twice counts twice, also where 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
@@ -209,7 +210,7 @@ def seen(legs: Sequence[Leg], opening: Callable[[], OpenedLegs], not_applied: No
         CatalogError: the catalog does not know a plan, or the data that a state is of.
     """
     tally = _Tally(not_applied)
-    unrecorded = [words for leg in legs if not leg.known and (words := _unknown(leg))]
+    unrecorded = [_unknown(leg, before) for before, leg in pairwise((None, *legs)) if leg is not None and not leg.known]
     total = sum(leg.batches for leg in legs)
     with opening() as opened, working(f"count what was seen: {total:,} batches", "batches", total) as tell:
         for leg in legs:
@@ -408,14 +409,18 @@ def _only(found: OpenedLeg, numbers: Int64) -> Iterator[Delivered]:
 # ---- words
 
 
-def _unknown(leg: Leg) -> str:
-    """What a leg that is not recorded leaves unknown."""
+def _unknown(leg: Leg, before: Leg | None) -> str:
+    """What a leg that is not recorded leaves unknown, after the one before it."""
     if leg.attempt:
         return f"epoch {leg.epoch:,} of attempt {leg.attempt}: not recorded"
     if leg.first:
         return (
             f"epoch {leg.epoch:,} from batch {leg.first:,} on: not recorded. A state from before its end would say more"
         )
+    if before is not None:
+        to = f", to the end of epoch {leg.epoch:,}" if leg.epoch > before.epoch else ""
+        more = "States from before their ends" if to else "A state from before its end"
+        return f"epoch {before.epoch:,} from batch {before.end:,} on{to}: not recorded. {more} would say more"
     what = "epoch 0" if not leg.epoch else f"epochs 0 to {leg.epoch:,}"
     return f"{what}: not recorded. A state knows its own epoch; give a state of each, or keep a run's history: catalog.run(...)"
 

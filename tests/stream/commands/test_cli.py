@@ -587,3 +587,31 @@ def test_what_cannot_be_read_is_a_note_on_the_page_and_the_rest_is_there(own: sp
     assert page.count("not shown: ") == 2  # the relation whose files are gone, and the stream that names code
     assert page.count("<section>") == 4
     assert "image/jpeg-ref" in page
+
+
+def test_seen_prints_what_a_checkpoint_saw_and_writes_identities_and_a_manifest(tmp_path: Path) -> None:
+    catalog = sp.connect(tmp_path / "catalog")
+    catalog.register("numbers", sp.Arrow(pa.table({"id": range(100)})), identity="id")
+    sampled = catalog.table("numbers").sample(order=sp.GlobalShuffle(seed=17))
+    with sampled.collate(batch_size=16, fields={"id": sp.List("id")}).to_numpy() as stream:
+        stream.seek(batch=3)
+        state = stream.state_dict()
+        stream.seek(batch=1)
+        other = stream.state_dict()
+        catalog.save_stream("train", stream)
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps(state))
+    out = run(
+        catalog, "seen", str(path), "--out", str(tmp_path / "ids.parquet"), "--manifest", str(tmp_path / "m.json")
+    )
+    assert "numbers" in out
+    assert pq.read_table(tmp_path / "ids.parquet").num_rows == 48
+    assert json.loads((tmp_path / "m.json").read_text())["distinct"] == 48
+    lines = run(catalog, "seen", str(path), "--ids").splitlines()
+    assert sum(line.startswith("numbers, ") for line in lines) == 48
+    path.write_text(json.dumps({"train": state, "judge": other}))
+    listed = CliRunner().invoke(cli.app, ["seen", str(path), "--catalog", str(catalog.root)])
+    assert listed.exit_code == 1
+    assert "Take one with --name" in listed.output
+    assert "judge" in listed.output
+    assert "16" in run(catalog, "seen", str(path), "--name", "judge")

@@ -1,0 +1,70 @@
+"""The commands about what runs saw: ``spiral seen``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spiral_stream.commands.command_words import console, opened_catalog
+from spiral_stream.errors import CatalogError, cut
+from spiral_stream.integrity.publish import write_file
+from spiral_stream.runs.checkpoints import CheckpointState, state_in, states_in
+
+Where = Annotated[str | None, typer.Option("--catalog", envvar="SPIRAL_CATALOG", help="Folder or URI of the catalog.")]
+Trusted = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust", help="A module whose functions the saved plan may name; it is imported. Repeat for several."
+    ),
+]
+Named = Annotated[str | None, typer.Option("--name", help="Which state, where the checkpoint has several.")]
+
+
+def seen(
+    checkpoint: Annotated[list[str], typer.Argument(help="Files or folders of checkpoints of one run, or of states.")],
+    ids: Annotated[
+        bool, typer.Option("--ids", help="Print the identities too, each with how often it was seen.")
+    ] = False,
+    out: Annotated[
+        str | None, typer.Option("--out", help="Write the identities there instead: a Parquet file.")
+    ] = None,
+    manifest: Annotated[str | None, typer.Option("--manifest", help="Write the manifest there: a JSON file.")] = None,
+    name: Named = None,
+    where: Where = None,
+    trust: Trusted = None,
+) -> None:
+    """Show what a run saw: samples, tokens and passes of each stream, from states in its checkpoints. Runs no code of theirs."""
+    catalog = opened_catalog(where)
+    found = [chosen(path, name) for path in checkpoint]
+    for each in found:
+        console(plain=True).print(str(each), soft_wrap=True)
+    counted = catalog.seen([each.state for each in found], trust=trust or ())
+    console().print(counted)
+    if ids or out is not None:
+        import pyarrow.parquet as pq
+
+        rows = counted.identities()
+        if out is not None:
+            pq.write_table(rows, out)
+            console(plain=True).print(f"{out}: {len(rows):,} rows", soft_wrap=True)
+        else:
+            for row in rows.to_pylist():
+                typer.echo(", ".join(str(value) for value in row.values()))
+    if manifest is not None:
+        made = counted.manifest()
+        try:
+            write_file(Path(manifest), made.to_bytes())
+        except OSError as error:
+            msg = f"seen: --manifest {cut(manifest)}: {error.strerror}. Give a file in a folder that can be written"
+            raise CatalogError(msg) from error
+        console(plain=True).print(f"{manifest}: root {made.root}, {made.distinct:,} rows", soft_wrap=True)
+
+
+def chosen(path: str, name: str | None) -> CheckpointState:
+    """Return the state of a checkpoint; lists those of a checkpoint that has several, and asks for a name."""
+    if name is None and len(several := states_in(path)) > 1:
+        console().print(f"{cut(path)} has {len(several)} states. Take one with --name:")
+        for each in several:
+            console(plain=True).print(f"  {each.name or '(the whole file)'}: {each}", soft_wrap=True)
+        raise typer.Exit(1)
+    return state_in(path, name)

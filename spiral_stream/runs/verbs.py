@@ -1,0 +1,155 @@
+"""The verbs of a catalog about what runs saw: `seen`, `diff` and `forget`, of states, checkpoints, plans and runs.
+
+A run is given as whatever says which batches it delivered: a state, the path of a checkpoint, several of both, or legs. The
+plan of a state is looked for among the catalog's saved streams, by fingerprint, unless it is given.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from spiral_stream.arguments import door
+from spiral_stream.catalog.registry import AnyCatalog
+from spiral_stream.errors import CatalogError, PlanError, ResumeError, TrustError, shown
+from spiral_stream.plan import nodes
+from spiral_stream.plan.tree import need
+
+if TYPE_CHECKING:
+    from spiral_stream.plan.functions.trust import Trust
+    from spiral_stream.runs.leg import Leg
+    from spiral_stream.runs.opened_leg import PlanOf
+    from spiral_stream.runs.seen import SeenSamples
+
+State = Mapping[str, Any] | str | os.PathLike[str]
+Trusted = Iterable[ModuleType | str] | ModuleType | str
+Given = State | Sequence[Any]  # of states and checkpoints, or of legs
+
+
+class RunVerbs(AnyCatalog):
+    """What a catalog answers of runs. `Catalog` is one."""
+
+    @door(CatalogError)
+    def seen(
+        self,
+        run: Given,
+        *,
+        name: str | None = None,
+        plan: Any = None,
+        trust: Trusted = (),
+    ) -> "SeenSamples":
+        """Return what a run saw: samples, tokens and passes of each stream; see `PreparedStream.seen`.
+
+        Args:
+            run: a state, the path of a checkpoint, or several of one run. Each state knows its own epoch. Checkpoints of JSON,
+                torch, Lightning, accelerate, Trainer, DCP and Orbax are read; no code of theirs is run.
+            name: of the state, where a checkpoint has several.
+            plan: of the run, or a stream of it; None looks for it among the saved streams.
+            trust: as for `open_stream`.
+
+        Raises:
+            ResumeError: a checkpoint has no state, or several and ``name`` is missing; or a state is damaged.
+            CatalogError: no saved stream has the plan of a state, or the data that it is of is not known.
+
+        Examples:
+            >>> catalog.save_stream("kept", plan.to_numpy())
+            >>> stream.seek(batch=2)
+            >>> catalog.seen(stream.state_dict()).samples
+            16
+        """
+        from spiral_stream.runs.opened_leg import OpenedLegs
+        from spiral_stream.runs.seen import seen
+
+        legs = self._legs_of(run, name)
+        plan_of = self._plan_of(plan, trust)
+        return seen(legs, lambda: OpenedLegs(self.registry, plan_of))
+
+    def _legs_of(self, run: Any, name: str | None = None) -> "tuple[Leg, ...]":
+        """Return what somebody gave for a run as legs, in the order of the run.
+
+        Raises:
+            ResumeError: a checkpoint or a state in it cannot be read.
+        """
+        from spiral_stream.runs.checkpoints import state_in
+        from spiral_stream.runs.leg import Leg, legs_of_states
+
+        if hasattr(run, "legs") and callable(run.legs):
+            return tuple(run.legs())
+        several = isinstance(run, Iterable) and not isinstance(run, Mapping | str | os.PathLike)
+        given = list(run) if several else [run]
+        if given and all(isinstance(each, Leg) for each in given):
+            return tuple(given)
+        states = [each if isinstance(each, Mapping) else state_in(_path(each), name).state for each in given]
+        return legs_of_states(states)
+
+    def _plan_of(
+        self,
+        plan: Any = None,
+        trust: Trusted = (),
+    ) -> "PlanOf":
+        """Return what finds the plan of a leg."""
+        from spiral_stream.plan.saving.saved import from_json
+
+        if plan is not None:
+            given = getattr(plan, "node", None) or getattr(plan, "plan", None)  # of a relation, or of a stream
+            if not isinstance(given, nodes.Node):
+                msg = f"plan={shown(plan)} is a {type(plan).__name__}. Give a stream, or the plan of one"
+                raise PlanError(msg)
+            return lambda _: need(given, nodes.Deliver)
+        allowed = self._trusted(trust)
+
+        def found(leg: "Leg") -> nodes.Deliver:
+            if leg.plan is not None:
+                return need(from_json(leg.plan, self._scan, self._sql, allowed), nodes.Deliver)
+            return self._saved_plan(str(leg.state.get("plan")), leg.state.get("drawn_seed"), allowed)
+
+        return found
+
+    def _saved_plan(self, name: str, seed: Any, allowed: "Trust") -> nodes.Deliver:
+        """The plan of a fingerprint among the saved streams."""
+        from spiral_stream.plan.saving.drawn_seeds import drawn_seed, with_recorded
+        from spiral_stream.plan.saving.fingerprint import fingerprint
+
+        refused = list[str]()
+        for stream in self.streams():
+            try:
+                node = need(self._plan(stream, allowed), nodes.Deliver)
+            except (PlanError, TrustError, CatalogError) as error:
+                refused.append(f"{stream} cannot be read ({str(error).split('. ')[0][:100]})")
+                continue
+            if isinstance(seed, int) and drawn_seed(need(node, nodes.Sample).order) is not None:
+                node = with_recorded(node, seed)
+            if fingerprint(node) == name:
+                return node
+        there = f"; {'; '.join(refused[:3])}" if refused else ""
+        msg = (
+            f"seen: no saved stream of catalog {self.uri} has plan {name[:8]}, which the state is of{there}. Save it there: "
+            "catalog.save_stream(name, plan); or give it: plan="
+        )
+        raise CatalogError(msg)
+
+    # ---- what the catalog itself knows
+
+    def _plan(self, name: str, trust: "Trust") -> nodes.Node:
+        """Return the plan of a saved stream."""
+        raise NotImplementedError
+
+    def _scan(self, name: str) -> nodes.Scan:
+        """Return the scan of a relation."""
+        raise NotImplementedError
+
+    def _sql(self, text: str) -> nodes.Sql:
+        """Return the node of a SQL text."""
+        raise NotImplementedError
+
+    def _trusted(self, modules: Trusted) -> "Trust":
+        """Return which modules a saved plan may name."""
+        raise NotImplementedError
+
+
+def _path(given: Any) -> Path:
+    if isinstance(given, str | os.PathLike):
+        return Path(os.fspath(given))
+    msg = f"state: {shown(given)} is a {type(given).__name__}. Give what state_dict() returned, or the path of a checkpoint"
+    raise ResumeError(msg)
