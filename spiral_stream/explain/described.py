@@ -42,7 +42,7 @@ def described(node: nodes.Node, catalog: Registry) -> Explanation:
         if not known and column != STORAGE_SHARD:
             unsaid.setdefault(_way_out(of, measured), []).append(field.name)
     notes = [f"{', '.join(columns)}: {why}" for why, columns in unsaid.items()]
-    verbs = [each.VERB for each in reversed(list(spine(node))) if isinstance(each, _CHOOSE)]
+    verbs = [each.VERB for each in reversed(spine(node)) if isinstance(each, _CHOOSE)]
     if verbs and any(measured.values()):
         notes.insert(0, f"figures are of all rows of {', '.join(sorted(names))}: {', '.join(verbs)} may leave fewer")
     return Explanation({"describe": rows, "notes": notes})

@@ -88,7 +88,7 @@ def _share(rows: int, total: int) -> Figure:
 
 def _payload_decided_on(subject: Subject, stream: StreamStage) -> list[str]:
     """Payload columns (bytes, text that is tokenized) that conditions, keys, distinct or sort read."""
-    scan, *verbs = list(spine(stream.node))[::-1]
+    scan, *verbs = spine(stream.node)[::-1]
     assert isinstance(scan, Scan)
     work = rewrite(scan.schema(), verbs)
     read = {*work.read(), *(name for part in work.pushed for name in part.columns())}

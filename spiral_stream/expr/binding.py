@@ -120,7 +120,7 @@ def _bind(expr: Expr, schema: pa.Schema) -> tuple[Expr, pa.DataType | None]:  # 
     if isinstance(expr, Cast):
         return _cast(expr, schema)
     assert isinstance(expr, Call)
-    args = tuple(_bind(a.source if isinstance(a, Alias) else a, schema) for a in expr.args)
+    args = tuple([_bind(a.source if isinstance(a, Alias) else a, schema) for a in expr.args])
     if expr.op in COMPARISONS:
         return _compare(expr, *args[0], *args[1]), BOOL
     if expr.op in ("and", "or", "not"):

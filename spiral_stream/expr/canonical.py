@@ -46,7 +46,7 @@ def _normal(expr: Expr) -> Expr:  # noqa: PLR0911  one return a kind of node
         return Alias(_normal(expr.source), expr.name)
     if not isinstance(expr, Call):
         return expr
-    args = tuple(_normal(arg) for arg in expr.args)
+    args = tuple(map(_normal, expr.args))
     if expr.op in ("and", "or"):
         flat = [part for a in args for part in (a.args if isinstance(a, Call) and a.op == expr.op else (a,))]
         unique = {_text(part): part for part in flat}
@@ -85,7 +85,7 @@ def to_json(expr: Expr) -> list[Any]:
     if isinstance(expr, Alias):
         return ["alias", expr.name, to_json(expr.source)]
     assert isinstance(expr, Call)
-    return [expr.op, *(to_json(arg) for arg in expr.args)]
+    return [expr.op, *map(to_json, expr.args)]
 
 
 def from_json(data: object) -> Expr:
@@ -117,7 +117,7 @@ def from_json(data: object) -> Expr:
         raise _unreadable(
             data, f"{op!r} takes {least} {'values' if least == most else 'or more values'}, here are {len(rest)}"
         )
-    return Call(op, tuple(from_json(arg) for arg in rest))
+    return Call(op, tuple(map(from_json, rest)))
 
 
 def _unreadable(data: object, why: str) -> PlanError:

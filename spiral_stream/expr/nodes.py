@@ -428,7 +428,7 @@ class Expr:
             >>> sorted((col("width") > col("label")).columns())
             ['label', 'width']
         """
-        return frozenset(node.name for node in self.walk() if isinstance(node, Col))
+        return frozenset([node.name for node in self.walk() if isinstance(node, Col)])
 
     def walk(self) -> Iterator["Expr"]:
         """This node and all below it, parents first.
@@ -437,9 +437,13 @@ class Expr:
             >>> len(list((col("width") > 3).walk()))
             3
         """
-        yield self
-        for child in children(self):
-            yield from child.walk()
+        found: list[Expr] = []
+        pending: list[Expr] = [self]
+        while pending:
+            node = pending.pop()
+            found.append(node)
+            pending += reversed(children(node))
+        return iter(found)
 
     def same_as(self, other: object) -> bool:
         """Whether two trees are written the same (for the same meaning, compare `canonical` forms).
@@ -655,7 +659,7 @@ def _show(expr: Expr) -> str:  # noqa: PLR0911  one return a kind of node
     if isinstance(expr, Alias):
         return f"{expr.source} as {expr.name}"
     assert isinstance(expr, Call)
-    parts = [f"({a})" if isinstance(a, Call) and a.op in _INFIX else str(a) for a in expr.args]
+    parts = [f"({a})" if isinstance(a, Call) and a.op in _INFIX else _show(a) for a in expr.args]
     if expr.op in _SYMBOLS:
         return _SYMBOLS[expr.op].join(parts)
     if expr.op in _INFIX:
@@ -666,7 +670,7 @@ def _show(expr: Expr) -> str:  # noqa: PLR0911  one return a kind of node
         return FUNCTIONS[expr.op].shown.format(*parts)
     if expr.op == "is_in":
         return f"{parts[0]} in [{', '.join(parts[1:])}]"
-    return f"{expr.op}({', '.join(str(a) for a in expr.args)})"
+    return f"{expr.op}({', '.join(map(_show, expr.args))})"
 
 
 _INFIX: Final = frozenset((*COMPARISONS, *ARITHMETIC, *_SYMBOLS))

@@ -1,6 +1,5 @@
 """Walking a plan: from the last verb back to the relations."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -14,25 +13,31 @@ N = TypeVar("N", bound=Node)
 UNION: Final = "union()"  # the relation that a union makes; no registered one is called so
 
 
-def walk(node: Node) -> Iterator[Node]:
-    """Every node, inputs before the node that reads them."""
-    for source in node.inputs():
-        yield from walk(source)
-    yield node
+def walk(node: Node) -> list[Node]:
+    """Return every node, inputs before the node that reads them."""
+    found: list[Node] = []
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        found.append(current)
+        pending += current.inputs()
+    return found[::-1]
 
 
-def spine(node: Node) -> Iterator[Node]:
-    """The nodes from this one down its first inputs, last verb first."""
-    current: Node | None = node
-    while current is not None:
-        yield current
-        below = current.inputs()
-        current = below[0] if below else None
+def spine(node: Node) -> list[Node]:
+    """Return the nodes from this one down its first inputs, last verb first."""
+    found = [node]
+    while below := found[-1].inputs():
+        found.append(below[0])
+    return found
 
 
 def find(node: Node, kind: type[N]) -> N | None:
     """Return the nearest node of a kind on the spine, or None."""
-    return next((each for each in spine(node) if isinstance(each, kind)), None)
+    for each in spine(node):
+        if isinstance(each, kind):
+            return each
+    return None
 
 
 def need(node: Node, kind: type[N]) -> N:
@@ -51,7 +56,7 @@ def need(node: Node, kind: type[N]) -> N:
 
 def base_scan(node: Node) -> Scan:
     """Return the relation that owns the rows of a spine of row-preserving verbs; makers of rows were replaced before."""
-    last = list(spine(node))[-1]
+    last = spine(node)[-1]
     assert isinstance(last, Scan), last.VERB
     return last
 
@@ -110,9 +115,11 @@ def profiles(node: Node) -> dict[str, Profile]:
 
 def relations_of(node: Node) -> list[str]:
     """Return the relations of the catalog that a plan reads, in its order."""
-    read = [each for each in walk(node) if isinstance(each, Scan | Sql)]
-    named = (each.relations if isinstance(each, Sql) else (each.relation,) for each in read)
-    return list(dict.fromkeys(name for names in named for name in names))
+    found: dict[str, None] = {}
+    for each in walk(node):
+        if isinstance(each, Scan | Sql):
+            found |= dict.fromkeys(each.relations if isinstance(each, Sql) else (each.relation,))
+    return list(found)
 
 
 def replaced(node: Node, old: Node, new: Node) -> Node:

@@ -116,7 +116,7 @@ def lower(
     form = canonical(plan)
     form_digest = digest(form)
     keep_plan(workplace.root, form_digest, form)
-    sampled = [each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled)]
+    sampled = [each for each in spine(collate.source)[::-1] if isinstance(each, nodes.Sampled)]
     maps = tuple(each for each in sampled[1:] if not isinstance(each, Extends | SampleKept))
     fields = _fields(Lowering(collate, streams, workplace.root), kinds)
     tokens = [_tokens(each, streams, catalog, workplace.root) for each in maps if isinstance(each, SampleTokens)]

@@ -79,7 +79,7 @@ def need_seen(cached: SampleKept) -> None:
 
 def functions_of(node: Node) -> list[Function]:
     """Return the functions of a plan's maps, in order."""
-    found = [function_of(each) for each in list(spine(node))[::-1]]
+    found = [function_of(each) for each in spine(node)[::-1]]
     return [each for each in found if each is not None]
 
 
@@ -100,7 +100,7 @@ def _impure(node: Node) -> list[tuple[Node, str]]:
     """The steps since the last `SampleKept`, and why what each gives is not a function of the row; empty if it is."""
     reasons: dict[str, str] = {}  # column -> why it is none
     assembled, out = "", list[tuple[Node, str]]()
-    for step in list(spine(node))[::-1]:
+    for step in spine(node)[::-1]:
         if isinstance(step, SampleKept):
             out.clear()
         if not isinstance(step, Sampled) or isinstance(step, Extends | Sample | SampleKept):

@@ -107,6 +107,7 @@ VALUES: Final = {
         *(Torchvision, Albumentations),
     )
 }
+_OURS: Final = frozenset(VALUES.values())
 
 CLASS: Final = "@class"  # marked so that no field of a user's class is called the same
 VERSION: Final = "@version"
@@ -114,17 +115,25 @@ CODE: Final = "@code"
 NODE: Final = "@node"
 EXPR: Final = "@expr"
 FUNCTION: Final = "@function"
-_LATER_OF_STACK: Final = {
-    "orient": False,
-    "view": None,
-    "mode": None,
-    "interpolation": "bilinear",
-    "sample_rate": None,
-    "channels": None,
-    "centre": False,
-    "draws_alike": False,
-}
-_NONE_AT_FIRST: Final = ("also", "mask", "max_images", "template")
+_LATER: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (  # fields from after the first plans, and what says nothing
+    (mix.Mix, mix.LATER),
+    (
+        Stack,
+        {
+            "orient": False,
+            "view": None,
+            "mode": None,
+            "interpolation": "bilinear",
+            "sample_rate": None,
+            "channels": None,
+            "centre": False,
+            "draws_alike": False,
+        },
+    ),
+    (BatchBudget | Pad | LabelField | maps.SampleTokens, dict.fromkeys(("also", "mask", "max_images", "template"))),
+    (maps.SampleAssembly, {"drop_last": False}),
+    (Packed | WindowedBucket | Pad | PadMask, {"length": None}),
+)
 _LARGEST: Final = 4096  # bits of a whole number; Python writes at most 4,300 digits
 
 
@@ -138,11 +147,7 @@ def to_json(node: nodes.Node) -> dict[str, Any]:
         return {"verb": "scan", "relation": node.relation}
     if isinstance(node, nodes.Sql):
         return {"verb": "sql", "text": node.text, "relations": list(node.relations)}
-    out: dict[str, Any] = {"verb": node.VERB}
-    for each in dataclasses.fields(node):  # type: ignore[arg-type]  # every node is a dataclass
-        if each.init and not is_later(node, each.name):
-            out[each.name] = _encode(getattr(node, each.name), code=True)
-    return out
+    return {"verb": node.VERB, **{name: _encode(each, code=True) for name, each in said(node).items()}}
 
 
 def encode_value(value: Any, *, code: bool = False) -> dict[str, Any]:
@@ -159,23 +164,18 @@ def encode_value(value: Any, *, code: bool = False) -> dict[str, Any]:
     head = {CLASS: saved_name(cls) if ours else stable_name(cls), VERSION: version_of(value)}
     if code and not ours:
         head[CODE] = code_fingerprint(cls)
-    fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.init}
-    return {**head, **{name: _encode(each, code=code) for name, each in fields.items() if not is_later(value, name)}}
+    return {**head, **{name: _encode(each, code=code) for name, each in said(value).items()}}
 
 
-def is_later(value: Any, name: str) -> bool:
-    """Whether a field of a value is from after the first plans, and says nothing: such plans stay as they were."""
-    if isinstance(value, mix.Mix):
-        return name in mix.LATER and getattr(value, name) == mix.LATER[name]
-    if isinstance(value, Stack):
-        return name in _LATER_OF_STACK and getattr(value, name) == _LATER_OF_STACK[name]
-    if isinstance(value, BatchBudget | Pad | LabelField | maps.SampleTokens) and name in _NONE_AT_FIRST:
-        return getattr(value, name) is None
-    if isinstance(value, PadPartial):
-        return not value.blanks
-    if isinstance(value, maps.SampleAssembly):
-        return name == "drop_last" and not value.drop_last
-    return isinstance(value, Packed | WindowedBucket | Pad | PadMask) and name == "length" and value.length is None
+def said(value: Any) -> dict[str, Any]:
+    """Return the fields of a value, without later ones that say nothing: plans from before them stay as they were."""
+    if isinstance(value, PadPartial) and not value.blanks:
+        return {}
+    found = {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.init}
+    for kinds, later in _LATER:
+        if isinstance(value, kinds):
+            found = {name: each for name, each in found.items() if name not in later or each != later[name]}
+    return found
 
 
 def _encode(value: Any, *, code: bool) -> Any:
@@ -223,4 +223,4 @@ def version_of(value: Any) -> int:
 
 def is_ours(value: Any) -> bool:
     """Whether the value's class is one of ours, whose code is versioned by ``VERSION``."""
-    return VALUES.get(saved_name(type(value))) is type(value)
+    return type(value) in _OURS

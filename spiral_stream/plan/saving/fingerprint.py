@@ -8,7 +8,6 @@ devices. Predicates enter in normal form, so ``a & b`` and ``b & a`` agree.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator
 from typing import Any, Final
 
 from spiral_stream import expr
@@ -23,7 +22,7 @@ from spiral_stream.plan.composed import is_scarce
 from spiral_stream.plan.fields.profiles import Profile
 from spiral_stream.plan.functions.cached_functions import SampleKept
 from spiral_stream.plan.functions.code import code_fingerprint
-from spiral_stream.plan.saving.canonical import CLASS, VERSION, is_later, is_ours, saved_name, version_of
+from spiral_stream.plan.saving.canonical import CLASS, VERSION, is_ours, said, saved_name, version_of
 from spiral_stream.plan.tree import find, profiles
 from spiral_stream.plan.verbs import maps
 from spiral_stream.plan.verbs.mix import Mix, per_stream, stretch_of
@@ -34,12 +33,15 @@ from spiral_stream.transforms.text.chat import ChatTemplate
 
 FORMAT: Final = 1  # raised when the canonical form changes, so that no old fingerprint can collide with a new one
 _LATER: Final = {"formation": None, "on_error": "raise"}
-_LATER_OF_STACK: Final = frozenset(
-    (
+_LATER_OF_STACK: Final = {
+    each.name: each.default
+    for each in dataclasses.fields(Stack)
+    if each.name
+    in (
         *("sequence_length", "stride", "random_start", "short", "resize_shorter", "crop", "random_crop"),
         *("max_pixels", "max_frames", "max_bytes"),
     )
-)
+}
 _BINDINGS: Final = {
     *((nodes.Sample, "epoch"), (nodes.Collate, "error_budget")),
     *((DataParallel, "rank"), (DataParallel, "world_size")),
@@ -78,14 +80,16 @@ def canonical(node: nodes.Node) -> Any:
 
 def _chat(node: maps.SampleTokens, chat: ChatTemplate) -> dict[str, Any]:
     """What makes tokens of a conversation, one by one, so that a comparison of two plans can name what differs."""
-    options = {name: _value(value) for name, value in _fields(chat) if name not in ("column", "tokenizer", "template")}
+    options = {
+        name: _value(value) for name, value in _fields(chat).items() if name not in ("column", "tokenizer", "template")
+    }
     return {"mask": node.mask, "template": node.template, "options": options}
 
 
 def _facts(node: nodes.Node) -> dict[str, Any]:
     """Verb and values of a node, in normal form."""
     out: dict[str, Any] = {"verb": node.VERB}
-    for name, value in _fields(node):
+    for name, value in _fields(node).items():
         if isinstance(value, expr.Expr) or (name == "exprs"):
             have = node.inputs()[0].schema()
             exprs = (value,) if isinstance(value, expr.Expr) else value
@@ -113,14 +117,17 @@ def _profiles(node: nodes.Node) -> dict[str, Any]:
     return {name: _profile(each) for name, each in sorted(profiles(node).items()) if each.changes_pixels}
 
 
-def _fields(value: Any) -> Iterator[tuple[str, Any]]:
-    for each in dataclasses.fields(value):
-        if isinstance(value, Field) and each.name == "device":
-            continue
-        if isinstance(value, Stack) and each.name in _LATER_OF_STACK and getattr(value, each.name) == each.default:
-            continue
-        if each.init and (type(value), each.name) not in _BINDINGS and not is_later(value, each.name):
-            yield each.name, getattr(value, each.name)
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a value that decide batches."""
+    found = said(value)
+    if isinstance(value, Field):
+        found.pop("device", None)
+    if isinstance(value, Stack):
+        found = {k: each for k, each in found.items() if k not in _LATER_OF_STACK or each != _LATER_OF_STACK[k]}
+    for kind, name in _BINDINGS:
+        if kind is type(value):
+            del found[name]
+    return found
 
 
 def _value(value: Any) -> Any:
@@ -133,13 +140,13 @@ def _value(value: Any) -> Any:
     if isinstance(value, Function):
         return _function(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        cls = type(value)
-        out = {CLASS: saved_name(cls) if is_ours(value) else cls.__qualname__, VERSION: version_of(value)}
-        if not is_ours(value):  # by what it does, wherever it lies
+        cls, ours = type(value), is_ours(value)
+        out = {CLASS: saved_name(cls) if ours else cls.__qualname__, VERSION: version_of(value)}
+        if not ours:  # by what it does, wherever it lies
             out["@code"] = code_fingerprint(cls)
-        if is_ours(value) and isinstance(value, Field) and (decode := getattr(value, "decode", None)) is not None:
+        if ours and isinstance(value, Field) and (decode := getattr(value, "decode", None)) is not None:
             out["@decoder"] = decode_version(decode)
-        return {**out, **{name: _value(item) for name, item in _fields(value)}}
+        return {**out, **{name: _value(item) for name, item in _fields(value).items()}}
     if value is None or isinstance(value, bool | int | str):
         return value
     msg = f"plan: {shown(value)} is a {type(value).__name__}; values of a plan are numbers, texts, tuples and frozen dataclasses"

@@ -128,4 +128,4 @@ def longest(node: Node, passed: int | None) -> int | None:
 
 def extent_of(node: Node, order: Order) -> Extent:
     """Return how much of its passes an epoch of a plan takes."""
-    return Extent(tuple(each.stretch(order) for each in reversed(list(spine(node))) if isinstance(each, Extends)))
+    return Extent(tuple(each.stretch(order) for each in reversed(spine(node)) if isinstance(each, Extends)))

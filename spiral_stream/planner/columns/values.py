@@ -77,9 +77,7 @@ def boundaries(collate: nodes.Collate) -> list[Boundary]:
     """
     collated, tolerant = collate.source, collate.on_error != "raise"
     steps = [
-        each
-        for each in list(spine(collated))[::-1]
-        if isinstance(each, nodes.Sampled) and not isinstance(each, Extends)
+        each for each in spine(collated)[::-1] if isinstance(each, nodes.Sampled) and not isinstance(each, Extends)
     ]
     sample, maps = steps[0], [each for each in steps[1:] if not isinstance(each, SampleKept)]
     lineage = Lineage(maps, sample.schema())

@@ -74,7 +74,7 @@ def substitute(expr: Expr, env: Mapping[str, Expr]) -> Expr:
     if isinstance(expr, Col):
         return env[expr.name]
     if isinstance(expr, Call):
-        args = tuple(substitute(arg, env) for arg in expr.args)
+        args = tuple([substitute(arg, env) for arg in expr.args])
         first, computed = args[0], Call(expr.op, args)
         return _constant(computed, first) if all(isinstance(arg, Lit) for arg in args) else computed
     if isinstance(expr, Cast):

@@ -162,7 +162,7 @@ class _Finding:
         self._node, self._base, self._workplace = node, base, workplace
         self._folder = folder / SETTLED
         self._lock = self._folder.with_name(_LOCK)
-        verbs = list(spine(node))[::-1]
+        verbs = spine(node)[::-1]
         self.work: Rewritten | None = None  # None: not to be decided shard by shard
         if isinstance(verbs[0], nodes.Scan):
             found = rewrite(verbs[0].schema(), verbs[1:])

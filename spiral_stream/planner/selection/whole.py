@@ -188,7 +188,7 @@ def _over(node: nodes.Node, open_relation: Open) -> "ChosenRows":
 
 def bottom_of(node: nodes.Node) -> tuple[nodes.Node, list[nodes.Node]]:
     """Return the relation, or the last verb that makes new rows, and the verbs over it, first to last."""
-    verbs = list(spine(node))[::-1]
+    verbs = spine(node)[::-1]
     makers = nodes.Scan | combining.Aggregate | combining.Union | nodes.Sql
     start = max(i for i, verb in enumerate(verbs) if isinstance(verb, makers))
     return verbs[start], verbs[start + 1 :]
