@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from spiral_stream.derived.derivation import Derivation, ShardRows, ShardSource, ShardTable
 from spiral_stream.derived.index import Keys, Roster, RosterFile, keys_of
 from spiral_stream.derived.part import PartWriter, Written
+from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.shared_parts import PiecesParts, meet
 from spiral_stream.derived.unasked import cost_of, tell
 from spiral_stream.derived.work.cooperative_build import Job, Maker, Shards, Target, make, refusals
 from spiral_stream.derived.work.executors import Builders, Shared, builders_in_force, is_explicit
 from spiral_stream.display.progress import Report, working
-from spiral_stream.errors import SourceError
+from spiral_stream.errors import DamageError, SourceError
 from spiral_stream.expr import to_json
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.publish import mended, new_draft
@@ -79,7 +80,10 @@ class _Job(Job):
 
 def load(file: RosterFile) -> Roster:
     """Read a roster; one that is damaged is set aside with a warning, and its pieces are made again."""
-    return mended(file.path, file.load, file.begin) if file.path.exists() else file.load()
+    try:
+        return file.load()
+    except DamageError:
+        return mended(file.path, file.load, file.begin)
 
 
 def build(
@@ -106,6 +110,34 @@ def build(
         SourceError: the relation cannot be read.
     """
     keys = keys_of(source.manifest.content_keys)
+    targets = _built(source, derivations, root, keys, builders, report, unasked=unasked)
+    return [target.roster for target in targets]
+
+
+def built_pieces(
+    source: ShardSource,
+    derivations: Sequence[Derivation],
+    root: Path,
+    report: Report | None = None,
+    *,
+    unasked: bool = False,
+) -> list[Pieces]:
+    """Make every missing piece as `build` does, and open all of them."""
+    keys = keys_of(source.manifest.content_keys)
+    targets = _built(source, derivations, root, keys, builders_in_force, report, unasked=unasked)
+    return [Pieces(target.file, target.roster, keys) for target in targets]
+
+
+def _built(
+    source: ShardSource,
+    derivations: Sequence[Derivation],
+    root: Path,
+    keys: Keys,
+    builders: Callable[[], Builders],
+    report: Report | None,
+    *,
+    unasked: bool,
+) -> list[_Target]:
     targets = [_Target(each, RosterFile(root, each), keys) for each in derivations]
     if (todo := _missing(targets, keys)).any():
         if unasked and not is_explicit():
@@ -115,7 +147,7 @@ def build(
             kinds = ", ".join(dict.fromkeys(each.KIND for each in derivations))
             with working(f"reading {rows:,} rows ({kinds})", "rows", rows, report=report) as tell_rows:
                 make(_Pieces(source, targets, keys, tell_rows), builders)
-    return [target.roster for target in targets]
+    return targets
 
 
 @final

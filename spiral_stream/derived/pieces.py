@@ -78,7 +78,8 @@ class Pieces:
             DamageError: a part is not what was written; it is taken out of the roster.
         """
         parts = np.unique(self._part).tolist()
-        PiecesParts(self._file).fetch_all([PiecesPart(self._file, self._parts[part]) for part in parts])
+        if self._file.share is not None:
+            PiecesParts(self._file).fetch_all([PiecesPart(self._file, self._parts[part]) for part in parts])
         for part in parts:
             self._map(part)
         self._absolute = {slot: self._bases[self._part] + begins for slot, begins in self._begins.items()}
@@ -204,7 +205,8 @@ class Pieces:
                 return
             mapped = self._file.mapped.get(facts.name)
             if mapped is None:
-                PiecesParts(self._file).fetch(PiecesPart(self._file, facts))
+                if self._file.share is not None:
+                    PiecesParts(self._file).fetch(PiecesPart(self._file, facts))
                 try:
                     mapped = open_part(path, facts.size, facts.digest)
                 except DamageError:

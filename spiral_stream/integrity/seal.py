@@ -123,18 +123,22 @@ def content(path: Path, small: int = SMALL) -> memoryview:
         CacheError: the operating system refuses.
     """
     with reading(path):
-        in_memory = path.stat().st_size <= small
-        sealed_bytes = memoryview(path.read_bytes() if in_memory else _mapped.Mapped(str(path)))
-        mark = bytes(sealed_bytes[-len(MARK) :])
-        if len(sealed_bytes) < _TRAILER.size or mark != MARK:
-            raise damaged(path, f"it ends with {mark.hex()}, and not with a seal")
-        size, written, _ = _TRAILER.unpack(sealed_bytes[-_TRAILER.size :])
-        if size != len(sealed_bytes) - _TRAILER.size:
-            raise damaged(path, f"it has {len(sealed_bytes) - _TRAILER.size:,} bytes, and was sealed with {size:,}")
-        found = xxhash.xxh3_128_digest(sealed_bytes[:size]) if in_memory else digest_of(path, size)
-        if found != written:
-            raise damaged(path, f"its digest is {found.hex()}, and it was sealed with {written.hex()}")
-        return sealed_bytes[:size]
+        return _verified(path, small)
+
+
+def _verified(path: Path, small: int) -> memoryview:
+    in_memory = path.stat().st_size <= small
+    sealed_bytes = memoryview(path.read_bytes() if in_memory else _mapped.Mapped(str(path)))
+    mark = bytes(sealed_bytes[-len(MARK) :])
+    if len(sealed_bytes) < _TRAILER.size or mark != MARK:
+        raise damaged(path, f"it ends with {mark.hex()}, and not with a seal")
+    size, written, _ = _TRAILER.unpack(sealed_bytes[-_TRAILER.size :])
+    if size != len(sealed_bytes) - _TRAILER.size:
+        raise damaged(path, f"it has {len(sealed_bytes) - _TRAILER.size:,} bytes, and was sealed with {size:,}")
+    found = xxhash.xxh3_128_digest(sealed_bytes[:size]) if in_memory else digest_of(path, size)
+    if found != written:
+        raise damaged(path, f"its digest is {found.hex()}, and it was sealed with {written.hex()}")
+    return sealed_bytes[:size]
 
 
 def verify(path: Path) -> None:
@@ -152,8 +156,8 @@ def verify(path: Path) -> None:
 
 def array(path: Path) -> NDArray[Any]:
     """Return the array of a ``.npy`` file, mapped; see `content`."""
-    data = content(path)
     with reading(path):
+        data = _verified(path, SMALL)
         head = BytesIO(bytes(data[: 1 << 12]))
         version = np.lib.format.read_magic(head)
         if version != (1, 0):
@@ -166,8 +170,8 @@ def array(path: Path) -> NDArray[Any]:
 
 def table(path: Path) -> pa.Table:
     """Return the table of an Arrow file, mapped; see `content`."""
-    data = content(path, SMALL_TABLE)
     with reading(path):
+        data = _verified(path, SMALL_TABLE)
         return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(data))).read_all()
 
 

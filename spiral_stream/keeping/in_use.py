@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, final
 
@@ -69,7 +70,7 @@ class Reading:
             if not shared.times[self._offset]:
                 del shared.times[self._offset]
                 with suppress(OSError):
-                    _set(shared.handle, self._offset, fcntl.F_UNLCK)
+                    lock_bytes(shared.handle, fcntl.F_UNLCK, self._offset, 1)
             if not shared.times:
                 os.close(shared.handle)
                 _SHARED.pop(shared.file, None)
@@ -105,7 +106,8 @@ def reading(root: Path, name: str, deadline_s: float = DEADLINE_S) -> Reading:
         _SHARED[file] = shared
         try:
             if not shared.times[offset]:
-                _wait(shared.handle, offset, file, deadline_s)
+                take = partial(_share, shared.handle, offset)
+                wait_for(take, file, deadline_s, "a process that removes files", CacheError)
             shared.times[offset] += 1
         finally:
             if not any(shared.times.values()):
@@ -121,7 +123,7 @@ def unread(root: Path, name: str) -> Iterator[bool]:
     handle, is_alone = -1, False
     with suppress(OSError, AttributeError):
         handle = _opened(root / FILE)
-        _set(handle, _offset_of(name), fcntl.F_WRLCK)
+        lock_bytes(handle, fcntl.F_WRLCK, _offset_of(name), 1)
         is_alone = True
     try:
         yield is_alone
@@ -129,7 +131,9 @@ def unread(root: Path, name: str) -> Iterator[bool]:
         if handle >= 0:
             if is_alone:
                 with suppress(OSError):
-                    _set(handle, _offset_of(name), fcntl.F_UNLCK)  # a child that was forked meanwhile has a copy
+                    lock_bytes(
+                        handle, fcntl.F_UNLCK, _offset_of(name), 1
+                    )  # a child that was forked meanwhile has a copy
             os.close(handle)
 
 
@@ -150,16 +154,10 @@ def _opened(file: Path) -> int:
     return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
 
-def _set(handle: int, offset: int, kind: int) -> None:
-    lock_bytes(handle, kind, offset, 1)
-
-
-def _wait(handle: int, offset: int, file: Path, deadline_s: float) -> None:
-    def take() -> Literal[True] | None:
-        try:
-            _set(handle, offset, fcntl.F_RDLCK)
-        except PermissionError:  # so some systems say that others hold it
-            return None
-        return True
-
-    wait_for(take, file, deadline_s, "a process that removes files", CacheError)
+def _share(handle: int, offset: int) -> Literal[True] | None:
+    """Share a byte without waiting; None if others hold it."""
+    try:
+        lock_bytes(handle, fcntl.F_RDLCK, offset, 1)
+    except PermissionError:  # so some systems say that others hold it
+        return None
+    return True

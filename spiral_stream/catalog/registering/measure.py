@@ -17,9 +17,8 @@ from spiral_stream.catalog.relation.manifest import Manifest, build_manifest
 from spiral_stream.catalog.relation.row_identity import ROW_ID, repeated
 from spiral_stream.catalog.relation.shard_rows import SourceRows
 from spiral_stream.catalog.shared.mirror import location_of
-from spiral_stream.derived.build import build
+from spiral_stream.derived.build import built_pieces
 from spiral_stream.derived.folder import derived_root, note_catalog
-from spiral_stream.derived.index import RosterFile, keys_of
 from spiral_stream.derived.kinds.identities import Identities
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.display.progress import Report
@@ -85,8 +84,8 @@ def identity_pieces(
         CacheError: the folder cannot be written.
         SourceError: the source cannot be read.
     """
-    [roster] = build(rows, [identities], root, report=report, unasked=unasked)
-    return Pieces(RosterFile(root, identities), roster, keys_of(rows.manifest.content_keys))
+    [pieces] = built_pieces(rows, [identities], root, report, unasked=unasked)
+    return pieces
 
 
 def changes(before: Manifest | None, after: Manifest) -> Changes | None:

@@ -36,10 +36,9 @@ from spiral_stream.catalog.statistics.merge import (
     Statistics,
     merged,
 )
-from spiral_stream.derived.build import build, load
+from spiral_stream.derived.build import built_pieces, load
 from spiral_stream.derived.index import RosterFile, keys_of
 from spiral_stream.derived.kinds.column_facts import ColumnFacts
-from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.shared_parts import meet
 from spiral_stream.display.progress import working
 from spiral_stream.errors import CacheError, CatalogError, DamageError, cut
@@ -126,9 +125,7 @@ def _counted(relation: OpenRelation, facts: Sequence[ColumnFacts], candidates: S
     rows = relation.by_shard()
     keys = keys_of(rows.manifest.content_keys)
     for left in reversed(range(_ATTEMPTS)):
-        rosters = build(rows, facts, root) if facts else []
-        pieces = [Pieces(RosterFile(root, each), roster, keys) for each, roster in zip(facts, rosters, strict=True)]
-        counted = list(zip(facts, pieces, strict=True))
+        counted = list(zip(facts, built_pieces(rows, facts, root) if facts else [], strict=True))
         try:
             return merged(
                 relation.manifest, keys, counted, candidates, HISTOGRAM_VALUES, unique, _groups(relation.entry)

@@ -14,6 +14,7 @@ shares a batch without reading the lists again.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Final, final
 
 import numpy as np
@@ -33,6 +34,7 @@ _NONE: Final = np.zeros(1, np.int64)
 _ONES: Final = 1 << 20  # rows before the first null that are written together
 
 
+@cache
 def form_of(kind: pa.DataType) -> str | None:
     """Return the form in which values of a type are kept; None if they are not."""
     if item_of(kind) is not None:
@@ -45,6 +47,7 @@ def form_of(kind: pa.DataType) -> str | None:
     return None
 
 
+@cache
 def item_of(kind: pa.DataType) -> tuple[pa.DataType, int] | None:
     """Return the number type and how many of them make one value; None if the type has no fixed width."""
     if isinstance(kind, pa.FixedShapeTensorType):

@@ -6,9 +6,10 @@ Reading a batch fetches the leaves it needs by row address, in one call per rela
 and computes the rest.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Protocol, final
 
 import numpy as np
@@ -136,8 +137,11 @@ class Columns:
         self._rights = rights
         self.env = env
         self.schema = schema
-        # Selections of one relation that have this in common differ in their rows only.
-        self.shared = None if rights else (id(base), tuple((name, str(value)) for name, value in env.items()))
+
+    @cached_property
+    def shared(self) -> Hashable | None:
+        """What selections of one relation have in common that differ in their rows only; None where others are joined."""
+        return None if self._rights else (id(self._base), tuple([(k, str(value)) for k, value in self.env.items()]))
 
     def fetch(self, rows: UInt64, names: Sequence[str]) -> pa.Table:
         """Return columns of the plan for surviving rows.

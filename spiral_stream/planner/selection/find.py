@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from spiral_stream import expr
 from spiral_stream.catalog.relation.reader import OpenRelation
-from spiral_stream.derived.build import build, load
+from spiral_stream.derived.build import build, built_pieces, load
 from spiral_stream.derived.derivation import Derivation, ShardSource
 from spiral_stream.derived.index import RosterFile, keys_of
 from spiral_stream.derived.kinds.selected_rows import Survivors, width_of
@@ -49,7 +49,7 @@ from spiral_stream.relational.join import FanOutError
 from spiral_stream.relational.selection import Selection, all_rows
 from spiral_stream.sources.source import ROW
 
-Meta = dict[str, Any]  # rows left by each verb, the pushed condition, joined relations, columns over leaves, schema
+Settled = dict[str, Any]  # what was settled, as JSON values
 Opened = Callable[[str], OpenRelation]
 
 SETTLED: Final = "settled"
@@ -71,9 +71,21 @@ class Workplace:
     narrow: Callable[[str], NarrowSource]  # that relation, as its kept columns are read; the same one for the same name
 
 
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Facts:
+    """What is known of the surviving rows of a plan beside them."""
+
+    counts: Sequence[tuple[str, int]]  # rows left by each verb
+    pushed: str | None  # the condition in the scan
+    rights: Sequence[Mapping[str, str]]  # the joined relations that columns come from
+    env: Mapping[str, expr.Expr]  # the columns over leaves
+    schema: pa.Schema
+
+
 def find_rows(
     node: nodes.Node, base: OpenRelation, workplace: Workplace, folder: Path | None = None
-) -> tuple[Selection, Meta]:
+) -> tuple[Selection, Facts]:
     """Return the surviving rows of a plan; what was found before is only opened.
 
     Args:
@@ -90,7 +102,7 @@ def find_rows(
     if run.work is None:
         return run.chosen()
     if not run.work.pushed and not run.work.steps:
-        return all_rows(base.manifest.starts), run.meta(run.work, (), [])
+        return all_rows(base.manifest.starts), run.facts(run.work, (), [])
     run.refuse_again()
     try:
         return run.by_shard(run.work)
@@ -172,22 +184,23 @@ class _Finding:
         """Open a relation, or return the base."""
         return self._base if name == self._base.entry.name else self._workplace.open_relation(name)
 
-    def meta(self, work: Rewritten, counts: Sequence[tuple[str, int]], rights: Sequence[Any]) -> Meta:
+    def facts(self, work: Rewritten, counts: Sequence[tuple[str, int]], rights: Sequence[Mapping[str, str]]) -> Facts:
         """Return what a selection says of its columns and counts."""
-        env, _ = leaves_of(work.env, self._node.schema())
-        return _meta(counts, work.pushed_text, rights, env, self._node.schema())
+        schema = self._node.schema()
+        env, _ = leaves_of(work.env, schema)
+        return Facts(counts, work.pushed_text, rights, env, schema)
 
-    def by_shard(self, work: Rewritten) -> tuple[Selection, Meta]:
+    def by_shard(self, work: Rewritten) -> tuple[Selection, Facts]:
         """Make the pieces that are missing, and open all of them."""
-        facts = self.settled(work)
-        derivation = self.derivation(work, facts)
+        settled = self.settled(work)
+        derivation = self.derivation(work, settled)
         opened = partial(self._pieces, derivation, self._base)
         pieces = opened()
         kinds = [kind for _, kind in derivation.rights] if isinstance(derivation, Probed) else []
         counts = list(_counts(work, pieces))
-        return Selection(self._base.manifest.starts, pieces, kinds, opened), self.meta(work, counts, facts["rights"])
+        return Selection(self._base.manifest.starts, pieces, kinds, opened), self.facts(work, counts, settled["rights"])
 
-    def settled(self, work: Rewritten) -> Meta:
+    def settled(self, work: Rewritten) -> Settled:
         """Return what is known of the right sides, which are settled if nobody has."""
         if not any(isinstance(step, Match) for step in work.steps):
             return {"rights": [], "rows": []}
@@ -221,36 +234,37 @@ class _Finding:
             with suppress(DamageError):
                 raise FanOutError(seal.read_json(self._folder.with_name(_REFUSED))["message"])
 
-    def chosen(self) -> tuple[Selection, Meta]:
+    def chosen(self) -> tuple[Selection, Facts]:
         """Choose among all rows, unless somebody has; the outcome is kept by shard too."""
         outcome = OutcomeRows(self._base, lambda: choose(self._node, self.opened))
-        facts = self._settled(lambda draft: _keep_outcome(outcome.chosen, draft))
-        if facts["whole"]:
+        settled = self._settled(lambda draft: _keep_outcome(outcome.chosen, draft))
+        facts = _facts(settled)
+        if settled["whole"]:
             return all_rows(self._base.manifest.starts), facts
-        derivation = self._outcome(facts)
+        derivation = self._outcome(settled)
         file = RosterFile(self._workplace.root, derivation)
         with one_at_a_time(
             self._lock, lambda: bool((load(file).find(keys_of(outcome.manifest.content_keys)) >= 0).all())
         ):
             pieces = self._pieces(derivation, outcome)
-        kinds = [INT64] * len(facts["rights"])
+        kinds = [INT64] * len(facts.rights)
         again = partial(self._pieces, derivation, outcome)
         return Selection(self._base.manifest.starts, pieces, kinds, again), facts
 
     def outcome_name(self) -> str | None:
         """Return the fingerprint of what was chosen among all rows; None if nothing is settled, or all rows are in."""
         file = self._folder / _FACTS
-        facts = seal.read_json(file) if file.exists() else {"whole": True}
-        return None if facts["whole"] else self._outcome(facts).fingerprint
+        settled = seal.read_json(file) if file.exists() else {"whole": True}
+        return None if settled["whole"] else self._outcome(settled).fingerprint
 
-    def _outcome(self, facts: Meta) -> Outcome:
-        return Outcome(digest([str(self._folder.parent.name)]), len(facts["rights"]))
+    def _outcome(self, settled: Settled) -> Outcome:
+        return Outcome(digest([str(self._folder.parent.name)]), len(settled["rights"]))
 
     def _pieces(self, derivation: Derivation, source: ShardSource) -> Pieces:
-        (roster,) = build(source, [derivation], self._workplace.root, unasked=True)
-        return Pieces(RosterFile(self._workplace.root, derivation), roster, keys_of(source.manifest.content_keys))
+        (pieces,) = built_pieces(source, [derivation], self._workplace.root, unasked=True)
+        return pieces
 
-    def _settled(self, settle: Callable[[Path], Meta]) -> Meta:
+    def _settled(self, settle: Callable[[Path], Settled]) -> Settled:
         """What was settled, by this process or another."""
 
         def make() -> None:
@@ -259,15 +273,15 @@ class _Finding:
                     with publish(self._folder) as draft:
                         (draft / _FACTS).write_text(json.dumps(settle(draft)))
 
-        def opened() -> Meta:
-            facts = seal.read_json(self._folder / _FACTS)
-            for name in facts["files"]:
+        def opened() -> Settled:
+            found = seal.read_json(self._folder / _FACTS)
+            for name in found["files"]:
                 seal.table(self._folder / name)
-            return facts
+            return found
 
         return mended(self._folder, opened, make)
 
-    def _settle(self, work: Rewritten, draft: Path) -> Meta:
+    def _settle(self, work: Rewritten, draft: Path) -> Settled:
         """Settle the right sides of all joins: what probes need, and the columns that the plan uses later."""
         _, used = leaves_of(work.env, self._node.schema())
         specs, rows = list[dict[str, str]](), list[int]()
@@ -282,7 +296,7 @@ class _Finding:
                 rows.append(int(number.max(initial=0)))
         return {"rights": specs, "rows": rows, "files": _files(draft)}
 
-    def derivation(self, work: Rewritten, facts: Meta) -> Survivors | Probed:
+    def derivation(self, work: Rewritten, settled: Settled) -> Survivors | Probed:
         """Return what keeps the surviving rows by shard."""
         pushed = None if work.condition is None else expr.canonical(work.condition, self._base.schema)
         steps = _steps(work)
@@ -307,7 +321,7 @@ class _Finding:
             made.append(step.predicate if isinstance(step, Keep) else _probe(step, sides[joins]))
             joins += isinstance(step, Match)
         rights = tuple(
-            (k, _INT32 if most <= _MOST_INT32 else INT64) for k, most in zip(used, facts["rows"], strict=True)
+            (k, _INT32 if most <= _MOST_INT32 else INT64) for k, most in zip(used, settled["rows"], strict=True)
         )
         return Probed(tuple(work.read()), pushed, tuple(made), rights, about, width_of(kinds))
 
@@ -339,30 +353,24 @@ def _counts(work: Rewritten, pieces: Pieces) -> Iterator[tuple[str, int]]:
         yield step.text if isinstance(step, Keep) else step.text(summary[f"missed{k}"]), summary[f"left{k}"]
 
 
-def _meta(
-    counts: Sequence[tuple[str, int]],
-    pushed: str | None,
-    rights: Sequence[Any],
-    env: Mapping[str, expr.Expr],
-    schema: pa.Schema,
-) -> Meta:
-    return {
-        "counts": list(counts),
-        "pushed": pushed,
-        "rights": list(rights),
-        "env": {name: expr.to_json(value) for name, value in env.items()},
-        "schema": schema.serialize().to_pybytes().hex(),
-    }
-
-
-def _keep_outcome(chosen: Chosen, draft: Path) -> Meta:
-    pushed = None if chosen.pushed is None else str(chosen.pushed)
+def _keep_outcome(chosen: Chosen, draft: Path) -> Settled:
+    """What was chosen among all rows, as JSON values; `_facts` reads it back."""
     rights = [_keep_right(rows, draft / f"right{k}.arrow") for k, (rows, _) in enumerate(chosen.rights)]
     return {
-        **_meta(chosen.counts, pushed, rights, chosen.env, chosen.schema),
+        "counts": chosen.counts,
+        "pushed": None if chosen.pushed is None else str(chosen.pushed),
+        "rights": rights,
+        "env": {name: expr.to_json(value) for name, value in chosen.env.items()},
+        "schema": chosen.schema.serialize().to_pybytes().hex(),
         "whole": chosen.ordinals is None,
         "files": _files(draft),
     }
+
+
+def _facts(settled: Settled) -> Facts:
+    env = {name: expr.from_json(value) for name, value in settled["env"].items()}
+    schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(settled["schema"])))
+    return Facts([(what, left) for what, left in settled["counts"]], settled["pushed"], settled["rights"], env, schema)
 
 
 def _write(file: Path, table: pa.Table) -> None:

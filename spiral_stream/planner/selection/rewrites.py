@@ -10,7 +10,7 @@ order, and the few base columns that they look at.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from operator import and_
 from typing import final
 
@@ -78,7 +78,7 @@ Step = Keep | Match | First | Arrange | Head
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Rewritten:
     """The relational verbs over one base, as a scan and steps."""
 
@@ -86,12 +86,12 @@ class Rewritten:
     steps: tuple[Step, ...]
     env: Mapping[str, Expr]  # each column that is left, over leaves
 
-    @property
+    @cached_property
     def condition(self) -> Expr | None:
         """All pushed conditions in one."""
         return reduce(and_, self.pushed) if self.pushed else None
 
-    @property
+    @cached_property
     def pushed_text(self) -> str | None:
         """The pushed conditions, for people."""
         return str(self.condition) if self.pushed else None

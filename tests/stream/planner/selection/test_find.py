@@ -46,14 +46,14 @@ def place(of: Catalog, root: Path) -> Workplace:
 
 def facts(of: Catalog, node: Any, root: Path) -> dict[str, Any]:
     """All that a selection by shard says."""
-    rows, meta = find_rows(node, OpenRelation(of.entry(base_scan(node).relation)), place(of, root))
+    rows, facts = find_rows(node, OpenRelation(of.entry(base_scan(node).relation)), place(of, root))
     every = np.arange(rows.total, dtype=np.uint64)
     return {
         "ordinals": rows.ordinals(every).tolist(),
-        "rights": [rows.right(k, every).tolist() for k in range(len(meta["rights"]))],
-        "counts": [tuple(each) for each in meta["counts"]],
-        "pushed": meta["pushed"],
-        "env": meta["env"],
+        "rights": [rows.right(k, every).tolist() for k in range(len(facts.rights))],
+        "counts": list(facts.counts),
+        "pushed": facts.pushed,
+        "env": {name: to_json(value) for name, value in facts.env.items()},
     }
 
 
