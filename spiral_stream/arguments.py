@@ -166,7 +166,7 @@ def door(
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if any(isinstance(each, np.generic) for each in (*args, *kwargs.values())):
+            if [each for each in (*args, *kwargs.values()) if isinstance(each, np.generic)]:
                 args, kwargs = _as_python(function, args, kwargs)  # type: ignore[assignment]  # the same arguments
             try:
                 out = function(*args, **kwargs)

@@ -73,8 +73,8 @@ class CatalogTable:
         return _DIGEST not in row or row[_DIGEST] == self._digest(row)
 
     def _digest(self, row: Mapping[str, Any]) -> str:
-        facts = {name: plain(row[name]) for name in self.schema.names}
-        return content_key("catalog-row", self.name, json.dumps(facts, sort_keys=True))
+        facts = {name: row[name] for name in self.schema.names}
+        return content_key("catalog-row", self.name, json.dumps(facts, sort_keys=True, default=plain))
 
 
 class _Versions(NamedTuple):

@@ -171,10 +171,11 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
 
 def _check_schema(schema: pa.Schema) -> None:
     _need(len(set(schema.names)) == len(schema.names), "two columns have one name")
-    known = {kind.encode() for kind in SEMANTIC_TYPES}
-    for field in schema:
-        marked = (field.metadata or {}).get(SEMANTIC)
-        _need(marked is None or marked in known, f"column {field.name!r} is of a semantic type unknown to this version")
+    known = {None, *(kind.encode() for kind in SEMANTIC_TYPES)}
+    unknown = [field.name for field in schema if (field.metadata or {}).get(SEMANTIC) not in known]
+    if unknown:
+        msg = f"column {unknown[0]!r} is of a semantic type unknown to this version"
+        raise ValueError(msg)
 
 
 def _need(holds: bool, otherwise: str) -> None:

@@ -24,7 +24,7 @@ from spiral_stream.integrity.one_look import written_at
 from spiral_stream.sources.internal.former import FormerRows
 from spiral_stream.sources.internal.imported import ImportedRows
 from spiral_stream.sources.lance.source import Lance
-from spiral_stream.sources.serialize import classes_of
+from spiral_stream.sources.serialize import classes_of, is_of_library
 from spiral_stream.sources.source import Source, Unit
 
 
@@ -34,13 +34,17 @@ class Relations:
 
     def __init__(self, root: Path, database: Database | SharedRows) -> None:
         self._root, self._database = root, database
+        self._known: tuple[Any, dict[str, Entry]] = (
+            {},
+            {},
+        )  # entries, and the rows of the catalog that they were read from
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process needs the classes of sources of a user's own: a catalog's text alone imports nothing."""
         classes: tuple[type[Source], ...] = ()
         with suppress(SpiralError):  # raised when a relation is asked for
             classes = classes_of(str(row["source"]) for row in self._rows().values())
-        return {**self.__dict__, "_own": classes}
+        return {**self.__dict__, "_own": classes, "_known": ({}, {})}
 
     def entry(self, name: str) -> Entry:
         """Return the registered relation of this name.
@@ -65,8 +69,21 @@ class Relations:
                 near = suggestions(str(name), rows)
                 msg = f"relation {shown(name)} is not in catalog {location_of(self._root)}; {near} Register it first"
                 raise CatalogError(msg)
-            found[name] = bring(entry_of(self._root, rows[name]))
+            found[name] = bring(self._read(rows, name))
         return found
+
+    def _read(self, rows: Mapping[str, Any], name: str) -> Entry:
+        """The relation in a row, which is read once as long as the catalog has no new version."""
+        of, known = self._known
+        if of is not rows:
+            known = {}
+            self._known = rows, known
+        if name in known:
+            return known[name]
+        entry = entry_of(self._root, rows[name])
+        if is_of_library(entry.source):
+            known[name] = entry
+        return entry
 
     def former(self, entry: Entry, data_version: str) -> Entry:
         """Return a relation as it was at an earlier data version: its shards are known, its rows cannot be read.

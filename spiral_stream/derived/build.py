@@ -114,7 +114,7 @@ def build(
     return [target.roster for target in targets]
 
 
-def built_pieces(
+def open_built(
     source: ShardSource,
     derivations: Sequence[Derivation],
     root: Path,

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Final, Protocol, final
 
@@ -358,7 +359,7 @@ def read_roster(path: Path, derivation: Described, reading: Reading | None = Non
         columns = {name: table.column(name).to_numpy() for name in table.column_names}
         none = np.zeros(len(table), np.int64)  # of what an earlier version did not write down
         return Roster(
-            tuple(PartFacts(*each) for each in parts),
+            tuple(starmap(PartFacts, parts)),
             np.column_stack([columns["key0"], columns["key1"]]),
             columns["part"],
             columns["offset"],

@@ -205,7 +205,7 @@ def _wanted() -> bool:
     """Whether somebody looks; rich decides when the line is drawn."""
     if os.environ.get("RANK", "0") != "0" or multiprocessing.parent_process() is not None:
         return False
-    if any(os.environ.get(name) for name in _FORCING) or _notebook():
+    if any(map(os.environ.get, _FORCING)) or _notebook():
         return True
     try:
         return sys.stderr.isatty()

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, final
 
@@ -196,7 +197,7 @@ class SequenceStage(FieldStage):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Lowering:
     """The plan that fields are lowered for: what is collated, out of which streams, and the folder of their caches."""
 
@@ -204,7 +205,7 @@ class Lowering:
     streams: Sequence[StreamStage]
     root: Path
 
-    @property
+    @cached_property
     def have(self) -> pa.Schema:
         """The columns that fields are collated from."""
         return self.collate.schema()

@@ -181,8 +181,9 @@ def _streams(
     plans: Sequence[tuple[str, nodes.Node]], sample: nodes.Sample, workplace: Workplace
 ) -> tuple[StreamStage, ...]:
     """Find the rows of every stream; what is made for several of them is made once."""
-    make_together([(node, workplace.open_relation(base_scan(node).relation)) for _, node in plans], workplace)
-    found = [_selected(name, node, sample, workplace) for name, node in plans]
+    based = [(name, node, workplace.open_relation(base_scan(node).relation)) for name, node in plans]
+    make_together([(node, base) for _, node, base in based], workplace)
+    found = [_selected(*each, sample, workplace) for each in based]
     text = sample.order.weighted_by
     if text is not None:
         names = sorted(parse(text).columns() - {STREAM_ID})
@@ -192,9 +193,8 @@ def _streams(
 
 
 def _selected(
-    name: str, node: nodes.Node, sample: nodes.Sample, workplace: Workplace
+    name: str, node: nodes.Node, base: OpenRelation, sample: nodes.Sample, workplace: Workplace
 ) -> tuple[str, nodes.Node, OpenRelation, Selected]:
-    base = workplace.open_relation(base_scan(node).relation)
     try:
         selected = select(node, base, workplace)
     except FanOutError:

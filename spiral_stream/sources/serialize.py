@@ -204,6 +204,11 @@ def library_kinds() -> Mapping[str, type[Source]]:
     return _KINDS
 
 
+def is_of_library(source: Source) -> bool:
+    """Whether a source is one of the library's, whose class stays the same; a user may define his own anew."""
+    return type(source.of if isinstance(source, ImportedRows) else source) in _KINDS.values()
+
+
 def need_saved(source: Source) -> None:
     """Refuse a source that cannot be written down and opened again.
 

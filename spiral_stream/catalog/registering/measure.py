@@ -17,7 +17,7 @@ from spiral_stream.catalog.relation.manifest import Manifest, build_manifest
 from spiral_stream.catalog.relation.row_identity import ROW_ID, repeated
 from spiral_stream.catalog.relation.shard_rows import SourceRows
 from spiral_stream.catalog.shared.mirror import location_of
-from spiral_stream.derived.build import built_pieces
+from spiral_stream.derived.build import open_built
 from spiral_stream.derived.folder import derived_root, note_catalog
 from spiral_stream.derived.kinds.identities import Identities
 from spiral_stream.derived.pieces import Pieces
@@ -84,8 +84,7 @@ def identity_pieces(
         CacheError: the folder cannot be written.
         SourceError: the source cannot be read.
     """
-    [pieces] = built_pieces(rows, [identities], root, report, unasked=unasked)
-    return pieces
+    return open_built(rows, [identities], root, report, unasked=unasked)[0]
 
 
 def changes(before: Manifest | None, after: Manifest) -> Changes | None:

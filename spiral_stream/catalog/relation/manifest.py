@@ -323,7 +323,9 @@ def check(manifest: Manifest) -> None:
     for name, value in [*named, *(_runs(m.runs) if m.runs is not None else ())]:
         text = isinstance(value, pa.StringArray) and not value.null_count
         is_typed = isinstance(value, np.ndarray) and value.dtype == kinds.get(name, np.uint64)
-        _need(text or is_typed or isinstance(value, str), f"{name} is of another type, or has gaps")
+        if not (text or is_typed or isinstance(value, str)):
+            msg = f"{name} is of another type, or has gaps"
+            raise ValueError(msg)
     import pyarrow.compute as pc
 
     for sides in (("shard_names", "shard_rows", "shard_bytes", "content_keys"), ("run_start", "run_physical")):

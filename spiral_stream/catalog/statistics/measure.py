@@ -36,7 +36,7 @@ from spiral_stream.catalog.statistics.merge import (
     Statistics,
     merged,
 )
-from spiral_stream.derived.build import built_pieces, load
+from spiral_stream.derived.build import load, open_built
 from spiral_stream.derived.index import RosterFile, keys_of
 from spiral_stream.derived.kinds.column_facts import ColumnFacts
 from spiral_stream.derived.shared_parts import meet
@@ -125,7 +125,7 @@ def _counted(relation: OpenRelation, facts: Sequence[ColumnFacts], candidates: S
     rows = relation.by_shard()
     keys = keys_of(rows.manifest.content_keys)
     for left in reversed(range(_ATTEMPTS)):
-        counted = list(zip(facts, built_pieces(rows, facts, root) if facts else [], strict=True))
+        counted = list(zip(facts, open_built(rows, facts, root) if facts else [], strict=True))
         try:
             return merged(
                 relation.manifest, keys, counted, candidates, HISTOGRAM_VALUES, unique, _groups(relation.entry)

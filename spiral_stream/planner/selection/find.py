@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from spiral_stream import expr
 from spiral_stream.catalog.relation.reader import OpenRelation
-from spiral_stream.derived.build import build, built_pieces, load
+from spiral_stream.derived.build import build, load, open_built
 from spiral_stream.derived.derivation import Derivation, ShardSource
 from spiral_stream.derived.index import RosterFile, keys_of
 from spiral_stream.derived.kinds.selected_rows import Survivors, width_of
@@ -73,7 +73,7 @@ class Workplace:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Facts:
+class Provenance:
     """What is known of the surviving rows of a plan beside them."""
 
     counts: Sequence[tuple[str, int]]  # rows left by each verb
@@ -85,7 +85,7 @@ class Facts:
 
 def find_rows(
     node: nodes.Node, base: OpenRelation, workplace: Workplace, folder: Path | None = None
-) -> tuple[Selection, Facts]:
+) -> tuple[Selection, Provenance]:
     """Return the surviving rows of a plan; what was found before is only opened.
 
     Args:
@@ -102,7 +102,7 @@ def find_rows(
     if run.work is None:
         return run.chosen()
     if not run.work.pushed and not run.work.steps:
-        return all_rows(base.manifest.starts), run.facts(run.work, (), [])
+        return all_rows(base.manifest.starts), run.provenance(run.work, (), [])
     run.refuse_again()
     try:
         return run.by_shard(run.work)
@@ -184,13 +184,15 @@ class _Finding:
         """Open a relation, or return the base."""
         return self._base if name == self._base.entry.name else self._workplace.open_relation(name)
 
-    def facts(self, work: Rewritten, counts: Sequence[tuple[str, int]], rights: Sequence[Mapping[str, str]]) -> Facts:
+    def provenance(
+        self, work: Rewritten, counts: Sequence[tuple[str, int]], rights: Sequence[Mapping[str, str]]
+    ) -> Provenance:
         """Return what a selection says of its columns and counts."""
         schema = self._node.schema()
-        env, _ = leaves_of(work.env, schema)
-        return Facts(counts, work.pushed_text, rights, env, schema)
+        env = leaves_of(work.env, schema)[0] if work.joins else {name: work.env[name] for name in schema.names}
+        return Provenance(counts, work.pushed_text, rights, env, schema)
 
-    def by_shard(self, work: Rewritten) -> tuple[Selection, Facts]:
+    def by_shard(self, work: Rewritten) -> tuple[Selection, Provenance]:
         """Make the pieces that are missing, and open all of them."""
         settled = self.settled(work)
         derivation = self.derivation(work, settled)
@@ -198,11 +200,13 @@ class _Finding:
         pieces = opened()
         kinds = [kind for _, kind in derivation.rights] if isinstance(derivation, Probed) else []
         counts = list(_counts(work, pieces))
-        return Selection(self._base.manifest.starts, pieces, kinds, opened), self.facts(work, counts, settled["rights"])
+        return Selection(self._base.manifest.starts, pieces, kinds, opened), self.provenance(
+            work, counts, settled["rights"]
+        )
 
     def settled(self, work: Rewritten) -> Settled:
         """Return what is known of the right sides, which are settled if nobody has."""
-        if not any(isinstance(step, Match) for step in work.steps):
+        if not work.joins:
             return {"rights": [], "rows": []}
         return self._settled(lambda draft: self._settle(work, draft))
 
@@ -234,22 +238,22 @@ class _Finding:
             with suppress(DamageError):
                 raise FanOutError(seal.read_json(self._folder.with_name(_REFUSED))["message"])
 
-    def chosen(self) -> tuple[Selection, Facts]:
+    def chosen(self) -> tuple[Selection, Provenance]:
         """Choose among all rows, unless somebody has; the outcome is kept by shard too."""
         outcome = OutcomeRows(self._base, lambda: choose(self._node, self.opened))
         settled = self._settled(lambda draft: _keep_outcome(outcome.chosen, draft))
-        facts = _facts(settled)
+        provenance = _provenance(settled)
         if settled["whole"]:
-            return all_rows(self._base.manifest.starts), facts
+            return all_rows(self._base.manifest.starts), provenance
         derivation = self._outcome(settled)
         file = RosterFile(self._workplace.root, derivation)
         with one_at_a_time(
             self._lock, lambda: bool((load(file).find(keys_of(outcome.manifest.content_keys)) >= 0).all())
         ):
             pieces = self._pieces(derivation, outcome)
-        kinds = [INT64] * len(facts.rights)
+        kinds = [INT64] * len(provenance.rights)
         again = partial(self._pieces, derivation, outcome)
-        return Selection(self._base.manifest.starts, pieces, kinds, again), facts
+        return Selection(self._base.manifest.starts, pieces, kinds, again), provenance
 
     def outcome_name(self) -> str | None:
         """Return the fingerprint of what was chosen among all rows; None if nothing is settled, or all rows are in."""
@@ -261,8 +265,7 @@ class _Finding:
         return Outcome(digest([str(self._folder.parent.name)]), len(settled["rights"]))
 
     def _pieces(self, derivation: Derivation, source: ShardSource) -> Pieces:
-        (pieces,) = built_pieces(source, [derivation], self._workplace.root, unasked=True)
-        return pieces
+        return open_built(source, [derivation], self._workplace.root, unasked=True)[0]
 
     def _settled(self, settle: Callable[[Path], Settled]) -> Settled:
         """What was settled, by this process or another."""
@@ -285,8 +288,7 @@ class _Finding:
         """Settle the right sides of all joins: what probes need, and the columns that the plan uses later."""
         _, used = leaves_of(work.env, self._node.schema())
         specs, rows = list[dict[str, str]](), list[int]()
-        matches = [step for step in work.steps if isinstance(step, Match)]
-        for k, step in enumerate(matches):
+        for k, step in enumerate(work.joins):
             names = list(dict.fromkeys([*step.verb.right_on, *looked_at(_steps(work), k)]))
             right, table = settled(step, self.opened, names)
             relation, number = joined_rows(right, np.arange(len(table), dtype=np.int64))
@@ -354,7 +356,7 @@ def _counts(work: Rewritten, pieces: Pieces) -> Iterator[tuple[str, int]]:
 
 
 def _keep_outcome(chosen: Chosen, draft: Path) -> Settled:
-    """What was chosen among all rows, as JSON values; `_facts` reads it back."""
+    """What was chosen among all rows, as JSON values; `_provenance` reads it back."""
     rights = [_keep_right(rows, draft / f"right{k}.arrow") for k, (rows, _) in enumerate(chosen.rights)]
     return {
         "counts": chosen.counts,
@@ -367,10 +369,12 @@ def _keep_outcome(chosen: Chosen, draft: Path) -> Settled:
     }
 
 
-def _facts(settled: Settled) -> Facts:
+def _provenance(settled: Settled) -> Provenance:
     env = {name: expr.from_json(value) for name, value in settled["env"].items()}
     schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(settled["schema"])))
-    return Facts([(what, left) for what, left in settled["counts"]], settled["pushed"], settled["rights"], env, schema)
+    return Provenance(
+        [(what, left) for what, left in settled["counts"]], settled["pushed"], settled["rights"], env, schema
+    )
 
 
 def _write(file: Path, table: pa.Table) -> None:

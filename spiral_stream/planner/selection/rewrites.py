@@ -87,6 +87,11 @@ class Rewritten:
     env: Mapping[str, Expr]  # each column that is left, over leaves
 
     @cached_property
+    def joins(self) -> list[Match]:
+        """The steps that look up rows of other relations."""
+        return [step for step in self.steps if isinstance(step, Match)]
+
+    @cached_property
     def condition(self) -> Expr | None:
         """All pushed conditions in one."""
         return reduce(and_, self.pushed) if self.pushed else None

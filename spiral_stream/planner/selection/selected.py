@@ -35,7 +35,7 @@ from spiral_stream.keeping.in_use import Reading, reading, used
 from spiral_stream.plan import nodes
 from spiral_stream.plan.saving.fingerprint import digest
 from spiral_stream.planner.selection.fetched_columns import Columns, Right, UInt64, in_memory, leaf_of
-from spiral_stream.planner.selection.find import SETTLED, Facts, Workplace, find_rows, selection_folder
+from spiral_stream.planner.selection.find import SETTLED, Provenance, Workplace, find_rows, selection_folder
 from spiral_stream.planner.selection.narrow_columns import NarrowColumns
 from spiral_stream.relational.identity_index import IdentityIndex, build_index
 from spiral_stream.relational.selection import Selection
@@ -111,7 +111,7 @@ class Selected:
         self,
         base: OpenRelation,
         rows: Selection,
-        facts: Facts,
+        provenance: Provenance,
         folder: Path,
         workplace: Workplace,
         reading: Reading | None = None,
@@ -120,16 +120,16 @@ class Selected:
         self._base, self.rows, self.folder = base, rows, folder
         self._root, self._lookups = workplace.root, dict[tuple[str, ...], IdentityLookup | RowIdLookup]()
         self.total = rows.total
-        self.counts, self.pushed = tuple(facts.counts), facts.pushed
+        self.counts, self.pushed = tuple(provenance.counts), provenance.pushed
         self._firsts = np.concatenate([[0], np.cumsum(rows.counts)]).astype(np.uint64)
-        self._joined = [_right(spec, folder / SETTLED, workplace) for spec in facts.rights]
+        self._joined = [_right(spec, folder / SETTLED, workplace) for spec in provenance.rights]
         narrow = {
             k: workplace.narrow(each.entry.name)
             for k, each in enumerate([base, *self._joined])
             if isinstance(each, OpenRelation)
         }
         rights = [Right(narrow.get(k + 1, matches), partial(rows.right, k)) for k, matches in enumerate(self._joined)]
-        self.columns = Columns(narrow[0], rows.ordinals, rights, facts.env, facts.schema)
+        self.columns = Columns(narrow[0], rows.ordinals, rights, provenance.env, provenance.schema)
         self.narrow = NarrowColumns(narrow, self.columns)
 
     def close(self) -> None:
@@ -357,8 +357,8 @@ def select(node: nodes.Node, base: OpenRelation, workplace: Workplace) -> Select
     held = reading(workplace.root, folder.name)
     used(folder)
     with held.or_released():
-        rows, facts = find_rows(node, base, workplace, folder)
-    return Selected(base, rows, facts, folder, workplace, held)
+        rows, provenance = find_rows(node, base, workplace, folder)
+    return Selected(base, rows, provenance, folder, workplace, held)
 
 
 def _right(spec: Mapping[str, str], folder: Path, workplace: Workplace) -> OpenRelation | MemoryReader:

@@ -88,7 +88,7 @@ def plain(schema: pa.Schema) -> pa.Schema:
 def plain_field(field: pa.Field) -> pa.Field:
     """Return one column as `plain` gives it."""
     kind = _plain(field.type)
-    if isinstance(kind, pa.BaseExtensionType):
+    if isinstance(kind, pa.BaseExtensionType) or (kind is field.type and not field.metadata):
         return field
     kept = {key: value for key, value in (field.metadata or {}).items() if not key.startswith(_MARK)}
     if kind == field.type and len(kept) == len(field.metadata or {}):

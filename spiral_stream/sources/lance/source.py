@@ -38,19 +38,16 @@ if TYPE_CHECKING:
     import lance
 
 
-_BLOB_MARKS: Final = (b"lance-encoding:blob",)
+_BLOB_MARK: Final = b"lance-encoding:blob"
 
 
 def is_blob(field: pa.Field) -> bool:
     """Whether a column of a Lance dataset is a blob, of either form."""
-    metadata = field.metadata or {}
-    return any(mark in metadata for mark in _BLOB_MARKS) or "lance.blob" in str(field.type)
+    return _BLOB_MARK in (field.metadata or {}) or "lance.blob" in str(field.type)
 
 
 def as_read(field: pa.Field) -> pa.Field:
-    """The field as `scan` and `fetch` give it: blobs are plain ``large_binary``."""
-    if not is_blob(field):
-        return field
+    """The blob as `scan` and `fetch` give it: plain ``large_binary``."""
     metadata = {k: v for k, v in (field.metadata or {}).items() if not k.startswith((b"lance-encoding:", b"ARROW:"))}
     return pa.field(field.name, pa.large_binary(), field.nullable, metadata or None)
 
@@ -148,8 +145,8 @@ class LanceReader(Reader):
         self._starts = np.concatenate([[0], np.cumsum(self._rows)]).astype(np.uint64)
         self._deleted: dict[int, NDArray[np.uint64]] = {}
         self._lock = threading.Lock()
-        self._blobs = tuple(field.name for field in self._stored if is_blob(field))
-        self.schema = plain(pa.schema([as_read(field) for field in self._stored]))
+        self._blobs = tuple([field.name for field in self._stored if is_blob(field)])
+        self.schema = plain(pa.schema([as_read(f) if f.name in self._blobs else f for f in self._stored]))
         if known is None and (wrong := [name for name in self.schema.names if unreadable(name)]):
             named = f"a column is called {shown(wrong[0])}"
             msg = f"{self._title}: {named}, which Lance cannot read by its name. Rename it, or drop it"
@@ -185,7 +182,8 @@ class LanceReader(Reader):
         return ids[units], units
 
     def units(self) -> Sequence[Unit]:
-        facts = repr([(field.name, str(field.type), field.nullable) for field in plain(self._stored)])
+        schema = plain(self._stored) if self._blobs else self.schema
+        facts = repr([(field.name, str(field.type), field.nullable) for field in schema])
         with self._called():
             return [
                 Unit(
