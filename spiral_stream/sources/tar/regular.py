@@ -1,9 +1,10 @@
 """Rows of a tar in which nothing is unusual, column by column: no call of Python's for each member, but for JSON.
 
 The headers are walked in C (`_headers`), names are split by one regular expression, and a member's bytes are read only where they
-become a column. Whatever is unusual is left to `rows`, which reads such a tar from its beginning and says what is wrong: a
-member without bytes, a key that comes twice, a field that a row has twice, two fields that are one column, a text that is
-not UTF-8, a number or JSON that does not fit its column, columns that a user declared.
+become a column. So are the first rows, which say what the columns are. Whatever is unusual is left to `rows`, which reads such a
+tar from its beginning and says what is wrong: a member without bytes, a key that comes twice, a field that a row has twice, two
+fields that are one column, a text that is not UTF-8, a number or JSON that does not fit its column, columns that a user
+declared.
 """
 
 import json

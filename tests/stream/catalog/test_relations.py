@@ -49,6 +49,17 @@ def test_a_registered_relation_is_found_again_by_another_connection(catalog: Reg
     assert catalog.tables() == ["vision.train"]
 
 
+def test_an_entry_is_read_once_until_somebody_writes_to_the_catalog(catalog: Registry, tmp_path: Path) -> None:
+    catalog.register("labels", labels(5), identity="label_id")
+    first = catalog.entry("labels")
+    assert catalog.entry("labels") is first
+
+    connect(tmp_path / "catalog").register("labels", labels(6), identity="label_id", replace=True)
+
+    assert first.manifest().total == 5
+    assert catalog.entry("labels").manifest().total == 6
+
+
 def test_rows_from_memory_are_copied_and_go_when_dropped(catalog: Registry) -> None:
     entry = catalog.register("vision.labels", labels(), identity="label_id")
     copy = Path(entry.source.uri)

@@ -187,6 +187,17 @@ def test_a_class_that_is_defined_again_takes_the_place_of_the_former() -> None:
     assert type(source_from_json({"kind": "test-again"})) is second is not first
 
 
+def test_a_relation_is_opened_by_the_class_as_it_was_defined_last(tmp_path: Path) -> None:
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    first = subclass("Anew", KIND="test-anew")
+    catalog.register("t", first(), identity="n")
+    assert type(catalog.entry("t").source) is first
+
+    second = subclass("Anew", KIND="test-anew")
+
+    assert type(catalog.entry("t").source) is second
+
+
 @pytest.mark.parametrize(
     ("body", "found"),
     [
