@@ -1,4 +1,4 @@
-"""The commands about what runs saw: ``spiral seen``."""
+"""The commands about what runs saw: ``spiral seen`` and ``spiral diff``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -68,3 +68,19 @@ def chosen(path: str, name: str | None) -> CheckpointState:
             console(plain=True).print(f"  {each.name or '(the whole file)'}: {each}", soft_wrap=True)
         raise typer.Exit(1)
     return state_in(path, name)
+
+
+def diff(
+    first: Annotated[str, typer.Argument(metavar="A", help="A checkpoint, a file of a state, or a saved stream.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Likewise.")],
+    name: Named = None,
+    where: Where = None,
+    trust: Trusted = None,
+) -> None:
+    """Show where two runs part: the same until which batch, the rows that only one of them saw, and where their plans differ."""
+    catalog = opened_catalog(where)
+    saved = catalog.streams()
+    given = [
+        each if each in saved and not Path(each).exists() else chosen(each, name).state for each in (first, second)
+    ]
+    console().print(catalog.diff(*given, trust=trust or ()))

@@ -171,8 +171,8 @@ def apart(values: pa.RecordBatchReader, examples: int) -> pa.Table:
     """
     names = ["side", "source", "value", "at"]
     query = (
-        "SELECT c1 AS source, side, count(*) AS count, arg_min(c2, at, ?) AS examples FROM "
-        "(SELECT c1, c2, min(c0) AS side, min(c3) AS at FROM rows GROUP BY c1, c2 HAVING min(c0) = max(c0)) "
+        "SELECT c1 AS source, side, count(*) AS count, arg_min(c2, nth, ?) AS examples FROM "
+        "(SELECT c1, c2, min(c0) AS side, min(c3) AS nth FROM rows GROUP BY c1, c2 HAVING min(c0) = max(c0)) "
         "GROUP BY c1, side ORDER BY c1, side"
     ).replace("?", str(int(examples)))
     return _answered(query, _numbered(values, names), "difference", {name: f"c{i}" for i, name in enumerate(names)})

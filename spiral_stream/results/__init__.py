@@ -26,6 +26,9 @@ if TYPE_CHECKING:  # the alias exports a name to type checkers
     from spiral_stream.planner.prepared_data.verify import Checked as Checked
     from spiral_stream.planner.prepared_data.verify import Verification as Verification
     from spiral_stream.row_verbs import Grouped as Grouped
+    from spiral_stream.runs.difference import PartingBatch as PartingBatch
+    from spiral_stream.runs.difference import RunDifference as RunDifference
+    from spiral_stream.runs.difference import SourceDifference as SourceDifference
     from spiral_stream.runs.manifest import SeenManifest as SeenManifest
     from spiral_stream.runs.seen import SeenSamples as SeenSamples
     from spiral_stream.runs.seen import StreamSeen as StreamSeen
@@ -48,6 +51,7 @@ if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt na
             "planner.prepared_data.retention": ["PreparedData"],
             "planner.prepared_data.verify": ["Checked", "Verification"],
             "row_verbs": ["Grouped"],
+            "runs.difference": ["PartingBatch", "RunDifference", "SourceDifference"],
             "runs.manifest": ["SeenManifest"],
             "runs.seen": ["SeenSamples", "StreamSeen"],
             "runtime.numbering.random_access": ["OrderedRows"],

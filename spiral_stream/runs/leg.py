@@ -113,3 +113,8 @@ def legs_of_states(states: Sequence[Mapping[str, Any]]) -> tuple[Leg, ...]:
         out.append(here)
         epoch = cursor.epoch
     return tuple(replace(leg, number=k) for k, leg in enumerate(out))
+
+
+def known_legs(legs: Sequence[Leg]) -> list[Leg]:
+    """Return the legs that are recorded."""
+    return [leg for leg in legs if leg.known]

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from spiral_stream.batching.tail import PadPartial
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.state_records import StateRecords
+from spiral_stream.cursor import Cursor
 from spiral_stream.errors import ResumeError
 from spiral_stream.plan.nodes import Deliver, Sample
 from spiral_stream.plan.saving.drawn_seeds import drawn_seed, with_recorded
 from spiral_stream.plan.saving.fingerprint import digest
 from spiral_stream.plan.tree import need
 from spiral_stream.plan.verbs.maps import SampleAssembly, SampleFlatMap
+from spiral_stream.planner.binding.bindings import Bindings, settle
 from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.compatibility import check_plan
 from spiral_stream.planner.state.saved_state import SavedState
@@ -247,6 +249,27 @@ class OpenedLegs:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def first_epoch(plan: Deliver, form: Mapping[str, Any], catalog: Registry, name: str) -> Leg:
+    """Return the first epoch of a plan on one rank, as a leg; counts its batches if a formation decides on them.
+
+    Args:
+        plan: the plan.
+        form: it as JSON values, as a saved stream has it.
+        catalog: where its relations are registered.
+        name: what the leg's attempt is called.
+    """
+    opening = Opening(plan, catalog, Metrics(), threads=ThreadShare())
+    try:
+        sample = need(plan, Sample)
+        epoch = sample.epoch if isinstance(sample.epoch, int) else 0
+        seed = settle(Bindings(data_parallel_rank=0, data_parallel_world_size=1), sample).run_seed
+        total = opening.read(seed).numbering.total(epoch)
+        state = opening.saved(Cursor(), seed, epoch).to_json()
+    finally:
+        opening.close()
+    return Leg(name, 0, "plan", form, state, 0, 0, total, 0, 1, 1)
 
 
 def _same_data(saved: SavedState, stages: Stages) -> bool:

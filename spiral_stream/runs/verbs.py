@@ -18,6 +18,7 @@ from spiral_stream.plan.tree import need
 
 if TYPE_CHECKING:
     from spiral_stream.plan.functions.trust import Trust
+    from spiral_stream.runs.difference import RunDifference
     from spiral_stream.runs.leg import Leg
     from spiral_stream.runs.opened_leg import PlanOf
     from spiral_stream.runs.seen import SeenSamples
@@ -64,6 +65,50 @@ class RunVerbs(AnyCatalog):
         legs = self._legs_of(run, name)
         plan_of = self._plan_of(plan, trust)
         return seen(legs, lambda: OpenedLegs(self.registry, plan_of))
+
+    @door(CatalogError)
+    def diff(self, first: Given, second: Given, *, plan: Any = None, trust: Trusted = ()) -> "RunDifference":
+        """Return where two runs part, and what one saw that the other never did, by relation, with examples.
+
+        Args:
+            first: a state, the path of a checkpoint, several of one run, or the name of a saved stream, which stands for its
+                first epoch on one rank.
+            second: likewise.
+            plan: of both runs, or a stream of it; None looks for them among the saved streams.
+            trust: as for `open_stream`.
+
+        Raises:
+            ResumeError: as for `seen`.
+            CatalogError: as for `seen`.
+
+        Examples:
+            >>> catalog.save_stream("kept", plan.to_numpy())
+            >>> stream.seek(batch=2)
+            >>> two = stream.state_dict()
+            >>> stream.seek(batch=3)
+            >>> catalog.diff(two, stream.state_dict()).same
+            2
+        """
+        from spiral_stream.runs.difference import ComparedRun, difference
+        from spiral_stream.runs.opened_leg import OpenedLegs
+
+        plan_of = self._plan_of(plan, trust)
+        sides = []
+        for word, given in (("A", first), ("B", second)):
+            if isinstance(given, str) and given in self.streams():
+                legs: tuple[Leg, ...] = (self._first_epoch(given, trust),)
+            else:
+                legs = self._legs_of(given)
+            sides.append(ComparedRun(_said(given, word), legs, lambda: OpenedLegs(self.registry, plan_of)))
+        return difference(*sides)
+
+    def _first_epoch(self, name: str, trust: Trusted) -> "Leg":
+        """The first epoch of a saved stream, on one rank."""
+        from spiral_stream.plan.saving.canonical import to_json
+        from spiral_stream.runs.opened_leg import first_epoch
+
+        node = need(self._plan(name, self._trusted(trust)), nodes.Deliver)
+        return first_epoch(node, to_json(node), self.registry, name)
 
     def _legs_of(self, run: Any, name: str | None = None) -> "tuple[Leg, ...]":
         """Return what somebody gave for a run as legs, in the order of the run.
@@ -146,6 +191,15 @@ class RunVerbs(AnyCatalog):
     def _trusted(self, modules: Trusted) -> "Trust":
         """Return which modules a saved plan may name."""
         raise NotImplementedError
+
+
+def _said(given: Any, otherwise: str) -> str:
+    """What a run is called where it is shown."""
+    if isinstance(given, str | os.PathLike):
+        return os.fspath(given)
+    if isinstance(given, Mapping) and {"epoch", "batch"} <= given.keys():
+        return f"a state at epoch {given['epoch']}, batch {given['batch']}"
+    return str(getattr(given, "name", None) or otherwise)
 
 
 def _path(given: Any) -> Path:

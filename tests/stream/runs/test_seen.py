@@ -5,7 +5,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, assume, given
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from tests.fixtures.examples import few
-from tests.fixtures.seen_runs import SIZES, Counted, Part, Plan, parts, plans, run
+from tests.fixtures.seen_runs import Counted, Part, Plan, catalog_of, parts, plans, run
 from tests.fixtures.texts import SMALL_PLANS, make_catalog
 
 pytestmark = [SMALL_PLANS, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(300)]
@@ -23,21 +22,7 @@ FEW = few(24, 400, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filt
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
-    folder = tmp_path_factory.mktemp("seen")
-    catalog = sp.connect(str(folder / "catalog"))
-    rng = np.random.default_rng(1)
-    for name, rows in SIZES.items():
-        ids = [rng.integers(1, 40, int(n)).tolist() for n in rng.integers(1, 20, rows)]
-        table = pa.table(
-            {
-                "sample_id": [f"{name}-{i}" for i in range(rows)],
-                "tokens": pa.array(ids, pa.list_(pa.uint16())),
-                "quality": (np.arange(rows) * 7 + 3) % 10 / 10,
-                "storage_shard": [f"{name}-{i * 3 // rows}" for i in range(rows)],
-            }
-        )
-        catalog.register(name, sp.Arrow(table), identity="sample_id", shard="storage_shard")
-    return catalog
+    return catalog_of(tmp_path_factory.mktemp("seen"))
 
 
 @FEW
