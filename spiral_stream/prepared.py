@@ -39,6 +39,7 @@ from spiral_stream.runtime.numbering.skipped import SkipRequest, need_epochs
 from spiral_stream.runtime.numbering.steps import length_of, steps_of
 from spiral_stream.runtime.read_ahead import BUDGET_BYTES
 from spiral_stream.runtime.run.count import count_epoch
+from spiral_stream.runtime.run.decide import Deciding
 from spiral_stream.runtime.run.position import Reached
 from spiral_stream.runtime.run.rebase import need_stream
 from spiral_stream.runtime.run.seek import sought
@@ -89,6 +90,7 @@ class PreparedStream:
     def _hold(self, run: StreamRun, catalog: AnyCatalog) -> None:
         self._run, self._catalog = run, catalog
         self._inspection = Inspection(run, type(self).__name__)
+        self._deciding = Deciding(run)
 
     if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
 
@@ -385,6 +387,7 @@ class PreparedStream:
     quarantine = forwarded("_inspection", Inspection.quarantine)
     skipped = forwarded("_inspection", Inspection.skipped)
     seen = forwarded("_inspection", Inspection.seen)
+    decided = forwarded("_inspection", Inspection.decided)
     caches = forwarded("_inspection", Inspection.caches)
 
     def __repr__(self) -> str:
@@ -543,9 +546,9 @@ class PreparedStream:
             bindings, seed = run.bindings, run.resumed_seed  # type: ignore[assignment]  # None too
         drawn = position.drawn(saved.cursor.epoch)
         with run.seed_of(saved) if before is None else nullcontext():
-            epoch, rebase, skips = run.open().taken_over(saved, drawn, before)
+            epoch, rebase, skips, decisions = run.open().taken_over(saved, drawn, before)
         run.bindings, run.resumed_seed = bindings, seed
-        run.go_on_with(run.open().edited(rebase, skips))
+        run.go_on_with(run.open().edited(rebase, skips, decisions))
         run.position.move(Cursor(epoch), edited=True)
 
     @door(StreamError)
@@ -587,8 +590,10 @@ class PreparedStream:
         opening, of = run.open(), at.epoch if epoch is None else epoch_number(epoch, "skip")
         skips = asked.added(opening.skips, opening.stages, run.numbering(), at, of)
         if skips != opening.skips:
-            run.go_on_with(opening.edited(opening.rebase, skips))
+            run.go_on_with(opening.edited(opening.rebase, skips, opening.decisions))
             run.position.stay()
+
+    decide = forwarded("_deciding", Deciding.decide)
 
     # ---- caches, other streams, the end
 

@@ -16,7 +16,7 @@ from spiral_stream.arguments import door, integer
 from spiral_stream.batching.tail import fills_with_value
 from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import BindError, shown
+from spiral_stream.errors import BindError, StreamError, listed, shown
 from spiral_stream.extras import need
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.stages import Stages
@@ -31,6 +31,7 @@ from spiral_stream.threads import starting_processes
 
 need("torch", "spiral_stream.adapters.torch")
 import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info  # noqa: E402
 
 from spiral_stream.adapters.cuda import CudaLink, Finisher, Tensors, numbered, tensor  # noqa: E402
@@ -42,6 +43,7 @@ _OPTIONS: Final = (  # of a DataLoader that leave batches and their order as the
     *("prefetch_factor", "persistent_workers", "pin_memory_device"),
 )
 _NOTHING: Final = lambda: None  # noqa: E731  a reference to no pass
+_NAMED_RANKS: Final = 4  # in a message
 _AHEAD_OF_WORKERS: Final = 2  # batches on the device before the loop has them, where a DataLoader's workers read
 
 
@@ -70,6 +72,20 @@ class TorchDelivery(Delivery):
 
     def split(self, devices: Devices) -> frozenset[str]:
         return frozenset() if _cuda(devices) is None else _moved(devices)
+
+    def need_agreed(self, verb: str, said: str, word: str, world_size: int) -> None:
+        if world_size == 1 or not (dist.is_available() and dist.is_initialized()):
+            return
+        if dist.get_world_size() != world_size:  # ranks of other groups may have no stream, and would never answer
+            return
+        each: list[tuple[str, str]] = [("", "")] * world_size
+        dist.all_gather_object(each, (said, word))
+        if len({digest for digest, _ in each}) > 1:
+            found = listed(
+                [f"rank {rank} has {word}" for rank, (_, word) in enumerate(each)], _NAMED_RANKS, "; ", "; and"
+            )
+            msg = f"{verb}: the ranks do not agree: {found}. Call it on each, at the same step and with the same shares"
+            raise StreamError(msg)
 
     def worker(self) -> tuple[int, int] | None:
         info = get_worker_info()

@@ -1,6 +1,6 @@
 """The sections of EXPLAIN DATA, in order: all of them for a prepared stream, the outline for a plan."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -48,6 +48,7 @@ def explain_stream(
     state_bytes: int,
     network: str | None = None,
     piece_rows: int | None = None,
+    decided: Sequence[Mapping[str, Any]] = (),
 ) -> Explanation:
     """Explain a prepared stream: every section. Reads no payload.
 
@@ -62,12 +63,13 @@ def explain_stream(
         state_bytes: of a state at the epoch's start, as JSON.
         network: also say what goes over a network, and how fast one such as "10 Gbit/s, 50 ms" lets the stream be.
         piece_rows: rows of payload that a task reads; None takes the default.
+        decided: the shares that the run decided on, as `decided_shares` gives them.
 
     Raises:
         PlanError: ``network`` is no network.
     """
     link = None if network is None else link_of(network)
-    subject = Subject(stages, bound, devices, threads, metrics, numbering, catalog, state_bytes)
+    subject = Subject(stages, bound, devices, threads, metrics, numbering, catalog, state_bytes, decided)
     for text in stages.warnings:
         subject.warnings.add(text)
     with closing(subject):

@@ -3,7 +3,7 @@
 Facts that take time (rows in caches, the epoch's first batches) are computed once, when a section first asks.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, final
@@ -61,6 +61,7 @@ class Subject:
     numbering: RunBatches
     catalog: Registry
     state_bytes: int  # of a state at the epoch's start, as JSON
+    decided: Sequence[Mapping[str, Any]] = ()  # the shares that the run decided on
     warnings: Warnings = field(default_factory=Warnings)
 
     @cached_property
@@ -109,7 +110,7 @@ class Subject:
         epochs, epoch = self.stages.epochs, self.bound.epoch
         size = self.stages.order.size(self.stages.streams[k].population)
         if epochs.mixture is not None:
-            return int(epochs.mixture.first_uses(epoch)[k]) // max(1, size), False
+            return int(epochs.mixture.span(epoch, k)[0]) // max(1, size), False
         if not epochs.extent.parts:
             return epoch, epochs.length(epoch) == size and self.stages.batches.lanes.count == 1
         passes, _ = epochs.extent.back(epoch, np.zeros(1, dtype=np.uint64), size)

@@ -22,6 +22,7 @@ from spiral_stream.looking.sampled import taken, taken_of
 from spiral_stream.looking.stream_view import StreamView
 from spiral_stream.plan.tree import relations_of
 from spiral_stream.planner.binding.bindings import epoch_number
+from spiral_stream.planner.decided_shares import decided_shares
 from spiral_stream.planner.prepared_data.build import CacheStatus, caches, status
 from spiral_stream.planner.state.skips import NOTHING
 from spiral_stream.runs.leg import legs_of_state
@@ -108,7 +109,7 @@ class Inspection:
         begin = Cursor(run.position.epoch).enter(bound.world_size, bound.merge)
         size = run.open().state_bytes(begin, bound.run_seed, bound.epoch)
         more = run.numbering(), run.catalog, size
-        return explain_stream(run.stages(), *facts, *more, network, run.threads.read_batch_size)
+        return explain_stream(run.stages(), *facts, *more, network, run.threads.read_batch_size, self.decided())
 
     def order(self, epoch: int | None = None) -> OrderedRows:
         """Return the order of an epoch (None: the present one): ``rows(positions)`` and ``positions(identity)``.
@@ -141,6 +142,29 @@ class Inspection:
             [[0, 2, 1]]
         """
         return self._run.opening.skips.to_json()
+
+    def decided(self) -> list[dict[str, Any]]:
+        """Return what the run decided on, with the shares that follow from it.
+
+        Returns:
+            for each decision ``epoch`` and ``batch`` from which on it holds, and ``streams``: of each the ``share`` that was
+            decided, of samples or of what ``by=`` names; ``rounded``, the share of samples that the rest of that epoch has;
+            ``realised``, the share in what was delivered of it so far, and ``samples``, how many these are. Where windows or
+            packing form batches, whole chapters count as delivered. None where the plan has several lanes.
+
+        Examples:
+            >>> stream.decided()
+            []
+        """
+        run = self._run
+        decisions = run.opening.decisions
+        if not decisions:
+            return []
+        known = run.position.known()
+        numbering = run.numbering()
+        number = numbering.skips.number(known.epoch, known.batch)
+        here = known.epoch, numbering.store.begun(known.epoch, number)
+        return decided_shares(run.stages(), decisions, here)
 
     def caches(self) -> list[CacheStatus]:
         """Return how far each cache of this plan is built. Reads no payload; empty if the plan has nothing to cache.

@@ -109,6 +109,19 @@ class Delivery(ABC):
         del devices
         return frozenset()
 
+    def need_agreed(self, verb: str, said: str, word: str, world_size: int) -> None:  # noqa: B027  most know no other ranks
+        """Refuse an edit that ranks do not agree on, where the framework has joined them. All ranks of the run call it.
+
+        Args:
+            verb: who asks, for the message.
+            said: a digest of the edit.
+            word: the edit in words.
+            world_size: of the run.
+
+        Raises:
+            StreamError: says what each rank asked for.
+        """
+
     def worker(self) -> tuple[int, int] | None:
         """Return which data-loading worker of how many this process is; None in the main process."""
         return None

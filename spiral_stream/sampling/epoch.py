@@ -9,6 +9,7 @@ How long an epoch is: see `plan.epoch_length`.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.sampling.extent import Extent
 from spiral_stream.sampling.memo import memo
-from spiral_stream.sampling.mixing.mixture import Mixture
+from spiral_stream.sampling.mixing.decided import AnyMixture
 from spiral_stream.sampling.mixing.remainder import LeftOver
 from spiral_stream.sampling.mixing.stream_end import pass_of, passes_of, use_of
 from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64
@@ -75,7 +76,7 @@ class EpochOrder:
         self,
         order: Order,
         populations: Sequence[Population],
-        mixture: Mixture | None,
+        mixture: AnyMixture | None,
         left_overs: Sequence[LeftOver | None] = (),
         rebased: int | None = None,
         extent: Extent | None = None,
@@ -100,9 +101,20 @@ class EpochOrder:
         self._rebased = rebased if mixture is None else None
         # Epoch e is pass e of one stream, in which each row stands at one position.
         self._one_pass = mixture is None and not order.repeats_rows and not self.extent.parts
-        held = 2 * len(populations) if order.large_passes else max(_ARRANGEMENTS, 2 * len(populations))
-        self._arrangement = memo(self._arranged, held)
+        self._held = 2 * len(populations) if order.large_passes else max(_ARRANGEMENTS, 2 * len(populations))
         self._chunk_size = min(max(_LEAST_CHUNK, _PER_STREAM * len(populations)), _MOST_CHUNK)
+        self._remember()
+
+    def mixed_by(self, mixture: AnyMixture) -> "EpochOrder":
+        """Return the same streams in another mixture of as many positions; the streams keep their order."""
+        out = copy(self)
+        out.mixture = mixture
+        out._remember()  # noqa: SLF001  an order of our own
+        return out
+
+    def _remember(self) -> None:
+        """Keep what was asked for last."""
+        self._arrangement = memo(self._arranged, self._held)
         self._chunk = memo(self._mixed_rows, _CHUNKS)
 
     def length(self, epoch: int) -> int:
@@ -218,10 +230,8 @@ class EpochOrder:
                 return [int(each) for each in bounds if 0 <= each < self.length(epoch)]
             return found
         total = self._sizes[stream]
-        begin = int(self.mixture.first_uses(epoch)[stream])
-        bounds = (begin, begin + int(self.mixture.quotas(epoch)[stream]))
         uses = []
-        for first, end in self.next_uses(stream, *bounds):
+        for first, end in self.next_uses(stream, *self.mixture.span(epoch, stream)):
             for number in passes_of(first, end, total):
                 each = [
                     use_of(number, position, total) for position in self._arrangement(stream, number).positions_of(row)
@@ -230,7 +240,8 @@ class EpochOrder:
         used = np.array(uses, dtype=np.uint64)
         left_over = self._left_overs.get(stream)
         numbers = used if left_over is None else left_over.plan_uses(used).astype(np.uint64)
-        return sorted(self.mixture.join(epoch, np.full(len(used), stream, dtype=np.int32), numbers).tolist())
+        joined = self.mixture.join(epoch, np.full(len(used), stream, dtype=np.int32), numbers)
+        return sorted(joined[joined >= 0].tolist())  # after a decision, uses of other epochs may lie between
 
     def _of_pass(self, epoch: int, positions: UInt64) -> UInt64:
         """Without a mixture, translate positions of an epoch to positions of its pass."""

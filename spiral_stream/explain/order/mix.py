@@ -1,5 +1,6 @@
 """MIX in EXPLAIN DATA: the streams of a mixture, their targets, what they get, and how often their rows repeat."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from spiral_stream.explain.batch.tokens import MeanTokens, counting_column, mean_tokens
@@ -12,6 +13,7 @@ from spiral_stream.plan.verbs.mix import Mix
 _REPEATS: Final = 4  # passes per epoch above which repeated data is known to give little (Muennighoff et al. 2023)
 _STREAMS: Final = 256  # streams whose lengths are inspected
 _NAMED: Final = 3  # streams that a warning names
+_DECISIONS: Final = 8  # the last ones are listed, with so many streams of each
 
 
 def mix_facts(subject: Subject) -> Any:
@@ -56,6 +58,8 @@ def mix_facts(subject: Subject) -> Any:
     out["streams"] = rows
     if node.schedule:
         out["schedule"] = _schedule(node)
+    if subject.decided:
+        out["decided"] = [_decision(each) for each in subject.decided[-_DECISIONS:]]
     _warn(subject, node, rows)
     return out
 
@@ -74,6 +78,23 @@ def _schedule(node: Mix) -> list[dict[str, Any]]:
         ", ".join(f"{p.name} {s:g}" for p, s in zip(node.parts, shares, strict=True)) for _, shares in node.schedule
     ]
     return [{begins: at, "proportions": shares} for (at, _), shares in zip(node.schedule, named, strict=True)]
+
+
+def _decision(made: Mapping[str, Any]) -> dict[str, str]:
+    """One row: from where on shares hold, and what they are: as decided, as the epoch rounds them, as they were delivered."""
+    streams = dict(list(made["streams"].items())[:_DECISIONS])
+    rest = f", and {len(made['streams']) - len(streams):,} more" if len(made["streams"]) > len(streams) else ""
+
+    def shown(which: str) -> str:
+        each = [f"{name} {found[which]:.3%}" for name, found in streams.items() if found[which] is not None]
+        return ", ".join(each) + rest if each else "nothing yet"
+
+    return {
+        "from": f"batch {made['batch']:,} of epoch {made['epoch']:,}",
+        "decided": shown("share"),
+        "rounded": shown("rounded"),
+        "realised": shown("realised"),
+    }
 
 
 def _ways(node: Mix) -> dict[str, str]:

@@ -3,8 +3,8 @@
 A state is read once into a `SavedState`, which refuses what is damaged. `compatibility` then compares it with the plan and
 the data of the stream, before anything in that changes.
 
-A state is small: a list in it (data versions, a rebase, skips) that is longer than `LISTED_BYTES` lies in the catalog, and the
-state has its name (`catalog.state_records`, docs/decisions/0063).
+A state is small: a list in it (data versions, a rebase, skips, decisions) that is longer than `LISTED_BYTES` lies in the
+catalog, and the state has its name (`catalog.state_records`, docs/decisions/0063).
 """
 
 import json
@@ -17,6 +17,7 @@ from spiral_stream.arguments import as_integer
 from spiral_stream.catalog.state_records import StateRecords, is_name
 from spiral_stream.cursor import STATE_VERSION, Cursor
 from spiral_stream.errors import ResumeError, shown
+from spiral_stream.planner.state.decisions import PLANNED, Decisions
 from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.planner.state.skips import NOTHING, Skips
 from spiral_stream.seeding import key
@@ -32,11 +33,17 @@ _KEYS: Final = (
     "chapters",
     "rebase",
     "skips",
+    "decided",
     "drawn_seed",
 )  # the values that the checksum covers
-LISTED_BYTES: Final = {"data": 320, "rebase": 1024, "skips": 1024}  # of JSON: a state without edits stays below 1 kB
+LISTED_BYTES: Final = {
+    "data": 320,
+    "rebase": 1024,
+    "skips": 1024,
+    "decided": 1024,
+}  # of JSON: a state without edits stays below 1 kB
 _HEX: Final = re.compile("[0-9a-f]{1,64}")
-_EDITS: Final = ("rebase", "skips")
+_EDITS: Final = ("rebase", "skips", "decided")
 _LISTS: Final = ("data", *_EDITS)
 _CHAPTERS: Final = "chapters cannot be read:"
 
@@ -64,6 +71,7 @@ class SavedState:
     sealed: bool = True
     drawn_seed: int | None = None
     list_digests: tuple[tuple[str, str], ...] = ()
+    decided: Decisions = PLANNED
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as JSON values, with a checksum over all of them."""
@@ -88,6 +96,8 @@ class SavedState:
             out["rebase"] = self.rebase.to_json()
         if self.skips:
             out["skips"] = self.skips.to_json()
+        if self.decided:
+            out["decided"] = self.decided.to_json()
         return out
 
     def shortened(self, keep: Callable[[Any], str | None]) -> "SavedState":
@@ -147,10 +157,14 @@ class SavedState:
         pairs = () if "data" in lists else tuple(sorted(data.items()))  # type: ignore[union-attr]  # checked above
         skips = Skips.from_json(edits["skips"])
         _need(not skips or "checksum" in state, "skips have no checksum")
+        decided = Decisions.from_json(edits["decided"])
+        _need(not decided or "checksum" in state, "decisions have no checksum")
+        begun = rebase is None or not decided or decided.made[0].epoch >= rebase.epoch
+        _need(begun, "decisions begin in an epoch before its rebase")
         drawn = state.get("drawn_seed")
         _need(drawn is None or _is_integer(drawn), f"drawn_seed is {shown(drawn)}, not an integer")
         sound = "checksum" in state
-        read = cls(plan, pairs, seed, cursor, chapters, rebase, skips, sound, drawn, tuple(lists.items()))  # type: ignore[arg-type]  # as above
+        read = cls(plan, pairs, seed, cursor, chapters, rebase, skips, sound, drawn, tuple(lists.items()), decided)  # type: ignore[arg-type]  # as above
         need_sealed(state, read.to_json())
         return read
 

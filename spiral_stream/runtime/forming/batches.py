@@ -145,6 +145,61 @@ class FormedBatches(BatchStore):
     def handed_on(self) -> tuple[Path, Known]:
         return self.folder, self.known
 
+    # ---- where other shares may take over
+
+    def begun(self, epoch: int, number: int) -> int | None:
+        if self._lanes.count > 1:
+            return None
+        with self.chapters.lock:
+            found = self._holder(epoch, number)
+            chapters = self.chapters.known_of(epoch).of_positions(0)
+            return (
+                self.chapters.lanes_of(epoch).total
+                if found is None
+                else self.forming.begin(epoch, 0, min(found[0], chapters))
+            )
+
+    def next_chapter(self, epoch: int, number: int) -> tuple[int, int] | None:
+        if not number:
+            return 0, 0
+        self.limits.need_near(epoch, number, "decide")
+        with self.chapters.request(f"the chapter after batch {number:,} of epoch {epoch}"):
+            found = self._find(epoch, number)
+            known = self.chapters.known_of(epoch)
+            if found is None or found.lane != 0 or found.chapter >= known.of_positions(0):
+                return None
+            chapter, first = found.chapter, number - found.batch
+            if found.batch:
+                first += self._batches_in(epoch, chapter)
+                chapter += 1
+            position = self.forming.decided_from(epoch, chapter)
+            if chapter >= known.of_positions(0) or position >= self.chapters.lanes_of(epoch).total:
+                return None
+            return first, position
+
+    def _batches_in(self, epoch: int, chapter: int) -> int:
+        """How many batches a chapter of lane 0 has; forms it if nobody knows."""
+        if self.forming.arithmetic:
+            return self.forming.first_of(epoch, 0, chapter + 1) - self.forming.first_of(epoch, 0, chapter)
+        self.chapters.count(epoch, [(0, chapter)])
+        counted = self.chapters.known_of(epoch).batches(0, chapter)
+        assert counted is not None
+        return counted
+
+    def follow(self, before: "FormedBatches", epoch: int, position: int) -> None:
+        """Take over what is known of chapters that end before a position of an epoch, where other shares take over.
+
+        Args:
+            before: the same batches up to there.
+            epoch: the epoch.
+            position: the position.
+        """
+        with before.chapters.lock, self.chapters.lock:
+            self.known.update({of: known for of, known in before.known.items() if of < epoch})
+            if position and epoch in before.known and not self.forming.arithmetic:
+                upto = self.forming.first_from(epoch, position)
+                self.chapters.known_of(epoch).follow_counts(before.known[epoch], upto)
+
     # ---- what the stream asks
 
     def exists(self, epoch: int, number: int) -> bool:

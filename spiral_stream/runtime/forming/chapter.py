@@ -52,6 +52,7 @@ class Chapter:
         self._at = 0  # the next window begins with this one of them
         self._assemblers = assemblers(forming.reader, self._context()) if rests is None else {}
         self._former: Former = forming.former(self._setting())
+        self._moves = forming.moves if rests is not None else forming.moves_in(epoch, lane, number)
         self.batches: list[Membership] = []
         self._lost: dict[int, list[Lost]] = {}  # by the number of the batch that counts them
         self._short: list[Membership] = []  # batches that `DropPartial` leaves out
@@ -222,7 +223,7 @@ class Chapter:
             part = samples if last - first == len(samples) else samples.take(np.arange(first, last))
             with blaming(self._forming.stages), remembering_sample(part):
                 window_parts = None if parts is None else (parts[0][first:last], parts[1][first:last])
-                window = self._forming.window(part, self.held.count, window_parts)
+                window = self._forming.window(part, self.held.count, window_parts, moves=self._moves)
             self.hold(part, positions[first:last])
             with blaming(self._forming.stages):
                 formed = self.form_window(window, final=final and last == len(samples))

@@ -183,8 +183,10 @@ class Forming:
         streams, uses = mixture.split(epoch, positions)
         shares = mixture.shares(epoch, begin)
         supply = np.bincount(streams, minlength=len(shares)).astype(np.int64)
+        by_use = np.lexsort((uses, streams))  # whole slices: the uses of a stream are those that come next
+        nth = np.empty(len(positions), dtype=np.int64)
+        nth[by_use] = np.arange(len(positions)) - np.repeat(np.cumsum(supply) - supply, supply)
         (counts,) = deal(np.array([lacks]), Line(shares, mixture.ahead(epoch, begin), supply))
-        nth = (uses - mixture.used(epoch, begin)[streams]).astype(np.int64)
         lent: UInt64 = positions[nth < counts[streams]]
         return lent
 
@@ -383,13 +385,34 @@ class Forming:
 
     # ---- what the formation is given
 
-    def window(self, samples: Samples, first: int, parts: tuple[Int64, Int64] | None = None) -> Window:
+    def moves_in(self, epoch: int, lane: int, chapter: int) -> bool:
+        """Return whether the streams' shares move inside a chapter: by a schedule, or because other ones were decided on."""
+        mixture = self.stages.epochs.mixture
+        if self.moves or mixture is None:
+            return self.moves
+        return mixture.changes_in(epoch, self.begin(epoch, lane, chapter), self.begin(epoch, lane, chapter + 1))
+
+    def decided_from(self, epoch: int, chapter: int) -> int:
+        """Return the first position that no chapter before one of lane 0 delivers, nor any after it: shares may change there."""
+        return self._lends_until(epoch, 0, chapter) if self._lends and chapter else self.begin(epoch, 0, chapter)
+
+    def first_from(self, epoch: int, position: int) -> int:
+        """Return the first chapter of lane 0 that has a position from one on; those before it end there, or before."""
+        chapter = position // self.span
+        while chapter and self.begin(epoch, 0, chapter) > position:
+            chapter -= 1
+        return chapter
+
+    def window(
+        self, samples: Samples, first: int, parts: tuple[Int64, Int64] | None = None, *, moves: bool = False
+    ) -> Window:
         """Return samples as the arrays that the formation looks at.
 
         Args:
             samples: with the columns `wanted`.
             first: number of the first of them in its chapter.
             parts: where rows before hold a part of them: the first token that is left, and how many are; shape [S] each.
+            moves: whether the streams' shares move in the chapter.
 
         Raises:
             DataError: the token columns of a packed sample differ in length; ``row`` says which sample it is.
@@ -400,7 +423,7 @@ class Forming:
         )
         numbers = np.arange(first, first + len(samples), dtype=np.int64)
         streams, shares = samples.stream_rows.streams, None
-        if self.moves and len(samples):  # the schedule has moved on: the window keeps its own shares
+        if moves and len(samples):  # shares have moved on: the window keeps its own
             shares = np.bincount(streams, minlength=len(self.stages.streams)) / len(samples)
         costs = tuple(self._costs(samples, name) for name in self.formation.cost_names)
         if parts is not None:

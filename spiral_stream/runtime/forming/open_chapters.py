@@ -63,7 +63,9 @@ class OpenChapters:
     def known_of(self, epoch: int) -> KnownChapters:
         """What is known of an epoch's chapters; reads the formation index once."""
         if epoch not in self.known:
-            index = FormationIndex(self.folder / f"epoch-{epoch}.index")
+            mixture = self.forming.stages.epochs.mixture
+            decided = "" if mixture is None else mixture.mark(epoch)
+            index = FormationIndex(self.folder / f"epoch-{epoch}{decided}.index")
             lanes, rests = self.lanes_of(epoch), self.forming.leaves
             self.known[epoch] = KnownChapters(index, lanes, self.forming.span, rests=rests)
         return self.known[epoch]

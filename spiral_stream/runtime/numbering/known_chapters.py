@@ -132,6 +132,16 @@ class KnownChapters:
                 self._left -= self._counts[lane][chapter] == _UNKNOWN
                 self._counts[lane][chapter] = batches
 
+    def follow_counts(self, other: "KnownChapters", upto: int) -> None:
+        """Learn what is known of the chapters before one, of lane 0, which are the same in another numbering; writes nothing."""
+        counts = other._counts[0][:upto]  # noqa: SLF001  chapters of our own
+        numbers = np.flatnonzero(counts != _UNKNOWN)
+        self._learn(
+            {(0, number): count for number, count in zip(numbers.tolist(), counts[numbers].tolist(), strict=True)}
+        )
+        rests = other._rests.items()  # noqa: SLF001  as above
+        self._rests.update({at: rest for at, rest in rests if at[0] == 0 and at[1] < upto})
+
     # ---- beginnings
 
     def begin(self, lane: int, chapter: int, first: int) -> None:

@@ -140,6 +140,20 @@ class BatchStore(Numbering):
         """
         raise NotImplementedError
 
+    def begun(self, epoch: int, number: int) -> int | None:
+        """Return the position up to which the batches before one take an epoch's positions; of formed ones, whole chapters.
+
+        None where there are several lanes. Forms nothing.
+        """
+        raise NotImplementedError
+
+    def next_chapter(self, epoch: int, number: int) -> tuple[int, int] | None:
+        """Return the first batch from one on at which other shares may take over, and the position; for one lane only.
+
+        None if there is none before the epoch's end.
+        """
+        raise NotImplementedError
+
     def anchors(self, epoch: int, number: int) -> list[Anchor] | None:
         """Return where the chapters around batch ``number`` begin, as far as known; None if there are none. Forms nothing."""
         del epoch, number
@@ -259,3 +273,12 @@ class CountedBatches(BatchStore):
     def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
         batches = self._batches(epoch)
         return np.empty(0, dtype=np.uint64), min(number * batches.batch_size, batches.total)
+
+    def begun(self, epoch: int, number: int) -> int | None:
+        batches = self._batches(epoch)
+        return None if batches.lanes.count > 1 else min(number * batches.batch_size, batches.total)
+
+    def next_chapter(self, epoch: int, number: int) -> tuple[int, int] | None:
+        batches = self._batches(epoch)
+        position = number * batches.batch_size
+        return (number, position) if position < batches.total else None

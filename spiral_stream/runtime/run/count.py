@@ -9,6 +9,7 @@ from spiral_stream.catalog.registry import Registry
 from spiral_stream.derived.work.executors import Builders, Threads
 from spiral_stream.display.progress import Report, working
 from spiral_stream.plan.nodes import Deliver
+from spiral_stream.planner.state.decisions import Decisions
 from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.runtime.forming.batches import FormedBatches
 from spiral_stream.runtime.forming.chapter import Chapter
@@ -106,7 +107,9 @@ def _opened(given: bytes) -> Forming:
     plan: Deliver
     catalog: Registry
     rebase: Rebase | None
-    plan, catalog, rebase, run_seed = pickle.loads(given)  # noqa: S301  written by the process that gives the work
-    formed = Opening(plan, catalog, Metrics(), rebase, threads=ThreadShare(1)).formed(run_seed)
+    decisions: Decisions
+    plan, catalog, rebase, decisions, run_seed = pickle.loads(given)  # noqa: S301  written by the process that gives the work
+    opening = Opening(plan, catalog, Metrics(), rebase, threads=ThreadShare(1), decisions=decisions)
+    formed = opening.formed(run_seed)
     assert formed is not None
     return formed.forming.for_counting()

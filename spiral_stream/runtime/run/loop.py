@@ -117,6 +117,8 @@ class Passes:
         self._ahead = FetchAhead(metrics)
         self.elsewhere: Callable[[], bool] | None = None
         self._closed = False
+        self._with_loop = False  # whether the loop has a batch, and no thread is inside its iterator
+        self._broken: Pipeline | None = None  # ended by an edit, and its loop has not asked for its next batch yet
 
     def run(self, now: Now, delivery: Delivery, worker: int, workers: int) -> Pass:
         """Return every ``workers``-th batch of this rank from the ``worker``-th on, to the end of the epoch.
@@ -127,7 +129,24 @@ class Passes:
 
     def _run(self, now: Now, delivery: Delivery, worker: int, workers: int) -> Generator[Any, None, None]:
         end_daemon_at_exit()
+        goes_on = False
+        while goes_on := (yield from self._batches(now, delivery, worker, workers, goes_on=goes_on)):
+            pass
+
+    def _batches(
+        self, now: Now, delivery: Delivery, worker: int, workers: int, *, goes_on: bool
+    ) -> Generator[Any, None, bool]:
+        """Yield batches to the end of the epoch, or until the pass is broken off. Returns whether its loop goes on.
+
+        Args:
+            now: what is read.
+            delivery: what batches become.
+            worker: which worker this is.
+            workers: how many there are.
+            goes_on: whether the loop began before, in the same epoch.
+        """
         pipeline: Pipeline | None = None
+        epoch = self._position.epoch
         try:
             with self._position.beginning() as alone:
                 if not (alone and self.idle()):
@@ -140,8 +159,11 @@ class Passes:
                     lowered.check_cached(bound.run_seed)
                 numbering = numbering.promised(bound)
                 numbering.store.need_known(bound, workers, self._position.drawn())
-                steps = self._position.begin(numbering, bound)
+                steps = self._position.begin(numbering, bound, goes_on=goes_on)
                 start, stages = steps.start, lowered.stages
+                if goes_on and start.epoch != epoch:  # other shares left no further step in this one
+                    self._position.steps = None
+                    return False
                 builder = self._builder(lowered, reader, numbering, bound.merge, delivery, devices)
                 which = worker, workers
                 then = partial(self._ahead.next_epoch, steps, self._position, opening, bound, which)
@@ -157,20 +179,41 @@ class Passes:
                     raise StreamError(CLOSED)
             pipeline.start()
             with closing(delivery.delivered(pipeline, devices, stages)) as batches:
-                for had, batch in zip(count(worker, workers), batches, strict=False):
-                    self._position.cursor = start.advanced(had + 1)
-                    pipeline.handed_over()
-                    yield batch
-                    if self._closed:  # by another thread; batches that lie on a device already are not delivered either
-                        raise StreamError(CLOSED)
-                    if self._pipeline is not pipeline:  # the loop had all, and the stream has gone on
-                        return
+                yield from self._handed_over(pipeline, start, zip(count(worker, workers), batches, strict=False))
+            if self._pipeline is not pipeline:
+                return self._is_broken(pipeline)
             if self._position.cursor == start and start.batch == worker == 0:
                 warn_of_nothing(numbering, steps.epoch, bound)
             self._position.cursor = start.next_epoch()
+            return False
         finally:
             if pipeline is not None:
+                self._is_broken(pipeline)
                 self._leave(pipeline)
+
+    def _handed_over(
+        self, pipeline: Pipeline, start: Cursor, batches: Iterator[tuple[int, Any]]
+    ) -> Generator[Any, None, None]:
+        """Yield batches, each with how many the pass had before, as long as the pass is the one under way."""
+        for had, batch in batches:
+            self._position.cursor = start.advanced(had + 1)
+            pipeline.handed_over()
+            self._with_loop = True
+            try:
+                yield batch
+            finally:
+                self._with_loop = False
+            if self._closed:  # by another thread; batches that lie on a device already are not delivered either
+                raise StreamError(CLOSED)
+            if self._pipeline is not pipeline:  # the loop had all, and the stream has gone on; or it was edited
+                return
+
+    def _is_broken(self, pipeline: Pipeline) -> bool:
+        """Return whether a pass was broken off, so that its loop goes on; once."""
+        if self._broken is not pipeline:
+            return False
+        self._broken = None
+        return True
 
     def build(
         self, now: Now, delivery: Delivery, epoch: int, numbers: int | range, numbering: RunBatches | None = None
@@ -234,6 +277,36 @@ class Passes:
             raise _busy(verb, way_out)
         self._ahead.close()
 
+    def need_between(self, verb: str) -> None:
+        """Refuse what may happen while a loop stands at a batch, but not while a thread waits for its next one.
+
+        Raises:
+            StreamError: a thread is inside the loop's iterator, or workers of a DataLoader read the stream.
+        """
+        if self.idle() or self._broken is not None:
+            return
+        if self._pipeline is None:
+            raise _busy(verb, "Workers of a DataLoader read it. Leave the loop first, or read with num_workers=0")
+        if not self._with_loop:
+            raise _busy(verb, "A thread waits for its next batch. Call it in the loop, between batches")
+
+    def break_off(self, verb: str) -> None:
+        """Drop what is drawn ahead. A loop that stands at a batch goes on from there with what the stream has open then.
+
+        Raises:
+            StreamError: as of `need_between`.
+        """
+        self.need_between(verb)
+        self._ahead.close()
+        pipeline, opening = self._pipeline, self._opening
+        if pipeline is None:
+            return
+        assert opening is not None
+        self._pipeline, self._opening, self._broken = None, None, pipeline
+        self._position.steps = None
+        if pipeline.close():
+            opening.let_go()
+
     def idle(self) -> bool:
         """Return whether no loop reads the stream. A loop that has had its last batch reads it no more.
 
@@ -247,7 +320,8 @@ class Passes:
                 over = self._position.over()
             if over:
                 self._leave(pipeline)
-        return self._pipeline is None and (self.elsewhere is None or self.elsewhere())
+        alone = self._pipeline is None and self._broken is None
+        return alone and (self.elsewhere is None or self.elsewhere())
 
     def _leave(self, pipeline: Pipeline) -> None:
         """End a pass, unless it has ended."""

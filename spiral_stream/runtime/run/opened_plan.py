@@ -28,12 +28,14 @@ from spiral_stream.plan.tree import need
 from spiral_stream.plan.verbs.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap, SampleRecords
 from spiral_stream.planner.binding.bindings import Bindings, Bound, resumed
 from spiral_stream.planner.columns.lineage import Lineage
+from spiral_stream.planner.decided_shares import with_decisions
 from spiral_stream.planner.lower import lower
 from spiral_stream.planner.prepared_data.build import caches, materialize
 from spiral_stream.planner.prepared_data.folder import cache_root
 from spiral_stream.planner.prepared_data.verify import Verification, verify_stream
 from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.compatibility import check_data, check_plan
+from spiral_stream.planner.state.decisions import PLANNED, Decisions
 from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.planner.state.saved_state import Anchor, SavedState
 from spiral_stream.planner.state.skips import NOTHING, Skips
@@ -128,6 +130,7 @@ class Opening:
         skips: what the run skips.
         threads: how many threads reading and encoding may have.
         former: the data versions that its relations had; None reads them as they are.
+        decisions: the shares that the run decided on.
     """
 
     def __init__(
@@ -139,8 +142,9 @@ class Opening:
         skips: Skips = NOTHING,
         threads: ThreadShare | None = None,
         former: Mapping[str, str] | None = None,
+        decisions: Decisions = PLANNED,
     ) -> None:
-        self.rebase, self.skips, self._former = rebase, skips, former
+        self.rebase, self.skips, self.decisions, self._former = rebase, skips, decisions, former
         self._plan, self._catalog, self._metrics = plan, catalog, metrics
         self._threads = threads or ThreadShare()
         self._lowered: Lowered | None = None
@@ -167,6 +171,7 @@ class Opening:
         if self._lowered is None or self._lowered.pid != os.getpid():
             with working("opening the plan"), sharing(self._threads):
                 stages = lower(self._plan, self._catalog, KINDS, self.rebase, self._former)
+                stages = with_decisions(stages, self.decisions)
             self._lowered, self._read = Lowered(stages, self._refusals), None
             self._lowered.held += self._shared(stages)
         return self._lowered
@@ -203,9 +208,10 @@ class Opening:
 
     @property
     def edits(self) -> str:
-        """A digest of the run's rebase and of what it skips; empty without any."""
+        """A digest of the run's rebase, of what it skips, and of what it decided; empty without any."""
         rebase = None if self.rebase is None else self.rebase.to_json()
-        return digest([rebase, self.skips.to_json()]) if rebase or self.skips else ""
+        decided = [self.decisions.to_json()] if self.decisions else []
+        return digest([rebase, self.skips.to_json(), *decided]) if rebase or self.skips or decided else ""
 
     @property
     def refusals(self) -> Refusals:
@@ -255,7 +261,7 @@ class Opening:
         data = tuple(sorted(stages.data_versions.items()))
         chapters = None if anchors is None else tuple(anchors)
         saved = SavedState(stages.fingerprint, data, run_seed, cursor, chapters, self.rebase, self.skips)
-        return replace(saved, drawn_seed=drawn_seed(stages.order))
+        return replace(saved, drawn_seed=drawn_seed(stages.order), decided=self.decisions)
 
     def samples(self, bound: Bound, epoch: int, number: int) -> tuple[Stages, Samples] | None:
         """Return the samples of a global batch, with identities, and the lowered plan; None if the run skips the batch.
@@ -277,16 +283,44 @@ class Opening:
         reader.need_identity(epoch, samples)
         return lowered.stages, samples
 
-    def given(self, run_seed: int) -> tuple[Deliver, Registry, Rebase | None, int]:
-        """Return what another process needs to open the same: plan, catalog, rebase and run seed. It pickles."""
-        return self._plan, self._catalog, self.rebase, run_seed
+    def given(self, run_seed: int) -> tuple[Deliver, Registry, Rebase | None, Decisions, int]:
+        """Return what another process needs to open the same: plan, catalog, edits of the order, run seed. It pickles."""
+        return self._plan, self._catalog, self.rebase, self.decisions, run_seed
 
-    def edited(self, rebase: Rebase | None, skips: Skips) -> "Opening":
+    def edited(self, rebase: Rebase | None, skips: Skips, decisions: Decisions) -> "Opening":
         """Return an opening of the same plan with other edits; nothing of it is open yet."""
-        return Opening(self._plan, self._catalog, self._metrics, rebase, skips, self._threads)
+        return Opening(self._plan, self._catalog, self._metrics, rebase, skips, self._threads, decisions=decisions)
 
-    def taken_over(self, saved: SavedState, epoch: int, before: "Opening | None") -> tuple[int, Rebase | None, Skips]:
-        """Return where this plan goes on with the run that saved a state, as `rebasing.taken_over` does, and its skips.
+    def decided(self, decisions: Decisions, epoch: int, number: int) -> "Opening":
+        """Return an opening of the same plan with one decision more, which takes over what is open here; nobody reads it now.
+
+        Args:
+            decisions: what holds from here on.
+            epoch: the epoch in which the run stands.
+            number: the number of its next batch.
+        """
+        out = self.edited(self.rebase, self.skips, decisions)
+        out._refusals = self._refusals  # noqa: SLF001  an opening of our own: what was refused so far counts
+        lowered, read, formed = self._lowered, self._read, self._formed
+        if lowered is None or read is None or lowered.pid != os.getpid():
+            return out
+        anchors = read.numbering.store.anchors(epoch, number)
+        read.reader.close()
+        self._lowered = self._read = self._formed = None
+        out._lowered = Lowered(with_decisions(lowered.stages, decisions), self._refusals)  # noqa: SLF001  as above
+        out._lowered.held = lowered.held  # noqa: SLF001  as above
+        out.read(read.reader.run_seed).numbering.store.anchor(epoch, anchors or ())
+        if formed is not None and out._formed is not None:  # noqa: SLF001  as above
+            last = decisions.made[-1]
+            out._formed.follow(formed, last.epoch, last.position)  # noqa: SLF001  as above
+        return out
+
+    def taken_over(
+        self, saved: SavedState, epoch: int, before: "Opening | None"
+    ) -> tuple[int, Rebase | None, Skips, Decisions]:
+        """Return where this plan goes on with the run that saved a state, as `rebasing.taken_over` does, and other edits.
+
+        The shares that the run decided on last go on where the plan is the same. Another plan has shares of its own.
 
         Args:
             saved: the state.
@@ -299,15 +333,17 @@ class Opening:
             SourceError: rows that changed since would have to be read.
         """
         if before is not None:
-            return self._after(before, saved, epoch, saved.cursor)
+            return *self._after(before, saved, epoch, saved.cursor), PLANNED
         check_plan(saved, self.stages, self._catalog)
         batches = Skips(saved.skips.batches)  # rows of skipped samples cannot be found any more, and are not needed
         former = saved.versions(self.records)
-        then = Opening(self._plan, self._catalog, Metrics(), saved.rebase, batches, self._threads, former)
+        edits = saved.rebase, batches, self._threads, former, saved.decided
+        then = Opening(self._plan, self._catalog, Metrics(), *edits)
         try:
             cursor, anchors = then.admit(saved, epoch)
             then.read(saved.run_seed).numbering.store.anchor(epoch, anchors)
-            return self._after(then, saved, epoch + cursor.epoch - saved.cursor.epoch, cursor)
+            begins, rebase, skips = self._after(then, saved, epoch + cursor.epoch - saved.cursor.epoch, cursor)
+            return begins, rebase, skips, saved.decided.carried(begins)
         finally:
             then.close()
 
@@ -337,9 +373,9 @@ class Opening:
         check_plan(saved, stages, self._catalog)
         check_data(saved, stages, self._catalog)
         bindings = resumed(bindings, saved.run_seed, resumed_seed)
-        if (saved.rebase, saved.skips) == (self.rebase, self.skips):
+        if (saved.rebase, saved.skips, saved.decided) == (self.rebase, self.skips, self.decisions):
             return Admitted(self, bindings, *self.admit(saved, epoch))
-        opening = self.edited(saved.rebase, saved.skips)
+        opening = self.edited(saved.rebase, saved.skips, saved.decided)
         try:
             return Admitted(opening, bindings, *opening.admit(saved, epoch))
         except BaseException:

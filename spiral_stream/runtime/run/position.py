@@ -98,6 +98,12 @@ class RunPosition:
         """Go on from here with other skips, also where this rank has had all of its epoch and others have not."""
         self.move(self.here("skip"), ended=self._ended, edited=True)
 
+    def edited(self) -> None:
+        """Go on from here with other shares; the loop under way keeps where it began."""
+        begun = self._pass_from
+        self.move(self.known(), ended=self._ended, edited=True)
+        self._pass_from = begun
+
     @property
     def outdated(self) -> bool:
         """Whether the main process has edited the run since this worker began."""
@@ -147,14 +153,21 @@ class RunPosition:
         finally:
             self._free.append(True)
 
-    def begin(self, numbering: RunBatches, bound: Bound) -> Steps:
+    def begin(self, numbering: RunBatches, bound: Bound, *, goes_on: bool = False) -> Steps:
         """Begin a pass from here.
+
+        Args:
+            numbering: which batches there are.
+            bound: the run's rank, world size and merge.
+            goes_on: whether it is the rest of one that was broken off.
 
         Raises:
             ResumeError: the epoch does not have this place.
         """
         self.steps = self.coming(numbering, bound)
-        self.cursor = self._pass_from = self.steps.start
+        self.cursor = self.steps.start
+        if not goes_on:
+            self._pass_from = self.cursor
         self._ended = False
         return self.steps
 

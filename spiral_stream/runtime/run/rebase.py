@@ -26,7 +26,7 @@ from spiral_stream.planner.columns.streams import StreamStage
 from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.rebase import ALONE, Rebase
 from spiral_stream.runtime.numbering.numbering import BatchStore
-from spiral_stream.sampling.mixing.mixture import Mixture
+from spiral_stream.sampling.mixing.decided import AnyMixture
 from spiral_stream.sampling.mixing.remainder import LeftOver, as_ranges, joined_ranges
 from spiral_stream.sampling.mixing.stream_end import passes_of, use_of
 from spiral_stream.sampling.order import Order
@@ -310,17 +310,16 @@ def left_over(before: Before, now: Stages, root: Path) -> Rebase:
     earlier, batches, epoch, number = before.stages, before.batches, before.epoch, before.number
     mixture, epochs = _carried(earlier, now), earlier.epochs
     begun, position = batches.undelivered(epoch, number) if number else (np.empty(0, dtype=np.uint64), 0)
-    border = mixture.border(epoch, position)
-    positions = np.concatenate([begun, np.arange(position, border, dtype=np.uint64)])
-    streams, uses = epochs.uses(epoch, positions)
-    then = mixture.first_uses(epoch) + mixture.quotas(epoch)
-    used = mixture.used(epoch, border)
+    streams, uses = epochs.uses(epoch, begun)
+    left = mixture.left(epoch, position)
     out = {} if before.rebase is None else dict(before.rebase.left_overs)
     there = {stream.name: stream for stream in now.streams}
     for k, stream in enumerate(earlier.streams):
-        own = uses[streams == k].astype(np.int64)
-        end = max(int(then[k]), epochs.left(k))  # an epoch may be too short for all that an earlier plan left
-        later = [(a, b - a) for a, b in epochs.next_uses(k, int(used[k]), end)]
+        own, then = uses[streams == k].astype(np.int64), int(left.then[k])
+        # An epoch may be too short for all that an earlier plan left.
+        end = max(mixture.span(epoch, k)[1], then, epochs.left(k))
+        parts = [*((first, first + count) for first, count in as_ranges(left.ahead[k])), (then, end)]
+        later = [(a, b - a) for part in parts for a, b in epochs.next_uses(k, *part)]
         after = epochs.next_uses(k, end, end + 1)[0][0]
         ranges = sorted([*as_ranges(own), *later])
         rest = joined_ranges([each for each in ranges if each[0] < after])
@@ -355,7 +354,7 @@ def _warn_of_long_waits(rebase: Rebase, now: Stages) -> None:
             warn(msg)
 
 
-def _carried(earlier: Stages, now: Stages) -> Mixture:
+def _carried(earlier: Stages, now: Stages) -> AnyMixture:
     """Return the mixture whose streams go on in another plan.
 
     Raises:

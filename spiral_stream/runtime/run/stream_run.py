@@ -17,6 +17,7 @@ from spiral_stream.plan.saving.fingerprint import fingerprint
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.binding.bindings import Bindings, Bound, need_known_seed, settle
 from spiral_stream.planner.stages import Stages
+from spiral_stream.planner.state.decisions import PLANNED, Decisions
 from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.planner.state.saved_state import SavedState
 from spiral_stream.planner.state.skips import NOTHING, Skips
@@ -64,13 +65,13 @@ class StreamRun:
         self.position = RunPosition(self.sample.epoch if isinstance(self.sample.epoch, int) else None)
         self.worker = WorkerPosition()
         self.closed = self.was_opened = False
-        self._open_anew(None, NOTHING)
+        self._open_anew(None, NOTHING, PLANNED)
 
-    def _open_anew(self, rebase: Rebase | None, skips: Skips) -> None:
+    def _open_anew(self, rebase: Rebase | None, skips: Skips, decisions: Decisions) -> None:
         """Make the parts that no other process can share."""
         self._pid = os.getpid()
         self.metrics = Metrics()
-        self.opening = Opening(self.plan, self.catalog, self.metrics, rebase, skips, self.threads)
+        self.opening = Opening(self.plan, self.catalog, self.metrics, rebase, skips, self.threads, decisions=decisions)
         self.passes = Passes(self.position, self.metrics, self.threads, self.budget_bytes)
         self.subprocess = SubprocessReader()
 
@@ -175,7 +176,7 @@ class StreamRun:
     def __getstate__(self) -> dict[str, Any]:
         ours = ("opening", "passes", "metrics", "subprocess")
         state = {name: each for name, each in self.__dict__.items() if name not in ours}
-        return {**state, "edits": (self.opening.rebase, self.opening.skips)}
+        return {**state, "edits": (self.opening.rebase, self.opening.skips, self.opening.decisions)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         edits = state.pop("edits")

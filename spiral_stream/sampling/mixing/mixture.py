@@ -14,6 +14,7 @@ product, except over epochs in which a schedule moves: each of these, counted fr
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 from numbers import Integral
 from typing import ClassVar, Final, final
@@ -54,6 +55,15 @@ def apportion(total: int, weights: Sequence[Weight]) -> list[int]:
     missing = total - sum(share for share, _ in shares)
     raised = set(sorted(range(len(integers)), key=lambda k: (-shares[k][1], k))[:missing])
     return [share + (k in raised) for k, (share, _) in enumerate(shares)]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Left:
+    """What each of K streams has left: some uses, then every use from one on."""
+
+    ahead: tuple[Int64, ...]  # K arrays of uses, each ascending
+    then: Int64  # [K]
 
 
 @final
@@ -185,6 +195,35 @@ class Mixture:
         """
         first = self._epoch(epoch)[1]
         return (first + self._taken(epoch, position)).astype(np.uint64)
+
+    def span(self, epoch: int, stream: int) -> tuple[int, int]:
+        """Return a range of uses that holds all those of a stream in an epoch: the first, and one past the last."""
+        layout, first = self._epoch(epoch)
+        return int(first[stream]), int(first[stream] + layout.quotas[stream])
+
+    def taken(self, epoch: int, position: int) -> Int64:
+        """Return how many samples of each stream come before a position in [0, total] of an epoch; shape [K], int64."""
+        layout = self._epoch(epoch)[0]
+        end, taken = layout.border(self._inside(position))
+        streams, _ = layout.split(np.arange(position, end, dtype=np.int64))
+        return taken - np.bincount(streams, minlength=len(taken))
+
+    def left(self, epoch: int, position: int) -> "Left":
+        """Return the uses that no position before one in [0, total) of an epoch has, nor an epoch before."""
+        border = self.border(epoch, position)
+        streams, uses = self.split(epoch, np.arange(position, border, dtype=np.uint64))
+        ahead = [np.sort(uses[streams == k].astype(np.int64)) for k in range(self._streams)]
+        return Left(tuple(ahead), self.used(epoch, border).astype(np.int64))
+
+    def changes_in(self, epoch: int, begin: int, end: int) -> bool:
+        """Return whether shares were decided anew at a position in (begin, end) of an epoch: never."""
+        del epoch, begin, end
+        return False
+
+    def mark(self, epoch: int) -> str:
+        """Return what tells the epoch from the same one of other mixtures of the plan: nothing."""
+        del epoch
+        return ""
 
     def ahead(self, epoch: int, position: int) -> NDArray[np.float64]:
         """Return how many samples each stream is ahead of its target at a slice border.

@@ -158,6 +158,16 @@ class Epoch:
         at = int(np.searchsorted(begins, position))
         return int(begins[at]), taken_SK[at]
 
+    def around(self, positions: Int64) -> tuple[Int64, Int64]:
+        """Return where the slice of each position begins, and where it ends; shape [P] -> [P] each, int64."""
+        begins, ends = np.empty_like(positions), np.empty_like(positions)
+        near = self._near(positions)
+        for part in _parts(near, 4 * self.quotas.size):
+            borders = self._taken(np.arange(self.quotas.size), self._around(near[part])[:, None]).sum(axis=1)
+            slots = np.searchsorted(borders, positions[part], side="right")
+            begins[part], ends[part] = borders[slots - 1], borders[slots]
+        return begins, ends
+
     def shares(self, position: int) -> NDArray[np.float64]:
         """Return the target share of each stream at a position in [0, total]; shape [K], float64, summing to 1."""
         return self.quotas / self.total if self._course is None else self._course.shares(self.number, position)

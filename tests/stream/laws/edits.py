@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.testing import MakeStream
-from tests.fixtures import grown, grown_mixtures, legs, skips
+from tests.fixtures import decisions, grown, grown_mixtures, legs, skips
+from tests.fixtures.texts import make_catalog
 from tests.stream.laws.subject import Subject
 from tests.stream.laws.texts import documents
 
@@ -27,6 +28,30 @@ def _skipping(catalog: sp.Catalog, formed: str) -> MakeStream:
 
 SKIPPING: Final = [
     Subject(f"skips, {formed}", documents, st.just(formed), _skipping, by_night=10) for formed in skips.FORMATIONS
+]
+
+
+# ---- other shares
+
+
+def _deciding(catalog: sp.Catalog, formed: str) -> MakeStream:
+    def make() -> sp.PreparedStream:
+        stream = decisions.plan_of(catalog, formed, last=sp.DropPartial, size=600 if formed == "fixed" else 9_000)
+        stream.decide({"a": 1, "b": 0, "c": 3}, at=12)
+        if formed == "fixed":
+            stream.decide({"a": 5, "b": 1, "c": 0.25}, at=24)
+        return stream
+
+    return make
+
+
+def _mixed(folder: Path) -> sp.Catalog:
+    return make_catalog(folder, decisions.SIZES, shortest=1)
+
+
+DECIDING: Final = [
+    Subject(f"other shares, {formed}", _mixed, st.just(formed), _deciding, by_night=10)
+    for formed in ("fixed", "packed")
 ]
 
 
@@ -126,4 +151,4 @@ CHANGED: Final = [
     Subject("a rebase of a mixture that grew", _two_relations, st.integers(0, 11), _grown_mixture, by_day=2),
 ]
 
-SUBJECTS: Final = (*SKIPPING, REMIXED, *CHANGED)
+SUBJECTS: Final = (*SKIPPING, *DECIDING, REMIXED, *CHANGED)
