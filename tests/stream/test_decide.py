@@ -1,12 +1,14 @@
 """A run that decides on the shares of its streams: what was delivered stays, and every stream goes on where it stood."""
 
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain, islice
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -463,13 +465,32 @@ class TestRefused:
             with pytest.raises(StreamError, match="Decide at an epoch's start"):
                 stream.decide(NEVER_A)
 
-    def test_a_thread_that_waits_for_a_batch(self, stream: sp.PreparedStream) -> None:
-        loop = had(stream, 1)
-        stream._run.passes._with_loop = False  # as while a thread is inside next()
+    def test_a_thread_that_waits_for_a_batch(self, stream: sp.PreparedStream, catalog: sp.Catalog) -> None:
+        fields = {"sample_id": sp.List("sample_id")}
+        parts = [sp.Stream(name, catalog.table(name), proportion=share) for name, share in SHARES.items()]
+        entered, goes_on = threading.Event(), threading.Event()
 
-        with pytest.raises(StreamError, match="Call it in the loop, between batches"):
-            stream.decide(EVEN)
-        del loop
+        def slow(batch: dict[str, Any]) -> dict[str, Any]:
+            entered.set()
+            goes_on.wait(60)
+            return {"slow": np.zeros(len(batch["text"]), dtype=np.int64)}
+
+        slow.__spiral_version__ = "1"  # type: ignore[attr-defined]  # it has events, which have no content
+        mixed = (
+            sp.mix(parts, epoch_size=60).sample(order=ORDER).map(slow, columns=["text"], returns={"slow": pa.int64()})
+        )
+        with mixed.collate(batch_size=4, fields={**fields, "slow": sp.List("slow")}).to_numpy() as made:
+            loop = iter(made)
+            reader = threading.Thread(target=next, args=(loop,))
+            reader.start()
+            entered.wait(60)
+            try:
+                with pytest.raises(StreamError, match="Call it in the loop, between batches"):
+                    made.decide(EVEN)
+            finally:
+                goes_on.set()
+                reader.join()
+            assert made.decide(EVEN) == (0, 1)
 
 
 class TestShown:

@@ -95,12 +95,12 @@ class Deciding:
         stages, names = run.stages(), names_of(run.stages())
         _need_shares(stages)
         weights = _weights(shares, names)
-        bound, place = run.bound(), run.position.here("decide")
-        place = place.enter(bound.world_size, bound.merge)
-        numbering, epoch = run.numbering(), place.epoch
-        number = now = numbering.skips.number(epoch, place.batch)
+        bound, cursor = run.bound(), run.position.here("decide")
+        cursor = cursor.enter(bound.world_size, bound.merge)
+        numbering, epoch = run.numbering(), cursor.epoch
+        number = now = numbering.skips.number(epoch, cursor.batch)
         if at is not None:
-            number = _border(numbering, place, at, now)
+            number = _border(numbering, cursor, at, now)
         found: tuple[int, int] | None = (0, 0)
         if number:
             _need_one_lane(stages)
@@ -188,7 +188,7 @@ def _need_one_lane(stages: Stages) -> None:
         raise StreamError(msg)
 
 
-def _border(numbering: RunBatches, place: Cursor, at: Any, now: int) -> int:
+def _border(numbering: RunBatches, cursor: Cursor, at: Any, now: int) -> int:
     """Return ``at``, if a step of the run begins with that batch.
 
     Raises:
@@ -200,17 +200,17 @@ def _border(numbering: RunBatches, place: Cursor, at: Any, now: int) -> int:
         raise StreamError(msg)
     if number < now:
         msg = (
-            f"decide: batch {number:,} of epoch {place.epoch:,} was delivered already; the run stands before batch {now:,}. Load "
-            "a state from before it, then decide"
+            f"decide: batch {number:,} of epoch {cursor.epoch:,} was delivered already; the run stands before batch {now:,}. "
+            "Load a state from before it, then decide"
         )
         raise StreamError(msg)
-    delivered, segment = numbering.skips.delivered(place.epoch, number), place.segments[-1]
+    delivered, segment = numbering.skips.delivered(cursor.epoch, number), cursor.segments[-1]
     if delivered is None:
-        msg = f"decide: batch {number:,} of epoch {place.epoch:,} is skipped. Give another; stream.skipped() lists what is"
+        msg = f"decide: batch {number:,} of epoch {cursor.epoch:,} is skipped. Give another; stream.skipped() lists what is"
         raise StreamError(msg)
     inside = (delivered - segment.first_batch) % segment.group
     if inside:
-        before, after = (numbering.skips.number(place.epoch, delivered - inside + more) for more in (0, segment.group))
+        before, after = (numbering.skips.number(cursor.epoch, delivered - inside + more) for more in (0, segment.group))
         msg = (
             f"decide: at={number:,} lies inside a step of {segment.group:,} batches, which has one set of shares. Give "
             f"{before:,} or {after:,}"

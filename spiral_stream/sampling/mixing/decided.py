@@ -63,7 +63,7 @@ class Stretch:
         self.change, self._total, self._then = change, total, left.then
         self._seeds = seed, key("decided mixture", _VERSION, seed, change.position) if change.position else seed
         first = apportion(total - change.position, change.weights)
-        self._first, self._whole = np.array(first), np.array(apportion(total, change.weights))
+        self._first, self._later = np.array(first), np.array(apportion(total, change.weights))
         self._ahead, self._counts = left.ahead, np.array([len(each) for each in left.ahead])
         self._joined = np.concatenate([*left.ahead, np.zeros(1, dtype=np.int64)])
         self._begins = np.cumsum(self._counts) - self._counts
@@ -75,7 +75,7 @@ class Stretch:
 
     def quotas(self, epoch: int) -> Int64:
         """Return how many samples each stream has in an epoch, if no other stretch begins in it; shape [K]."""
-        return self._first if epoch == self.change.epoch else self._whole
+        return self._first if epoch == self.change.epoch else self._later
 
     def _laid_out(self, epoch: int) -> EpochInOrder:
         """An epoch's layout, from its first position on."""
@@ -85,8 +85,8 @@ class Stretch:
 
     def before(self, epoch: int) -> Int64:
         """Return its samples of each stream before an epoch; shape [K]."""
-        whole = epoch - self.change.epoch - 1
-        return np.zeros_like(self._first) if whole < 0 else self._first + whole * self._whole
+        later = epoch - self.change.epoch - 1
+        return np.zeros_like(self._first) if later < 0 else self._first + later * self._later
 
     def number_at(self, epoch: int, position: int) -> Int64:
         """Return its samples of each stream before a position of an epoch, if no other stretch began; shape [K]."""

@@ -19,7 +19,7 @@ from spiral_stream.sampling.mixing.slices import Epoch, Int64
 _SLICES: Final = 256  # whole slices that are laid out together: about 1 M positions
 
 
-class _Whole(NamedTuple):
+class _Slices(NamedTuple):
     """Whole slices, [N] each: their positions, ascending, with stream and sample of each."""
 
     positions: Int64
@@ -43,18 +43,18 @@ class EpochInOrder:
     def split(self, positions: Int64) -> tuple[Int64, Int64]:
         """Map positions to streams, and to how many samples of the stream come before in the epoch; shape [P] each."""
         streams, samples = np.empty_like(positions), np.empty_like(positions)
-        for part, whole in self._around(positions):
-            at = np.searchsorted(whole.positions, positions[part])
-            streams[part], samples[part] = whole.streams[at], whole.samples[at]
+        for part, laid in self._around(positions):
+            at = np.searchsorted(laid.positions, positions[part])
+            streams[part], samples[part] = laid.streams[at], laid.samples[at]
         return streams, samples
 
     def join(self, streams: Int64, samples: Int64) -> Int64:
         """Map samples to positions: the inverse of `split`."""
         out = np.empty_like(samples)
-        for part, whole in self._around(self._layout.join(streams, samples)):
+        for part, laid in self._around(self._layout.join(streams, samples)):
             for stream in np.unique(streams[part]).tolist():
-                at, here = part[streams[part] == stream], np.flatnonzero(whole.streams == stream)
-                out[at] = whole.positions[here[np.searchsorted(whole.samples[here], samples[at])]]
+                at, here = part[streams[part] == stream], np.flatnonzero(laid.streams == stream)
+                out[at] = laid.positions[here[np.searchsorted(laid.samples[here], samples[at])]]
         return out
 
     def taken(self, position: int) -> Int64:
@@ -63,20 +63,20 @@ class EpochInOrder:
         streams, _ = self._layout.split(np.arange(position, end, dtype=np.int64))
         return taken - np.bincount(streams, minlength=len(taken))
 
-    def _around(self, positions: Int64) -> Iterator[tuple[NDArray[np.int64], _Whole]]:
+    def _around(self, positions: Int64) -> Iterator[tuple[NDArray[np.int64], _Slices]]:
         """Yield indices of ``positions``, in groups, with all slices that the group lies in."""
         begins, ends = self._layout.around(positions)
         firsts, at = np.unique(begins, return_index=True)
         group = np.searchsorted(firsts, begins) // _SLICES
         for i in range(-(-len(firsts) // _SLICES)):
             slices = slice(i * _SLICES, (i + 1) * _SLICES)
-            yield np.flatnonzero(group == i), self._whole(firsts[slices], ends[at[slices]])
+            yield np.flatnonzero(group == i), self._laid_out(firsts[slices], ends[at[slices]])
 
-    def _whole(self, begins: Int64, ends: Int64) -> _Whole:
+    def _laid_out(self, begins: Int64, ends: Int64) -> _Slices:
         """Whole slices, by their borders, which ascend."""
         sizes = ends - begins
         positions = np.repeat(begins - np.cumsum(sizes) + sizes, sizes) + np.arange(int(sizes.sum()))
         streams, samples = self._layout.split(positions)
         in_order = np.empty_like(samples)
         in_order[np.argsort(streams, kind="stable")] = samples[np.lexsort((samples, streams))]
-        return _Whole(positions, streams, in_order)
+        return _Slices(positions, streams, in_order)
