@@ -39,7 +39,7 @@ from spiral_stream.runtime.numbering.skipped import SkipRequest, need_epochs
 from spiral_stream.runtime.numbering.steps import length_of, steps_of
 from spiral_stream.runtime.read_ahead import BUDGET_BYTES
 from spiral_stream.runtime.run.count import count_epoch
-from spiral_stream.runtime.run.decide import Deciding
+from spiral_stream.runtime.run.decide import SharesOfRun
 from spiral_stream.runtime.run.position import Reached
 from spiral_stream.runtime.run.rebase import need_stream
 from spiral_stream.runtime.run.seek import sought
@@ -90,7 +90,7 @@ class PreparedStream:
     def _hold(self, run: StreamRun, catalog: AnyCatalog) -> None:
         self._run, self._catalog = run, catalog
         self._inspection = Inspection(run, type(self).__name__)
-        self._deciding = Deciding(run)
+        self._shares = SharesOfRun(run)
 
     if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
 
@@ -593,7 +593,7 @@ class PreparedStream:
             run.go_on_with(opening.edited(opening.rebase, skips, opening.decisions))
             run.position.stay()
 
-    decide = forwarded("_deciding", Deciding.decide)
+    decide = forwarded("_shares", SharesOfRun.decide)
 
     # ---- caches, other streams, the end
 

@@ -7,11 +7,11 @@ the run has open from there.
 
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from spiral_stream.arguments import as_integer, door
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import SpiralError, StreamError, shown
+from spiral_stream.errors import SpiralError, StreamError, anew, shown
 from spiral_stream.plan.nodes import Sample
 from spiral_stream.plan.saving.fingerprint import digest
 from spiral_stream.plan.tree import need
@@ -22,15 +22,8 @@ from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.runtime.run.stream_run import StreamRun
 
 
-class Effective(NamedTuple):
-    """From which batch on decided shares hold: its epoch, and its number there as `ledger` numbers it."""
-
-    epoch: int
-    batch: int
-
-
 @final
-class Deciding:
+class SharesOfRun:
     """Decides on the shares of a run.
 
     Args:
@@ -41,7 +34,7 @@ class Deciding:
         self._run = run
 
     @door(StreamError)
-    def decide(self, shares: Mapping[str, float], at: int | None = None) -> Effective:
+    def decide(self, shares: Mapping[str, float], at: int | None = None) -> tuple[int, int]:
         """Give the streams of a mixture other shares, from the next step on; may be called inside the loop, between batches.
 
         Each stream goes on where it stands, in its own order: no sample is repeated or lost. Batches before stay as they are,
@@ -54,7 +47,7 @@ class Deciding:
             at: the global batch of the present epoch to begin with, at a step's border; None takes the next step.
 
         Returns:
-            epoch and batch from which on the shares hold.
+            epoch, and number of the first batch with these shares, as `ledger` numbers it.
 
         Raises:
             StreamError: the plan states no ``epoch_size``, a share is no number, or ``at`` was delivered already or is no
@@ -65,7 +58,7 @@ class Deciding:
             >>> mixed = spiral.mix(halves, epoch_size=96).sample(order=shuffle)
             >>> batches = mixed.collate(batch_size=8, fields={"stream": spiral.List("stream_id")}).to_numpy()
             >>> batches.decide({"day": 1, "night": 3}, at=2)
-            Effective(epoch=0, batch=2)
+            (0, 2)
             >>> [batch["stream"].count("night") for batch in batches][:2]
             [5, 4]
         """
@@ -79,11 +72,11 @@ class Deciding:
             refused, said, word = error, "refused", f"an error: {error}"
         run.delivery.need_agreed("decide", said, word, run.bound().world_size)
         if refused is not None:
-            raise refused
+            raise anew(refused)
         run.passes.break_off("decide")
         run.go_on_with(run.open().decided(decisions, *now))
         run.position.edited()
-        return Effective(decision.epoch, decision.batch)
+        return decision.epoch, decision.batch
 
     def _checked(self, shares: Any, at: Any) -> tuple[tuple[int, int], Decision, Decisions]:
         """Return epoch and number of the next batch, the decision, and the record with it. Changes nothing."""

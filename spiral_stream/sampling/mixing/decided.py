@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from spiral_stream.errors import PlanError
 from spiral_stream.sampling.memo import memo
 from spiral_stream.sampling.mixing.in_order import EpochInOrder
-from spiral_stream.sampling.mixing.mixture import Left, Mixture, apportion
+from spiral_stream.sampling.mixing.mixture import Mixture, StreamsLeft, apportion
 from spiral_stream.sampling.mixing.slices import Epoch, Int64, slice_count, slice_size
 from spiral_stream.sampling.order import LARGEST, UInt64
 from spiral_stream.seeding import key
@@ -49,7 +49,7 @@ class Change:
 
 
 @final
-class Stretch:
+class DecidedStretch:
     """The positions from a change on.
 
     Args:
@@ -59,7 +59,7 @@ class Stretch:
         left: what the streams have left there.
     """
 
-    def __init__(self, seed: int, total: int, change: Change, left: Left) -> None:
+    def __init__(self, seed: int, total: int, change: Change, left: StreamsLeft) -> None:
         self.change, self._total, self._then = change, total, left.then
         self._seeds = seed, key("decided mixture", _VERSION, seed, change.position) if change.position else seed
         first = apportion(total - change.position, change.weights)
@@ -110,11 +110,11 @@ class Stretch:
                 out[at] = np.where(ahead[found] == uses[at], found, -1)
         return out
 
-    def left(self, epoch: int, position: int) -> Left:
+    def left(self, epoch: int, position: int) -> StreamsLeft:
         """Return what the streams have left at a position of an epoch."""
         taken = self.number_at(epoch, position)
         ahead = tuple(each[n:] for each, n in zip(self._ahead, taken.tolist(), strict=True))
-        return Left(ahead, self._then + np.maximum(taken - self._counts, 0))
+        return StreamsLeft(ahead, self._then + np.maximum(taken - self._counts, 0))
 
 
 @final
@@ -136,18 +136,18 @@ class DecidedMixture:
         self._begins = [change.at for change in changes]
         pairs = [] if known is None else zip(known.changes, changes, strict=False)
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        self.stretches: list[Stretch] = [] if known is None else known.stretches[:common]
+        self.stretches: list[DecidedStretch] = [] if known is None else known.stretches[:common]
         for number, change in enumerate(changes[common:], common):
-            self.stretches.append(Stretch(seed, self.total, change, self._left(number - 1, *change.at)))
+            self.stretches.append(DecidedStretch(seed, self.total, change, self._left(number - 1, *change.at)))
 
-    def _left(self, number: int, epoch: int, position: int) -> Left:
+    def _left(self, number: int, epoch: int, position: int) -> StreamsLeft:
         return (self.base if number < 0 else self.stretches[number]).left(epoch, position)
 
     def _at(self, epoch: int, position: int) -> int:
         """The number of the stretch that holds a position; -1 before the first."""
         return bisect_right(self._begins, (epoch, position)) - 1
 
-    def _parts(self, epoch: int) -> Iterator[tuple[Stretch | None, int, int]]:
+    def _parts(self, epoch: int) -> Iterator[tuple[DecidedStretch | None, int, int]]:
         """The stretches of an epoch, None before the first change, with their positions [begin, end)."""
         if epoch >= self._begins[0][0] and (epoch + 1) * self.total > LARGEST:
             msg = f"mix: epoch {epoch}, of {self.total} positions, goes past sample 2**62. Start a new run before it"
@@ -229,7 +229,7 @@ class DecidedMixture:
                 ranges.append((first, last + 1))
         return min((first for first, _ in ranges), default=0), max((end for _, end in ranges), default=0)
 
-    def left(self, epoch: int, position: int) -> Left:
+    def left(self, epoch: int, position: int) -> StreamsLeft:
         """Return the uses that no position before one in [0, total) of an epoch has, nor an epoch before."""
         return self._left(self._at(epoch, position), epoch, position)
 

@@ -59,7 +59,7 @@ def apportion(total: int, weights: Sequence[Weight]) -> list[int]:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Left:
+class StreamsLeft:
     """What each of K streams has left: some uses, then every use from one on."""
 
     ahead: tuple[Int64, ...]  # K arrays of uses, each ascending
@@ -208,12 +208,12 @@ class Mixture:
         streams, _ = layout.split(np.arange(position, end, dtype=np.int64))
         return taken - np.bincount(streams, minlength=len(taken))
 
-    def left(self, epoch: int, position: int) -> "Left":
+    def left(self, epoch: int, position: int) -> "StreamsLeft":
         """Return the uses that no position before one in [0, total) of an epoch has, nor an epoch before."""
         border = self.border(epoch, position)
         streams, uses = self.split(epoch, np.arange(position, border, dtype=np.uint64))
         ahead = [np.sort(uses[streams == k].astype(np.int64)) for k in range(self._streams)]
-        return Left(tuple(ahead), self.used(epoch, border).astype(np.int64))
+        return StreamsLeft(tuple(ahead), self.used(epoch, border).astype(np.int64))
 
     def changes_in(self, epoch: int, begin: int, end: int) -> bool:
         """Return whether shares were decided anew at a position in (begin, end) of an epoch: never."""
