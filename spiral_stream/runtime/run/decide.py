@@ -60,7 +60,7 @@ class SharesOfRun:
             >>> batches.decide({"day": 1, "night": 3}, at=2)
             (0, 2)
             >>> [batch["stream"].count("night") for batch in batches][:2]
-            [5, 4]
+            [3, 2]
         """
         run = self._run
         refused: SpiralError | None = None
