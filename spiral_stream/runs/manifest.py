@@ -34,7 +34,7 @@ class SeenManifest:
         plans: fingerprints of the plans.
         data: the data version of every relation; several where it changed during the run.
         batches: ranges that were delivered: epoch, first batch and end, ranks and merge, attempt.
-        edits: what the run skips and what it was rebased to, of each state.
+        edits: what the run skips, what it was rebased to, and the shares that it decided on, of each state.
         counts: what was seen of each stream.
         distinct: how many different rows that is.
         root: 64 hex digits over all identities.
@@ -110,7 +110,7 @@ def manifest_of(
             }
         )
         lists = found.saved.lists()
-        edit: dict[str, Any] = {name: lists[name] for name in ("rebase", "skips") if name in lists}
+        edit: dict[str, Any] = {name: lists[name] for name in ("rebase", "skips", "decided") if name in lists}
         if edit and edit not in edits:
             edits.append(edit)
     root, distinct = root_of(legs, opened)

@@ -210,6 +210,7 @@ class OpenedLegs:
                 saved.drawn_seed,
                 lists.get("rebase"),
                 lists.get("skips"),
+                *([lists["decided"]] if "decided" in lists else []),
             ]
         )
         if name not in self._open:
@@ -220,7 +221,9 @@ class OpenedLegs:
 
     def _opened(self, plan: Deliver, saved: SavedState) -> Opening:
         """Open a plan over the data that a state is of; of data that changed since, only what is stored of it can be read."""
-        made = Opening(plan, self._catalog, Metrics(), saved.rebase, saved.skips, ThreadShare())
+        made = Opening(
+            plan, self._catalog, Metrics(), saved.rebase, saved.skips, ThreadShare(), decisions=saved.decided
+        )
         try:
             check_plan(saved, made.stages, self._catalog)
             if _same_data(saved, made.stages):
@@ -230,14 +233,15 @@ class OpenedLegs:
             raise
         made.close()
         versions = saved.versions(self._records)
-        return Opening(plan, self._catalog, Metrics(), saved.rebase, saved.skips, ThreadShare(), versions)
+        edits = saved.rebase, saved.skips, ThreadShare(), versions, saved.decided
+        return Opening(plan, self._catalog, Metrics(), *edits)
 
     def _is_here(self, saved: SavedState) -> bool:
         assert self._here is not None
         opening, seed = self._here
-        edits = opening.rebase, opening.skips
+        edits = opening.rebase, opening.skips, opening.decisions
         same = opening.stages.fingerprint == saved.plan and _same_data(saved, opening.stages)
-        return same and seed == saved.run_seed and edits == (saved.rebase, saved.skips)
+        return same and seed == saved.run_seed and edits == (saved.rebase, saved.skips, saved.decided)
 
     def close(self) -> None:
         """Close what this opened."""

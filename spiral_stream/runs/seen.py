@@ -347,10 +347,7 @@ def _of_mixture(found: OpenedLeg, position: int) -> Int64:
     """Samples of each stream before a position of the epoch: shape [K]."""
     mixture, epoch = found.stages.epochs.mixture, found.epoch
     assert mixture is not None
-    border = mixture.border(epoch, position)
-    before = (mixture.used(epoch, border) - mixture.first_uses(epoch)).astype(np.int64)
-    streams, _ = mixture.split(epoch, np.arange(position, border, dtype=np.uint64))
-    return before - np.bincount(streams, minlength=len(before))
+    return mixture.taken(epoch, position)
 
 
 def _sizes(found: OpenedLeg, first: int, end: int) -> int:

@@ -302,6 +302,17 @@ class TestInTheLoop:
             resumed.load_state_dict(state)
             assert [names_of(batch) for batch in resumed] == [names_of(batch) for batch in loop]
 
+    def test_a_rank_that_had_all_of_its_epoch_goes_on_to_the_next_with_the_others(self, catalog: sp.Catalog) -> None:
+        """Two ranks of which the second has no batch in the last step: 94 batches, three ranks."""
+        with ExitStack() as held:
+            ranks = Ranks(catalog, "fixed", Stretch(0, 3, 1, EVEN, resumes=False), None, held)
+            assert len(list(ranks.steps(31))) == 31  # 93 batches; the last one is for rank 0
+            assert ranks.decide(NEVER_A) == (0, 93)
+            assert len(list(ranks.steps())) == 1
+            assert json.loads(ranks.state())["epoch"] == 1
+            for loop in ranks.loops:
+                loop.close()  # type: ignore[attr-defined]  # a loop over a stream
+
     def test_batches_that_the_loop_had_count_from_where_it_began(self, stream: sp.PreparedStream) -> None:
         loop = had(stream, 3)
         stream.decide(EVEN)
@@ -507,6 +518,15 @@ class TestShown:
         assert [each["rounded"] for each in shown["streams"].values()] == [335 / left, 335 / left, 670 / left]
         assert sum(each["samples"] for each in shown["streams"].values()) == 32
         assert sum(each["realised"] for each in shown["streams"].values()) == pytest.approx(1)
+
+    def test_what_was_seen_is_what_the_loop_counted(self, stream: sp.PreparedStream) -> None:
+        seen = [names_of(batch) for batch in islice(had(stream, 0), 9)]
+        loop = iter(stream)
+        stream.decide(NEVER_A)
+        seen += [names_of(batch) for batch in islice(loop, 20)]
+        counts = {name: sum(each.split("-")[0] == name for each in chain(*seen)) for name in SIZES}
+
+        assert {each.stream: each.samples for each in stream.seen().streams} == counts
 
     def test_explain_lists_them(self, stream: sp.PreparedStream) -> None:
         assert "decided" not in stream.explain().to_dict()["mix"]

@@ -181,7 +181,10 @@ class Passes:
             with closing(delivery.delivered(pipeline, devices, stages)) as batches:
                 yield from self._handed_over(pipeline, start, zip(count(worker, workers), batches, strict=False))
             if self._pipeline is not pipeline:
-                return self._is_broken(pipeline)
+                if self._is_broken(pipeline):
+                    return True
+                self._position.looped(start.epoch)
+                return False
             if self._position.cursor == start and start.batch == worker == 0:
                 warn_of_nothing(numbering, steps.epoch, bound)
             self._position.cursor = start.next_epoch()
@@ -319,16 +322,16 @@ class Passes:
             with self._numbering.store.held("asking for the place"):
                 over = self._position.over()
             if over:
-                self._leave(pipeline)
+                self._leave(pipeline, over=True)
         alone = self._pipeline is None and self._broken is None
         return alone and (self.elsewhere is None or self.elsewhere())
 
-    def _leave(self, pipeline: Pipeline) -> None:
-        """End a pass, unless it has ended."""
+    def _leave(self, pipeline: Pipeline, *, over: bool = False) -> None:
+        """End a pass, unless it has ended; ``over`` says that the loop is known to have had all of its batches."""
         if self._pipeline is pipeline and not pipeline.over:  # at the interpreter's exit it is, and the rest half gone
             self._pipeline, opening, self._opening = None, self._opening, None
             assert opening is not None
-            self._position.leave(lambda: opening.let_go() if pipeline.close() else None)
+            self._position.leave(lambda: opening.let_go() if pipeline.close() else None, over=over)
 
     @property
     def running(self) -> bool:

@@ -185,11 +185,12 @@ class RunPosition:
         """Return whether the pass under way has had this rank's last batch."""
         return self.steps is not None and self.steps.over(self.cursor.step)
 
-    def leave(self, stop: Callable[[], None]) -> None:
+    def leave(self, stop: Callable[[], None], *, over: bool = False) -> None:
         """End the pass under way.
 
         Args:
             stop: ends the feeder, which may have found out by then that there is no further step.
+            over: whether this rank is known to have no further step.
         """
         steps, self.steps = self.steps, None
         assert steps is not None
@@ -198,9 +199,18 @@ class RunPosition:
         finally:
             if self.in_worker:  # a pass begins where the main process says, however far this worker ran ahead
                 self.cursor = steps.start
-            elif self.cursor.epoch == steps.start.epoch and steps.ended(self.cursor.step):
+            elif self.cursor.epoch == steps.start.epoch and (over or steps.ended(self.cursor.step)):
                 self._ended = not steps.over(self.cursor.step, for_all=True)
                 self.cursor = self.cursor if self._ended else self.cursor.next_epoch()
+
+    def looped(self, epoch: int) -> None:
+        """Note that the loop over an epoch asked for a batch after its last one: then all ranks have had theirs.
+
+        Args:
+            epoch: the epoch; if the stream has gone elsewhere since, nothing moves.
+        """
+        if self._ended and self.steps is None and self.cursor.epoch == epoch:
+            self.cursor, self._ended = self.cursor.next_epoch(), False
 
     def here(self, verb: str = "state_dict") -> Cursor:
         """Return the place as a state says it: after the last batch of all ranks, the start of the next epoch.
