@@ -104,6 +104,7 @@ class Catalog(RunVerbs):
             >>> catalog.table("photos").count()
             48
         """
+        self._know_runs(name)
         return Relation(self._scan(name), self)
 
     @door(CatalogError)
@@ -128,6 +129,7 @@ class Catalog(RunVerbs):
         if explain is not None:
             analyze = bool(explain["after"] or explain["before"])
             return self.explain(text[explain.end() :], analyze=analyze, network=explain["network"])  # type: ignore[return-value]  # prefix
+        self._know_runs(text)
         return Relation(self._sql(text), self)
 
     @door(CatalogError)

@@ -11,6 +11,7 @@
     |-- BindError        a run's bindings do not fit: epoch, rank, world size, device
     |-- ResumeError      a saved state belongs to something else: see the diff
     |-- StreamError      a running stream failed or was used after ``close``
+    |-- RunError         what a run records fits no batch of it, or cannot be read or written
     `-- MissingExtraError  a package is not installed: install the extra that the message names
 
     SpiralWarning        legal, and probably not what was meant
@@ -292,6 +293,17 @@ class StreamError(SpiralError):
         Traceback (most recent call last):
             ...
         spiral_stream.errors.StreamError: take: count=-1. Give how many batches, a whole number from 0 up
+    """
+
+
+class RunError(SpiralError):
+    """What a run was given to record fits no batch of it, or its history or records cannot be read or written.
+
+    Examples:
+        >>> catalog.run("run-of-nobody")
+        Traceback (most recent call last):
+            ...
+        spiral_stream.errors.RunError: run 'run-of-nobody' is not in catalog ...
     """
 
 

@@ -34,6 +34,7 @@ from spiral_stream.planner.binding.bindings import epoch_number, resumed, settle
 from spiral_stream.planner.prepared_data.verify import Verification
 from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.saved_state import SavedState
+from spiral_stream.runtime.batch.keys import KeyedBatch
 from spiral_stream.runtime.delivery import BITS, HOST, Delivery, tell_of_host
 from spiral_stream.runtime.numbering.skipped import SkipRequest, need_epochs
 from spiral_stream.runtime.numbering.steps import length_of, steps_of
@@ -222,6 +223,7 @@ class PreparedStream:
             raise
         if updated.epoch is not None and bindings.get("epoch") is not None:
             run.position.move(Cursor(updated.epoch))
+        run.changed("bind")
         return self
 
     @door(BindError)
@@ -242,6 +244,7 @@ class PreparedStream:
         if epoch != self.epoch:
             run.passes.need_idle("set_epoch")
             run.position.move(Cursor(epoch))
+            run.changed("set_epoch")
         run.position.asked()
 
     @door(BindError)
@@ -298,7 +301,11 @@ class PreparedStream:
         run.bindings = run.bindings.updated(rank=bound.rank, world_size=bound.world_size)
         for fields, reached in run.subprocess.batches(self._on_host(), worker, workers):
             run.worker.reached = reached
-            yield run.delivery.on_host(fields)
+            batch = run.delivery.on_host(fields)
+            if isinstance(fields, KeyedBatch) and fields.key is not None:
+                fields.key.leg = run.position.seen
+                batch = KeyedBatch(batch, key=fields.key)
+            yield batch
 
     def _on_host(self) -> "PreparedStream":
         """Return the same stream without its framework: another interpreter would spend half its start on importing torch."""
@@ -444,7 +451,8 @@ class PreparedStream:
         bound = run.bound()
         with run.numbering().store.held("state_dict"):
             cursor = run.position.here() if delivered is None else run.position.after(delivered, run.numbering(), bound)
-            return run.open().saved(cursor, bound.run_seed, run.position.drawn(cursor.epoch)).to_json()
+            saved = run.open().saved(cursor, bound.run_seed, run.position.drawn(cursor.epoch))
+        return run.said(saved)
 
     @door(BindError)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -481,6 +489,9 @@ class PreparedStream:
         edited = run.go_on_with(admitted.opening)
         run.numbering().store.anchor(epoch, admitted.anchors)
         run.position.move(admitted.cursor, edited=edited)
+        run.resumed_run = saved.run
+        if run.recorder is not None:
+            run.recorder.resumed(saved.run)
 
     @door(BindError)
     def seek(self, *, epoch: int | None = None, batch: int | None = None, step: int | None = None) -> None:
@@ -513,6 +524,7 @@ class PreparedStream:
             raise StreamError(msg)
         run.passes.need_idle("seek")
         run.position.move(sought(run.position, run.numbering(), run.bound(), run.opening.rebase, epoch, batch, step))
+        run.changed("seek")
 
     @door(BindError)
     def rebase(self, earlier: "PreparedStream | Mapping[str, Any]") -> None:
@@ -550,6 +562,7 @@ class PreparedStream:
         run.bindings, run.resumed_seed = bindings, seed
         run.go_on_with(run.open().edited(rebase, skips, decisions))
         run.position.move(Cursor(epoch), edited=True)
+        run.changed("rebase")
 
     @door(StreamError)
     def skip(
@@ -592,6 +605,7 @@ class PreparedStream:
         if skips != opening.skips:
             run.go_on_with(opening.edited(opening.rebase, skips, opening.decisions))
             run.position.stay()
+            run.changed("skip")
 
     decide = forwarded("_shares", SharesOfRun.decide)
 

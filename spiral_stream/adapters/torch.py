@@ -21,6 +21,7 @@ from spiral_stream.extras import need
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.stages import Stages
 from spiral_stream.prepared import PreparedStream
+from spiral_stream.runtime.batch.keys import BatchKey, KeyedBatch
 from spiral_stream.runtime.batch.pending_batch import Batch
 from spiral_stream.runtime.delivery import Delivery, Devices, Feed
 from spiral_stream.runtime.fields.pixels import PixelStage, pixel_stages
@@ -86,6 +87,13 @@ class TorchDelivery(Delivery):
             )
             msg = f"{verb}: the ranks do not agree: {found}. Call it on each, at the same step and with the same shares"
             raise StreamError(msg)
+
+    def agreed(self, value: str) -> str | None:
+        if not (dist.is_available() and dist.is_initialized()):
+            return None
+        said = [value]
+        dist.broadcast_object_list(said, src=0)
+        return str(said[0])
 
     def worker(self) -> tuple[int, int] | None:
         info = get_worker_info()
@@ -161,7 +169,7 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
             reached: which batch the last of them was; None before the first, where the pass began.
         """
         bound, cursor = self._run.bound(), self._after(delivered, reached)
-        return self._run.open().saved(cursor, bound.run_seed, self._run.position.drawn(cursor.epoch)).to_json()
+        return self._run.said(self._run.open().saved(cursor, bound.run_seed, self._run.position.drawn(cursor.epoch)))
 
     def _after(self, delivered: int, reached: Reached | None) -> Cursor:
         return (
@@ -223,7 +231,13 @@ class StreamLoader(IterableDataset[Tensors]):
             with closing(_arriving(feed, self.stream.devices(), {}, _AHEAD_OF_WORKERS)) as batches:
                 for batch in batches:
                     self._delivered, self._reached = self._delivered + 1, feed.reached.popleft()
-                    yield batch
+                    key = feed.keys.popleft()
+                    if key is None:
+                        yield batch
+                        continue
+                    if passes.recorder is not None:
+                        passes.recorder.delivered(key)
+                    yield KeyedBatch(batch, key=key)
             self._end(exhausted=True)
         finally:
             self._end()
@@ -240,10 +254,14 @@ class StreamLoader(IterableDataset[Tensors]):
         if delivered is None:
             return
         self.stream._run.passes.elsewhere = None  # noqa: SLF001  the loader is in this room
+        recorder = self.stream._run.recorder  # noqa: SLF001  as above
+        if recorder is not None and reached is not None and reached.over:
+            recorder.epoch_over(others=not reached.over_for_all, moved=False)
         if exhausted:
             self.stream.set_epoch((self.stream if reached is None else reached).epoch + 1)
         else:
             self.stream._follow(delivered, reached)  # noqa: SLF001  as above
+            self.stream._run.changed("epoch" if reached is not None and reached.over else "follow")  # noqa: SLF001  as above
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loop stands; see `PreparedStream.state_dict`.
@@ -333,12 +351,14 @@ class _FromWorkers(Feed):
 
     def __init__(self, loader: "DataLoader[tuple[Tensors, Reached]]") -> None:
         self.reached: deque[Reached] = deque()
+        self.keys: deque[BatchKey | None] = deque()
         with starting_processes(multiprocessing=True):
             self._batches = iter(loader)
 
     def get(self) -> Batch | None:
         for fields, reached in self._batches:
             self.reached.append(reached)
+            self.keys.append(fields.key if isinstance(fields, KeyedBatch) else None)
             return Batch(range(0), fields)
         return None
 

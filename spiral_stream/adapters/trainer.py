@@ -21,16 +21,18 @@ from typing import Any, Final
 from spiral_stream.adapters.cuda import Tensors
 from spiral_stream.adapters.torch import StreamLoader, TorchStream
 from spiral_stream.batching.tail import KeepPartial
-from spiral_stream.errors import BindError, ResumeError, StreamError
+from spiral_stream.errors import BindError, ResumeError, RunError, StreamError
 from spiral_stream.extras import need as need_package
 from spiral_stream.fields.labels import ShiftedLabels
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
 from spiral_stream.prepared import stages_of
+from spiral_stream.runs.run import RecordedRun
+from spiral_stream.runtime.batch.keys import BatchKey, KeyedBatch
 
 for _package in ("accelerate", "transformers"):  # the first comes with an extra that brings both
     need_package(_package, "spiral_stream.adapters.trainer")
-from transformers import Trainer, TrainingArguments  # noqa: E402
+from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 from transformers.loss.loss_utils import ForCausalLMLoss  # noqa: E402
 from transformers.trainer import TRAINER_STATE_NAME  # noqa: E402
 from transformers.trainer_utils import get_last_checkpoint  # noqa: E402
@@ -64,7 +66,7 @@ class TrainerFeed(StreamLoader):
     ) -> None:
         super().__init__(stream, num_workers, **options)
         self.steps = steps
-        self.handed: deque[tuple[Tensors, dict[str, list[Any]]]] = deque()  # to Trainer, not trained on yet
+        self.handed: deque[tuple[Tensors, dict[str, list[Any]], BatchKey | None]] = deque()  # not trained on yet
         self._skipped = skipped
 
     @property
@@ -93,13 +95,29 @@ class TrainerFeed(StreamLoader):
             for batch in super().__iter__():
                 had += 1
                 tensors = {name: value for name, value in batch.items() if not isinstance(value, list)}
-                self.handed.append((tensors, {name: batch[name] for name in batch if name not in tensors}))
+                key = batch.key if isinstance(batch, KeyedBatch) else None
+                self.handed.append((tensors, {name: batch[name] for name in batch if name not in tensors}, key))
                 yield tensors
             if not had and not before:
                 msg = f"epoch {epoch} has no batch for this rank; EXPLAIN says why: print(stream.explain())"
                 raise StreamError(msg)
             if had and self.steps is not None:  # under KeepPartial the rest of an epoch may be another rank's
                 return
+
+
+class _Sealing(TrainerCallback):  # type: ignore[misc]  # transformers is not read by mypy
+    """Makes what each rank recorded durable with each checkpoint, whichever rank writes it."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        self._run = run
+
+    def on_save(self, *_: Any, **__: Any) -> None:
+        """Write what was logged."""
+        self._run.flush()
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Write what was logged, and how far the run has come."""
+        self._run.close()
 
 
 class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read by mypy
@@ -116,6 +134,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
         model: as in Trainer.
         args: as in Trainer; ``per_device_train_batch_size`` only appears in its logs.
         train_dataset: a stream from ``to_torch()``; ``eval_dataset`` may be one too.
+        run: from ``catalog.run(name, stream)``: records the loss of each batch, or what `record` is given instead.
         **options: further arguments of Trainer.
 
     Raises:
@@ -135,11 +154,23 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
         4
     """
 
-    def __init__(self, model: Any = None, args: Any = None, *, train_dataset: TorchStream, **options: Any) -> None:
+    def __init__(
+        self,
+        model: Any = None,
+        args: Any = None,
+        *,
+        train_dataset: TorchStream,
+        run: RecordedRun | None = None,
+        **options: Any,
+    ) -> None:
         args = TrainingArguments() if args is None else args
         _check_arguments(args, train_dataset, options.get("data_collator"))
         super().__init__(model, args, train_dataset=train_dataset, **options)
         self.batch_lists: dict[str, list[Any]] = {}
+        self._run, self._recorded = run, False
+        self._key: BatchKey | None = None  # of the batch that is trained on
+        if run is not None:
+            self.add_callback(_Sealing(run))
         self._feed: TrainerFeed | None = None
         self._first_epoch: int | None = None  # of the run, in the stream's count
         self._updates = 0  # optimizer steps of the run before this call of train()
@@ -221,15 +252,43 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
     def training_step(self, model: Any, inputs: Any, *args: Any, **options: Any) -> Any:
         """Train on one batch; its lists are in ``batch_lists`` meanwhile."""
         assert self._feed is not None
-        tensors, lists = self._feed.handed.popleft() if self._feed.handed else (None, {})
+        tensors, lists, self._key = self._feed.handed.popleft() if self._feed.handed else (None, {}, None)
         if inputs is not tensors:
             msg = (
                 "train: Trainer trains on something other than the next batch of the stream, so that batches would be lost "
                 "or repeated. Leave get_train_dataloader and get_batch_samples as they are, and sequence parallelism off"
             )
             raise StreamError(msg)
-        self.batch_lists = lists
-        return super().training_step(model, inputs, *args, **options)
+        self.batch_lists, self._recorded = lists, False
+        loss = super().training_step(model, inputs, *args, **options)
+        if self._run is not None and not self._recorded:
+            self.record(loss=loss)
+        return loss
+
+    def record(self, *, applied: bool = True, mask: Any = None, **values: Any) -> None:
+        """Record values of the batch that is trained on, in place of its loss; for `compute_loss` of your own.
+
+        Args:
+            applied: as for `RecordedRun.log`.
+            mask: as for `RecordedRun.log`.
+            **values: one per sample, per token, or for the batch.
+
+        Raises:
+            RunError: the trainer has no ``run=``, or a value has another length than the batch.
+
+        Examples:
+            >>> from spiral_stream.adapters import StreamTrainer
+            >>> class WithLosses(StreamTrainer):
+            ...     def compute_loss(self, model, inputs, *args, **options):
+            ...         losses = model(**inputs)["losses"]
+            ...         self.record(loss=losses)
+            ...         return losses.mean()
+        """
+        if self._run is None:
+            msg = "record: the trainer has no run. Give StreamTrainer(..., run=catalog.run(name, stream))"
+            raise RunError(msg)
+        self._recorded = True
+        self._run.log(key=self._key, applied=applied, mask=mask, **values)
 
     def set_initial_training_values(self, *args: Any, **options: Any) -> Any:
         """Return Trainer's counts; a loader without length is one epoch of ``max_steps``."""

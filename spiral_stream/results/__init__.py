@@ -29,7 +29,11 @@ if TYPE_CHECKING:  # the alias exports a name to type checkers
     from spiral_stream.runs.difference import PartingBatch as PartingBatch
     from spiral_stream.runs.difference import RunDifference as RunDifference
     from spiral_stream.runs.difference import SourceDifference as SourceDifference
+    from spiral_stream.runs.history import Attempt as Attempt
+    from spiral_stream.runs.history import Change as Change
+    from spiral_stream.runs.leg import Leg as Leg
     from spiral_stream.runs.manifest import SeenManifest as SeenManifest
+    from spiral_stream.runs.run import RecordedRun as RecordedRun
     from spiral_stream.runs.seen import SeenSamples as SeenSamples
     from spiral_stream.runs.seen import StreamSeen as StreamSeen
     from spiral_stream.runtime.numbering.random_access import OrderedRows as OrderedRows
@@ -52,7 +56,10 @@ if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt na
             "planner.prepared_data.verify": ["Checked", "Verification"],
             "row_verbs": ["Grouped"],
             "runs.difference": ["PartingBatch", "RunDifference", "SourceDifference"],
+            "runs.history": ["Attempt", "Change"],
+            "runs.leg": ["Leg"],
             "runs.manifest": ["SeenManifest"],
+            "runs.run": ["RecordedRun"],
             "runs.seen": ["SeenSamples", "StreamSeen"],
             "runtime.numbering.random_access": ["OrderedRows"],
         },

@@ -1,10 +1,11 @@
-"""The verbs of a catalog about what runs saw: `seen`, `diff` and `forget`, of states, checkpoints, plans and runs.
+"""The verbs of a catalog about runs: `run` records one, `seen`, `diff` and `forget` say what states, checkpoints and runs saw.
 
 A run is given as whatever says which batches it delivered: a state, the path of a checkpoint, several of both, or legs. The
 plan of a state is looked for among the catalog's saved streams, by fingerprint, unless it is given.
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from spiral_stream.arguments import door
 from spiral_stream.catalog.registry import AnyCatalog
-from spiral_stream.errors import CatalogError, PlanError, ResumeError, TrustError, shown
+from spiral_stream.errors import CatalogError, PlanError, ResumeError, RunError, TrustError, shown
 from spiral_stream.plan import nodes
 from spiral_stream.plan.tree import need
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from spiral_stream.runs.difference import RunDifference
     from spiral_stream.runs.leg import Leg
     from spiral_stream.runs.opened_leg import PlanOf
+    from spiral_stream.runs.run import Recordable, RecordedRun
     from spiral_stream.runs.seen import SeenSamples
 
 State = Mapping[str, Any] | str | os.PathLike[str]
@@ -30,6 +32,59 @@ Given = State | Sequence[Any]  # of states and checkpoints, or of legs
 
 class RunVerbs(AnyCatalog):
     """What a catalog answers of runs. `Catalog` is one."""
+
+    @door(RunError)
+    def run(
+        self, name: str, stream: "Recordable | None" = None, *, attempt: str | None = None, every: int = 1_000
+    ) -> "RecordedRun":
+        """Record a training run, or open one to read it: which samples each step saw, and what the loop measured on them.
+
+        Open it before the loop begins. A stream that goes on from a state goes on with the run that saved it, as an attempt of
+        its own; `state_dict` makes what was logged durable.
+
+        Args:
+            name: of the run: letters, digits, ``_ . -``.
+            stream: that the loop reads; None opens a recorded run.
+            attempt: the name of this start of the training, the same on all ranks; None makes one.
+            every: logged batches after which they are written, even if no state is saved.
+
+        Raises:
+            RunError: there is no such run, or the catalog cannot be written.
+            CatalogError: the name is not legal.
+
+        Examples:
+            >>> run = catalog.run("run-7", stream)
+            >>> for batch in stream:
+            ...     run.log(batch=batch, loss=batch["width"] / 1_000)
+            >>> state = stream.state_dict()
+            >>> [leg.end for leg in catalog.run("run-7").legs()]
+            [6]
+        """
+        from spiral_stream.runs.run import RecordedRun
+
+        run_of: Any = getattr(stream, "_run", None)
+        if stream is not None and run_of is None:
+            msg = f"run {name!r}: {shown(stream)} is a {type(stream).__name__}. Give the stream that the loop reads"
+            raise RunError(msg)
+        return RecordedRun(self.registry, name, run_of, self._plan_of(), attempt, every)
+
+    def runs(self) -> list[str]:
+        """Return the names of all recorded runs, sorted.
+
+        Examples:
+            >>> catalog.runs()
+            []
+        """
+        from spiral_stream.runs.files import run_names
+
+        return run_names(self.registry.root)
+
+    def _know_runs(self, text: object) -> None:
+        """Bring the relations of runs up to date that a name or a query names."""
+        if isinstance(text, str) and "runs." in text:
+            for name in self.runs():
+                if re.search(rf"\bruns\.{re.escape(name)}(?![\w-])", text):
+                    self.run(name).registered()
 
     @door(CatalogError)
     def seen(

@@ -259,6 +259,17 @@ class BatchRefusals:
         stand_ins = self._next_good(rows, good)
         return {name: _overwritten(value, rows, stand_ins) for name, value in fields.items()}
 
+    def delivered_rows(self) -> Int64 | None:
+        """Return the filled row that each delivered row holds; None where all are delivered as they were filled."""
+        if not self.found or self._policy.packed:
+            return None
+        good = self.good()
+        if self._policy.policy == "skip":
+            return good
+        rows, out = np.array(sorted(self.found)), np.arange(int(self._bounds[-1]))
+        out[rows] = self._next_good(rows, good)
+        return out
+
     def _next_good(self, rows: Int64, good: Int64) -> Int64:
         """Return for each refused row the next good row of its batch, cyclically."""
         batch = np.searchsorted(self._bounds, rows, side="right") - 1

@@ -122,6 +122,11 @@ class Delivery(ABC):
             StreamError: says what each rank asked for.
         """
 
+    def agreed(self, value: str) -> str | None:
+        """Return the value that the first of all processes gives here; None where they cannot ask each other."""
+        del value
+        return None
+
     def worker(self) -> tuple[int, int] | None:
         """Return which data-loading worker of how many this process is; None in the main process."""
         return None

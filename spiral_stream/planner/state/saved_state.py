@@ -35,6 +35,7 @@ _KEYS: Final = (
     "skips",
     "decided",
     "drawn_seed",
+    "run",
 )  # the values that the checksum covers
 LISTED_BYTES: Final = {
     "data": 320,
@@ -58,7 +59,8 @@ class SavedState:
     ``chapters`` says where the chapters of formed batches begin; None where batches are counted, or where the state does
     not say. ``sealed`` says whether the state has a checksum; old states have none. ``drawn_seed`` is the order's, if the
     process that began the run drew it. ``list_digests`` names the records of lists that the state does not hold
-    itself; data versions that were read from such a state are not looked up before they are needed (`versions`).
+    itself; data versions that were read from such a state are not looked up before they are needed (`versions`). ``run`` is what
+    the run that records the stream says of itself (`runs.run`).
     """
 
     plan: str
@@ -72,6 +74,7 @@ class SavedState:
     drawn_seed: int | None = None
     list_digests: tuple[tuple[str, str], ...] = ()
     decided: Decisions = PLANNED
+    run: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as JSON values, with a checksum over all of them."""
@@ -87,6 +90,8 @@ class SavedState:
             out["chapters"] = [list(each) for each in self.chapters]
         if self.drawn_seed is not None:
             out["drawn_seed"] = int(self.drawn_seed)
+        if self.run is not None:
+            out["run"] = dict(self.run)
         return sealed(out)
 
     def lists(self) -> dict[str, Any]:
@@ -163,8 +168,10 @@ class SavedState:
         _need(begun, "decisions begin in an epoch before its rebase")
         drawn = state.get("drawn_seed")
         _need(drawn is None or _is_integer(drawn), f"drawn_seed is {shown(drawn)}, not an integer")
+        run = state.get("run")
+        _need(run is None or isinstance(run, Mapping), f"run is {shown(run)}, not what a run says of itself")
         sound = "checksum" in state
-        read = cls(plan, pairs, seed, cursor, chapters, rebase, skips, sound, drawn, tuple(lists.items()), decided)  # type: ignore[arg-type]  # as above
+        read = cls(plan, pairs, seed, cursor, chapters, rebase, skips, sound, drawn, tuple(lists.items()), decided, run)  # type: ignore[arg-type]  # as above
         need_sealed(state, read.to_json())
         return read
 

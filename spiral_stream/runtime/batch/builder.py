@@ -27,6 +27,7 @@ from spiral_stream.planner.field_stages import PlainStage
 from spiral_stream.runtime.bad_samples import STAND_INS, BatchRefusals, Refusals
 from spiral_stream.runtime.batch.blanks import blank
 from spiral_stream.runtime.batch.deferred import Deferred, Here
+from spiral_stream.runtime.batch.keys import BatchKey, key_of
 from spiral_stream.runtime.batch.look_up import LookedUpBatch, LookingUp
 from spiral_stream.runtime.batch.opened_fields import OpenedFields
 from spiral_stream.runtime.batch.pending_batch import Batch, Pending, drop, finish
@@ -66,6 +67,7 @@ class BatchBuilder:
         merge: how many batches are delivered as one.
         split: the image fields that are normalized on the device.
         piece_rows: that a task fetches and decodes at a time; None takes 64.
+        keyed: whether batches say which samples they hold.
     """
 
     def __init__(
@@ -79,7 +81,10 @@ class BatchBuilder:
         merge: int = 1,
         split: frozenset[str] = frozenset(),
         piece_rows: int | None = None,
+        *,
+        keyed: bool = False,
     ) -> None:
+        self._keyed = keyed
         stages = fields.stages
         self._fields, self._stages, self._piece_rows = fields, stages, piece_rows or TASK_ROWS
         self._numbering = numbering
@@ -133,14 +138,14 @@ class BatchBuilder:
         found: LookedUpBatch,
         refusals: BatchRefusals,
         pool: Executor,
-        settled: Callable[[dict[str, Any]], Batch],
+        settled: Callable[[dict[str, Any], BatchKey | None], Batch],
         *,
         later: bool = False,
     ) -> Pending:
         """Fill packed rows without the samples that are refused, again and again until none is: their places stay empty."""
         good = refusals.good()
         if not len(good):
-            return Pending(lambda: settled({}), [], {}, 0, found.begun)
+            return Pending(lambda: settled({}, None), [], {}, 0, found.begun)
         left = found if len(good) == len(found.drawn.samples) else found.part(good)
 
         def mended(error: DataError) -> Pending | None:
@@ -169,11 +174,17 @@ class BatchBuilder:
         return (first + np.flatnonzero(numbers[first:last] == numbers[row])).tolist()
 
     def _settled(
-        self, epoch: int, found: LookedUpBatch, refusals: BatchRefusals, quiet: bool, fields: dict[str, Any]
+        self,
+        epoch: int,
+        found: LookedUpBatch,
+        refusals: BatchRefusals,
+        quiet: bool,
+        fields: dict[str, Any],
+        key: BatchKey | None,
     ) -> Batch:
         """The batch without what is refused; one of which nothing is left is what a batch beside it is."""
         if refusals.none:
-            return Batch(found.numbers, fields, found.planned)
+            return Batch(found.numbers, fields, found.planned, key)
         if not quiet:
             refusals.record()
         emptied = refusals.emptied()
@@ -181,7 +192,15 @@ class BatchBuilder:
             raise _Emptied(emptied)
         if emptied:
             return self._stood_in(epoch, found, refusals, emptied)
-        return Batch(found.numbers, refusals.remaining(fields), found.planned)
+        return Batch(found.numbers, refusals.remaining(fields), found.planned, key)
+
+    def _key(self, epoch: int, found: LookedUpBatch, draft: Draft, refusals: BatchRefusals) -> BatchKey | None:
+        """Which samples a batch holds that was filled."""
+        if not self._keyed:
+            return None
+        ledger = [self._numbering.skips.number(epoch, each) for each in found.numbers]
+        delivered = refusals.delivered_rows()
+        return key_of(found.numbers, ledger, found.counts, draft.samples, draft.shape, delivered, draft.layouts)
 
     def _stood_in(self, epoch: int, found: LookedUpBatch, refusals: BatchRefusals, emptied: list[int]) -> Batch:
         """The batches with others in place of those of which nothing is left."""
@@ -218,7 +237,7 @@ class BatchBuilder:
         found: LookedUpBatch,
         refusals: BatchRefusals,
         pool: Executor,
-        settled: Callable[[dict[str, Any]], Batch],
+        settled: Callable[[dict[str, Any], BatchKey | None], Batch],
         *,
         later: bool,
     ) -> Pending:
@@ -244,7 +263,7 @@ class BatchBuilder:
             if drawn.membership.filler is not None and isinstance(self._stages.batches.last, PadPartial):
                 masks = {each.name for each in self._stages.fields if each.is_mask}
                 blank(fields, drawn.membership.filler, self._stages.batches.last, masks)
-            return settled(fields)
+            return settled(fields, self._key(epoch, found, draft, refusals))
 
         listed = (lambda: draft.listed) if later else draft.listed
         return Pending(finish, draft.parts, fields, listed, found.begun, found.planned)

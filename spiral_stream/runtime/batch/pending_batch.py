@@ -9,6 +9,7 @@ import numpy as np
 
 from spiral_stream.errors import DataError
 from spiral_stream.integrity.blocks import sound
+from spiral_stream.runtime.batch.keys import BatchKey
 
 
 @final
@@ -19,6 +20,7 @@ class Batch:
     numbers: range  # global numbers of the batches that are joined in it
     fields: dict[str, Any]  # NumPy arrays and lists, in the plan's order
     samples: int = 0  # that were drawn for it
+    key: BatchKey | None = None  # which samples it holds, where a run records that
 
 
 def finish(parts: list[Future[None]]) -> None:

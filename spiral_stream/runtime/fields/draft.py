@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.batching.formation import Membership
 from spiral_stream.errors import StreamError
+from spiral_stream.fields.sequence import SequenceLayout
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.bad_samples import BatchRefusals
 from spiral_stream.runtime.columns.samples import Samples
@@ -68,6 +69,7 @@ class Draft:
     filling: Filling
     parts: list[Future[None]] = field(default_factory=list)
     listed: int = 0  # bytes of the fields that are lists
+    layouts: list[SequenceLayout] = field(default_factory=list)  # where its token sequences lie
 
     def pixels(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """Make the array of a field of pixels, of this shape per sample."""

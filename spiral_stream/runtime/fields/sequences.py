@@ -136,6 +136,7 @@ class SequenceFilling:
         alone = len(self._columns) == max(1, len(column.fields[0].together))
         multiple, starts = column.fields[0].multiple, self._widths.get(column.name)
         layout = lay_out(tokens, draft.shape, multiple, alone=alone, fixed=width, longest=longest, widths=starts)
+        draft.layouts.append(layout)
         written: list[tuple[TokenField, NDArray[Any]]] = []
         for stage in column.fields:
             if isinstance(stage.field, CuSeqlens):

@@ -76,6 +76,7 @@ class SharesOfRun:
         run.passes.break_off("decide")
         run.go_on_with(run.open().decided(decisions, *now))
         run.position.edited()
+        run.changed("decide")
         return decision.epoch, decision.batch
 
     def _checked(self, shares: Any, at: Any) -> tuple[tuple[int, int], Decision, Decisions]:

@@ -19,6 +19,7 @@ from spiral_stream.habits import OF_STREAMS, answer
 from spiral_stream.planner.binding.bindings import Bound
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.batch.builder import BatchBuilder
+from spiral_stream.runtime.batch.keys import BatchKey, KeysOnTheWay
 from spiral_stream.runtime.columns.samples import SampleReader
 from spiral_stream.runtime.delivery import Delivery, Devices, OneBatch
 from spiral_stream.runtime.metrics import Metrics
@@ -29,6 +30,7 @@ from spiral_stream.runtime.run.opened_plan import Lowered, Opening
 from spiral_stream.runtime.run.pipeline import Pipeline
 from spiral_stream.runtime.run.position import RunPosition
 from spiral_stream.runtime.run.queue import CLOSED
+from spiral_stream.runtime.run.recorder import Recorder
 from spiral_stream.runtime.slots import Slots
 from spiral_stream.threads import CLOSE_TIMEOUT_S, ThreadShare, Workers, end_daemon_at_exit
 
@@ -104,6 +106,8 @@ class Passes:
 
     Attributes:
         elsewhere: whether a loop over what other processes read for this stream is over; None where there is none.
+        keyed: whether batches say which samples they hold.
+        recorder: is told of each batch that the loop of this process gets; None where no run records them.
     """
 
     def __init__(self, position: RunPosition, metrics: Metrics, threads: ThreadShare, budget_bytes: int) -> None:
@@ -116,6 +120,9 @@ class Passes:
         self._memory: Slots | None = None  # kept over epochs
         self._ahead = FetchAhead(metrics)
         self.elsewhere: Callable[[], bool] | None = None
+        self.keyed = False
+        self._had = 0  # steps of the epoch that the loop has had, as the recorder knows it
+        self.recorder: Recorder | None = None
         self._closed = False
         self._with_loop = False  # whether the loop has a batch, and no thread is inside its iterator
         self._broken: Pipeline | None = None  # ended by an edit, and its loop has not asked for its next batch yet
@@ -178,8 +185,10 @@ class Passes:
                     pipeline.close()
                     raise StreamError(CLOSED)
             pipeline.start()
-            with closing(delivery.delivered(pipeline, devices, stages)) as batches:
-                yield from self._handed_over(pipeline, start, zip(count(worker, workers), batches, strict=False))
+            feed = KeysOnTheWay(pipeline) if self.keyed else pipeline
+            with closing(delivery.delivered(feed, devices, stages)) as batches:
+                given = batches if isinstance(feed, Pipeline) else feed.keyed(batches)
+                yield from self._handed_over(pipeline, start, zip(count(worker, workers), given, strict=False))
             if self._pipeline is not pipeline:
                 if self._is_broken(pipeline):
                     return True
@@ -201,6 +210,8 @@ class Passes:
         for had, batch in batches:
             self._position.cursor = start.advanced(had + 1)
             pipeline.handed_over()
+            if self.keyed:
+                self._tell(batch.key, start, had)
             self._with_loop = True
             try:
                 yield batch
@@ -217,6 +228,13 @@ class Passes:
             return False
         self._broken = None
         return True
+
+    def _tell(self, key: BatchKey, start: Cursor, had: int) -> None:
+        """Say where a batch stands, and tell whoever records the run of it."""
+        key.leg, key.epoch, key.epoch_step = self._position.seen, start.epoch, start.step + had
+        key.after, self._had = start.advanced(had + 1).batch, key.epoch_step + 1
+        if self.recorder is not None:
+            self.recorder.delivered(key)
 
     def build(
         self, now: Now, delivery: Delivery, epoch: int, numbers: int | range, numbering: RunBatches | None = None
@@ -268,6 +286,7 @@ class Passes:
         return BatchBuilder(
             *(fields, numbering, reader, self._metrics, self._memory, lowered.refusals, merge, split),
             self._threads.read_batch_size,
+            keyed=self.keyed,
         )
 
     def need_idle(self, verb: str, way_out: str = "Leave the loop first") -> None:
@@ -331,7 +350,10 @@ class Passes:
         if self._pipeline is pipeline and not pipeline.over:  # at the interpreter's exit it is, and the rest half gone
             self._pipeline, opening, self._opening = None, self._opening, None
             assert opening is not None
+            steps = self._position.steps
             self._position.leave(lambda: opening.let_go() if pipeline.close() else None, over=over)
+            if self.recorder is not None and steps is not None and self._position.epoch > steps.start.epoch:
+                self.recorder.epoch_over(others=not steps.over(self._had, for_all=True))
 
     @property
     def running(self) -> bool:

@@ -5,8 +5,9 @@ A run pickles, and is opened anew in the other process, and in a forked one.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, final
 
 from spiral_stream.catalog.registry import Registry
@@ -28,6 +29,7 @@ from spiral_stream.runtime.run.forked_worker import SubprocessReader
 from spiral_stream.runtime.run.loop import Passes
 from spiral_stream.runtime.run.opened_plan import Opening
 from spiral_stream.runtime.run.position import RunPosition, WorkerPosition
+from spiral_stream.runtime.run.recorder import Recorder
 from spiral_stream.threads import ThreadShare
 
 
@@ -52,6 +54,9 @@ class StreamRun:
         metrics: what the passes count.
         closed: whether it is closed for good.
         was_opened: whether anybody asked for what is open.
+        recorder: is told what becomes of the stream; None where no run records it.
+        keyed: whether batches say which samples they hold.
+        resumed_run: what the state that was loaded last says of the run that saved it.
     """
 
     def __init__(
@@ -64,7 +69,9 @@ class StreamRun:
         self.resumed_seed: int | None = None
         self.position = RunPosition(self.sample.epoch if isinstance(self.sample.epoch, int) else None)
         self.worker = WorkerPosition()
-        self.closed = self.was_opened = False
+        self.closed = self.was_opened = self.keyed = False
+        self.recorder: Recorder | None = None
+        self.resumed_run: Mapping[str, Any] | None = None
         self._open_anew(None, NOTHING, PLANNED)
 
     def _open_anew(self, rebase: Rebase | None, skips: Skips, decisions: Decisions) -> None:
@@ -73,7 +80,24 @@ class StreamRun:
         self.metrics = Metrics()
         self.opening = Opening(self.plan, self.catalog, self.metrics, rebase, skips, self.threads, decisions=decisions)
         self.passes = Passes(self.position, self.metrics, self.threads, self.budget_bytes)
+        self.passes.keyed = self.keyed
         self.subprocess = SubprocessReader()
+
+    def record(self, recorder: Recorder) -> None:
+        """Tell somebody what becomes of the stream, and let its batches say which samples they hold."""
+        self.recorder, self.keyed = recorder, True
+        self.passes.recorder, self.passes.keyed = recorder, True
+
+    def changed(self, why: str) -> None:
+        """Tell whoever records the stream that it was moved, edited or bound anew."""
+        if self.recorder is not None:
+            self.recorder.changed(why)
+
+    def said(self, saved: SavedState, steps_ahead: int = 0) -> dict[str, Any]:
+        """Return a state as JSON values, once what the run recorded up to it is durable."""
+        if self.recorder is None:
+            return saved.to_json()
+        return replace(saved, run=self.recorder.sealed(saved.cursor, steps_ahead)).to_json()
 
     @property
     def forked(self) -> bool:
@@ -174,11 +198,12 @@ class StreamRun:
         self.closed = True
 
     def __getstate__(self) -> dict[str, Any]:
-        ours = ("opening", "passes", "metrics", "subprocess")
+        ours = ("opening", "passes", "metrics", "subprocess", "recorder")
         state = {name: each for name, each in self.__dict__.items() if name not in ours}
         return {**state, "edits": (self.opening.rebase, self.opening.skips, self.opening.decisions)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         edits = state.pop("edits")
         self.__dict__.update(state)
+        self.recorder = None
         self._open_anew(*edits)

@@ -49,6 +49,19 @@ def write_fragments(folder: Path, rows: pa.Table, fragment_rows: int) -> None:
         lance.write_dataset(rows, str(folder), max_rows_per_file=fragment_rows, max_rows_per_group=fragment_rows)
 
 
+def append_batches(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
+    """Write rows behind those of a dataset, which is made if it is not there.
+
+    Raises:
+        SourceError: Lance refuses them, or the folder cannot be written.
+    """
+    import lance
+
+    with storage(f"Lance dataset {folder}"):
+        reader = pa.RecordBatchReader.from_batches(schema, iter(batches))
+        lance.write_dataset(reader, str(folder), mode="append" if folder.exists() else "create")
+
+
 def draft_fragments(
     folder: Path,
     batches: Iterable[pa.RecordBatch],

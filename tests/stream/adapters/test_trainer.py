@@ -50,7 +50,7 @@ def test_a_feed_of_an_epoch_gives_its_tensors_and_keeps_its_lists(texts: sp.Cata
             for tensors, wanted in zip(feed, bare, strict=True):
                 assert set(tensors) == {"input_ids", "attention_mask", "labels"}
                 assert all(torch.equal(tensors[name], wanted[name]) for name in tensors)
-                assert feed.handed.popleft() == (tensors, {"sample_id": wanted["sample_id"]})
+                assert feed.handed.popleft() == (tensors, {"sample_id": wanted["sample_id"]}, None)
             assert stream.epoch == epoch + 1
         assert len(feed) == 15
 

@@ -1,0 +1,243 @@
+"""The history of a run: its changes, the tree of its attempts, and the legs that follow from both.
+
+An attempt begins where a process opens the run, and where its stream goes on from a state after it has delivered. Its parent is
+the attempt that saved that state, up to the place of the state. So two resumes of one checkpoint are two attempts with one
+parent, and neither overwrites the other. A branch is the way from the root to one attempt; that of the newest attempt is the
+trained one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from spiral_stream.catalog.state_records import StateRecords
+from spiral_stream.cursor import Cursor
+from spiral_stream.errors import RunError, shown
+from spiral_stream.runs.files import RunFiles
+from spiral_stream.runs.leg import Leg
+
+
+@final
+@dataclass(frozen=True, slots=True, order=True)
+class Mark:
+    """A place in an attempt: how many batches of an epoch were delivered in a leg."""
+
+    leg: int
+    epoch: int
+    batch: int
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> "Mark":
+        """Read a place of a note or a state."""
+        return cls(int(value["leg"]), int(value["epoch"]), int(value["batch"]))
+
+    def to_json(self) -> dict[str, int]:
+        """Return the place as JSON values."""
+        return {"leg": self.leg, "epoch": self.epoch, "batch": self.batch}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One note of the history.
+
+    Attributes:
+        attempt: that it is of.
+        why: ``open``, ``resume``, ``set_epoch``, ``seek``, ``bind``, ``rebase``, ``skip``, ``decide``, ``epoch``.
+        at: when, in UTC, as ISO 8601.
+        leg: that begins with it.
+        before: what was delivered when it came; None where nothing was.
+        parent: the attempt that this one goes on from; None for one that begins anew.
+        cut: where in the parent.
+        step: steps of the run before it.
+        plan: the name of the plan's record in the catalog.
+        state: of the stream after it.
+        segment: world size, merge and workers.
+    """
+
+    attempt: str
+    why: str
+    at: str
+    leg: int
+    before: Mark | None
+    parent: str | None
+    cut: Mark | None
+    step: int
+    plan: str
+    state: Mapping[str, Any]
+    segment: Mapping[str, int]
+
+    @classmethod
+    def of(cls, attempt: str, value: Mapping[str, Any]) -> "Change":
+        """Read a note.
+
+        Raises:
+            RunError: it is none of this version.
+        """
+        try:
+            before, cut = (None if value[name] is None else Mark.of(value[name]) for name in ("before", "cut"))
+            return cls(
+                attempt, str(value["why"]), str(value["at"]), int(value["leg"]), before, value["parent"], cut,
+                int(value["step"]), str(value["plan"]), dict(value["state"]), dict(value["segment"]),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            msg = (
+                f"run: a note of attempt {attempt} cannot be read ({shown(error)}): another version of Spiral wrote it"
+            )
+            raise RunError(msg) from error
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the note as JSON values."""
+        return {
+            "why": self.why, "at": self.at, "leg": self.leg, "step": self.step, "plan": self.plan, "state": dict(self.state),
+            "parent": self.parent, "segment": dict(self.segment),
+            "before": None if self.before is None else self.before.to_json(),
+            "cut": None if self.cut is None else self.cut.to_json(),
+        }  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One way of a run: from where it was opened or resumed until it ended or was killed.
+
+    Attributes:
+        name: of the attempt.
+        changes: in order; the first one opened it.
+        reached: what it is known to have delivered; None where nothing was.
+    """
+
+    name: str
+    changes: tuple[Change, ...]
+    reached: Mark | None
+
+    @property
+    def parent(self) -> str | None:
+        """The attempt that it goes on from."""
+        return self.changes[-1].parent
+
+    @property
+    def cut(self) -> Mark | None:
+        """Where in its parent it goes on."""
+        return self.changes[-1].cut
+
+    @property
+    def begun(self) -> str:
+        """When it was opened."""
+        return self.changes[0].at
+
+    @property
+    def step(self) -> int:
+        """Steps of the run before it."""
+        return self.changes[-1].step if len(self.changes) == 1 else self.changes[0].step
+
+
+@final
+class History:
+    """All attempts of a run, as its notes say now.
+
+    Args:
+        files: of the run.
+        records: of the catalog, which has the plans.
+    """
+
+    def __init__(self, files: RunFiles, records: StateRecords) -> None:
+        self.name, self._records = files.name, records
+        changes: dict[str, list[Change]] = {}
+        reached: dict[str, Mark] = {}
+        for name, value in files.notes().items():
+            attempt, _, kind = name.rpartition(".")
+            if kind == "reached":
+                reached[attempt] = Mark.of(value)
+            else:
+                attempt = attempt.rpartition(".")[0]
+                changes.setdefault(attempt, []).append(Change.of(attempt, value))
+        found = [Attempt(name, tuple(some), _furthest(some, reached.get(name))) for name, some in changes.items()]
+        self.attempts = {each.name: each for each in sorted(found, key=lambda attempt: (attempt.begun, attempt.name))}
+
+    @property
+    def newest(self) -> str:
+        """The attempt that was opened last.
+
+        Raises:
+            RunError: there is none.
+        """
+        if not self.attempts:
+            msg = f"run {self.name!r} has no history: nobody has opened it with a stream yet. catalog.run(name, stream) does"
+            raise RunError(msg)
+        return next(reversed(self.attempts))
+
+    def branch(self, attempt: str | None = None) -> list[tuple[Attempt, Mark | None]]:
+        """Return the attempts from the root to one, each with the place at which the next one leaves it.
+
+        Args:
+            attempt: the last one; None takes the newest.
+
+        Raises:
+            RunError: there is none of this name.
+        """
+        name = self.newest if attempt is None else attempt
+        if name not in self.attempts:
+            msg = f"run {self.name!r} has no attempt {shown(name)}; run.attempts() lists them"
+            raise RunError(msg)
+        out: list[tuple[Attempt, Mark | None]] = [(self.attempts[name], None)]
+        while (parent := out[-1][0].parent) in self.attempts and parent not in {each.name for each, _ in out}:
+            assert parent is not None
+            out.append((self.attempts[parent], out[-1][0].cut))
+        return out[::-1]
+
+    def legs(self, attempt: str | None = None) -> list[Leg]:
+        """Return what a branch delivered, in order.
+
+        Args:
+            attempt: the last one of the branch; None takes the newest.
+
+        Raises:
+            RunError: there is no such attempt.
+        """
+        return [leg for each, cut in self.branch(attempt) for leg in self._legs_of(each, cut)]
+
+    def change_at(self, attempt: Attempt, leg: int, epoch: int | None) -> int:
+        """Return which change of an attempt a leg and epoch began with, by its place among them."""
+        wanted = leg, 0 if epoch is None else epoch
+        begins = [(each.leg, Cursor.from_json(each.state).epoch) for each in attempt.changes]
+        return max((at for at, begin in enumerate(begins) if begin <= wanted), default=0)
+
+    def leg_at(self, attempt: Attempt, at: int, epoch: int | None = None) -> Leg:
+        """Return the leg that began with a change, without what it delivered: to open what it read by."""
+        change = attempt.changes[at]
+        begun, segment = Cursor.from_json(change.state), change.segment
+        first = begun.batch if epoch in (None, begun.epoch) else 0
+        number = begun.epoch if epoch is None else epoch
+        shape = segment["world_size"], segment["merge"]
+        return Leg(
+            attempt.name, at, change.why, self.plan(change), change.state, number, first, first, change.step, *shape
+        )
+
+    def plan(self, change: Change) -> Mapping[str, Any] | None:
+        """Return the plan of a change as JSON values; None where the catalog has lost it."""
+        found: Mapping[str, Any] | None = self._records.find(change.plan)
+        return found
+
+    def _legs_of(self, attempt: Attempt, cut: Mark | None) -> list[Leg]:
+        end = attempt.reached if cut is None else cut
+        out = list[Leg]()
+        for at, change in enumerate(attempt.changes):
+            begun = Cursor.from_json(change.state)
+            until = attempt.changes[at + 1].before if at + 1 < len(attempt.changes) else attempt.reached
+            until = until if cut is None or until is None else min(until, cut)
+            here = Mark(change.leg, begun.epoch, begun.batch)
+            if until is None or end is None or until <= here or here >= end or until.epoch != begun.epoch:
+                continue
+            world, merge = change.segment["world_size"], change.segment["merge"]
+            plan = self.plan(change)
+            out.append(
+                Leg(attempt.name, len(out), change.why, plan, change.state, begun.epoch, begun.batch, until.batch, change.step,
+                    world, merge)
+            )  # fmt: skip
+        return out
+
+
+def _furthest(changes: Sequence[Change], reached: Mark | None) -> Mark | None:
+    marks = [each.before for each in changes if each.before is not None]
+    return max([*marks, reached] if reached is not None else marks, default=None)

@@ -1,0 +1,270 @@
+"""Record a run while its stream delivers: keys to steps, values to parts, changes to the history.
+
+One `Recording` belongs to one stream in the process of its loop. The stream tells it what it delivers and where it goes
+(`runtime.run.recorder`); the loop logs values. The first rank writes the history; each rank writes parts of its own.
+"""
+
+import os
+import uuid
+from collections import OrderedDict
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, final
+
+import xxhash
+
+from spiral_stream.catalog.state_records import StateRecords
+from spiral_stream.cursor import Cursor
+from spiral_stream.errors import RunError, shown
+from spiral_stream.plan.saving.canonical import to_json
+from spiral_stream.plan.saving.fingerprint import digest
+from spiral_stream.runs.files import RunFiles
+from spiral_stream.runs.history import Change, Mark
+from spiral_stream.runs.records.part_rows import Logged, table_of
+from spiral_stream.runs.records.values import Value, need_value_name, numbers, reduced
+from spiral_stream.runtime.batch.keys import BatchKey
+from spiral_stream.runtime.run.recorder import Recorder
+from spiral_stream.runtime.run.stream_run import StreamRun
+
+EVERY: Final = 1_000  # logged batches per part
+_REMEMBERED: Final = 4_096  # batches that are known to be logged already
+_LAUNCHERS: Final = (  # what all ranks of one start have in common, and no other start has
+    ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+    ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
+)
+_NO_LAUNCH: Final = ("", "none")
+
+
+@final
+class Recording(Recorder):
+    """What is recorded of one stream.
+
+    Args:
+        files: of the run.
+        stream: the stream.
+        attempt: the name of this start of the training, the same on all ranks; None makes one.
+        every: logged batches after which a part is written.
+
+    Raises:
+        RunError: several ranks record, and nothing says which start they are of.
+    """
+
+    def __init__(self, files: RunFiles, stream: StreamRun, attempt: str | None, every: int) -> None:
+        self._files, self._stream, self._every = files, stream, every
+        bound = stream.bound()
+        self._rank, self._first = bound.rank, stream.position.seen
+        self._start = (
+            attempt or stream.delivery.agreed(_new_attempt()) or _common_start(bound.world_size) or _new_attempt()
+        )
+        self._attempts = 0  # of this start; a stream that goes back to a state begins another
+        self._notes = self._parts = 0  # written of the present attempt
+        self._parent: tuple[str, Mark] | None = None
+        self._done = 0  # steps of the run that were delivered
+        self._base = 0  # the step of the run at which the present epoch began
+        self._over = False  # whether an epoch is over, and the stream has not moved yet
+        self._at: tuple[int, int] | None = None  # leg and epoch of the last delivery
+        self._reached: Mark | None = None
+        self._segment: dict[str, int] = {}
+        self._plan: str | None = None
+        self._last: BatchKey | None = None
+        self._since_log = 0  # batches delivered since the last one was logged
+        self._entries = list[Logged]()
+        self._logged: OrderedDict[tuple[int, int, int], tuple[str, ...]] = OrderedDict()
+        self.duplicates = 0
+        self._go_on_from(stream.resumed_run)
+        stream.record(self)
+        self._note("open" if self._parent is None else "resume")
+
+    @property
+    def attempt(self) -> str:
+        """The name of the present attempt."""
+        return self._start if not self._attempts else f"{self._start}.{self._attempts}"
+
+    @property
+    def last(self) -> BatchKey:
+        """The key of the one batch that the loop has had since it logged.
+
+        Raises:
+            RunError: it had none, or several: then a batch says which it is.
+        """
+        if self._last is None or self._since_log != 1:
+            found = "no batch was delivered" if not self._since_log else f"{self._since_log} batches were delivered"
+            msg = f"log: {found} since the last one was logged, so nobody knows which batch the values are of. Give batch=, as "
+            msg += "the loop got it"
+            raise RunError(msg)
+        return self._last
+
+    # ---- what the stream tells
+
+    def delivered(self, key: BatchKey) -> None:
+        if self._at != (key.leg, key.epoch):
+            self._at, self._base = (key.leg, key.epoch), self._done - key.epoch_step
+        key.step = self._base + key.epoch_step
+        self._done = key.step + 1
+        self._reached = Mark(self._leg_of(key), key.epoch, key.after)
+        self._last = key
+        self._since_log += 1
+
+    def epoch_over(self, *, others: bool, moved: bool = True) -> None:
+        self._done += others
+        self._over = not moved
+        if moved:
+            self._note("epoch")
+
+    def changed(self, why: str) -> None:
+        over, self._over = self._over, False
+        if why == "follow" or (why == "bind" and self._segment == self._segment_now()):
+            return
+        self._note("epoch" if over else why)
+
+    def resumed(self, said: Mapping[str, Any] | None) -> None:
+        if self._reached is not None:  # what was delivered stays an attempt of its own
+            self.flush()
+            self._say_reached()
+            self._attempts += 1
+            self._notes = self._parts = 0
+            self._reached = None
+        self._first = self._stream.position.seen
+        self._logged.clear()
+        self._go_on_from(said)
+        self._note("resume")
+
+    def sealed(self, cursor: Cursor, steps_ahead: int) -> dict[str, Any]:
+        self.flush()
+        if self._reached is None or (self._reached.epoch, self._reached.batch) <= (cursor.epoch, cursor.batch):
+            self._say_reached()
+        return {
+            "name": self._files.name,
+            "attempt": self.attempt,
+            "leg": self._stream.position.seen - self._first,
+            "step": max(0, self._done - steps_ahead),
+        }
+
+    # ---- what the loop logs
+
+    def log(self, key: BatchKey, values: Mapping[str, Any], mask: Any, *, applied: bool) -> None:
+        """Record the values of a batch.
+
+        Raises:
+            RunError: a value has another length than the batch, or the batch was logged already with other values.
+        """
+        if key.step is None:  # workers of a DataLoader delivered it
+            self.delivered(key)
+        names = tuple(sorted(values))
+        at = key.leg, key.epoch, key.numbers.start
+        before = self._logged.get(at)
+        if before is not None:
+            self._duplicate(key, before, names)
+            return
+        allowed = None if mask is None else numbers("mask", mask).astype(bool)
+        found: dict[str, Value] = {}
+        for name, value in values.items():
+            need_value_name(name)
+            found[name] = reduced(name, value, key, allowed)
+        self._entries.append(Logged(key, self._leg_of(key), applied, found))
+        self._logged[at] = names
+        if len(self._logged) > _REMEMBERED:
+            self._logged.popitem(last=False)
+        self._since_log = 0
+        if len(self._entries) >= self._every:
+            self.flush()
+
+    def _duplicate(self, key: BatchKey, before: tuple[str, ...], names: tuple[str, ...]) -> None:
+        if before != names:
+            msg = (
+                f"log: batch {key.ledger[0]:,} of epoch {key.epoch} was logged already, with {', '.join(before) or 'nothing'}. "
+                "Give all values of a batch in one call"
+            )
+            raise RunError(msg)
+        self.duplicates += 1
+
+    def flush(self) -> None:
+        """Write what was logged as a part.
+
+        Raises:
+            RunError: the catalog cannot be written.
+        """
+        if self._entries:
+            self._files.part(self.attempt, self._rank, self._parts, table_of(self._entries))
+            self._parts += 1
+            self._entries.clear()
+
+    def close(self) -> None:
+        """Write what was logged, and how far the run has come."""
+        self.flush()
+        self._say_reached()
+
+    # ---- the history
+
+    def _leg_of(self, key: BatchKey) -> int:
+        return key.leg - self._first
+
+    def _go_on_from(self, said: Mapping[str, Any] | None) -> None:
+        cursor = self._stream.position.known()
+        self._parent, self._done = None, cursor.step
+        if said is not None:
+            try:
+                mark, step = Mark(int(said["leg"]), cursor.epoch, cursor.batch), int(said["step"])
+                name, attempt = str(said["name"]), str(said["attempt"])
+            except (KeyError, TypeError, ValueError) as error:
+                msg = f"resume: what the state says of its run cannot be read ({shown(error)}). Pass what state_dict() returned"
+                raise RunError(msg) from error
+            self._done = step
+            self._parent = (attempt, mark) if name == self._files.name else None
+        self._at = None
+
+    def _segment_now(self) -> dict[str, int]:
+        bound = self._stream.bound()
+        return {"world_size": bound.world_size, "merge": bound.merge}
+
+    def _note(self, why: str) -> None:
+        """Write a change; the first rank does it for all."""
+        stream = self._stream
+        self._segment = self._segment_now()
+        if self._rank:
+            return
+        bound, cursor = stream.bound(), stream.position.known()
+        cursor = cursor.enter(bound.world_size, bound.merge)
+        if self._plan is None:
+            self._plan = self._plan_name()
+        saved = stream.open().saved(cursor, bound.run_seed, stream.position.drawn(cursor.epoch))
+        parent, cut = self._parent or (None, None)
+        leg = stream.position.seen - self._first
+        change = Change(
+            self.attempt, why, datetime.now(UTC).isoformat(), leg, self._reached, parent, cut, self._done, self._plan,
+            saved.to_json(), self._segment,
+        )  # fmt: skip
+        self._files.note(self.attempt, self._rank, self._notes, change.to_json())
+        self._notes += 1
+
+    def _plan_name(self) -> str:
+        plan = to_json(self._stream.plan)
+        stored = StateRecords(self._stream.catalog.root).keep(plan)
+        return digest(plan) if stored is None else stored
+
+    def _say_reached(self) -> None:
+        if self._reached is not None and not self._rank:
+            self._files.reached(self.attempt, self._reached.to_json())
+
+
+def _common_start(world_size: int) -> str | None:
+    """A name that all ranks of this start have, and no other start has; None for a single process.
+
+    Raises:
+        RunError: there are several ranks, and nothing tells.
+    """
+    if world_size == 1:
+        return None
+    for names in _LAUNCHERS:
+        found = [os.environ.get(name, "") for name in names]
+        if found[0].lower() not in _NO_LAUNCH:
+            return f"start-{xxhash.xxh3_64_hexdigest(chr(0).join(found).encode())}"
+    msg = (
+        f"run: {world_size} ranks record, and nothing says which start of the training they are of. Call "
+        "torch.distributed.init_process_group first, or give each start an attempt= of its own, the same on all ranks"
+    )
+    raise RunError(msg)
+
+
+def _new_attempt() -> str:
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"

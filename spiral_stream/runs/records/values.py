@@ -1,0 +1,152 @@
+"""What a loop logs of a batch, reduced to one value per sample.
+
+A value is one number per sample, one per token, or one for the whole batch. Tokens are reduced over each sample's own, by
+segment in packed rows, to their sum and their count, so that parts of a row on several ranks and later groupings stay exact.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.errors import RunError, cut, shown
+from spiral_stream.runtime.batch.keys import BatchKey, TokenSpans
+
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+RESERVED: Final = frozenset(
+    ("attempt", "leg", "rank", "epoch", "number", "batch", "step", "index", "stream", "shard", "row", "part", "applied")
+)
+_NAME: Final = re.compile("[A-Za-z][A-Za-z0-9_]*")
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class PerSample:
+    """One number of each sample."""
+
+    values: Float32  # [S]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class PerToken:
+    """The tokens' values of each sample: their sum, and how many they are."""
+
+    sums: Float64  # [S]
+    counts: NDArray[np.int32]  # [S]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PerBatch:
+    """One number of the whole batch."""
+
+    value: float
+
+
+Value = PerSample | PerToken | PerBatch
+
+
+def need_value_name(name: str) -> None:
+    """Refuse a name that a value cannot have.
+
+    Raises:
+        RunError: it is a column of every run, or no name.
+    """
+    if name in RESERVED or not _NAME.fullmatch(name):
+        found = "is a column of every run" if name in RESERVED else "is no name"
+        msg = f"log: {shown(name)} {found}. Give the value a name of letters, digits and _ of its own: loss=..., accuracy=..."
+        raise RunError(msg)
+
+
+def reduced(name: str, value: Any, key: BatchKey, mask: NDArray[np.bool_] | None = None) -> Value:
+    """Return what a run records of a value.
+
+    Args:
+        name: of the value, for messages.
+        value: an array or tensor of numbers: shape [B] or [S], one per row or sample; [B, T], one per token; or [], one for
+            the batch.
+        key: of the batch.
+        mask: shape [B, T]: which tokens count; None counts all of a sample.
+
+    Raises:
+        RunError: its shape fits neither the batch's rows nor their tokens, or it holds no numbers.
+    """
+    array = numbers(name, value)
+    if array.ndim == 0:
+        return PerBatch(float(array))
+    if array.ndim == 1:
+        return PerSample(_by_sample(name, array, key).astype(np.float32))
+    if array.ndim == 2:  # noqa: PLR2004  [B, T]
+        return _by_token(name, array, key, mask)
+    msg = f"log: {name}= has shape {list(array.shape)}. Give one value per sample [B], per token [B, T], or one for the batch []"
+    raise RunError(msg)
+
+
+def numbers(name: str, value: Any) -> NDArray[Any]:
+    """Return a value as an array of numbers on the host.
+
+    Raises:
+        RunError: it holds something else.
+    """
+    detach = getattr(value, "detach", None)
+    if detach is not None:
+        value = detach()
+        value = (value.float() if value.is_floating_point() and value.element_size() < 4 else value).cpu().numpy()  # noqa: PLR2004
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        msg = f"log: {name}={cut(repr(value), 60)} holds {array.dtype}. Give numbers: an array, a tensor, a list, or one number"
+        raise RunError(msg)
+    return array
+
+
+def _by_sample(name: str, array: NDArray[Any], key: BatchKey) -> NDArray[Any]:
+    lines = key.lines
+    if lines is None and len(array) == key.size:
+        return array
+    packed = lines is not None and bool((np.diff(lines) == 0).any())
+    if len(array) == key.size and not packed:
+        return np.asarray(array[lines])
+    if packed and len(array) == len(key):
+        return array
+    if packed:
+        msg = (
+            f"log: {name}= has {len(array):,} values; this batch packs {len(key):,} pieces of samples into {key.size:,} rows. "
+            "Give one value per piece, or one per token [B, T], which is summed by piece"
+        )
+        raise RunError(msg)
+    msg = f"log: {name}= has {len(array):,} values; this batch has {key.size:,} rows. Give the loss of this batch, one per row"
+    raise RunError(msg)
+
+
+def _by_token(name: str, array: NDArray[Any], key: BatchKey, mask: NDArray[np.bool_] | None) -> PerToken:
+    rows, width = array.shape
+    spans = next((each for each in key.spans if each.width == width), None)
+    if rows != key.size or spans is None:
+        widths = ", ".join(str(each.width) for each in key.spans) or "no width: it has no token field"
+        way = f"values of shape [{key.size}, T], where T is {widths}" if key.spans else "one value per row"
+        msg = f"log: {name}= has shape {list(array.shape)}; this batch has {key.size:,} rows of {widths}. Give {way}"
+        if any(width == each.width - 1 for each in key.spans):
+            msg += "; losses of shifted labels lack the first or the last place: put a 0 there, and say mask="
+        raise RunError(msg)
+    if mask is None:
+        return PerToken(_sums(array, spans), spans.lengths.astype(np.int32))
+    if mask.shape != array.shape:
+        msg = f"log: mask= has shape {list(mask.shape)}, and {name}= has {list(array.shape)}. Give them the same shape"
+        raise RunError(msg)
+    return PerToken(_sums(np.where(mask, array, 0), spans), _sums(mask, spans).astype(np.int32))
+
+
+def _sums(array: NDArray[Any], spans: TokenSpans) -> Float64:
+    """The sum of each sample's own places, which alone are looked at: another's NaN does not reach it."""
+    flat = np.append(array.astype(np.float64).ravel(), 0.0)
+    first = spans.lines * spans.width + spans.starts
+    borders = np.stack([first, first + spans.lengths], axis=1).ravel()
+    if not len(borders):
+        return np.empty(0)
+    out: Float64 = np.add.reduceat(flat, borders)[::2]
+    out[spans.lengths == 0] = 0.0
+    return out

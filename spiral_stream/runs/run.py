@@ -1,0 +1,268 @@
+"""`RecordedRun`: a training run as data: what its loop logs, what it delivered, and what follows from both."""
+
+from typing import Any, Final, Protocol, Self, final
+
+from spiral_stream.arguments import door, integer
+from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.relation.entry import Entry
+from spiral_stream.catalog.state_records import StateRecords
+from spiral_stream.errors import RunError, shown
+from spiral_stream.runs.files import RunFiles
+from spiral_stream.runs.history import Attempt, Change, History
+from spiral_stream.runs.leg import Leg
+from spiral_stream.runs.opened_leg import OpenedLegs, PlanOf
+from spiral_stream.runs.records.recording import EVERY, Recording
+from spiral_stream.runs.records.run_table import RUNS, RunTable
+from spiral_stream.runtime.batch.keys import BatchKey, KeyedBatch
+from spiral_stream.runtime.run.stream_run import StreamRun
+
+_EVERY: Final = integer(1, None, "logged batches per part, from 1 up")
+
+
+class Recordable(Protocol):
+    """A `PreparedStream`, which holds what a run records."""
+
+    _run: StreamRun
+
+
+@final
+class RecordedRun:
+    """A training run: its history, and what its loop logs. Made by ``catalog.run``.
+
+    Args:
+        catalog: that has the run.
+        name: of the run.
+        stream: that the run trains from; None opens a run to read it.
+        plan_of: gives the plan of a leg.
+        attempt: the name of this start of the training, the same on all ranks; None makes one.
+        every: logged batches after which they are written, even if no state is saved.
+
+    Examples:
+        >>> run = catalog.run("first", stream)
+        >>> for batch in stream:
+        ...     run.log(batch=batch, loss=batch["width"] / 1_000)
+        >>> run.close()
+        >>> catalog.table("runs.first").count()
+        48
+    """
+
+    @door(RunError)
+    def __init__(
+        self,
+        catalog: Registry,
+        name: str,
+        stream: StreamRun | None,
+        plan_of: PlanOf,
+        attempt: str | None = None,
+        every: int = EVERY,
+    ) -> None:
+        _EVERY.need("run: every=", every)
+        self._catalog, self._files, self._plan_of = catalog, RunFiles(catalog, name), plan_of
+        self._recording: Recording | None = None
+        if stream is None:
+            self._files.need()
+            return
+        if RUNS + name in stream.stages().data_versions:
+            msg = (
+                f"run {name!r}: its stream reads {RUNS + name!r}, which grows while the run records. Record under another name, "
+                "or read another run"
+            )
+            raise RunError(msg)
+        self._files.make()
+        self._recording = Recording(self._files, stream, attempt, every)
+
+    @property
+    def name(self) -> str:
+        """The name of the run.
+
+        Examples:
+            >>> catalog.run("second", stream).name
+            'second'
+        """
+        return self._files.name
+
+    @property
+    def attempt(self) -> str:
+        """The attempt that this process records; of a run that is read, the newest.
+
+        Examples:
+            >>> catalog.run("second", stream, attempt="tuesday").attempt
+            'tuesday'
+        """
+        return self._history().newest if self._recording is None else self._recording.attempt
+
+    # ---- recording
+
+    @door(RunError)
+    def log(
+        self,
+        batch: Any = None,
+        *,
+        key: BatchKey | None = None,
+        applied: bool = True,
+        mask: Any = None,
+        **values: Any,
+    ) -> None:
+        """Record what the loop measured on a batch.
+
+        Values are numbers: one per sample [B], as losses with ``reduction="none"`` are; one per token [B, T], of which each
+        sample's own are summed and counted; or one for the batch. In packed rows give [B, T], or one per piece. Padding
+        rows that hold no sample are left out.
+
+        Args:
+            batch: as the loop got it, also through a `StreamLoader`, a DataLoader, accelerate or Lightning. None takes the one
+                batch that the stream has delivered since the last one was logged; what reads ahead has to say which it is.
+            key: ``run.key(batch)`` of another process, in place of the batch.
+            applied: False where the step was not taken: an overflow, a loss that is no number.
+            mask: which tokens count, shape [B, T]; None counts all tokens of a sample.
+            **values: by name: ``loss=``, ``accuracy=``.
+
+        Raises:
+            RunError: a value has another length than the batch, or it is not known which batch it is of.
+
+        Examples:
+            >>> run = catalog.run("third", stream)
+            >>> batch = next(iter(stream))
+            >>> run.log(batch=batch, loss=batch["width"] / 1_000, rate=0.1)
+            >>> run.close()
+        """
+        recording = self._writes("log")
+        if key is None:
+            key = recording.last if batch is None else self.key(batch)
+        if not isinstance(key, BatchKey):
+            msg = f"log: key={shown(key)} is no key. Give what run.key(batch) returned"
+            raise RunError(msg)
+        recording.log(key, values, mask, applied=bool(applied))
+
+    @door(RunError)
+    def key(self, batch: Any) -> BatchKey:
+        """Return the key of a batch: it pickles, so that a rank that has the losses can log what another rank was given.
+
+        Raises:
+            RunError: the batch has none.
+
+        Examples:
+            >>> run = catalog.run("fourth", stream)
+            >>> batch = next(iter(stream))
+            >>> run.log(key=run.key(batch), loss=batch["width"] / 1_000)
+            >>> run.close()
+        """
+        if isinstance(batch, KeyedBatch) and batch.key is not None:
+            return batch.key
+        found = (
+            "lost its key" if isinstance(batch, dict) else f"is a {type(batch).__name__}, and no batch of the stream"
+        )
+        msg = (
+            f"log: batch= {found}. Give the batch as the loop got it: the run is opened before the loop begins, and a batch that "
+            "is built anew ({**batch}) keeps its key with run.key(batch), taken before"
+        )
+        raise RunError(msg)
+
+    def flush(self) -> None:
+        """Write what was logged so far, so that a kill loses none of it. Saving the stream's state does the same.
+
+        Raises:
+            RunError: the catalog cannot be written, or the run is open to be read.
+
+        Examples:
+            >>> catalog.run("fifth", stream).flush()
+        """
+        self._writes("flush").flush()
+
+    def close(self) -> None:
+        """Write what was logged, and how far the run has come. The stream goes on unrecorded.
+
+        Examples:
+            >>> catalog.run("sixth", stream).close()
+        """
+        if self._recording is not None:
+            self._recording.close()
+
+    def metrics(self) -> dict[str, int]:
+        """Return what this process recorded: ``duplicates`` are batches that were logged again and left out.
+
+        Examples:
+            >>> catalog.run("seventh", stream).metrics()
+            {'duplicates': 0}
+        """
+        return {"duplicates": self._writes("metrics").duplicates}
+
+    # ---- reading
+
+    def attempts(self) -> list[Attempt]:
+        """Return the attempts of the run, the oldest first; each says its parent.
+
+        Examples:
+            >>> run = catalog.run("eighth", stream)
+            >>> [attempt.parent for attempt in run.attempts()]
+            [None]
+        """
+        return list(self._history().attempts.values())
+
+    def history(self, attempt: str | None = None) -> list[Change]:
+        """Return the changes of a branch, in order: open, resume, set_epoch, seek, bind, edits, an epoch's end.
+
+        Args:
+            attempt: the last one of the branch; None takes the newest.
+
+        Examples:
+            >>> [change.why for change in catalog.run("ninth", stream).history()]
+            ['open']
+        """
+        return [change for each, _ in self._history().branch(attempt) for change in each.changes]
+
+    def legs(self, attempt: str | None = None) -> list[Leg]:
+        """Return what a branch delivered: batches in a row, each with the stream's state where it begins.
+
+        Args:
+            attempt: the last one of the branch; None takes the newest.
+
+        Examples:
+            >>> run = catalog.run("tenth", stream)
+            >>> for batch in stream:
+            ...     run.log(batch=batch)
+            >>> run.close()
+            >>> [(leg.epoch, leg.first, leg.end) for leg in run.legs()]
+            [(0, 0, 6)]
+        """
+        return self._history().legs(attempt)
+
+    def registered(self, attempt: str | None = None) -> Entry:
+        """Bring the relation of the run up to date, and return it; `Catalog.table` does this for the trained branch.
+
+        Args:
+            attempt: the last one of another branch, whose relation is ``runs.<name>.<attempt>``.
+
+        Raises:
+            RunError: nothing was recorded, or there is no such attempt.
+
+        Examples:
+            >>> run = catalog.run("eleventh", stream)
+            >>> run.log(batch=next(iter(stream)), loss=0.5)
+            >>> run.close()
+            >>> run.registered().name
+            'runs.eleventh'
+        """
+        if self._recording is not None:
+            self._recording.flush()
+        with OpenedLegs(self._catalog, self._plan_of) as legs:
+            return RunTable(self._catalog, self._files, self._history(), legs).registered(attempt)
+
+    def _history(self) -> History:
+        return History(self._files, StateRecords(self._catalog.root))
+
+    def _writes(self, verb: str) -> Recording:
+        if self._recording is None:
+            msg = f"{verb}: run {self.name!r} is open to be read. catalog.run({self.name!r}, stream) records"
+            raise RunError(msg)
+        return self._recording
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        how = "to be read" if self._recording is None else f"attempt {self._recording.attempt}"
+        return f"<RecordedRun {self.name!r}, {how}>"
