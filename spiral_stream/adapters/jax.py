@@ -6,6 +6,7 @@ bits would silently wrap around (2**40 becomes 0); here it is an error.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any, final
 
 import numpy as np
@@ -17,6 +18,7 @@ from spiral_stream.extras import need
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.prepared import PreparedStream
+from spiral_stream.runtime.batch.keys import KeyedBatch
 from spiral_stream.runtime.delivery import HOST, Delivery, Devices
 from spiral_stream.runtime.read_ahead import BUDGET_BYTES
 
@@ -86,7 +88,20 @@ def _jax_numpy() -> Any:
     _need_jax()
     import jax.numpy as jnp
 
+    _know_keyed_batches()
     return jnp
+
+
+@cache
+def _know_keyed_batches() -> None:
+    """Tell JAX that a batch with a key is a tree as any dict; what a transformation returns of it is a plain dict."""
+    from jax.tree_util import register_pytree_node
+
+    def parts(batch: KeyedBatch) -> tuple[list[Any], tuple[str, ...]]:
+        names = tuple(sorted(batch))
+        return [batch[name] for name in names], names
+
+    register_pytree_node(KeyedBatch, parts, lambda names, values: dict(zip(names, values, strict=True)))
 
 
 def _need_jax() -> None:
