@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # the alias exports a name to type checkers
     from spiral_stream.runs.difference import RunDifference as RunDifference
     from spiral_stream.runs.difference import SourceDifference as SourceDifference
     from spiral_stream.runs.history import Attempt as Attempt
-    from spiral_stream.runs.history import Change as Change
+    from spiral_stream.runs.history import RunChange as RunChange
     from spiral_stream.runs.leg import Leg as Leg
     from spiral_stream.runs.manifest import SeenManifest as SeenManifest
     from spiral_stream.runs.run import RecordedRun as RecordedRun
@@ -56,7 +56,7 @@ if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt na
             "planner.prepared_data.verify": ["Checked", "Verification"],
             "row_verbs": ["Grouped"],
             "runs.difference": ["PartingBatch", "RunDifference", "SourceDifference"],
-            "runs.history": ["Attempt", "Change"],
+            "runs.history": ["Attempt", "RunChange"],
             "runs.leg": ["Leg"],
             "runs.manifest": ["SeenManifest"],
             "runs.run": ["RecordedRun"],

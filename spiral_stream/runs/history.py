@@ -38,7 +38,7 @@ class Mark:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Change:
+class RunChange:
     """One note of the history.
 
     Attributes:
@@ -52,7 +52,13 @@ class Change:
         step: steps of the run before it.
         plan: the name of the plan's record in the catalog.
         state: of the stream after it.
-        segment: world size, merge and workers.
+        segment: world size and merge.
+
+    Examples:
+        >>> run = catalog.run("changed", stream)
+        >>> stream.set_epoch(2)
+        >>> [(change.why, change.leg) for change in run.history()]
+        [('open', 0), ('set_epoch', 1)]
     """
 
     attempt: str
@@ -68,7 +74,7 @@ class Change:
     segment: Mapping[str, int]
 
     @classmethod
-    def of(cls, attempt: str, value: Mapping[str, Any]) -> "Change":
+    def of(cls, attempt: str, value: Mapping[str, Any]) -> "RunChange":
         """Read a note.
 
         Raises:
@@ -105,10 +111,15 @@ class Attempt:
         name: of the attempt.
         changes: in order; the first one opened it.
         reached: what it is known to have delivered; None where nothing was.
+
+    Examples:
+        >>> run = catalog.run("tried", stream, attempt="monday")
+        >>> [attempt.name for attempt in run.attempts()]
+        ['monday']
     """
 
     name: str
-    changes: tuple[Change, ...]
+    changes: tuple[RunChange, ...]
     reached: Mark | None
 
     @property
@@ -143,7 +154,7 @@ class History:
 
     def __init__(self, files: RunFiles, records: StateRecords) -> None:
         self.name, self._records = files.name, records
-        changes: dict[str, list[Change]] = {}
+        changes: dict[str, list[RunChange]] = {}
         reached: dict[str, Mark] = {}
         for name, value in files.notes().items():
             attempt, _, kind = name.rpartition(".")
@@ -151,7 +162,7 @@ class History:
                 reached[attempt] = Mark.of(value)
             else:
                 attempt = attempt.rpartition(".")[0]
-                changes.setdefault(attempt, []).append(Change.of(attempt, value))
+                changes.setdefault(attempt, []).append(RunChange.of(attempt, value))
         found = [Attempt(name, tuple(some), _furthest(some, reached.get(name))) for name, some in changes.items()]
         self.attempts = {each.name: each for each in sorted(found, key=lambda attempt: (attempt.begun, attempt.name))}
 
@@ -214,7 +225,7 @@ class History:
             attempt.name, at, change.why, self.plan(change), change.state, number, first, first, change.step, *shape
         )
 
-    def plan(self, change: Change) -> Mapping[str, Any] | None:
+    def plan(self, change: RunChange) -> Mapping[str, Any] | None:
         """Return the plan of a change as JSON values; None where the catalog has lost it."""
         found: Mapping[str, Any] | None = self._records.find(change.plan)
         return found
@@ -238,6 +249,6 @@ class History:
         return out
 
 
-def _furthest(changes: Sequence[Change], reached: Mark | None) -> Mark | None:
+def _furthest(changes: Sequence[RunChange], reached: Mark | None) -> Mark | None:
     marks = [each.before for each in changes if each.before is not None]
     return max([*marks, reached] if reached is not None else marks, default=None)

@@ -31,6 +31,13 @@ class Leg:
         world_size: ranks that batches were delivered to.
         merge: batches that a rank got as one.
         known: False where nothing is recorded: of the epochs of a bare state up to ``epoch``.
+
+    Examples:
+        >>> run = catalog.run("walked", stream)
+        >>> batches = list(stream)
+        >>> run.close()
+        >>> [(leg.epoch, leg.batches) for leg in run.legs()]
+        [(0, 6)]
     """
 
     attempt: str

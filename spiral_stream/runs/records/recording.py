@@ -19,7 +19,7 @@ from spiral_stream.errors import RunError, shown
 from spiral_stream.plan.saving.canonical import to_json
 from spiral_stream.plan.saving.fingerprint import digest
 from spiral_stream.runs.files import RunFiles
-from spiral_stream.runs.history import Change, Mark
+from spiral_stream.runs.history import RunChange, Mark
 from spiral_stream.runs.records.part_rows import Logged, table_of
 from spiral_stream.runs.records.values import Value, need_value_name, numbers, reduced
 from spiral_stream.runtime.batch.keys import BatchKey
@@ -230,7 +230,7 @@ class Recording(Recorder):
         saved = stream.open().saved(cursor, bound.run_seed, stream.position.drawn(cursor.epoch))
         parent, cut = self._parent or (None, None)
         leg = stream.position.seen - self._first
-        change = Change(
+        change = RunChange(
             self.attempt, why, datetime.now(UTC).isoformat(), leg, self._reached, parent, cut, self._done, self._plan,
             saved.to_json(), self._segment,
         )  # fmt: skip
