@@ -8,7 +8,7 @@ from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.state_records import StateRecords
 from spiral_stream.errors import RunError, shown
 from spiral_stream.runs.files import RunFiles
-from spiral_stream.runs.history import Attempt, RunChange, History
+from spiral_stream.runs.history import Attempt, History, RunChange
 from spiral_stream.runs.leg import Leg
 from spiral_stream.runs.opened_leg import OpenedLegs, PlanOf
 from spiral_stream.runs.records.recording import EVERY, Recording

@@ -72,8 +72,9 @@ class RunVerbs(AnyCatalog):
         """Return the names of all recorded runs, sorted.
 
         Examples:
-            >>> catalog.runs()
-            []
+            >>> run = catalog.run("run-8", stream)
+            >>> "run-8" in catalog.runs()
+            True
         """
         from spiral_stream.runs.files import run_names
 

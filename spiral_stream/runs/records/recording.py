@@ -19,7 +19,7 @@ from spiral_stream.errors import RunError, shown
 from spiral_stream.plan.saving.canonical import to_json
 from spiral_stream.plan.saving.fingerprint import digest
 from spiral_stream.runs.files import RunFiles
-from spiral_stream.runs.history import RunChange, Mark
+from spiral_stream.runs.history import Mark, RunChange
 from spiral_stream.runs.records.part_rows import Logged, table_of
 from spiral_stream.runs.records.values import Value, need_value_name, numbers, reduced
 from spiral_stream.runtime.batch.keys import BatchKey
