@@ -7,6 +7,7 @@ schedule of the plan does not act on it.
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def _decided(stages: Stages, mixture: AnyMixture, decisions: Decisions) -> AnyMi
         )
         raise ResumeError(msg)
     weights = of_samples(stages, [each.weights for each in decisions.made])
-    changes = [Change(*each.at, tuple(found)) for each, found in zip(decisions.made, weights, strict=True)]
+    changes = [Change(*each.at, found) for each, found in zip(decisions.made, weights, strict=True)]
     return DecidedMixture(base, stages.order.run_seed, changes, known)
 
 
@@ -62,7 +63,7 @@ def names_of(stages: Stages) -> tuple[str, ...]:
     return tuple(stream.name for stream in stages.streams)
 
 
-def of_samples(stages: Stages, weights: Sequence[Sequence[int | float]]) -> list[list[int]]:
+def of_samples(stages: Stages, weights: Sequence[Sequence[int | float]]) -> list[tuple[int, ...]]:
     """Return weights of samples, as the smallest whole numbers in each proportion.
 
     Args:
@@ -70,11 +71,13 @@ def of_samples(stages: Stages, weights: Sequence[Sequence[int | float]]) -> list
         weights: each of every stream; of what ``by=`` names, if the plan's proportions are.
     """
     mix = need(stages.plan, Mix)
-    masses = [Fraction(1) if mix.by is None else stream.selected.mean(mix.by) for stream in stages.streams]
-    return [
-        in_integers([Fraction(repr(weight)) / mass for weight, mass in zip(each, masses, strict=True)])
-        for each in weights
-    ]
+    masses = tuple(Fraction(1) if mix.by is None else stream.selected.mean(mix.by) for stream in stages.streams)
+    return [_over(tuple(each), masses) for each in weights]
+
+
+@lru_cache(1 << 12)  # of a run that decides often, all but one are those of the time before
+def _over(weights: tuple[int | float, ...], masses: tuple[Fraction, ...]) -> tuple[int, ...]:
+    return tuple(in_integers([Fraction(repr(each)) / mass for each, mass in zip(weights, masses, strict=True)]))
 
 
 def decided_shares(stages: Stages, decisions: Decisions, here: tuple[int, int | None]) -> list[dict[str, Any]]:

@@ -133,19 +133,18 @@ class EpochOrder:
 
     def _of_several(self, epoch: int, positions: UInt64) -> StreamRows:
         """The samples of positions of a mixture."""
-        numbers = positions // np.uint64(self._chunk_size)
-        chunks = np.unique(numbers)
+        begins, ends = self._chunks_around(epoch, positions)
+        chunks, at_first = np.unique(begins, return_index=True)
         if len(chunks) > _CHUNKS and len(chunks) * self._chunk_size > _SPARSE * len(positions):  # no chunk is worth it
             return self._mixed_rows_at(epoch, positions)
         found = []
-        for number in chunks.tolist():
-            at = np.flatnonzero(numbers == number)
-            begin = number * self._chunk_size
-            found.append((at, self._chunk(epoch, number).take((positions[at] - np.uint64(begin)).astype(np.int64))))
+        for begin, end in zip(chunks.tolist(), ends[at_first].tolist(), strict=True):
+            at = np.flatnonzero(begins == begin)
+            found.append((at, self._chunk(epoch, begin, end).take((positions[at] - np.uint64(begin)).astype(np.int64))))
         if len(found) == 1:
             return found[0][1]
         if not found:
-            return self._mixed_rows(epoch, 0).take(np.empty(0, dtype=np.int64))
+            return self._mixed_rows(epoch, 0, 0)
         back = np.argsort(np.concatenate([at for at, _ in found]), kind="stable")
         return StreamRows.concat([part for _, part in found]).take(back)
 
@@ -170,10 +169,21 @@ class EpochOrder:
         with np.errstate(over="ignore"):
             return passes * sizes + offsets
 
-    def _mixed_rows(self, epoch: int, chunk: int) -> StreamRows:
+    def _chunks_around(self, epoch: int, positions: UInt64) -> tuple[UInt64, UInt64]:
+        """Where the chunk of each position of a mixture begins and ends; no chunk goes past a decision on other shares."""
+        assert self.mixture is not None
+        begins = positions - positions % np.uint64(self._chunk_size)
+        ends = np.minimum(begins + np.uint64(self._chunk_size), np.uint64(self.total))
+        cuts = self.mixture.cuts(epoch)
+        if len(cuts):
+            at = np.searchsorted(cuts, positions, side="right")
+            begins = np.maximum(begins, np.concatenate((np.zeros(1, dtype=np.uint64), cuts))[at])
+            ends = np.minimum(ends, np.append(cuts, np.uint64(self.total))[at])
+        return begins, ends
+
+    def _mixed_rows(self, epoch: int, begin: int, end: int) -> StreamRows:
         """The samples of a chunk of positions of a mixture: each stream is asked once for many of them."""
-        end = min(self.total, (chunk + 1) * self._chunk_size)
-        return self._mixed_rows_at(epoch, np.arange(chunk * self._chunk_size, end, dtype=np.uint64))
+        return self._mixed_rows_at(epoch, np.arange(begin, end, dtype=np.uint64))
 
     def _mixed_rows_at(self, epoch: int, positions: UInt64) -> StreamRows:
         """The samples of some positions of a mixture."""

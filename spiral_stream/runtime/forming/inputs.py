@@ -390,7 +390,8 @@ class Forming:
         mixture = self.stages.epochs.mixture
         if self.moves or mixture is None:
             return self.moves
-        return mixture.changes_in(epoch, self.begin(epoch, lane, chapter), self.begin(epoch, lane, chapter + 1))
+        begin, end = self.begin(epoch, lane, chapter), self.begin(epoch, lane, chapter + 1)
+        return any(begin < each < end for each in mixture.cuts(epoch).tolist())
 
     def decided_from(self, epoch: int, chapter: int) -> int:
         """Return the first position that no chapter before one of lane 0 delivers, nor any after it: shares may change there."""

@@ -10,7 +10,7 @@ mixture, and a slice where positions are scattered.
 """
 
 import json
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -167,7 +167,12 @@ class DecidedMixture:
         if wanted.size and int(wanted.max()) >= self.total:
             return self.base.split(epoch, positions)  # which refuses it
         streams, uses = np.empty(wanted.shape, dtype=np.int64), np.empty(wanted.shape, dtype=np.int64)
+        if not wanted.size:
+            return streams.astype(np.int32), uses.astype(np.uint64)
+        first, last = int(wanted.min()), int(wanted.max())
         for stretch, begin, end in self._parts(epoch):
+            if end <= first or begin > last:
+                continue
             at = np.flatnonzero((wanted >= begin) & (wanted < end))
             if not len(at):
                 continue
@@ -268,9 +273,10 @@ class DecidedMixture:
         held = [[*change.at, *map(str, change.weights)] for change in self.changes[:until]]
         return f"-{key('decided mixture', _VERSION, json.dumps(held)):016x}"
 
-    def changes_in(self, epoch: int, begin: int, end: int) -> bool:
-        """Return whether shares change at a position in (begin, end) of an epoch."""
-        return any(each == epoch and begin < position < end for each, position in self._begins)
+    def cuts(self, epoch: int) -> UInt64:
+        """Return the positions of an epoch at which shares change; shape [C], uint64, ascending."""
+        begin, end = (bisect_left(self._begins, (at, 0)) for at in (epoch, epoch + 1))
+        return np.array([position for _, position in self._begins[begin:end]], dtype=np.uint64)
 
 
 AnyMixture = Mixture | DecidedMixture

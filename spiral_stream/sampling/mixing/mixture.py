@@ -215,10 +215,10 @@ class Mixture:
         ahead = [np.sort(uses[streams == k].astype(np.int64)) for k in range(self._streams)]
         return StreamsLeft(tuple(ahead), self.used(epoch, border).astype(np.int64))
 
-    def changes_in(self, epoch: int, begin: int, end: int) -> bool:
-        """Return whether shares were decided anew at a position in (begin, end) of an epoch: never."""
-        del epoch, begin, end
-        return False
+    def cuts(self, epoch: int) -> UInt64:
+        """Return the positions of an epoch at which shares were decided anew: none."""
+        del epoch
+        return np.empty(0, dtype=np.uint64)
 
     def mark(self, epoch: int) -> str:
         """Return what tells the epoch from the same one of other mixtures of the plan: nothing."""
