@@ -511,6 +511,9 @@ class Catalog(RunVerbs):
         entry = self.entry(name)
         return nodes.Scan(name, entry.schema, entry.identity)
 
+    def _prepared_data(self, trust: Trusted) -> "list[PreparedData]":
+        return self.caches(trust=trust)
+
     def _trusted(self, modules: Trusted) -> "Trust":
         return _trust(modules)
 

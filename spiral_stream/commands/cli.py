@@ -33,7 +33,7 @@ from spiral_stream.commands.command_words import (
 from spiral_stream.commands.copy_command import copy
 from spiral_stream.commands.init_command import init
 from spiral_stream.commands.node_command import node_cache
-from spiral_stream.commands.run_commands import diff, seen
+from spiral_stream.commands.run_commands import diff, forget, seen
 from spiral_stream.connection import ANALYZED, EXPLAIN_DATA, Catalog, connect
 from spiral_stream.display.markup import PAGE_BYTES
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, TrustError, cut
@@ -60,6 +60,7 @@ app.command("node-cache")(node_cache)
 app.command("init")(init)
 app.command("seen")(seen)
 app.command("diff")(diff)
+app.command("forget")(forget)
 Where = Annotated[str | None, typer.Option("--catalog", envvar="SPIRAL_CATALOG", help="Folder or URI of the catalog.")]
 Trusted = Annotated[
     list[str] | None,

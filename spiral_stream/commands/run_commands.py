@@ -1,7 +1,8 @@
-"""The commands about what runs saw: ``spiral seen`` and ``spiral diff``."""
+"""The commands about what runs saw: ``spiral seen``, ``spiral diff`` and ``spiral forget``."""
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -9,6 +10,7 @@ from spiral_stream.commands.command_words import console, opened_catalog
 from spiral_stream.errors import CatalogError, cut
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.runs.checkpoints import CheckpointState, state_in, states_in
+from spiral_stream.runs.forget import ids_of
 
 Where = Annotated[str | None, typer.Option("--catalog", envvar="SPIRAL_CATALOG", help="Folder or URI of the catalog.")]
 Trusted = Annotated[
@@ -84,3 +86,40 @@ def diff(
         each if each in saved and not Path(each).exists() else chosen(each, name).state for each in (first, second)
     ]
     console().print(catalog.diff(*given, trust=trust or ()))
+
+
+def forget(
+    checkpoint: Annotated[list[str], typer.Argument(help="Checkpoints of one run: the last says what it saw.")],
+    ids: Annotated[
+        str,
+        typer.Option("--ids", help="Identities, with commas between them, or a file of them: a line each, or Parquet."),
+    ],
+    out: Annotated[
+        str, typer.Option("--out", help="Where the state to go on with is written, as JSON.")
+    ] = "forgotten.json",
+    where: Where = None,
+    trust: Trusted = None,
+) -> None:
+    """Forget rows: show where a run first met them, and write the state from which it goes on without them."""
+    catalog = opened_catalog(where)
+    found = catalog.forget(checkpoint, _identities(ids), checkpoint, trust=trust or ())
+    console().print(found)
+    try:
+        write_file(Path(out), json.dumps(dict(found.state)).encode())
+    except OSError as error:
+        msg = f"forget: --out {cut(out)}: {error.strerror}. Give a file in a folder that can be written"
+        raise CatalogError(msg) from error
+    console(plain=True).print(
+        f"{out}: the state to go on with: stream.load_state_dict(json.load(open({out!r})))", soft_wrap=True
+    )
+
+
+def _identities(given: str) -> list[Any]:
+    """The identities that a command names: in a file, or as they are."""
+    path = Path(given)
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        columns = [column.to_pylist() for column in pq.read_table(path).columns]
+        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+    return ids_of(path.read_text() if path.is_file() else given)

@@ -141,7 +141,8 @@ class Inspection:
             >>> stream.skipped()["batches"]
             [[0, 2, 1]]
         """
-        return self._run.opening.skips.to_json()
+        found = self._run.opening.skips.to_json()
+        return {name: found[name] for name in ("batches", "samples")}
 
     def decided(self) -> list[dict[str, Any]]:
         """Return what the run decided on, with the shares that follow from it.

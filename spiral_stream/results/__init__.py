@@ -29,6 +29,9 @@ if TYPE_CHECKING:  # the alias exports a name to type checkers
     from spiral_stream.runs.difference import PartingBatch as PartingBatch
     from spiral_stream.runs.difference import RunDifference as RunDifference
     from spiral_stream.runs.difference import SourceDifference as SourceDifference
+    from spiral_stream.runs.forget import Checkpoint as Checkpoint
+    from spiral_stream.runs.forget import FirstMet as FirstMet
+    from spiral_stream.runs.forget import Forgetting as Forgetting
     from spiral_stream.runs.history import Attempt as Attempt
     from spiral_stream.runs.history import RunChange as RunChange
     from spiral_stream.runs.leg import Leg as Leg
@@ -56,6 +59,7 @@ if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt na
             "planner.prepared_data.verify": ["Checked", "Verification"],
             "row_verbs": ["Grouped"],
             "runs.difference": ["PartingBatch", "RunDifference", "SourceDifference"],
+            "runs.forget": ["Checkpoint", "FirstMet", "Forgetting"],
             "runs.history": ["Attempt", "RunChange"],
             "runs.leg": ["Leg"],
             "runs.manifest": ["SeenManifest"],

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EXAMPLES: Final = 5
+_SHOWN: Final = 3
 _AT_A_TIME: Final = 1 << 10  # batches that are compared at a time
 _SIDES: Final = pa.schema(
     [("side", pa.int8()), ("source", pa.large_string()), ("value", pa.large_string()), ("at", pa.int64())]
@@ -137,8 +138,8 @@ class RunDifference:
                 "relation": each.relation,
                 "only A saw": Figure(each.only[0], "rows"),
                 "only B saw": Figure(each.only[1], "rows"),
-                "such as, of A": ", ".join(each.examples[0]),
-                "of B": ", ".join(each.examples[1]),
+                "such as, of A": ", ".join(each.examples[0][:_SHOWN]),
+                "of B": ", ".join(each.examples[1][:_SHOWN]),
             }
             for each in self.sources
         ]

@@ -19,7 +19,9 @@ from spiral_stream.plan.tree import need
 
 if TYPE_CHECKING:
     from spiral_stream.plan.functions.trust import Trust
+    from spiral_stream.planner.prepared_data.retention import PreparedData
     from spiral_stream.runs.difference import RunDifference
+    from spiral_stream.runs.forget import Forgetting
     from spiral_stream.runs.leg import Leg
     from spiral_stream.runs.opened_leg import PlanOf
     from spiral_stream.runs.run import Recordable, RecordedRun
@@ -158,6 +160,78 @@ class RunVerbs(AnyCatalog):
             sides.append(ComparedRun(_said(given, word), legs, lambda: OpenedLegs(self.registry, plan_of)))
         return difference(*sides)
 
+    @door(CatalogError)
+    def forget(
+        self,
+        run: Given,
+        ids: Iterable[Any],
+        checkpoints: Sequence[State] = (),
+        *,
+        plan: Any = None,
+        trust: Trusted = (),
+    ) -> "Forgetting":
+        """Return how a run forgets rows: where it first met them, and the state from which it goes on as if they had never been.
+
+        A run that goes on from the state has the same batches as one that skipped the rows from batch 0. With deterministic
+        operations and a checkpoint of everything that training changes, its weights are the same too. What is not undone, and
+        what still holds the rows, is listed.
+
+        Args:
+            run: what it delivered: its last state or checkpoint, or several, as for `seen`.
+            ids: identities of the rows, as `ledger` lists them, without part numbers; 10,000 at most.
+            checkpoints: states, or paths of checkpoints, that it can go on from; the last one before the rows is taken.
+            plan: as for `seen`.
+            trust: as for `open_stream`.
+
+        Raises:
+            ResumeError: as for `seen`.
+            CatalogError: as for `seen`.
+            StreamError: there are too many rows, or the plan assembles samples; says the way out.
+
+        Examples:
+            >>> catalog.save_stream("kept", plan.to_numpy())
+            >>> stream.seek(batch=3)
+            >>> found = catalog.forget(stream.state_dict(), [stream.ledger(2)[0]])
+            >>> found.first.batch, found.steps
+            (2, (3, 0))
+        """
+        from spiral_stream.runs.checkpoints import states_in
+        from spiral_stream.runs.forget import Checkpoint, forget
+        from spiral_stream.runs.leg import legs_of_states
+        from spiral_stream.runs.opened_leg import OpenedLegs
+
+        listed = list[Checkpoint]()
+        for k, each in enumerate(checkpoints):
+            if isinstance(each, Mapping):
+                listed.append(Checkpoint(_said(each, f"checkpoint {k}"), each))
+            else:
+                listed += [Checkpoint(str(found.path), found.state) for found in states_in(_path(each))]
+        legs = self._legs_of(run)
+        if all(not leg.attempt for leg in legs):  # of bare states: those of the checkpoints say more of the run
+            legs = legs_of_states([*(leg.state for leg in legs if leg.known), *(each.state for each in listed)])
+        with OpenedLegs(self.registry, self._plan_of(plan, trust)) as opened:
+            relations = {
+                stream.base.entry.name for leg in legs if leg.known for stream in opened.of(leg).stages.streams
+            }
+            return forget(legs, list(ids), listed, opened, self._holders(relations, trust))
+
+    def _holders(self, relations: set[str], trust: Trusted) -> list[str]:
+        """What still holds rows of relations, in words."""
+        from spiral_stream.catalog.relation.source_facts import source_facts
+
+        out = list[str]()
+        for name in sorted(relations):
+            facts = source_facts(self.entry(name))
+            out.append(f"relation {name}: {facts}; register it again without the rows")
+        for each in self._prepared_data(trust):
+            if relations & set(each.relations):
+                columns = f" ({', '.join(each.columns[:3])})" if each.columns else ""
+                out.append(
+                    f"{each.kind} {each.name[:8]} of {', '.join(each.relations[:3])}{columns}: {each.bytes:,} bytes"
+                )
+        out += [f"records of a run: {name}" for name in self.tables() if name.startswith("runs.")]
+        return [*out, "states and checkpoints of runs that skip the rows: they name the identities"]
+
     def _first_epoch(self, name: str, trust: Trusted) -> "Leg":
         """The first epoch of a saved stream, on one rank."""
         from spiral_stream.plan.saving.canonical import to_json
@@ -231,6 +305,10 @@ class RunVerbs(AnyCatalog):
         raise CatalogError(msg)
 
     # ---- what the catalog itself knows
+
+    def _prepared_data(self, trust: Trusted) -> "list[PreparedData]":
+        """Return what lies in the prepared folder."""
+        raise NotImplementedError
 
     def _plan(self, name: str, trust: "Trust") -> nodes.Node:
         """Return the plan of a saved stream."""

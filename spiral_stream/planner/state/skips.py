@@ -16,6 +16,8 @@ from spiral_stream.sampling.order import LARGEST
 
 MOST: Final = 10_000  # ranges of batches, and samples; a state stays below 1 MB
 
+STAND_INS: Final = "stand_ins"
+
 Value = str | int | bytes
 
 
@@ -53,10 +55,15 @@ class SkippedSample:
 @final
 @dataclass(frozen=True, slots=True)
 class Skips:
-    """What a run skips: ranges (epoch, first batch, count), ascending and apart from each other, and samples."""
+    """What a run skips: ranges (epoch, first batch, count), ascending and apart from each other, and samples.
+
+    ``stand_ins`` says whether skipped samples stay out of batches that stand in for others too. States of earlier versions do
+    not say it, and keep the batches that they had.
+    """
 
     batches: tuple[tuple[int, int, int], ...] = ()
     samples: tuple[SkippedSample, ...] = ()
+    stand_ins: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.batches or self.samples)
@@ -98,7 +105,7 @@ class Skips:
         joined = np.unique(np.concatenate([np.asarray(numbers, dtype=np.int64), *there]))
         here = [(epoch, first, count) for first, count in as_ranges(joined)]
         others = [each for each in self.batches if each[0] != epoch]
-        return Skips(_small(sorted([*others, *here]), "ranges of batches"), self.samples)
+        return Skips(_small(sorted([*others, *here]), "ranges of batches"), self.samples, self.stand_ins)
 
     def with_samples(self, since: tuple[int, int], samples: Sequence[tuple[str, tuple[Value, ...]]]) -> "Skips":
         """Return the record with more samples, each a stream's name and an identity.
@@ -108,13 +115,15 @@ class Skips:
         """
         there = {(each.stream, each.identity) for each in self.samples}
         new = [SkippedSample(since, *each) for each in dict.fromkeys(samples) if each not in there]
-        return Skips(self.batches, _small([*self.samples, *new], "samples"))
+        left = _small([*self.samples, *new], "samples")
+        return Skips(self.batches, left, self.stand_ins or bool(new))
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values."""
         return {
             "batches": [list(each) for each in self.batches],
             "samples": [each.to_json() for each in self.samples],
+            **({STAND_INS: True} if self.stand_ins else {}),
         }
 
     @classmethod
@@ -132,7 +141,7 @@ class Skips:
             ends = [(epoch, first + count) for epoch, first, count in batches]
             apart = all(end < (epoch, first) for end, (epoch, first, _) in zip(ends, batches[1:], strict=False))
             _need(apart and all(count for *_, count in batches))
-            _need(len(data["samples"]) <= MOST)
+            _need(len(data["samples"]) <= MOST and isinstance(data.get(STAND_INS, False), bool))
             samples = tuple(SkippedSample.from_json(each) for each in data["samples"])
             _need(len({(each.stream, each.identity) for each in samples}) == len(samples))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -140,7 +149,7 @@ class Skips:
                 f"resume: the state's skips cannot be read ({shown(error)}). Pass what state_dict() returned, unchanged"
             )
             raise ResumeError(msg) from error
-        return cls(batches, samples)
+        return cls(batches, samples, data.get(STAND_INS, False))
 
 
 NOTHING: Final = Skips()

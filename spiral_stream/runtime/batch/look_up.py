@@ -177,7 +177,12 @@ class LookingUp:
             chosen: which batch is taken for each.
         """
         begun = moment()
-        drawn = [each for number in chosen for each in self._numbering.draw(epoch, [number])]
+        drawn = [
+            self._numbering.draw(epoch, [number])[0]
+            if number == planned
+            else self._numbering.standing_in(epoch, number, planned)
+            for planned, number in zip(numbers, chosen, strict=True)
+        ]
         found = LookedUpBatch.of(numbers, drawn, begun)
         found.lost = [()] * len(drawn)  # that of the chosen ones is counted where they are delivered themselves
         with sound(begun):

@@ -133,6 +133,16 @@ class RunBatches(Numbering):
             return drawn
         return [self._left(each, epoch, number) for each, number in zip(drawn, named, strict=True)]
 
+    def standing_in(self, epoch: int, number: int, delivered_as: int) -> Drawn:
+        """A batch from before a skip may stand in for one after it: then its skipped samples stay out too.
+
+        States of earlier versions, whose record does not say so, keep what they delivered.
+        """
+        (drawn,) = self.draw(epoch, [number])
+        if not self.skips.stand_ins or delivered_as <= number:
+            return drawn
+        return self._left(drawn, epoch, self.skips.number(epoch, delivered_as))
+
     def find(self, epoch: int, stream: int, row: int) -> Iterator[int]:
         one = np.array([stream], dtype=np.int32), np.array([row], dtype=np.uint64)
         samples = StreamRows(*one, np.zeros(1, dtype=np.uint64))

@@ -615,3 +615,30 @@ def test_seen_prints_what_a_checkpoint_saw_and_writes_identities_and_a_manifest(
     assert "Take one with --name" in listed.output
     assert "judge" in listed.output
     assert "16" in run(catalog, "seen", str(path), "--name", "judge")
+
+
+def test_forget_and_diff_take_checkpoints(tmp_path: Path) -> None:
+    catalog = sp.connect(tmp_path / "catalog")
+    catalog.register("numbers", sp.Arrow(pa.table({"id": range(100)})), identity="id")
+    sampled = catalog.table("numbers").sample(order=sp.GlobalShuffle(seed=17))
+    paths = []
+    with sampled.collate(batch_size=16, fields={"id": sp.List("id")}).to_numpy() as stream:
+        catalog.save_stream("train", stream)
+        for batch in (1, 2, 4):
+            stream.seek(batch=batch)
+            paths.append(tmp_path / f"{batch}.json")
+            paths[-1].write_text(json.dumps(stream.state_dict()))
+        ids = stream.ledger(2)[:2]
+    assert "until batch 2, where A ends" in run(catalog, "diff", str(paths[1]), str(paths[2]))
+    assert "all 4 batches" in run(catalog, "diff", str(paths[2]), str(paths[2]))
+    out = tmp_path / "forgotten.json"
+    said = run(catalog, "forget", *map(str, paths), "--ids", ",".join(map(str, ids)), "--out", str(out))
+    assert "epoch 0 batch 2, in step 2" in said
+    state = json.loads(out.read_text())
+    assert state["batch"] == 2
+    assert [each[3] for each in state["skips"]["samples"]] == [[each] for each in ids]
+    (tmp_path / "ids.txt").write_text("\n".join(map(str, ids)))
+    pq.write_table(pa.table({"id": ids}), tmp_path / "ids.parquet")
+    for name in ("ids.txt", "ids.parquet"):
+        run(catalog, "forget", *map(str, paths), "--ids", str(tmp_path / name), "--out", str(out))
+        assert json.loads(out.read_text()) == state
