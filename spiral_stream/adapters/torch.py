@@ -5,7 +5,7 @@ while the model works on the batch before (`adapters.cuda`).
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any, Final, final
@@ -25,6 +25,7 @@ from spiral_stream.runtime.batch.keys import BatchKey, KeyedBatch
 from spiral_stream.runtime.batch.pending_batch import Batch
 from spiral_stream.runtime.delivery import Delivery, Devices, Feed
 from spiral_stream.runtime.fields.pixels import PixelStage, pixel_stages
+from spiral_stream.runtime.measured import Fetched, Form
 from spiral_stream.runtime.read_ahead import BUDGET_BYTES
 from spiral_stream.runtime.run.position import Reached
 from spiral_stream.runtime.slots import Allocate
@@ -36,6 +37,7 @@ import torch.distributed as dist  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info  # noqa: E402
 
 from spiral_stream.adapters.cuda import CudaLink, Finisher, Tensors, numbered, tensor  # noqa: E402
+from spiral_stream.adapters.measured import fetched  # noqa: E402
 from spiral_stream.adapters.pinned_memory import memory_for  # noqa: E402
 
 _WORKERS: Final = integer(0, None, "how many processes read, from 0 up")
@@ -94,6 +96,11 @@ class TorchDelivery(Delivery):
         said = [value]
         dist.broadcast_object_list(said, src=0)
         return str(said[0])
+
+    def fetched(self, value: Any, form: Callable[[Sequence[int]], Form], mask: Any) -> Fetched | None:
+        if not isinstance(value, torch.Tensor) or value.is_complex():
+            return None
+        return fetched(value, form(tuple(value.shape)), mask)
 
     def worker(self) -> tuple[int, int] | None:
         info = get_worker_info()

@@ -179,13 +179,17 @@ class RecordedRun:
             self._recording.close()
 
     def metrics(self) -> dict[str, int]:
-        """Return what this process recorded: ``duplicates`` are batches that were logged again and left out.
+        """Return what this process counted while it recorded.
+
+        ``duplicates`` are batches that were logged again and left out; ``waited`` is how often the loop waited for a value to
+        come from its device, because too many were under way.
 
         Examples:
             >>> catalog.run("seventh", stream).metrics()
-            {'duplicates': 0}
+            {'duplicates': 0, 'waited': 0}
         """
-        return {"duplicates": self._writes("metrics").duplicates}
+        recording = self._writes("metrics")
+        return {"duplicates": recording.duplicates, "waited": recording.waited}
 
     # ---- reading
 

@@ -5,7 +5,7 @@ value that a stream holds: streams of different frameworks differ in their deliv
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final, Protocol, final
 
 from spiral_stream.errors import BindError, MissingExtraError, warn
@@ -13,6 +13,7 @@ from spiral_stream.fields.field import FieldSpec
 from spiral_stream.host_dtypes import is_bfloat16
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.batch.pending_batch import Batch
+from spiral_stream.runtime.measured import Fetched, Form
 from spiral_stream.runtime.slots import Allocate, pageable
 
 Devices = Mapping[str, str | None]  # array field -> where it is delivered; None where nobody said
@@ -125,6 +126,17 @@ class Delivery(ABC):
     def agreed(self, value: str) -> str | None:
         """Return the value that the first of all processes gives here; None where they cannot ask each other."""
         del value
+        return None
+
+    def fetched(self, value: Any, form: Callable[[Sequence[int]], Form], mask: Any) -> Fetched | None:
+        """Begin to fetch a value that the loop measured, reduced by sample; None if it is no array of the framework.
+
+        Args:
+            value: as the loop has it.
+            form: tells how its shape fits the batch, or refuses it.
+            mask: which tokens count; None counts all.
+        """
+        del value, form, mask
         return None
 
     def worker(self) -> tuple[int, int] | None:

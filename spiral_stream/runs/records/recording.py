@@ -20,9 +20,11 @@ from spiral_stream.plan.saving.canonical import to_json
 from spiral_stream.plan.saving.fingerprint import digest
 from spiral_stream.runs.files import RunFiles
 from spiral_stream.runs.history import Mark, RunChange
+from spiral_stream.runs.records.arriving import Arriving
 from spiral_stream.runs.records.part_rows import Logged, table_of
-from spiral_stream.runs.records.values import Value, need_value_name, numbers, reduced
+from spiral_stream.runs.records.values import FormOf, Value, need_value_name, numbers, reduced
 from spiral_stream.runtime.batch.keys import BatchKey
+from spiral_stream.runtime.measured import Fetched, Form
 from spiral_stream.runtime.run.recorder import Recorder
 from spiral_stream.runtime.run.stream_run import StreamRun
 
@@ -70,6 +72,7 @@ class Recording(Recorder):
         self._since_log = 0  # batches delivered since the last one was logged
         self._entries = list[Logged]()
         self._logged: OrderedDict[tuple[int, int, int], tuple[str, ...]] = OrderedDict()
+        self._arriving = Arriving()
         self.duplicates = 0
         self._go_on_from(stream.resumed_run)
         stream.record(self)
@@ -79,6 +82,11 @@ class Recording(Recorder):
     def attempt(self) -> str:
         """The name of the present attempt."""
         return self._start if not self._attempts else f"{self._start}.{self._attempts}"
+
+    @property
+    def waited(self) -> int:
+        """How often the loop waited for a value to come from its device, because too many were under way."""
+        return self._arriving.waited
 
     @property
     def last(self) -> BatchKey:
@@ -156,11 +164,7 @@ class Recording(Recorder):
         if before is not None:
             self._duplicate(key, before, names)
             return
-        allowed = None if mask is None else numbers("mask", mask).astype(bool)
-        found: dict[str, Value] = {}
-        for name, value in values.items():
-            need_value_name(name)
-            found[name] = reduced(name, value, key, allowed)
+        found = self._values(key, values, mask)
         self._entries.append(Logged(key, self._leg_of(key), applied, found))
         self._logged[at] = names
         if len(self._logged) > _REMEMBERED:
@@ -168,6 +172,24 @@ class Recording(Recorder):
         self._since_log = 0
         if len(self._entries) >= self._every:
             self.flush()
+
+    def _values(self, key: BatchKey, values: Mapping[str, Any], mask: Any) -> dict[str, Value]:
+        """Reduce the values of a batch; those on a device are put in when they are here."""
+        found: dict[str, Value] = {}
+        late: list[tuple[str, Form, Fetched]] = []
+        for name, value in values.items():
+            need_value_name(name)
+            fits = FormOf(name, key, mask)
+            fetched = self._stream.delivery.fetched(value, fits, mask)
+            if fetched is None:
+                allowed = None if mask is None else numbers("mask", mask).astype(bool)
+                found[name] = reduced(name, value, key, allowed)
+            else:
+                assert fits.form is not None
+                late.append((name, fits.form, fetched))
+        for each in late:  # once nothing is refused
+            self._arriving.add(found, *each)
+        return found
 
     def _duplicate(self, key: BatchKey, before: tuple[str, ...], names: tuple[str, ...]) -> None:
         if before != names:
@@ -184,6 +206,7 @@ class Recording(Recorder):
         Raises:
             RunError: the catalog cannot be written.
         """
+        self._arriving.all_here()
         if self._entries:
             self._files.part(self.attempt, self._rank, self._parts, table_of(self._entries))
             self._parts += 1

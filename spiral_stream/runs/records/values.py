@@ -5,6 +5,7 @@ segment in packed rows, to their sum and their count, so that parts of a row on 
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import RunError, cut, shown
 from spiral_stream.runtime.batch.keys import BatchKey, TokenSpans
+from spiral_stream.runtime.measured import Form
 
+Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 RESERVED: Final = frozenset(
@@ -62,13 +65,84 @@ def need_value_name(name: str) -> None:
         raise RunError(msg)
 
 
-def reduced(name: str, value: Any, key: BatchKey, mask: NDArray[np.bool_] | None = None) -> Value:
-    """Return what a run records of a value.
+def form_of(name: str, shape: Sequence[int], key: BatchKey) -> Form:
+    """Return how a value of a shape fits a batch. Looks at no value.
 
     Args:
         name: of the value, for messages.
-        value: an array or tensor of numbers: shape [B] or [S], one per row or sample; [B, T], one per token; or [], one for
-            the batch.
+        shape: [B] or [S], one per row or sample; [B, T], one per token; or [], one for the batch.
+        key: of the batch.
+
+    Raises:
+        RunError: it fits neither the batch's rows nor their tokens.
+    """
+    if len(shape) == 0:
+        return Form(alone=True)
+    if len(shape) == 1:
+        return Form(rows=_rows(name, shape[0], key))
+    if len(shape) == 2:  # noqa: PLR2004  [B, T]
+        return Form(tokens=_tokens(name, shape[0], shape[1], key))
+    msg = f"log: {name}= has shape {list(shape)}. Give one value per sample [B], per token [B, T], or one for the batch []"
+    raise RunError(msg)
+
+
+@final
+class FormOf:
+    """Tells how the shape of a value fits a batch, and knows it afterwards.
+
+    Args:
+        name: of the value, for messages.
+        key: of the batch.
+        mask: that is of the same shape as the value; None: there is none.
+
+    Attributes:
+        form: what was told; None before.
+    """
+
+    def __init__(self, name: str, key: BatchKey, mask: Any) -> None:
+        self._name, self._key, self._mask = name, key, mask
+        self.form: Form | None = None
+
+    def __call__(self, shape: Sequence[int]) -> Form:
+        self.form = form_of(self._name, shape, self._key)
+        if self._mask is not None and self.form.tokens is not None:
+            need_mask(self._name, shape, np.shape(self._mask))
+        return self.form
+
+
+def need_mask(name: str, shape: Sequence[int], mask: Sequence[int]) -> None:
+    """Refuse a mask of another shape than the values that it is of.
+
+    Raises:
+        RunError: says both shapes.
+    """
+    if tuple(mask) != tuple(shape):
+        msg = f"log: mask= has shape {list(mask)}, and {name}= has {list(shape)}. Give them the same shape"
+        raise RunError(msg)
+
+
+def value_of(form: Form, values: NDArray[Any], counts: NDArray[Any] | None) -> Value:
+    """Return a value that was reduced by sample already.
+
+    Args:
+        form: how it fitted its batch.
+        values: one number per sample or for the batch, or the sums of the tokens.
+        counts: how many tokens count; None where all do.
+    """
+    if form.alone:
+        return PerBatch(float(values))
+    if form.tokens is None:
+        return PerSample(values.astype(np.float32, copy=False))
+    counted = form.tokens.lengths if counts is None else counts
+    return PerToken(values.astype(np.float64, copy=False), counted.astype(np.int32))
+
+
+def reduced(name: str, value: Any, key: BatchKey, mask: NDArray[np.bool_] | None = None) -> Value:
+    """Return what a run records of a value that lies on the host.
+
+    Args:
+        name: of the value, for messages.
+        value: an array or tensor of numbers; `form_of` says of which shapes.
         key: of the batch.
         mask: shape [B, T]: which tokens count; None counts all of a sample.
 
@@ -76,14 +150,15 @@ def reduced(name: str, value: Any, key: BatchKey, mask: NDArray[np.bool_] | None
         RunError: its shape fits neither the batch's rows nor their tokens, or it holds no numbers.
     """
     array = numbers(name, value)
-    if array.ndim == 0:
+    form = form_of(name, array.shape, key)
+    if form.alone:
         return PerBatch(float(array))
-    if array.ndim == 1:
-        return PerSample(_by_sample(name, array, key).astype(np.float32))
-    if array.ndim == 2:  # noqa: PLR2004  [B, T]
-        return _by_token(name, array, key, mask)
-    msg = f"log: {name}= has shape {list(array.shape)}. Give one value per sample [B], per token [B, T], or one for the batch []"
-    raise RunError(msg)
+    if form.tokens is None:
+        return PerSample((array if form.rows is None else array[form.rows]).astype(np.float32))
+    if mask is None:
+        return PerToken(_sums(array, form.tokens), form.tokens.lengths.astype(np.int32))
+    need_mask(name, array.shape, mask.shape)
+    return PerToken(_sums(np.where(mask, array, 0), form.tokens), _sums(mask, form.tokens).astype(np.int32))
 
 
 def numbers(name: str, value: Any) -> NDArray[Any]:
@@ -103,41 +178,37 @@ def numbers(name: str, value: Any) -> NDArray[Any]:
     return array
 
 
-def _by_sample(name: str, array: NDArray[Any], key: BatchKey) -> NDArray[Any]:
+def _rows(name: str, count: int, key: BatchKey) -> Int64 | None:
     lines = key.lines
-    if lines is None and len(array) == key.size:
-        return array
+    if lines is None and count == key.size:
+        return None
     packed = lines is not None and bool((np.diff(lines) == 0).any())
-    if len(array) == key.size and not packed:
-        return np.asarray(array[lines])
-    if packed and len(array) == len(key):
-        return array
+    if count == key.size and not packed:
+        return lines
+    if packed and count == len(key):
+        return None
     if packed:
         msg = (
-            f"log: {name}= has {len(array):,} values; this batch packs {len(key):,} pieces of samples into {key.size:,} rows. "
+            f"log: {name}= has {count:,} values; this batch packs {len(key):,} pieces of samples into {key.size:,} rows. "
             "Give one value per piece, or one per token [B, T], which is summed by piece"
         )
         raise RunError(msg)
-    msg = f"log: {name}= has {len(array):,} values; this batch has {key.size:,} rows. Give the loss of this batch, one per row"
+    msg = (
+        f"log: {name}= has {count:,} values; this batch has {key.size:,} rows. Give the loss of this batch, one per row"
+    )
     raise RunError(msg)
 
 
-def _by_token(name: str, array: NDArray[Any], key: BatchKey, mask: NDArray[np.bool_] | None) -> PerToken:
-    rows, width = array.shape
+def _tokens(name: str, rows: int, width: int, key: BatchKey) -> TokenSpans:
     spans = next((each for each in key.spans if each.width == width), None)
-    if rows != key.size or spans is None:
-        widths = ", ".join(str(each.width) for each in key.spans) or "no width: it has no token field"
-        way = f"values of shape [{key.size}, T], where T is {widths}" if key.spans else "one value per row"
-        msg = f"log: {name}= has shape {list(array.shape)}; this batch has {key.size:,} rows of {widths}. Give {way}"
-        if any(width == each.width - 1 for each in key.spans):
-            msg += "; losses of shifted labels lack the first or the last place: put a 0 there, and say mask="
-        raise RunError(msg)
-    if mask is None:
-        return PerToken(_sums(array, spans), spans.lengths.astype(np.int32))
-    if mask.shape != array.shape:
-        msg = f"log: mask= has shape {list(mask.shape)}, and {name}= has {list(array.shape)}. Give them the same shape"
-        raise RunError(msg)
-    return PerToken(_sums(np.where(mask, array, 0), spans), _sums(mask, spans).astype(np.int32))
+    if rows == key.size and spans is not None:
+        return spans
+    widths = ", ".join(str(each.width) for each in key.spans) or "no width: it has no token field"
+    way = f"values of shape [{key.size}, T], where T is {widths}" if key.spans else "one value per row"
+    msg = f"log: {name}= has shape [{rows}, {width}]; this batch has {key.size:,} rows of {widths}. Give {way}"
+    if any(width == each.width - 1 for each in key.spans):
+        msg += "; losses of shifted labels lack the first or the last place: put a 0 there, and say mask="
+    raise RunError(msg)
 
 
 def _sums(array: NDArray[Any], spans: TokenSpans) -> Float64:

@@ -50,6 +50,7 @@ class Plan:
     filtered: bool
     bad: bool
     last: Any
+    framework: str = "numpy"
 
     def open(self, catalog: sp.Catalog) -> sp.PreparedStream:
         ending = "-bad" if self.bad and self.formed != "buckets" else ""
@@ -68,7 +69,8 @@ class Plan:
             fields["mask"] = sp.PadMask("tokens")
         sampled = base.sample(order=sp.GlobalShuffle(seed=5))
         on_error = {"on_error": "skip", "error_budget": 30} if ending else {}
-        return sampled.collate(fields=fields, last=self.last, **FORMATIONS[self.formed], **on_error).to_numpy()  # type: ignore[no-any-return]  # of a relation
+        collated = sampled.collate(fields=fields, last=self.last, **FORMATIONS[self.formed], **on_error)
+        return collated.to_torch() if self.framework == "torch" else collated.to_numpy()  # type: ignore[no-any-return]  # of a relation
 
 
 def losses(batch: Mapping[str, Any]) -> Any:
@@ -79,7 +81,7 @@ def losses(batch: Mapping[str, Any]) -> Any:
 def rows_of(batch: Mapping[str, Any]) -> list[tuple[str, float, int]]:
     """The samples of a batch by hand: identity, sum of its own tokens' numbers, and how many they are."""
     out = []
-    numbers, mask = losses(batch), np.asarray(batch["mask"])
+    numbers, mask = np.asarray(losses(batch)), np.asarray(batch["mask"])
     for row, ids in enumerate(batch["id"]):
         if isinstance(ids, str):
             mine = mask[row] != 0
@@ -122,6 +124,7 @@ plans = st.builds(
     st.booleans(),
     st.booleans(),
     st.sampled_from([sp.DropPartial, sp.KeepPartial]),
+    st.sampled_from(["numpy", "torch"]),
 )
 lives = st.lists(
     st.builds(
