@@ -52,7 +52,7 @@ DOORS = {
     "matplotlib": ("report/charts.py",),
     "simplejpeg": ("decoders/image/image.py",),
     "vortex": ("dialects/vortex.py", "sources/columnar/vortex.py"),
-    "torch": ("adapters/cuda.py", "adapters/pinned_memory.py", "adapters/torch.py"),
+    "torch": ("adapters/cuda.py", "adapters/measured.py", "adapters/pinned_memory.py", "adapters/torch.py"),
     "torchvision": (),
     "tokenizers": (
         "catalog/tokenizers.py",
@@ -284,6 +284,7 @@ def test_packages_that_are_not_light_are_imported_in_functions() -> None:
         ROOT / "spiral_stream",
         {
             "adapters/cuda.py",
+            "adapters/measured.py",
             "adapters/pinned_memory.py",
             "adapters/torch.py",
             "adapters/trainer.py",

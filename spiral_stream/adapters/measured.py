@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from spiral_stream.adapters.cuda import side_stream
 from spiral_stream.extras import need
-from spiral_stream.runtime.measured import Fetched, Form, runs_of
+from spiral_stream.runtime.measured import FetchedValue, ValueForm, covering_lengths
 
 need("torch", "spiral_stream.adapters.measured")
 import torch  # noqa: E402
 
 
 @final
-class FetchedTensors(Fetched):
+class FetchedTensors(FetchedValue):
     """A value as tensors on the host, behind an event of the copying stream where they come from a device.
 
     Args:
@@ -58,7 +58,7 @@ class FetchedTensors(Fetched):
         return self._values.numpy(), None if self._counts is None else self._counts.numpy()
 
 
-def fetched(value: torch.Tensor, form: Form, mask: Any) -> FetchedTensors:
+def fetched(value: torch.Tensor, form: ValueForm, mask: Any) -> FetchedTensors:
     """Begin to fetch a value, reduced by sample.
 
     Args:
@@ -71,7 +71,7 @@ def fetched(value: torch.Tensor, form: Form, mask: Any) -> FetchedTensors:
         if form.tokens is None:
             found = value if form.rows is None else value[_moved(form.rows, value.device)]
             return FetchedTensors(found.to(torch.float32), None)
-        lengths = _moved(runs_of(form.tokens, value.shape[0]), value.device)
+        lengths = _moved(covering_lengths(form.tokens, value.shape[0]), value.device)
         flat = value.reshape(-1).to(torch.float64)
         if mask is None:
             return FetchedTensors(_sums(flat, lengths), None)

@@ -25,7 +25,7 @@ from spiral_stream.runtime.batch.keys import BatchKey, KeyedBatch
 from spiral_stream.runtime.batch.pending_batch import Batch
 from spiral_stream.runtime.delivery import Delivery, Devices, Feed
 from spiral_stream.runtime.fields.pixels import PixelStage, pixel_stages
-from spiral_stream.runtime.measured import Fetched, Form
+from spiral_stream.runtime.measured import FetchedValue, ValueForm
 from spiral_stream.runtime.read_ahead import BUDGET_BYTES
 from spiral_stream.runtime.run.position import Reached
 from spiral_stream.runtime.slots import Allocate
@@ -97,7 +97,7 @@ class TorchDelivery(Delivery):
         dist.broadcast_object_list(said, src=0)
         return str(said[0])
 
-    def fetched(self, value: Any, form: Callable[[Sequence[int]], Form], mask: Any) -> Fetched | None:
+    def fetched(self, value: Any, form: Callable[[Sequence[int]], ValueForm], mask: Any) -> FetchedValue | None:
         if not isinstance(value, torch.Tensor) or value.is_complex():
             return None
         return fetched(value, form(tuple(value.shape)), mask)

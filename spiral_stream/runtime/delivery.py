@@ -13,7 +13,7 @@ from spiral_stream.fields.field import FieldSpec
 from spiral_stream.host_dtypes import is_bfloat16
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.batch.pending_batch import Batch
-from spiral_stream.runtime.measured import Fetched, Form
+from spiral_stream.runtime.measured import FetchedValue, ValueForm
 from spiral_stream.runtime.slots import Allocate, pageable
 
 Devices = Mapping[str, str | None]  # array field -> where it is delivered; None where nobody said
@@ -128,7 +128,7 @@ class Delivery(ABC):
         del value
         return None
 
-    def fetched(self, value: Any, form: Callable[[Sequence[int]], Form], mask: Any) -> Fetched | None:
+    def fetched(self, value: Any, form: Callable[[Sequence[int]], ValueForm], mask: Any) -> FetchedValue | None:
         """Begin to fetch a value that the loop measured, reduced by sample; None if it is no array of the framework.
 
         Args:

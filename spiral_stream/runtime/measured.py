@@ -17,7 +17,7 @@ from spiral_stream.runtime.columns.samples import Int64
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Form:
+class ValueForm:
     """How the shape of a value fits a batch.
 
     Attributes:
@@ -31,7 +31,7 @@ class Form:
     alone: bool = False
 
 
-class Fetched(ABC):
+class FetchedValue(ABC):
     """One value that a device still computes, or that is on its way."""
 
     @abstractmethod
@@ -50,7 +50,7 @@ class Fetched(ABC):
         """
 
 
-def runs_of(spans: TokenSpans, rows: int) -> Int64:
+def covering_lengths(spans: TokenSpans, rows: int) -> Int64:
     """Return the lengths of runs that cover rows of T places end to end: what lies before a sample, the sample, and so on.
 
     The last run is what lies behind the last sample, so the tokens of sample i are run ``2 * i + 1`` of ``2 * S + 1``.

@@ -12,7 +12,7 @@ import torch
 
 from spiral_stream.adapters.torch import TorchDelivery
 from spiral_stream.runtime.batch.keys import TokenSpans
-from spiral_stream.runtime.measured import Fetched, Form
+from spiral_stream.runtime.measured import FetchedValue, ValueForm
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -26,7 +26,7 @@ def device() -> torch.device:
     return torch.device("cuda", 0)
 
 
-def fetched(value: torch.Tensor, form: Form, mask: Any = None) -> Fetched:
+def fetched(value: torch.Tensor, form: ValueForm, mask: Any = None) -> FetchedValue:
     found = TorchDelivery().fetched(value, lambda _: form, mask)
     assert found is not None
     return found
@@ -49,7 +49,7 @@ def test_sums_are_those_of_the_host_under_random_delays(device: torch.device) ->
         with torch.cuda.device(device):
             if draw.random() < 0.05:
                 torch.cuda._sleep(draw.randrange(3 * MILLISECOND))
-            late.append((fetched(host.to(device), Form(tokens=where)), fetched(host, Form(tokens=where))))
+            late.append((fetched(host.to(device), ValueForm(tokens=where)), fetched(host, ValueForm(tokens=where))))
         if draw.random() < 0.2:
             torch.empty(1 << 20, device=device).fill_(7.0)  # memory that was given back too early would hold this
     for far, near in late:
@@ -60,11 +60,11 @@ def test_sums_are_those_of_the_host_under_random_delays(device: torch.device) ->
 
 def test_the_loop_does_not_wait(device: torch.device) -> None:
     loss = torch.arange(64, dtype=torch.bfloat16, device=device).requires_grad_()
-    fetched(loss, Form()).wait()  # makes the side stream and the pinned memory
+    fetched(loss, ValueForm()).wait()  # makes the side stream and the pinned memory
     torch.cuda.set_sync_debug_mode("error")
     try:
         torch.cuda._sleep(200 * MILLISECOND)
-        found = fetched(loss * 2, Form())
+        found = fetched(loss * 2, ValueForm())
         assert not found.done()
     finally:
         torch.cuda.set_sync_debug_mode("default")

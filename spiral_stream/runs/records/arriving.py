@@ -8,7 +8,7 @@ from collections import deque
 from typing import Final, NamedTuple, final
 
 from spiral_stream.runs.records.values import Value, value_of
-from spiral_stream.runtime.measured import Fetched, Form
+from spiral_stream.runtime.measured import FetchedValue, ValueForm
 
 SLOTS: Final = 64  # values under way
 
@@ -16,8 +16,8 @@ SLOTS: Final = 64  # values under way
 class _UnderWay(NamedTuple):
     values: dict[str, Value]  # of the entry
     name: str
-    form: Form
-    fetched: Fetched
+    form: ValueForm
+    fetched: FetchedValue
 
 
 @final
@@ -32,7 +32,7 @@ class Arriving:
         self._under_way: deque[_UnderWay] = deque()
         self.waited = 0
 
-    def add(self, values: dict[str, Value], name: str, form: Form, fetched: Fetched) -> None:
+    def add(self, values: dict[str, Value], name: str, form: ValueForm, fetched: FetchedValue) -> None:
         """Put a value into an entry when it is here: at once, if nothing is under way before it."""
         self._under_way.append(_UnderWay(values, name, form, fetched))
         if len(self._under_way) > SLOTS and not self._under_way[0].fetched.done():

@@ -24,7 +24,7 @@ from spiral_stream.runs.records.arriving import Arriving
 from spiral_stream.runs.records.part_rows import Logged, table_of
 from spiral_stream.runs.records.values import FormOf, Value, need_value_name, numbers, reduced
 from spiral_stream.runtime.batch.keys import BatchKey
-from spiral_stream.runtime.measured import Fetched, Form
+from spiral_stream.runtime.measured import FetchedValue, ValueForm
 from spiral_stream.runtime.run.recorder import Recorder
 from spiral_stream.runtime.run.stream_run import StreamRun
 
@@ -176,7 +176,7 @@ class Recording(Recorder):
     def _values(self, key: BatchKey, values: Mapping[str, Any], mask: Any) -> dict[str, Value]:
         """Reduce the values of a batch; those on a device are put in when they are here."""
         found: dict[str, Value] = {}
-        late: list[tuple[str, Form, Fetched]] = []
+        late: list[tuple[str, ValueForm, FetchedValue]] = []
         for name, value in values.items():
             need_value_name(name)
             fits = FormOf(name, key, mask)

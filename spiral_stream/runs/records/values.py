@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import RunError, cut, shown
 from spiral_stream.runtime.batch.keys import BatchKey, TokenSpans
-from spiral_stream.runtime.measured import Form
+from spiral_stream.runtime.measured import ValueForm
 
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
@@ -65,7 +65,7 @@ def need_value_name(name: str) -> None:
         raise RunError(msg)
 
 
-def form_of(name: str, shape: Sequence[int], key: BatchKey) -> Form:
+def form_of(name: str, shape: Sequence[int], key: BatchKey) -> ValueForm:
     """Return how a value of a shape fits a batch. Looks at no value.
 
     Args:
@@ -77,11 +77,11 @@ def form_of(name: str, shape: Sequence[int], key: BatchKey) -> Form:
         RunError: it fits neither the batch's rows nor their tokens.
     """
     if len(shape) == 0:
-        return Form(alone=True)
+        return ValueForm(alone=True)
     if len(shape) == 1:
-        return Form(rows=_rows(name, shape[0], key))
+        return ValueForm(rows=_rows(name, shape[0], key))
     if len(shape) == 2:  # noqa: PLR2004  [B, T]
-        return Form(tokens=_tokens(name, shape[0], shape[1], key))
+        return ValueForm(tokens=_tokens(name, shape[0], shape[1], key))
     msg = f"log: {name}= has shape {list(shape)}. Give one value per sample [B], per token [B, T], or one for the batch []"
     raise RunError(msg)
 
@@ -101,9 +101,9 @@ class FormOf:
 
     def __init__(self, name: str, key: BatchKey, mask: Any) -> None:
         self._name, self._key, self._mask = name, key, mask
-        self.form: Form | None = None
+        self.form: ValueForm | None = None
 
-    def __call__(self, shape: Sequence[int]) -> Form:
+    def __call__(self, shape: Sequence[int]) -> ValueForm:
         self.form = form_of(self._name, shape, self._key)
         if self._mask is not None and self.form.tokens is not None:
             need_mask(self._name, shape, np.shape(self._mask))
@@ -121,7 +121,7 @@ def need_mask(name: str, shape: Sequence[int], mask: Sequence[int]) -> None:
         raise RunError(msg)
 
 
-def value_of(form: Form, values: NDArray[Any], counts: NDArray[Any] | None) -> Value:
+def value_of(form: ValueForm, values: NDArray[Any], counts: NDArray[Any] | None) -> Value:
     """Return a value that was reduced by sample already.
 
     Args:
