@@ -18,6 +18,7 @@ EXTRA_OF: Final[Mapping[str, str]] = {
     "dagster": "dagster",
     "jax": "jax",
     "jinja2": "chat",
+    "lancedb": "lancedb",
     "matplotlib": "report",
     "obstore": "object-stores",
     "pandas": "pandas",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Self, TypeVar, final
 
 import pyarrow as pa
 
@@ -30,6 +30,9 @@ from spiral_stream.relational.conditions import condition
 from spiral_stream.sampling.order import Order
 from spiral_stream.sources.source import FormerProfile
 from spiral_stream.transforms.python import Function
+
+if TYPE_CHECKING:
+    from spiral_stream.report.nearest import VectorIndex
 
 _CALL: Final = re.compile(r"\s*[A-Za-z_]\w*\(.*\)\s*", re.DOTALL)  # a text that looks like a call of SQL
 R = TypeVar("R", bound="RowVerbs")
@@ -507,6 +510,65 @@ class RowVerbs:
             need_seen(node)
             return self._with(node)
         return self._with(nodes.Cache(self.node, tuple((name, renewed(profile)) for name, profile in profiles.items())))
+
+    # ---- rows like these
+
+    @door(PlanError)
+    def index(self, column: str = "embedding", *, metric: Literal["cosine", "l2", "dot"] = "cosine") -> "VectorIndex":
+        """Index a column of vectors, so that `nearest` finds rows like others: a stored one, or a function's after `sample`.
+
+        It lies in the catalog's folder, one per relation and column, and needs the extra ``lancedb``. Up to 100,000 rows are
+        searched exactly.
+
+        Args:
+            column: of lists of numbers, all of one length.
+            metric: by which rows are near: ``cosine``, ``l2`` or ``dot``.
+
+        Raises:
+            MissingExtraError: LanceDB is not installed.
+            PlanError: the plan reads several relations, or the column holds no vectors.
+
+        Examples:
+            >>> def embed(width):
+            ...     return [width / 704, 1.0]
+            >>> embedded = samples.map(
+            ...     embed, columns=["width"], name="embedding", returns=pa.list_(pa.float32(), 2), batched=False
+            ... )
+            >>> index = embedded.index("embedding")
+            >>> index.rows, index.dimensions
+            (48, 2)
+        """
+        from spiral_stream.report.nearest import build_index
+
+        return build_index(self.node, self.catalog, column, metric)
+
+    @door(PlanError)
+    def nearest(self, to: Any, column: str = "embedding", count: int = 10) -> pa.Table:
+        """Return the rows that are nearest to some, by the index of a column of vectors.
+
+        Args:
+            to: the identity of a row, a list of identities, or vectors: shape [D] or [N, D], floats.
+            column: whose index is searched; `index` makes it.
+            count: how many for each.
+
+        Returns:
+            A table: ``query``, from 0, the identity columns, ``distance``; the nearest first. A row is not near itself.
+
+        Raises:
+            MissingExtraError: LanceDB is not installed.
+            PlanError: the column has no index, or one of other data; or no row has such an identity.
+
+        Examples:
+            >>> table = pa.table({"id": [1, 2, 3], "embedding": pa.array([[0.0, 1.0], [1.0, 0.0], [0.1, 1.0]])})
+            >>> entry = catalog.register("few", spiral.Arrow(table), identity="id")
+            >>> few = catalog.table("few")
+            >>> index = few.index("embedding")
+            >>> few.nearest(1, count=1)["id"].to_pylist()
+            [3]
+        """
+        from spiral_stream.report.nearest import nearest, relation_of
+
+        return nearest(relation_of(self.node, "nearest"), self.catalog, to, column, count)
 
 
 @final

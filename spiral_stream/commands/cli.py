@@ -34,6 +34,7 @@ from spiral_stream.commands.copy_command import copy
 from spiral_stream.commands.init_command import init
 from spiral_stream.commands.node_command import node_cache
 from spiral_stream.commands.run_commands import diff, forget, seen
+from spiral_stream.commands.spike_command import card, spike
 from spiral_stream.connection import ANALYZED, EXPLAIN_DATA, Catalog, connect
 from spiral_stream.display.markup import PAGE_BYTES
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, TrustError, cut
@@ -61,6 +62,8 @@ app.command("init")(init)
 app.command("seen")(seen)
 app.command("diff")(diff)
 app.command("forget")(forget)
+app.command("spike")(spike)
+app.command("card")(card)
 Where = Annotated[str | None, typer.Option("--catalog", envvar="SPIRAL_CATALOG", help="Folder or URI of the catalog.")]
 Trusted = Annotated[
     list[str] | None,

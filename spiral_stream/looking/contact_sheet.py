@@ -364,7 +364,7 @@ def _caption(name: str, strips: list[Strip]) -> list[Html]:
 def _text_parts(name: str, documents: list[Document]) -> Iterator[Html]:
     count = f"{len(documents):,} documents, " if len(documents) > 1 else ""
     tokens = sum(len(ids) for each in documents for _, ids in each.pieces) + sum(each.left for each in documents)
-    yield element("figcaption", f"{one_line(name)}: {count}{tokens:,} tokens")
+    yield element("figcaption", f"{one_line(name)}: {count}{tokens:,} tokens" if tokens else one_line(name))
     for each in documents[:_FIELDS]:
         yield _coloured_tokens(each)
     if len(documents) > _FIELDS:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:  # the alias exports a name to type checkers
     from spiral_stream.report.charts import draw_bars as draw_bars
     from spiral_stream.report.charts import draw_curves as draw_curves
     from spiral_stream.report.columns import ColumnSummary as ColumnSummary
+    from spiral_stream.report.run.card import RunCard as RunCard
+    from spiral_stream.report.run.card import run_card as run_card
+    from spiral_stream.report.run.spike_page import SpikeReport as SpikeReport
+    from spiral_stream.report.run.spike_page import report_spikes as report_spikes
     from spiral_stream.report.skewed import ColumnSkew as ColumnSkew
 
 if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
@@ -31,6 +35,8 @@ if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt na
             "report.build": ["Report", "report_relation"],
             "report.charts": ["Picture", "draw_bars", "draw_curves"],
             "report.columns": ["ColumnSummary"],
+            "report.run.card": ["RunCard", "run_card"],
+            "report.run.spike_page": ["SpikeReport", "report_spikes"],
             "report.skewed": ["ColumnSkew"],
         },
     )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the alias exports a name to type checkers
     from spiral_stream.planner.prepared_data.retention import PreparedData as PreparedData
     from spiral_stream.planner.prepared_data.verify import Checked as Checked
     from spiral_stream.planner.prepared_data.verify import Verification as Verification
+    from spiral_stream.report.nearest import VectorIndex as VectorIndex
     from spiral_stream.row_verbs import Grouped as Grouped
     from spiral_stream.runs.difference import PartingBatch as PartingBatch
     from spiral_stream.runs.difference import RunDifference as RunDifference
@@ -35,6 +36,12 @@ if TYPE_CHECKING:  # the alias exports a name to type checkers
     from spiral_stream.runs.history import Attempt as Attempt
     from spiral_stream.runs.history import RunChange as RunChange
     from spiral_stream.runs.leg import Leg as Leg
+    from spiral_stream.runs.losses.figures import RunFigure as RunFigure
+    from spiral_stream.runs.losses.outliers import Outliers as Outliers
+    from spiral_stream.runs.losses.spikes import Spike as Spike
+    from spiral_stream.runs.losses.spikes import Spikes as Spikes
+    from spiral_stream.runs.losses.way_out import Skip as Skip
+    from spiral_stream.runs.losses.way_out import Without as Without
     from spiral_stream.runs.manifest import SeenManifest as SeenManifest
     from spiral_stream.runs.run import RecordedRun as RecordedRun
     from spiral_stream.runs.seen import SeenSamples as SeenSamples
@@ -57,11 +64,16 @@ if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt na
             "planner.prepared_data.build": ["CacheStatus"],
             "planner.prepared_data.retention": ["PreparedData"],
             "planner.prepared_data.verify": ["Checked", "Verification"],
+            "report.nearest": ["VectorIndex"],
             "row_verbs": ["Grouped"],
             "runs.difference": ["PartingBatch", "RunDifference", "SourceDifference"],
             "runs.forget": ["Checkpoint", "FirstMet", "Forgetting"],
             "runs.history": ["Attempt", "RunChange"],
             "runs.leg": ["Leg"],
+            "runs.losses.figures": ["RunFigure"],
+            "runs.losses.outliers": ["Outliers"],
+            "runs.losses.spikes": ["Spike", "Spikes"],
+            "runs.losses.way_out": ["Skip", "Without"],
             "runs.manifest": ["SeenManifest"],
             "runs.run": ["RecordedRun"],
             "runs.seen": ["SeenSamples", "StreamSeen"],

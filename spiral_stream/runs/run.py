@@ -1,18 +1,27 @@
 """`RecordedRun`: a training run as data: what its loop logs, what it delivered, and what follows from both."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Protocol, Self, final
 
 from spiral_stream.arguments import door, integer
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.relation.entry import Entry
+from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.state_records import StateRecords
 from spiral_stream.errors import RunError, shown
 from spiral_stream.runs.files import RunFiles
 from spiral_stream.runs.history import Attempt, History, RunChange
 from spiral_stream.runs.leg import Leg
+from spiral_stream.runs.losses.baseline import WINDOW
+from spiral_stream.runs.losses.figures import RunFigure, find_figures
+from spiral_stream.runs.losses.outliers import Outliers, find_outliers
+from spiral_stream.runs.losses.spikes import Spikes, find_spikes
+from spiral_stream.runs.losses.table_query import RunRows, sources_of
 from spiral_stream.runs.opened_leg import OpenedLegs, PlanOf
 from spiral_stream.runs.records.recording import EVERY, Recording
-from spiral_stream.runs.records.run_table import RUNS, RunTable
+from spiral_stream.runs.records.run_table import RENAMED, RUNS, RunTable
+from spiral_stream.runs.records.values import RESERVED
 from spiral_stream.runtime.batch.keys import BatchKey, KeyedBatch
 from spiral_stream.runtime.run.stream_run import StreamRun
 
@@ -251,6 +260,101 @@ class RecordedRun:
             self._recording.flush()
         with OpenedLegs(self._catalog, self._plan_of) as legs:
             return RunTable(self._catalog, self._files, self._history(), legs).registered(attempt)
+
+    @door(RunError)
+    def outliers(
+        self, value: str = "loss", *, attempt: str | None = None, limit: int = 25, least: int = 1, lowest: float = 3.0
+    ) -> Outliers:
+        """Return the samples whose value stands out among those of the same step and stream, over all epochs.
+
+        The score is in robust standard deviations: the mean over a sample's occurrences, with one usual one added. In bounded
+        memory, whatever the run has recorded.
+
+        Args:
+            value: which was logged.
+            attempt: the last one of another branch; None takes the newest.
+            limit: how many samples.
+            least: occurrences that a sample needs.
+            lowest: score that a sample needs.
+
+        Raises:
+            RunError: nothing was recorded, no such value was logged, or an argument is out of range.
+
+        Examples:
+            >>> run = catalog.run("judged", stream)
+            >>> for batch in stream:
+            ...     run.log(batch=batch, loss=batch["width"] / 1_000 + 90 * (batch["width"] == 704))
+            >>> run.close()
+            >>> found = run.outliers(lowest=2)
+            >>> found.table.num_rows, found.skip
+            (0, None)
+        """
+        with self._opened_rows(attempt) as rows:
+            return find_outliers(rows, value, limit=limit, least=least, lowest=lowest)
+
+    @door(RunError)
+    def spikes(
+        self,
+        value: str = "loss",
+        *,
+        attempt: str | None = None,
+        limit: int = 10,
+        window: int = WINDOW,
+        lowest: float = 6.0,
+    ) -> Spikes:
+        """Return the steps whose mean stands out of the steps before them, and who carries it: by stream, shard and sample.
+
+        Args:
+            value: which was logged.
+            attempt: the last one of another branch; None takes the newest.
+            limit: how many spikes are looked into, the largest first.
+            window: steps before a step that it is compared with.
+            lowest: score of a step that stands out, in robust standard deviations.
+
+        Raises:
+            RunError: nothing was recorded, no such value was logged, or an argument is out of range.
+
+        Examples:
+            >>> run = catalog.run("spiky", stream)
+            >>> for batch in stream:
+            ...     run.log(batch=batch, loss=batch["width"] / 1_000)
+            >>> run.close()
+            >>> print(run.spikes())
+            run spiky: 6 steps with a loss are too few: a step is compared with 16 before it. Train on
+        """
+        with self._opened_rows(attempt) as rows:
+            return find_spikes(rows, value, limit=limit, window=window, lowest=lowest)
+
+    def figures(self, attempt: str | None = None) -> tuple[RunFigure, ...]:
+        """Return figures of the run, each with its query: what was recorded, by stream, by epoch, along its steps.
+
+        Args:
+            attempt: the last one of another branch; None takes the newest.
+
+        Raises:
+            RunError: nothing was recorded.
+
+        Examples:
+            >>> run = catalog.run("figured", stream)
+            >>> for batch in stream:
+            ...     run.log(batch=batch, loss=batch["width"] / 1_000)
+            >>> run.close()
+            >>> figure = run.figures()[0]
+            >>> figure.table["records"][0].as_py(), figure.table.equals(catalog.sql(figure.query).to_arrow())
+            (48, True)
+        """
+        with self._opened_rows(attempt) as rows:
+            return find_figures(rows)
+
+    @contextmanager
+    def _opened_rows(self, attempt: str | None) -> Iterator[RunRows]:
+        """The rows of a branch, as queries read them."""
+        entry = self.registered(attempt)
+        with OpenedLegs(self._catalog, self._plan_of) as legs:
+            plans = {str(leg.state.get("plan")): leg for leg in self._history().legs(attempt)}
+            sources = sources_of([legs.of(leg).stages for leg in plans.values()], RENAMED, RESERVED)
+        with OpenRelation(entry) as opened:
+            yield RunRows.of(self.name, opened, sources)
 
     def _history(self) -> History:
         return History(self._files, StateRecords(self._catalog.root))

@@ -4,11 +4,10 @@ Each occurrence is compared with the samples of its stream in the same step: its
 far the others lie apart. With few samples in a step, neighbouring steps of the stream are taken together. The score of a
 sample is the mean over its occurrences, with one usual occurrence added, so that one surprise weighs less than several.
 
-The distance is in robust standard deviations: 1.4826 times the median of the absolute deviations, or what 99 % stay below
-divided by 2.326, whichever is larger, since losses have one long tail. (With 95 %, of 20 wrong labels among 50,000 the first
-25 held 3 to 19, by how well the classes lie apart; with 99 %, 17 to 20.) It is cut at `MOST`, so that no single occurrence
-decides, and summed as a whole number, so that the order of rows does not matter. A value that is no number counts as
-infinite. Five scans of the table; one sort, which spills.
+The distance (docs/decisions/0083) is in robust standard deviations: 1.4826 times the median of the absolute deviations, or
+what 99 % stay below divided by 2.326, whichever is larger, since losses have one long tail. It is cut at `MOST`, so that no
+single occurrence decides, and summed as a whole number, so that the order of rows does not matter. A value that is no number
+counts as infinite. Five scans of the table; one sort, which spills.
 """
 
 from collections.abc import Iterator
@@ -22,9 +21,9 @@ from numpy.typing import NDArray
 
 from spiral_stream.arguments import integer, is_number
 from spiral_stream.display.wording import number, one_line
-from spiral_stream.errors import StreamError, shown
+from spiral_stream.errors import RunError, shown
 from spiral_stream.runs.losses.step_series import Floats, Int64, StepSeries, step_series
-from spiral_stream.runs.losses.table_query import STREAM, RunRows, column_name, identity_of, with_stream_names
+from spiral_stream.runs.losses.table_query import STREAM, RunRows, Sources, column_name, identity_of, with_stream_names
 from spiral_stream.runs.losses.way_out import Skip, Without, filters_of_samples, skip_of_samples
 
 MOST: Final = 100.0  # robust standard deviations of one occurrence
@@ -38,6 +37,7 @@ _TAILS: Final = (
 _LEAST_SCALE: Final = 0.01  # of the stream's usual one
 _UNIT: Final = 65_536  # parts of a standard deviation that sums count
 _SHARDS: Final = 10
+_USUAL: Final = 3  # deviations that a row counts at most for its shard, so that one row does not decide
 _ALONE: Final = 8  # usual rows that are added to those of a shard
 
 _LIMIT: Final = integer(1, 100_000, "how many samples, from 1 to 100,000")
@@ -66,9 +66,10 @@ SELECT *, count(*) OVER () AS standing_out FROM (
 ) ORDER BY score DESC, excess DESC, stream, row, part LIMIT {limit}
 """
 _BY_SHARD: Final = """
-SELECT stream, shard::BIGINT AS shard, count(*) AS rows, sum(units) / {unit}.0 / (count(*) + {alone}) AS score,
+SELECT stream, shard::BIGINT AS shard, count(*) AS rows,
+  sum(least(units, {usual} * {unit})) / {unit}.0 / (count(*) + {alone}) AS score,
   favg(v) FILTER (finite) AS mean, favg(centre) AS expected, count(*) FILTER (NOT finite) AS not_finite
-FROM counted GROUP BY stream, shard HAVING sum(units) > 0
+FROM counted GROUP BY stream, shard HAVING sum(least(units, {usual} * {unit})) > 0
 ORDER BY score DESC, stream, shard LIMIT {limit}
 """
 
@@ -88,8 +89,17 @@ class Outliers:
         standing_out: how many samples reached the score; the table has the first ones.
         steps: how many steps were compared.
         identity: names of the identity columns in ``table``.
-        streams: of the run.
+        sources: of the run's streams.
         note: why there is nothing to compare; empty if there is.
+
+    Examples:
+        >>> run = catalog.run("noted", stream)
+        >>> for batch in stream:
+        ...     run.log(batch=batch, loss=batch["width"] / 1_000)
+        >>> run.close()
+        >>> found = run.outliers()
+        >>> len(found), found.table.column_names[:3]
+        (0, ['photo_id', 'stream', 'shard'])
     """
 
     run: str
@@ -99,7 +109,7 @@ class Outliers:
     standing_out: int
     steps: int
     identity: tuple[str, ...]
-    streams: tuple[str, ...]
+    sources: Sources
     note: str = ""
 
     def __len__(self) -> int:
@@ -108,20 +118,29 @@ class Outliers:
     @property
     def skip(self) -> Skip | None:
         """The call that goes on without them: ``stream.skip(**found.skip.arguments)``; None if there are none."""
-        return skip_of_samples(self.table, self.identity, mixed=len(self.streams) > 1)
+        return skip_of_samples(self.table, self.identity, mixed=self.sources.mixed)
 
     @property
     def filters(self) -> tuple[Without, ...]:
         """What leaves them out for good: ``relation.filter(each.condition)``, one for each stream."""
-        return filters_of_samples(self.table, self.identity)
+        return filters_of_samples(self.table, self.identity, self.sources)
 
     def rows(self) -> list[dict[str, str]]:
-        """Return the table as texts."""
+        """Return the table as texts.
+
+        Examples:
+            >>> run = catalog.run("texts", stream)
+            >>> for batch in stream:
+            ...     run.log(batch=batch, loss=batch["width"] / 1_000)
+            >>> run.close()
+            >>> run.outliers().rows()
+            []
+        """
         return [
             {
                 **{name: one_line(str(row[name])) for name in self.identity if row[name] is not None},
-                **({STREAM: row[STREAM]} if len(self.streams) > 1 else {}),
-                "shard": str(row["shard"]),
+                **({STREAM: row[STREAM]} if self.sources.mixed else {}),
+                "shard": self.sources.shard_name(row["stream"], row["shard"]) or str(row["shard"]),
                 "score": number(row["score"]),
                 self.value: "NaN" if row["mean"] is None else number(row["mean"]),
                 "expected": number(row["expected"]),
@@ -158,17 +177,25 @@ def find_outliers(
         lowest: score that a sample needs, in robust standard deviations.
 
     Raises:
-        StreamError: no such value was logged, or an argument is out of range.
+        RunError: no such value was logged, or an argument is out of range.
     """
     rows.need_value("outliers", value)
     _LIMIT.need("outliers: limit=", limit)
     _LEAST.need("outliers: least=", least)
     if not is_number(lowest) or not 0 < lowest < MOST:
         msg = f"outliers: lowest={shown(lowest)}. Give a score above 0 and below {MOST:g}"
-        raise StreamError(msg)
+        raise RunError(msg)
     series = step_series(rows, value)
     norms = _norms(rows, value, series)
-    terms = {"most": MOST, "unit": _UNIT, "least": least, "lowest": float(lowest), "limit": limit, "alone": _ALONE}
+    terms = {
+        "most": MOST,
+        "unit": _UNIT,
+        "least": least,
+        "lowest": float(lowest),
+        "limit": limit,
+        "alone": _ALONE,
+        "usual": _USUAL,
+    }
     columns = {name: name for name in ("stream", "shard", "row", "part", "step")} | {"v": value}
     found = rows.answer((_SCORED + _SAMPLES).format(**terms), rows.reader(columns, series.streams), norms=norms)
     terms["limit"] = _SHARDS
@@ -183,7 +210,7 @@ def find_outliers(
         standing_out=standing_out,
         steps=len(np.unique(series.step)),
         identity=identity,
-        streams=series.streams,
+        sources=rows.sources.with_streams(series.streams),
         note=_note(value, series, norms),
     )
 

@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.arguments import integer, is_number
-from spiral_stream.display.wording import number, one_line, share
-from spiral_stream.errors import StreamError, shown
+from spiral_stream.display.wording import number, share
+from spiral_stream.errors import RunError, shown
 from spiral_stream.expr import Expr, col
-from spiral_stream.runs.losses.baseline import LEAST, WINDOW, expected_of, grouped, next_expected
+from spiral_stream.runs.losses.baseline import FIRST, LEAST, WINDOW, forecast, grouped, judged
 from spiral_stream.runs.losses.step_series import Floats, StepSeries, step_series
-from spiral_stream.runs.losses.table_query import RunRows, column_name, identity_of, with_stream_names
+from spiral_stream.runs.losses.table_query import RunRows, Sources, column_name, identity_of, with_stream_names
 from spiral_stream.runs.losses.way_out import (
     Skip,
     Without,
@@ -34,13 +34,13 @@ from spiral_stream.runs.losses.way_out import (
 GAP: Final = 1  # steps between two of one spike
 _SAMPLES: Final = 100  # of a spike that are listed
 _CARRIES: Final = 0.5  # of the excess: a stream or shard that has as much is named,
-_MORE: Final = 1.25  # if it is so many times its part of the rows
+_MORE: Final = 2.0  # if its rows have so many times the excess of the others
 _MOST_OF_IT: Final = 0.8  # of the excess: the fewest samples that have as much carry it,
+_ALL: Final = 0.995
+_SEVERAL: Final = 4  # rows of a shard that may be bad as a whole
 _FEW: Final = 0.25  # if they are no larger part of the rows
 _LIMIT: Final = integer(1, 1_000, "how many spikes, from 1 to 1,000")
 _WINDOW: Final = integer(LEAST, 100_000, f"steps of the window before, from {LEAST} to 100,000")
-
-ShardNames = Mapping[tuple[str, int], str]
 
 _ROWS: Final = """
 WITH found AS (
@@ -88,7 +88,18 @@ class Spike:
         samples: those with the largest excess: identity, ``stream``, ``shard``, ``row``, ``part``, ``occurrences``,
             ``mean``, ``excess``, ``not_finite``, ``share``.
         identity: names of the identity columns in ``samples``.
-        mixed: whether the run had several streams.
+        sources: of the run's streams.
+
+    Examples:
+        >>> run = catalog.run("lost", stream)
+        >>> for step, batch in enumerate(stream):
+        ...     run.log(batch=batch, loss=batch["width"] * (np.nan if step == 2 else 1))
+        >>> run.close()
+        >>> spike = run.spikes()[0]
+        >>> spike.steps_text, spike.not_finite, spike.batches
+        ('step 2', 8, ((0, 2),))
+        >>> print(spike.skips[0])
+        stream.skip(batches=[2], epoch=0)
     """
 
     first_step: int
@@ -105,7 +116,7 @@ class Spike:
     shards: pa.Table
     samples: pa.Table
     identity: tuple[str, ...]
-    mixed: bool
+    sources: Sources
 
     @property
     def skips(self) -> tuple[Skip, ...]:
@@ -125,15 +136,24 @@ class Spike:
     @property
     def skip_samples(self) -> Skip | None:
         """The call that goes on without `culprits`; None if there are none."""
-        return skip_of_samples(self.culprits, self.identity, mixed=self.mixed)
+        return skip_of_samples(self.culprits, self.identity, mixed=self.sources.mixed)
 
     @property
     def filters(self) -> tuple[Without, ...]:
-        """What leaves its rows out for good: `culprits`, else the shards that carry it, else nothing."""
-        if len(self.culprits):
-            return filters_of_samples(self.culprits, self.identity)
-        named = [row for row in _carrying(self.shards) if row["name"]]
-        return tuple(filter_of_shard(row["stream"], row["name"]) for row in named)
+        """What leaves its rows out for good: the shards that carry it, where most of their rows do; else `culprits`."""
+        culprits = self.culprits
+        shards = [row for row in _carrying(self.shards) if row["name"] and self._is_bad(row, culprits)]
+        if shards or not len(culprits):
+            return tuple(filter_of_shard(self.sources.relation(row["stream"]), row["name"]) for row in shards)
+        return filters_of_samples(culprits, self.identity, self.sources)
+
+    def _is_bad(self, shard: Mapping[str, Any], culprits: pa.Table) -> bool:
+        """Whether a shard is bad as a whole: several of its rows are there, and no few samples carry it, or half of them."""
+        same = pc.and_(
+            pc.equal(culprits.column("stream"), shard["stream"]), pc.equal(culprits.column("shard"), shard["shard"])
+        )
+        found = pc.sum(pc.cast(same, pa.int64())).as_py() or 0
+        return shard["rows"] >= _SEVERAL and (not len(culprits) or 2 * found >= shard["rows"])
 
     @property
     def steps_text(self) -> str:
@@ -143,7 +163,16 @@ class Spike:
         return f"steps {self.first_step:,} to {self.last_step:,}"
 
     def text(self, value: str) -> str:
-        """Return one line on it."""
+        """Return one line on it.
+
+        Examples:
+            >>> run = catalog.run("said", stream)
+            >>> for step, batch in enumerate(stream):
+            ...     run.log(batch=batch, loss=batch["width"] * (np.nan if step == 2 else 1))
+            >>> run.close()
+            >>> run.spikes()[0].text("loss")
+            'step 2: 8 of 8 values of loss are not finite'
+        """
         if self.not_finite:
             found = f"{self.not_finite:,} of {self.rows:,} values of {value} are not finite"
         else:
@@ -152,22 +181,40 @@ class Spike:
         return f"{self.steps_text}: {found}" + ("" if self.applied else "; not applied")
 
     def carriers(self) -> list[str]:
-        """Return lines on who carries it."""
+        """Return lines on who carries it.
+
+        Examples:
+            >>> run = catalog.run("carried", stream)
+            >>> for step, batch in enumerate(stream):
+            ...     run.log(batch=batch, loss=batch["width"] * (np.nan if step == 2 else 1))
+            >>> run.close()
+            >>> run.spikes()[0].carriers()
+            ['it is spread over its rows: no shard and no few samples carry it']
+        """
         out = []
         for what, table in (("stream", self.streams), ("shard", self.shards)):
-            for row in _carrying(table) if what == "shard" or self.mixed else ():
+            for row in _carrying(table) if what == "shard" or self.sources.mixed else ():
                 name = row["stream"] if what == "stream" else row["name"] or str(row["shard"])
-                of = f" of {row['stream']}" if what == "shard" and self.mixed else ""
+                of = f" of {row['stream']}" if what == "shard" and self.sources.mixed else ""
                 lost = f", {row['not_finite']:,} of them not finite" if row["not_finite"] else ""
                 rows = f"{row['rows']:,} of {self.rows:,} rows{lost}"
-                out.append(f"{what} {name}{of} carries {share(row['share'], 1)}: {rows}")
+                out.append(f"{what} {name}{of} carries {_part(row['share'])}: {rows}")
         if count := len(self.culprits):
             carry = "1 sample carries" if count == 1 else f"{count:,} samples carry"
             out.append(f"{carry} {'all' if self.not_finite else 'most'} of it, of {self.rows:,} rows")
         return out or ["it is spread over its rows: no shard and no few samples carry it"]
 
     def ways_out(self) -> list[str]:
-        """Return what to do, as calls."""
+        """Return what to do, as calls.
+
+        Examples:
+            >>> run = catalog.run("left", stream)
+            >>> for step, batch in enumerate(stream):
+            ...     run.log(batch=batch, loss=batch["width"] * (np.nan if step == 2 else 1))
+            >>> run.close()
+            >>> run.spikes()[0].ways_out()
+            ['go on without its batches: stream.skip(batches=[2], epoch=0)']
+        """
         lines = [f"go on without its batches: {each}" for each in self.skips]
         if self.skip_samples is not None:
             lines.append(f"or without its samples: {self.skip_samples}")
@@ -177,15 +224,27 @@ class Spike:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Spikes(Sequence[Spike]):
-    """The spikes of a run, the highest first. A sequence of `Spike`; print it, or look at one.
+    """The spikes of a run, the largest first: by how far their steps lie above what was expected, summed.
+
+    A sequence of `Spike`; print it, or look at one.
 
     Attributes:
         run: its name.
         value: which was looked at.
         steps: a row per step: ``step``, ``epoch``, ``rows``, ``mean``, ``expected``, ``score``, ``applied``, ``spike``.
-        found: the spikes, the highest first.
-        total: how many there are; ``found`` has the highest.
+        found: the spikes, the largest first.
+        total: how many there are; ``found`` has the largest.
         note: why nothing can be said; empty if it can.
+        window: steps before a step whose scatter says how far it may lie off.
+
+    Examples:
+        >>> run = catalog.run("quiet", stream)
+        >>> for batch in stream:
+        ...     run.log(batch=batch, loss=batch["width"] / 1_000)
+        >>> run.close()
+        >>> spikes = run.spikes()
+        >>> len(spikes), spikes.steps["rows"].to_pylist()
+        (0, [8, 8, 8, 8, 8, 8])
     """
 
     run: str
@@ -206,7 +265,7 @@ class Spikes(Sequence[Spike]):
         if self.note:
             return f"run {self.run}: {self.note}"
         head = f"run {self.run}: {self.total:,} spikes of {self.value} in {len(self.steps):,} steps"
-        lines = [head if len(self) == self.total else f"{head}; the highest {len(self):,}"]
+        lines = [head if len(self) == self.total else f"{head}; the largest {len(self):,}"]
         for each in self.found:
             lines += [each.text(self.value), *(f"  {line}" for line in [*each.carriers(), *each.ways_out()])]
         return "\n".join(lines)
@@ -214,14 +273,19 @@ class Spikes(Sequence[Spike]):
     __repr__ = __str__
 
 
+def _part(part: float) -> str:
+    """A share in words: others may lie below what was expected, so that one has more than all."""
+    return "all of it" if part >= _ALL else share(part, 1)
+
+
 def _carrying(table: pa.Table) -> list[dict[str, Any]]:
-    """The streams or shards that carry half of a spike or more, and more than their part of the rows."""
-    total = pc.sum(table.column("rows")).as_py() or 1
-    return [
-        row
-        for row in table.to_pylist()
-        if (row["share"] or 0.0) >= _CARRIES and (row["share"] >= _MORE * row["rows"] / total or len(table) == 1)
-    ]
+    """The streams or shards that carry half of a spike or more, and more by row than the others do."""
+    total, out = pc.sum(table.column("rows")).as_py() or 1, []
+    for row in table.to_pylist():
+        part, others = row["share"] or 0.0, total - row["rows"]
+        if part >= _CARRIES and part * others >= _MORE * (1.0 - part) * row["rows"]:
+            out.append(row)
+    return out
 
 
 def find_spikes(
@@ -231,38 +295,37 @@ def find_spikes(
     limit: int = 10,
     window: int = WINDOW,
     lowest: float = 6.0,
-    shard_names: ShardNames | None = None,
 ) -> Spikes:
     """Return the steps of a run that stand out.
 
     Args:
         rows: of the run's table.
         value: which was logged.
-        limit: how many spikes are looked into: the highest.
-        window: steps before a step that it is compared with.
+        limit: how many spikes are looked into: the largest.
+        window: steps before a step whose scatter says how far it may lie off.
         lowest: score of a step that stands out, in robust standard deviations.
-        shard_names: names of storage shards, by stream and number; others go by number.
 
     Raises:
-        StreamError: no such value was logged, or an argument is out of range.
+        RunError: no such value was logged, or an argument is out of range.
     """
     rows.need_value("spikes", value)
     _LIMIT.need("spikes: limit=", limit)
     _WINDOW.need("spikes: window=", window)
     if not is_number(lowest) or not lowest > 0:
         msg = f"spikes: lowest={shown(lowest)}. Give a score above 0"
-        raise StreamError(msg)
+        raise RunError(msg)
     by_stream = step_series(rows, value)
     series = by_stream.all_streams()
-    expected, score = _scores(series, window)
-    ranges = grouped(score >= lowest, GAP)
+    expected, score = _scores(series, lowest, window)
+    ranges = grouped(score, lowest, GAP)
     peaks = [first + int(np.argmax(score[first : last + 1])) for first, last in ranges]
-    order = sorted(range(len(ranges)), key=lambda k: (-score[peaks[k]], ranges[k][0]))[:limit]
+    height = _heights(series, expected, score, ranges)
+    order = sorted(range(len(ranges)), key=lambda k: (-height[k], ranges[k][0]))[:limit]
     spike = np.full(len(series.step), -1, np.int32)
     for k, (first, last) in enumerate(ranges):
         spike[first : last + 1] = k
     looked = [(ranges[k], peaks[k]) for k in order]
-    found = _looked_into(rows, value, by_stream, series, (expected, score), looked, window, shard_names or {})
+    found = _looked_into(rows, value, by_stream, series, (expected, score), looked, window)
     return Spikes(
         rows.name, value, _steps(series, expected, score, spike), found, len(ranges), _note(value, series), window
     )
@@ -271,22 +334,26 @@ def find_spikes(
 def _note(value: str, series: StepSeries) -> str:
     if not len(series.step):
         return f"no row has a {value} yet. Train some steps, and call run.log(batch=batch, {value}=...)"
-    if len(series.step) <= LEAST and series.finite.min() == series.rows.min():
-        return f"{len(series.step):,} steps with a {value} are too few: a step is compared with {LEAST} before it. Train on"
+    if len(series.step) <= FIRST + LEAST and (series.finite == series.rows).all():
+        before = f"a step is compared with {FIRST + LEAST} before it"
+        return f"{len(series.step):,} steps with a {value} are too few: {before}. Train on"
     return ""
 
 
-def _scores(series: StepSeries, window: int) -> tuple[Floats, Floats]:
+def _scores(series: StepSeries, lowest: float, window: int) -> tuple[Floats, Floats]:
     """What every step was expected to be, and its score: infinite where a value is not finite."""
     means = series.means()
     known = np.flatnonzero(series.finite > 0)
-    expected, scale = np.full(len(means), np.nan), np.full(len(means), np.nan)
-    expected[known], scale[known] = expected_of(means[known], series.finite[known], window)
-    score = np.zeros(len(means))
-    there = np.isfinite(scale) & (scale > 0)
-    score[there] = (means[there] - expected[there]) / scale[there]
+    expected, score = np.full(len(means), np.nan), np.zeros(len(means))
+    expected[known], score[known] = judged(means[known], series.finite[known], lowest, window)
     score[series.finite < series.rows] = np.inf
     return expected, score
+
+
+def _heights(series: StepSeries, expected: Floats, score: Floats, ranges: Sequence[tuple[int, int]]) -> list[float]:
+    """How far the steps of spikes lie above what was expected, summed; infinite where a value is not finite."""
+    above = np.where(np.isinf(score), np.inf, np.nan_to_num(series.means() - expected))
+    return [float(above[first : last + 1].sum()) for first, last in ranges]
 
 
 def _steps(series: StepSeries, expected: Floats, score: Floats, spike: NDArray[np.int32]) -> pa.Table:
@@ -316,7 +383,6 @@ def _looked_into(
     judged: tuple[Floats, Floats],
     looked: Sequence[tuple[tuple[int, int], int]],
     window: int,
-    shard_names: ShardNames,
 ) -> tuple[Spike, ...]:
     """Return the spikes, given as places in ``series``: first, last and peak."""
     if not looked:
@@ -337,7 +403,7 @@ def _looked_into(
         lost, gained = pc.sum(carried.column("not_finite")).as_py(), pc.sum(carried.column("excess")).as_py()
         here = samples.filter(pc.equal(samples.column("spike"), k)).drop_columns(["spike", "k", "first_step"])
         by_shard = _shared(carried, ["stream", "shard"], lost, gained)
-        names = [shard_names.get((row["stream"], row["shard"]), "") for row in by_shard.to_pylist()]
+        names = [rows.sources.shard_name(row["stream"], row["shard"]) for row in by_shard.to_pylist()]
         batches = {(row["epoch"], row["batch"]) for row in carried.select(["epoch", "batch"]).to_pylist()}
         out.append(
             Spike(
@@ -355,7 +421,7 @@ def _looked_into(
                 shards=by_shard.add_column(2, "name", pa.array(names, pa.utf8())),
                 samples=here.append_column("share", _shares(here, lost, gained)),
                 identity=tuple(column_name(name) for name in rows.identity),
-                mixed=len(by_stream.streams) > 1,
+                sources=rows.sources.with_streams(by_stream.streams),
             )
         )
     return tuple(out)
@@ -377,7 +443,7 @@ def _bases(
         begin, end = np.searchsorted(by_stream.stream, [stream, stream + 1])
         at = begin + int(np.searchsorted(by_stream.step[begin:end], first))
         before = means[max(begin, at - window) : at]
-        found = next_expected(before[np.isfinite(before)])
+        found = forecast(before[np.isfinite(before)])
         base[stream] = overall if np.isnan(found) else found
     taken = by_stream.pairs().take(pa.array(pairs))
     spike = pa.array(np.full(len(pairs), k, np.int32))
@@ -409,26 +475,3 @@ def _shares(table: pa.Table, lost: int, gained: float) -> pa.Array:
     if not total > 0:
         return pa.nulls(len(table), pa.float64())
     return pc.divide(pc.cast(table.column(name), pa.float64()), total)
-
-
-def text_rows(table: pa.Table, value: str, *, mixed: bool) -> list[dict[str, str]]:
-    """Write a table of streams, shards or samples as texts."""
-    out = []
-    for row in table.to_pylist():
-        cells = {name: one_line(str(each)) for name, each in row.items() if name not in _NUMBERS and each is not None}
-        if not mixed:
-            cells.pop("stream", None)
-        if cells.get("name"):
-            cells["shard"] = cells["name"]
-        cells.pop("name", None)
-        cells[value] = "NaN" if row["mean"] is None else number(row["mean"])
-        cells["rows"] = f"{row.get('rows', row.get('occurrences')):,}"
-        cells["not finite"] = f"{row['not_finite']:,}" if row["not_finite"] else ""
-        cells["share"] = (
-            "" if row["share"] is None else share(row["share"], 1) if row["share"] > 0 else number(row["share"])
-        )
-        out.append(cells)
-    return out
-
-
-_NUMBERS: Final = frozenset({"rows", "occurrences", "mean", "excess", "not_finite", "share", "row", "part"})

@@ -5,8 +5,8 @@ spills as `relational.engine` does; no more than the answer is ever in Python. T
 column, so a query has names of its own for the columns, and streams come as numbers.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 import pyarrow as pa
@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 
 from spiral_stream.catalog.names import suggestions
 from spiral_stream.catalog.relation.reader import OpenRelation
-from spiral_stream.errors import StreamError, shown
+from spiral_stream.errors import RunError, shown
 from spiral_stream.expr import Expr, col
+from spiral_stream.planner.stages import Stages
 from spiral_stream.relational import engine
 
 STREAM: Final = "stream"
@@ -38,6 +39,7 @@ _MADE: Final = frozenset({"storage_shard"})  # which registration adds to every 
 _OURS: Final = frozenset(
     {
         *FIXED,
+        "number",
         *(
             "occurrences",
             "score",
@@ -64,6 +66,63 @@ Tables = Mapping[str, pa.Table | pa.RecordBatchReader]
 
 @final
 @dataclass(frozen=True, slots=True)
+class Sources:
+    """What the streams of a run read.
+
+    Attributes:
+        streams: their names, sorted.
+        relations: stream -> relation; a stream that is not there is called like its relation.
+        shard_names: stream -> names of the relation's storage shards, by number; unknown ones go by number.
+        identity: the identity columns of the run's table; None takes all columns before the stream's name.
+        columns: what identity columns are called in the relations, by their names in tables of samples, where these differ.
+    """
+
+    streams: tuple[str, ...] = ()
+    relations: Mapping[str, str] = field(default_factory=dict)
+    shard_names: Mapping[str, pa.StringArray] = field(default_factory=dict)
+    identity: tuple[str, ...] | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether there are several streams, so that identities begin with the stream's name."""
+        return len(self.streams) > 1
+
+    def relation(self, stream: str) -> str:
+        """Return the name of a stream's relation."""
+        return self.relations.get(stream, stream)
+
+    def shard_name(self, stream: str, number: int) -> str:
+        """Return the name of a storage shard; empty where it is not known."""
+        names = self.shard_names.get(stream)
+        return "" if names is None or not 0 <= number < len(names) else str(names[number])
+
+    def with_streams(self, streams: tuple[str, ...]) -> "Sources":
+        """Return the same with the streams that a table has."""
+        return replace(self, streams=streams)
+
+
+def sources_of(plans: Sequence[Stages], renamed: str, reserved: Collection[str]) -> Sources:
+    """Return what the streams of some plans read, in the versions that they read.
+
+    Args:
+        plans: that a run was trained by.
+        renamed: what stands in the run's table before the name of an identity column that is reserved there.
+        reserved: these names.
+    """
+    relations, names, identity = dict[str, str](), dict[str, pa.StringArray](), dict[str, str]()
+    for stages in plans:
+        identity |= {renamed + name if name in reserved else name: name for name in stages.identity}
+        for stream in stages.streams:
+            entry = stream.base.entry
+            relations[stream.name or entry.name] = entry.name
+            names[stream.name or entry.name] = stream.base.manifest.shard_names
+    columns = {column_name(each): name for each, name in identity.items() if column_name(each) != name}
+    return Sources((), relations, names, tuple(identity), columns)
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class RunRows:
     """The rows of a run's table, as queries read them.
 
@@ -71,27 +130,34 @@ class RunRows:
         name: of the run.
         schema: of the table: identity columns, then `FIXED`, then values.
         scan: reads columns of the rows for which a predicate is true, as `OpenRelation.scan` does.
+        sources: of its streams.
+        table: the name of its relation.
     """
 
     name: str
     schema: pa.Schema
     scan: Scan
+    sources: Sources = Sources()
+    table: str = ""
 
     @classmethod
-    def of(cls, name: str, opened: OpenRelation) -> "RunRows":
+    def of(cls, name: str, opened: OpenRelation, sources: Sources) -> "RunRows":
         """Return the rows of an open relation, which the caller closes."""
-        return cls(name, opened.schema, opened.scan)
+        return cls(name, opened.schema, opened.scan, sources, opened.entry.name)
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The identity columns of the sources: those before the stream's name."""
+        """The identity columns of the sources."""
         names = self.schema.names
-        return tuple(names[: names.index(STREAM)])
+        before = names[: names.index(STREAM)]
+        wanted = self.sources.identity
+        return tuple(name for name in before if wanted is None or name in wanted)
 
     @property
     def values(self) -> tuple[str, ...]:
         """The columns of numbers that were logged."""
-        others = {*self.identity, *FIXED, *_MADE}
+        names = self.schema.names
+        others = {*names[: names.index(STREAM)], *FIXED, *_MADE}
         return tuple(
             field.name
             for field in self.schema
@@ -102,16 +168,16 @@ class RunRows:
         """Return the name of a value that was logged.
 
         Raises:
-            StreamError: there is none of this name.
+            RunError: there is none of this name.
         """
         if isinstance(value, str) and value in self.values:
             return value
         if not self.values:
             msg = f"{verb}: run {self.name} logged no value. Give one to run.log(batch=batch, loss=losses)"
-            raise StreamError(msg)
+            raise RunError(msg)
         near = suggestions(str(value), self.values)
         msg = f"{verb}: value={shown(value)} was not logged by run {self.name}; {near} Name one of them"
-        raise StreamError(msg)
+        raise RunError(msg)
 
     def reader(
         self, columns: Mapping[str, str], streams: Sequence[str] = (), where: Expr | None = None
@@ -144,6 +210,10 @@ class RunRows:
         """Run a SELECT over the rows, which it calls ``rows``, and small tables."""
         return engine.answer(text, {"rows": rows, **tables}, f"run {self.name}")
 
+    def answer_named(self, text: str, name: str, rows: pa.RecordBatchReader) -> pa.Table:
+        """Run a SELECT over the rows, which it calls by a name."""
+        return engine.answer(text, {name: rows}, f"run {self.name}")
+
     def answer_in_parts(self, text: str, rows: pa.RecordBatchReader, **tables: pa.Table) -> Iterator[pa.RecordBatch]:
         """Run a SELECT over the rows, and yield its answer batch by batch."""
         return engine.answer_in_parts(text, {"rows": rows, **tables}, f"run {self.name}")
@@ -151,7 +221,7 @@ class RunRows:
 
 def column_name(identity: str) -> str:
     """Return the name of an identity column in a table of samples, where columns of ours have names too."""
-    return f"identity.{identity}" if identity in _OURS else identity
+    return f"sample_{identity}" if identity in _OURS else identity
 
 
 def identity_of(rows: RunRows, streams: Sequence[str], samples: pa.Table) -> pa.Table:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spiral_stream.display.wording import one_line
 from spiral_stream.expr import Expr, col
-from spiral_stream.runs.losses.table_query import STREAM
+from spiral_stream.runs.losses.table_query import STREAM, Sources
 
 _LINE: Final = 2_000  # characters of a call
 SHARD: Final = "storage_shard"
@@ -24,9 +24,9 @@ class Skip:
     """Arguments of `PreparedStream.skip`.
 
     Examples:
-        >>> skip = spiral.results.Skip({"batches": [4, 5, 6], "epoch": 1})
+        >>> skip = spiral.results.Skip({"batches": [3, 4, 5], "epoch": 1})
         >>> print(skip)
-        stream.skip(batches=range(4, 7), epoch=1)
+        stream.skip(batches=range(3, 6), epoch=1)
         >>> stream.skip(**skip.arguments)
     """
 
@@ -40,20 +40,27 @@ class Skip:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Without:
-    """The rows of one stream that a filter leaves out.
+    """The rows of one relation that a filter leaves out.
 
     Attributes:
-        stream: its name; of a stream that is not mixed, the relation's.
+        relation: its name.
         condition: for `Relation.filter`.
         text: the same as Python.
+
+    Examples:
+        >>> without = spiral.results.Without("photos", col("label") != 2, "col('label') != 2")
+        >>> print(without)
+        catalog.table('photos').filter(col('label') != 2)
+        >>> catalog.table(without.relation).filter(without.condition).count()
+        32
     """
 
-    stream: str
+    relation: str
     condition: Expr
     text: str
 
     def __str__(self) -> str:
-        return f"catalog.table({self.stream!r}).filter({self.text})"
+        return f"catalog.table({self.relation!r}).filter({self.text})"
 
 
 def skip_of_samples(table: pa.Table, identity: Sequence[str], *, mixed: bool) -> Skip | None:
@@ -81,28 +88,30 @@ def skips_of_batches(batches: Iterable[tuple[int, int]]) -> tuple[Skip, ...]:
     return tuple(Skip({"batches": numbers, "epoch": epoch}) for epoch, numbers in by_epoch.items())
 
 
-def filters_of_samples(table: pa.Table, identity: Sequence[str]) -> tuple[Without, ...]:
-    """Return a filter for each stream that has any of the samples; arguments as for `skip_of_samples`."""
-    by_stream: dict[str, list[dict[str, Any]]] = {}
-    for row in table.select([STREAM, *identity]).to_pylist():
-        by_stream.setdefault(row[STREAM], []).append(row)
-    found = (_filter_of(stream, rows, identity) for stream, rows in sorted(by_stream.items()))
+def filters_of_samples(table: pa.Table, identity: Sequence[str], sources: Sources) -> tuple[Without, ...]:
+    """Return a filter for each relation that has any of the samples; arguments as for `skip_of_samples`."""
+    by_relation: dict[str, list[dict[str, Any]]] = {}
+    names = [sources.columns.get(name, name) for name in identity]
+    columns = [table.column(name) for name in (STREAM, *identity)]
+    for stream, *values in zip(*(column.to_pylist() for column in columns), strict=True):
+        by_relation.setdefault(sources.relation(stream), []).append(dict(zip(names, values, strict=True)))
+    found = (_filter_of(relation, rows, names) for relation, rows in sorted(by_relation.items()))
     return tuple(each for each in found if each is not None)
 
 
-def filter_of_shard(stream: str, shard: str) -> Without:
-    """Return the filter that leaves out a storage shard of a stream."""
-    return Without(stream, col(SHARD) != shard, f"col({SHARD!r}) != {shard!r}")
+def filter_of_shard(relation: str, shard: str) -> Without:
+    """Return the filter that leaves out a storage shard."""
+    return Without(relation, col(SHARD) != shard, f"col({SHARD!r}) != {shard!r}")
 
 
-def _filter_of(stream: str, rows: Sequence[Mapping[str, Any]], identity: Sequence[str]) -> Without | None:
+def _filter_of(relation: str, rows: Sequence[Mapping[str, Any]], identity: Sequence[str]) -> Without | None:
     columns = [name for name in identity if any(row[name] is not None for row in rows)]
     if not columns:
         return None
     if len(columns) == 1:
         values = list(dict.fromkeys(row[columns[0]] for row in rows))
         text = f"~col({columns[0]!r}).is_in({_listed(values)})"
-        return Without(stream, ~col(columns[0]).is_in(values), text)
+        return Without(relation, ~col(columns[0]).is_in(values), text)
     conditions, texts = list[Expr](), list[str]()
     for row in rows:
         first, *others = ((col(name) == row[name], f"(col({name!r}) == {row[name]!r})") for name in columns)
@@ -114,7 +123,7 @@ def _filter_of(stream: str, rows: Sequence[Mapping[str, Any]], identity: Sequenc
     joined = conditions[0]
     for condition in conditions[1:]:
         joined = joined | condition
-    return Without(stream, ~joined, f"~({' | '.join(texts)})")
+    return Without(relation, ~joined, f"~({' | '.join(texts)})")
 
 
 def _listed(value: Any) -> str:

@@ -59,7 +59,7 @@ _DESCRIBED: Final = {
     "index": "place of the sample in its batch",
     "applied": "whether the step was taken",
 }
-_RENAMED: Final = "sample_"  # before an identity column that has the name of one of ours
+RENAMED: Final = "sample_"  # before an identity column that has the name of one of ours
 
 # S samples of a part
 
@@ -176,7 +176,7 @@ class RunTable:
         table = identity_table(leg.stages, samples)
         if STREAM_ID in table.column_names and leg.stages.mixed:
             table = table.drop_columns([STREAM_ID])
-        return table.rename_columns([_RENAMED + name if name in RESERVED else name for name in table.column_names])
+        return table.rename_columns([RENAMED + name if name in RESERVED else name for name in table.column_names])
 
     # ---- rows
 

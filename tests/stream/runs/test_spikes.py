@@ -13,40 +13,57 @@ import spiral_stream as spiral
 from tests.fixtures.run_tables import run_table, run_tables, spikes_in
 from tests.stream.runs.test_outliers import same_digits
 
-LEAST = 16
+NEAR, FIRST, LEAST = 16, 8, 16
 
 
-def expected_by_hand(before: list[float]) -> tuple[float, float, float]:
-    """What comes after some means, their scatter, and the middle of it: the trend is the later half over the earlier one."""
+def after(before: list[float]) -> float:
+    """What comes after some means: their median, along the trend of the later half over the earlier one."""
     width = len(before)
     half = width // 2
     slope = (float(np.median(before[width - half :])) - float(np.median(before[:half]))) / (width - half)
-    flat = [value - slope * (k - (width - 1) / 2) for k, value in enumerate(before)]
-    middle = float(np.median(flat))
-    away = [value - middle for value in flat]
-    scale = max(1.4826 * float(np.median(np.abs(away))), float(np.quantile(away, 0.9)) / 1.2816)
-    return middle + slope * (width + 1) / 2, scale, slope
+    return (
+        float(np.median([value - slope * (k - (width - 1) / 2) for k, value in enumerate(before)]))
+        + slope * (width + 1) / 2
+    )
 
 
-def scores_by_hand(table: pa.Table, window: int) -> list[tuple[int, float, float]]:
+def scores_of(means: list[float], counts: list[int], window: int, lowest: float) -> list[float]:
+    """The score of every step, one after the other."""
+    out, errors, usual, lasts = list[float](), list[float](), list(means), 0
+    for at, mean in enumerate(means):
+        score = 0.0
+        if at >= FIRST:
+            ahead = after(usual[max(0, at - NEAR) : at])
+            recent = errors[-window:]
+            if len(recent) >= LEAST:
+                middle = float(np.median(recent))
+                away = [each - middle for each in recent]
+                scale = max(1.4826 * float(np.median(np.abs(away))), float(np.quantile(away, 0.9)) / 1.2816)
+                scale *= math.sqrt(max(1.0, float(np.median(counts[at - len(recent) : at])) / counts[at]))
+                expected = ahead + middle
+                scale = max(scale, 1e-3 * abs(expected))
+                score = (mean - expected) / scale if scale > 0 else 0.0
+            lasts = lasts + 1 if score >= lowest else 0
+            if 0 < lasts <= window:
+                usual[at] = float(np.median(usual[at - NEAR : at]))
+            errors.append(usual[at] - ahead)
+        out.append(score)
+    return out
+
+
+def scores_by_hand(table: pa.Table, window: int, lowest: float) -> list[tuple[int, float, float]]:
     """Step, mean and score of each."""
     steps: dict[int, list[float]] = {}
     for step, loss in zip(table.column("step").to_pylist(), table.column("loss").to_pylist(), strict=True):
         steps.setdefault(step, []).append(loss)
-    out, means, counts = [], [], []
+    finite = {step: [each for each in steps[step] if math.isfinite(each)] for step in sorted(steps)}
+    known = [step for step, values in finite.items() if values]
+    means, counts = [sum(finite[step]) / len(finite[step]) for step in known], [len(finite[step]) for step in known]
+    scores = dict(zip(known, zip(means, scores_of(means, counts, window, lowest), strict=True), strict=True))
+    out = []
     for step in sorted(steps):
-        finite = [each for each in steps[step] if math.isfinite(each)]
-        mean = sum(finite) / len(finite) if finite else math.nan
-        score = 0.0
-        if finite and len(means) >= LEAST:
-            expected, scale, _ = expected_by_hand(means[-window:])
-            scale *= math.sqrt(max(1.0, float(np.median(counts[-window:])) / len(finite)))
-            scale = max(scale, 1e-3 * abs(expected))
-            score = (mean - expected) / scale if scale > 0 else 0.0
-        out.append((step, mean, math.inf if len(finite) < len(steps[step]) else score))
-        if finite:
-            means.append(mean)
-            counts.append(len(finite))
+        mean, score = scores.get(step, (math.nan, 0.0))
+        out.append((step, mean, math.inf if len(finite[step]) < len(steps[step]) else score))
     return out
 
 
@@ -55,7 +72,7 @@ def scores_by_hand(table: pa.Table, window: int) -> list[tuple[int, float, float
 def test_scores_are_those_that_are_counted_by_hand(table: pa.Table, window: int) -> None:
     found = spikes_in(table, window=window, lowest=2.0).steps
 
-    by_hand = scores_by_hand(table, window)
+    by_hand = scores_by_hand(table, window, 2.0)
     assert found.column("step").to_pylist() == [step for step, _, _ in by_hand]
     assert found.column("mean").fill_null(math.nan).to_pylist() == pytest.approx(
         [mean for _, mean, _ in by_hand], nan_ok=True
@@ -126,7 +143,7 @@ def test_a_falling_loss_has_no_spike(quiet: pa.Table) -> None:
 def test_a_step_of_bad_rows_is_named_with_its_shard(quiet: pa.Table) -> None:
     table = changed(quiet, np.arange(250 * 64 + 5, 250 * 64 + 55), 8.0)
 
-    (spike,) = spikes_in(table, shard_names={("rows", 250): "part-0250"})
+    (spike,) = spikes_in(table, shards=[f"part-{k:04}" for k in range(300)])
 
     assert (spike.first_step, spike.last_step, spike.peak_step) == (250, 250, 250)
     first = spike.shards.to_pylist()[0]
@@ -141,7 +158,7 @@ def test_a_step_of_bad_rows_is_named_with_its_shard(quiet: pa.Table) -> None:
 def test_one_bad_row_is_named_and_its_shard_stays(quiet: pa.Table) -> None:
     table = changed(quiet, [250 * 64 + 5], 300.0)
 
-    (spike,) = spikes_in(table, shard_names={("rows", 250): "part-0250"})
+    (spike,) = spikes_in(table, shards=[f"part-{k:04}" for k in range(300)])
 
     assert spike.culprits.column("sample_id").to_pylist() == ["s16005"]
     assert "1 sample carries most of it, of 64 rows" in str(spike.carriers())
@@ -164,6 +181,24 @@ def test_a_rise_of_all_rows_is_nobodys(quiet: pa.Table) -> None:
     assert spike.filters == ()
     assert spike.skip_samples is None
     assert str(spike.skips[0]) == "stream.skip(batches=range(100, 104), epoch=0)"
+
+
+def test_a_spike_of_many_steps_ends_where_it_ends(quiet: pa.Table) -> None:
+    step = quiet.column("step").to_numpy()
+
+    (spike,) = spikes_in(changed(quiet, np.flatnonzero((step >= 100) & (step < 115)), 2.0))
+
+    assert (spike.first_step, spike.last_step) == (100, 114)
+
+
+def test_a_spike_on_a_steep_slope_is_seen() -> None:
+    """The loss falls to a tenth within 40 steps; a step on the way lies where the loss was 10 steps before."""
+    step = np.repeat(np.arange(60), 64)
+    loss = 3.0 * np.exp(-step / 16) + np.random.default_rng(0).normal(0.0, 0.1, len(step)) + 0.6 * (step == 36)
+
+    (spike,) = spikes_in(run_table(step, np.arange(len(step)), loss))
+
+    assert (spike.first_step, spike.last_step) == (36, 36)
 
 
 def test_a_value_that_is_no_number_is_a_spike_even_in_the_first_step(quiet: pa.Table) -> None:
@@ -213,7 +248,7 @@ def test_a_tiny_run_says_so() -> None:
     found = spikes_in(run_table([0, 1, 2], [1, 2, 3], [0.5, 0.5, 90.0]))
 
     assert len(found) == 0
-    assert "3 steps with a loss are too few: a step is compared with 16 before it. Train on" in str(found)
+    assert "3 steps with a loss are too few: a step is compared with 24 before it. Train on" in str(found)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,155 @@
+"""Rows like these: by a stored column and by a function's values, against NumPy by hand."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import spiral_stream as spiral
+
+pytest.importorskip("lancedb")
+
+
+def registered(folder: Path, vectors: Any, ids: Any = None) -> spiral.Relation:
+    catalog = spiral.connect(str(folder / "catalog"))
+    rows = len(vectors)
+    flat = pa.array(np.asarray(vectors, np.float32).ravel())
+    table = pa.table(
+        {
+            "id": [f"it's {k}" for k in range(rows)] if ids is None else ids,
+            "embedding": pa.FixedSizeListArray.from_arrays(flat, len(vectors[0])),
+            "seed": range(rows),
+        }
+    )
+    catalog.register("rows", spiral.Arrow(table), identity="id", replace=True)
+    return catalog.table("rows")
+
+
+def by_hand(vectors: Any, query: Any, metric: str) -> Any:
+    vectors, query = np.asarray(vectors, np.float64), np.asarray(query, np.float64)
+    if metric == "l2":
+        return ((vectors - query) ** 2).sum(axis=1)
+    products = vectors @ query
+    if metric == "dot":
+        return 1 - products
+    return 1 - products / np.linalg.norm(vectors, axis=1) / np.linalg.norm(query)
+
+
+@given(seed=st.integers(0, 99), metric=st.sampled_from(["cosine", "l2", "dot"]))
+def test_the_nearest_rows_are_those_that_are_found_by_hand(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, metric: Any
+) -> None:
+    numbers = np.random.default_rng(seed)
+    vectors = numbers.normal(size=(60, 5)).astype(np.float32)
+    relation = registered(tmp_path_factory.mktemp("nearest"), vectors)
+    index = relation.index("embedding", metric=metric)
+
+    found = relation.nearest(["it's 7", "it's 30"], count=8)
+
+    assert (index.rows, index.dimensions, index.approximate) == (60, 5, False)
+    for query, row in enumerate((7, 30)):
+        distances = by_hand(vectors, vectors[row], metric)
+        distances[row] = np.inf
+        mine = [each for each in found.to_pylist() if each["query"] == query]
+        assert [each["distance"] for each in mine] == pytest.approx(sorted(distances)[:8], abs=1e-4)
+        for each in mine:
+            assert distances[int(each["id"].split()[1])] == pytest.approx(each["distance"], abs=1e-4)
+
+
+def test_vectors_may_be_searched_for(tmp_path: Path) -> None:
+    relation = registered(tmp_path, np.eye(4), ids=[1, 2, 3, 4])
+    relation.index()
+
+    found = relation.nearest(np.array([[0.1, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 9.0]]), count=1)
+
+    assert found.select(["query", "id"]).to_pylist() == [{"query": 0, "id": 2}, {"query": 1, "id": 4}]
+
+
+def test_the_values_of_a_function_are_indexed(tmp_path: Path) -> None:
+    relation = registered(tmp_path, np.eye(6), ids=list(range(6)))
+
+    def angle(seed: int) -> Any:
+        return [float(np.cos(seed)), float(np.sin(seed))]
+
+    kind = pa.list_(pa.float32(), 2)
+    samples = relation.sample(order=spiral.GlobalShuffle(seed=1)).map(
+        angle, columns=["seed"], name="angle", returns=kind, batched=False
+    )
+    index = samples.index("angle")
+
+    assert (index.rows, index.dimensions) == (6, 2)
+    assert relation.nearest(0, "angle", 1)["id"].to_pylist() == [min(range(1, 6), key=lambda k: -np.cos(k))]
+
+
+def test_a_filter_indexes_its_rows_alone(tmp_path: Path) -> None:
+    relation = registered(tmp_path, np.eye(6), ids=list(range(6)))
+
+    assert relation.filter(spiral.col("id") < 3).index().rows == 3
+
+
+def test_other_data_are_refused(tmp_path: Path) -> None:
+    registered(tmp_path, np.eye(3)).index()
+
+    relation = registered(tmp_path, np.eye(4))
+    with pytest.raises(
+        spiral.SpiralError, match=r'has changed since. Make one: catalog.table\("rows"\).index\("embedding"\)'
+    ):
+        relation.nearest("it's 1")
+    relation.index()
+
+    assert len(relation.nearest("it's 1")) == 3
+
+
+@pytest.mark.parametrize(
+    ("call", "way_out"),
+    [
+        (lambda r: r.nearest("it's 1"), "has no index. Make one"),
+        (lambda r: r.index("seed"), "is int64, and no vector. Name a column of lists of numbers"),
+        (lambda r: r.index("embeding"), "did you mean embedding"),
+        (lambda r: r.index(metric="angle"), "Give one of cosine, l2, dot"),
+        (lambda r: (r.index(), r.nearest("it's 9")), 'has the identity "it\'s 9". Name another row'),
+        (lambda r: (r.index(), r.nearest(np.zeros(7))), "have 3 numbers. Give an array [N, D]"),
+        (lambda r: (r.index(), r.nearest(1.5)), "Give a text or an integer for each"),
+        (lambda r: (r.index(), r.nearest("it's 1", count=0)), "Give how many rows, from 1 up"),
+        (lambda r: r.drop("id").index(), "which names the rows of rows. Keep it in the plan"),
+    ],
+)
+def test_wrong_calls_name_the_way_out(tmp_path: Path, call: Any, way_out: str) -> None:
+    relation = registered(tmp_path, np.eye(3))
+
+    with pytest.raises(spiral.SpiralError) as caught:
+        call(relation)
+
+    assert way_out in str(caught.value)
+
+
+def test_without_lancedb_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    relation = registered(tmp_path, np.eye(3))
+    monkeypatch.setitem(sys.modules, "lancedb", None)
+
+    with pytest.raises(spiral.errors.MissingExtraError, match=r"spiral-stream\[lancedb\]"):
+        relation.index()
+
+
+@pytest.mark.slow
+def test_an_index_of_many_rows_finds_nearly_all(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0)
+    middles = numbers.normal(size=(200, 16))
+    vectors = (middles[numbers.integers(0, 200, 120_000)] + 0.3 * numbers.normal(size=(120_000, 16))).astype(np.float32)
+    relation = registered(tmp_path, vectors, ids=list(range(120_000)))
+
+    index = relation.index(metric="l2")
+
+    assert index.approximate
+    hits = 0
+    for row in range(0, 120_000, 6_000):
+        distances = by_hand(vectors, vectors[row], "l2")
+        distances[row] = np.inf
+        nearest = set(np.argsort(distances)[:10].tolist())
+        hits += len(nearest & set(relation.nearest(row, count=10)["id"].to_pylist()))
+    assert hits >= 0.9 * 200
