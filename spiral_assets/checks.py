@@ -3,14 +3,17 @@
 Identities, declared columns and complete caches block what is built on them. The others warn.
 """
 
+import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import dagster as dg
 
+from spiral_assets import conventions
 from spiral_assets.caching import complete
 from spiral_assets.facts.findings import missing, mixed, refused, warned
+from spiral_assets.facts.seen_rows import unseen
 from spiral_assets.named import Plan
 from spiral_assets.relations.registration import as_declared, unique
 from spiral_assets.resources import CatalogResource
@@ -228,6 +231,49 @@ def import_check(
         return refused(catalog.open(), relation, limit)
 
     return few_rows_were_refused
+
+
+def unseen_check(
+    asset: dg.AssetsDefinition,
+    relation: str,
+    *,
+    run: str | None = None,
+    trust: Sequence[str] = (),
+    name: str | None = None,
+    blocking: bool = True,
+) -> dg.AssetChecksDefinition:
+    """Return a check that a trained model saw no row of a relation, by identity: an evaluation set, rows of a removed person.
+
+    The history of the run says which batches were delivered, over all retries, whether their losses were recorded or not. The
+    relation has the identity columns of the rows that the model is trained on; one that lacks some matches by the others.
+
+    Args:
+        asset: the training asset.
+        relation: of the rows that it must not have seen.
+        run: the recorded run; None takes that of the asset.
+        trust: modules whose functions the saved stream's plan may name.
+        name: of the check.
+        blocking: whether nothing is built on the model while the check fails.
+
+    Examples:
+        >>> from spiral_assets.assets import training_asset
+        >>> from spiral_assets.checks import unseen_check
+        >>> asset = training_asset("photos_cnn", "shop", {"epochs": 8}, deps=["streams/photos"], description="Classes of photos.")
+        >>> [key.name for key in unseen_check(asset, "shop.photos").check_keys]
+        ['no_row_of_shop_photos_was_seen']
+    """
+    recorded = run or conventions.run_name(asset.key)
+
+    @dg.asset_check(
+        asset=asset,
+        name=name or f"no_row_of_{re.sub(r'[^A-Za-z0-9_]', '_', relation)}_was_seen",
+        blocking=blocking,
+        description=f"The model was trained on no row of {relation}, by identity.",
+    )
+    def no_row_was_seen(catalog: CatalogResource) -> dg.AssetCheckResult:
+        return unseen(catalog.open(), recorded, relation, trust)
+
+    return no_row_was_seen
 
 
 def explain_check(

@@ -6,6 +6,7 @@ exceptions: models are in `TRAINING`, and video indexes in `INDEXES`, because a 
 own groups would make the lineage a circle.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -58,6 +59,12 @@ def tokenizer_key(name: str) -> dg.AssetKey:
 def model_key(name: str) -> dg.AssetKey:
     """``photos`` is ``models/photos``."""
     return dg.AssetKey(["models", name])
+
+
+def run_name(key: dg.AssetKey, partition: str | None = None) -> str:
+    """The name of the run that a training asset records: ``models/photos`` is ``models.photos``, of a partition with its name."""
+    parts = [*key.path, *([] if partition is None else [partition])]
+    return ".".join(re.sub(r"[^\w.-]+", "-", part, flags=re.ASCII).strip(".") or "-" for part in parts)
 
 
 def pool_of(name: str) -> str:

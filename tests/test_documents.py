@@ -26,6 +26,7 @@ from spiral_assets import (
     model_page,
     pages,
     resources,
+    run_page,
     upkeep,
     watching,
     yaml_definitions,
@@ -285,7 +286,7 @@ def test_the_page_of_dagster_has_every_factory_component_and_resource() -> None:
     public = [
         f"{room.__name__}.{name}"
         for room in (
-            *(automation, checks, model_page, pages, resources, run, seen),
+            *(automation, checks, model_page, pages, resources, run, run_page, seen),
             *(standard, upkeep, watching, yaml_definitions),
         )
         for name, value in vars(room).items()

@@ -373,6 +373,7 @@ def test_the_assets_of_users_need_nothing_of_the_demo() -> None:
     assert found == {
         "spiral_assets/model_page.py: spiral_assets.training",
         "spiral_assets/model_page.py: spiral_assets.training.progress",
+        "spiral_assets/run_page.py: spiral_assets.training",
     }
     progress = ROOT / "spiral_assets" / "training" / "progress.py"
     assert packages(list(ast.walk(tree_of(progress)))) <= set(sys.stdlib_module_names)

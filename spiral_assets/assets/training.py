@@ -2,9 +2,8 @@
 
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -13,9 +12,11 @@ from pydantic import create_model
 
 from spiral_assets import automation, conventions
 from spiral_assets.assets.training_process import run_training
+from spiral_assets.caching import TRUSTED
 from spiral_assets.conventions import TRAINING_TEAM, Deps
 from spiral_assets.model_page import model_page
 from spiral_assets.resources import PATIENT, CatalogResource, RunsResource
+from spiral_assets.run_page import RECORD, run_page
 
 RETRIES: Final = 2  # of a training process that died
 OBSERVED_S: Final = 60.0  # between two looks at a run that goes on
@@ -35,6 +36,8 @@ def training_asset(
     owners: Sequence[str] = TRAINING_TEAM,
     retries: int = RETRIES,
     fresh_within_h: float | None = None,
+    record: bool = True,
+    trust: Sequence[str] = (),
 ) -> dg.AssetsDefinition:
     """Return the asset ``models/<name>``, which trains in a process of its own through Dagster Pipes.
 
@@ -43,6 +46,10 @@ def training_asset(
     A process that keeps a `spiral_assets.training.run.TrainingRun` gets a page: the loss curve over all retries, speed,
     what bounds it, and which samples the model saw. The page is there after a failed try too, and every minute of a run
     that goes on, as an observation.
+
+    Such a process also records the run in the catalog, as ``models.<name>``: ``catalog.run("models.photos_cnn")``. Each Dagster
+    run begins an attempt that has no parent, and each retry goes on with the one before. The page then shows losses by source,
+    samples that stand out, what was seen, and how that differs from the run before.
 
     Args:
         name: last part of the asset key.
@@ -60,6 +67,8 @@ def training_asset(
         owners: of the asset.
         retries: of a process that died.
         fresh_within_h: hours within which it must have been trained; None for no policy.
+        record: whether the catalog records the run; it needs a catalog that the process can write to.
+        trust: modules whose functions the saved stream's plan may name, where the page reads it.
 
     Raises:
         DagsterInvalidDefinitionError: torchrun cannot start the command.
@@ -82,6 +91,7 @@ def training_asset(
     start = started(name, list(command) or ["python", "-m", "spiral_assets.training", domain], processes)
     streams = [each for each in map(_key, conventions.keys(deps)) if each.path[0] == conventions.STREAMS]
     fields = config if isinstance(config, type) else config_of(name, config)
+    trusted = (*trust, *(() if command else TRUSTED))
 
     @dg.asset(
         key=key,
@@ -104,10 +114,17 @@ def training_asset(
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # with a check there are two outputs, which [None] denies
         folder = runs.folder(context)
         where = ("--folder", str(folder), "--catalog", catalog.uri)
-        with _observed(context, key, folder, streams):
-            run = run_training(pipes, context, [*start, *where, *_options(config)], PATIENT)
-        done = run.get_materialize_result()
-        metadata = {**model_page(context, folder, streams), **(done.metadata or {})}
+        partition = context.partition_key if context.has_partition_key else None
+        run = conventions.run_name(key, partition) if record else ""
+
+        def page(*, over: bool) -> dict[str, dg.MetadataValue[Any]]:
+            recorded = run_page(context, catalog.open(), run, folder, trusted) if over and run else {}
+            return {**model_page(context, folder, streams), **recorded}
+
+        with _observed(context, key, page):
+            ended = run_training(pipes, context, [*start, *where, *_options(config)], {**PATIENT, RECORD: run})
+        done = ended.get_materialize_result()
+        metadata = {**page(over=True), **(done.metadata or {})}
         return dg.MaterializeResult(
             metadata=metadata,
             check_results=_declared(context, checks, done.check_results or ()),
@@ -140,15 +157,15 @@ def _unreported(check: str) -> dg.AssetCheckResult:
 
 @contextmanager
 def _observed(
-    context: dg.AssetExecutionContext, key: dg.AssetKey, folder: Path, streams: Sequence[dg.AssetKey]
+    context: dg.AssetExecutionContext, key: dg.AssetKey, page: Callable[..., Mapping[str, Any]]
 ) -> Iterator[None]:
     """Observe a run every minute, and once more if it fails: the asset's page shows how far it came."""
     over = threading.Event()
 
-    def observe() -> None:
-        page = model_page(context, folder, streams)
-        if page:
-            context.instance.report_runless_asset_event(dg.AssetObservation(key, metadata=page))
+    def observe(*, failed: bool = False) -> None:
+        found = page(over=failed)
+        if found:
+            context.instance.report_runless_asset_event(dg.AssetObservation(key, metadata=found))
 
     def watch() -> None:
         while not over.wait(OBSERVED_S):
@@ -159,7 +176,7 @@ def _observed(
     try:
         yield
     except Exception:
-        observe()
+        observe(failed=True)
         raise
     finally:
         over.set()

@@ -7,6 +7,7 @@ import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.training import RETRIES, training_asset, training_jobs
+from spiral_assets.checks import unseen_check
 from spiral_assets.components.parts import Owned
 from spiral_assets.components.scaffolding import example
 
@@ -55,6 +56,16 @@ class TrainingJob(Owned, dg.Component, dg.Resolvable):
     job: str | None = Field(default=None, description="Name of the jobs; by default the domain.")
     fresh_within_h: float | None = Field(default=None, description="Hours within which it must be trained.")
 
+    record: bool = Field(default=True, description="Whether the catalog records the run, as models.<name>.")
+    trust: Sequence[str] = Field(
+        default=(), description="Modules whose functions the saved stream's plan may name, where the page reads it."
+    )
+    unseen: Sequence[str] = Field(
+        default=(),
+        description="Relations of rows that the model must not have seen, by identity: an evaluation set, removed rows.",
+        examples=[["shop.test_photos"]],
+    )
+
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the model's asset, and the jobs and the schedule of its domain."""
         del context
@@ -71,8 +82,12 @@ class TrainingJob(Owned, dg.Component, dg.Resolvable):
             kinds=frozenset(self.kinds),
             retries=self.retries,
             fresh_within_h=self.fresh_within_h,
+            record=self.record,
+            trust=self.trust,
             **owned,
         )
+        checks = [unseen_check(asset, each, trust=self.trust) for each in self.unseen]
         return dg.Definitions.merge(
-            dg.Definitions(assets=[asset]), training_jobs(domain, schedule=self.schedule, name=self.job)
+            dg.Definitions(assets=[asset], asset_checks=checks),
+            training_jobs(domain, schedule=self.schedule, name=self.job),
         )

@@ -30,5 +30,5 @@ class Classifier(Learner):
         self.model = network(classes)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, weight_decay=1e-2)
 
-    def loss(self, batch: dict[str, Any]) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(self.model(batch["image"]), batch["label"])
+    def losses(self, batch: dict[str, Any]) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(self.model(batch["image"]), batch["label"], reduction="none")

@@ -20,8 +20,17 @@ class Learner(ABC):
     optimizer: torch.optim.Optimizer
 
     @abstractmethod
+    def losses(self, batch: dict[str, Any]) -> torch.Tensor:
+        """Return the loss of each sample [B], or of each token [B, T], with a gradient."""
+
+    def counted(self, batch: dict[str, Any]) -> torch.Tensor | None:
+        """Return which tokens count, [B, T]; None: all losses do."""
+        del batch
+        return None
+
     def loss(self, batch: dict[str, Any]) -> torch.Tensor:
         """Return the mean loss of a batch, a scalar with a gradient."""
+        return mean(self.losses(batch), self.counted(batch))
 
     def size(self, batch: dict[str, Any]) -> int:
         """Return how many units a batch holds."""
@@ -42,7 +51,8 @@ def train(learner: Learner, run: TrainingRun, steps: int, save_every: int) -> No
     while run.step < steps:
         begun, before = run.stream.state_dict(), run.step
         for batch in run.stream:
-            run.record(_learn(learner, batch), learner.size(batch), batch)
+            losses, mask = learner.losses(batch), learner.counted(batch)
+            run.record(_learn(learner, mean(losses, mask)), learner.size(batch), batch, losses=losses, mask=mask)
             if run.step % save_every == 0 or run.step == steps:
                 run.save(**parts)
             if run.step == steps:
@@ -52,8 +62,12 @@ def train(learner: Learner, run: TrainingRun, steps: int, save_every: int) -> No
             raise spiral.errors.StreamError(msg)
 
 
-def _learn(learner: Learner, batch: dict[str, Any]) -> float:
-    loss = learner.loss(batch)
+def mean(losses: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Return the mean of losses, of those that count."""
+    return losses.mean() if mask is None else losses[mask].mean()
+
+
+def _learn(learner: Learner, loss: torch.Tensor) -> float:
     learner.optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     learner.optimizer.step()

@@ -17,6 +17,7 @@ from typing import Any, Final, final
 
 EVERY_S: Final = 1.0
 FOLDER: Final = "progress"
+RECORD: Final = "SPIRAL_RECORD"  # in the environment of a process: the name of the run that it records in the catalog
 SPENT: Final = ("consumer_waited_s", "feeder_waited_s", "fetch_s", "transform_s")  # of a stream's metrics
 
 Values = dict[str, Any]
@@ -167,6 +168,16 @@ class Progress:
             else:
                 parts.append({**same, "begin": [begun["epoch"], begun["batch"]], "end": end, "steps": steps})
         return parts
+
+
+def every_begin(folder: Path) -> list[Values]:
+    """Return what the processes of rank 0 said where they began, also of those whose steps do not count.
+
+    Args:
+        folder: of the run.
+    """
+    path = folder / FOLDER / "rank-00000.jsonl"
+    return [line for line in _finished_lines(path) if "begins" in line] if path.exists() else []
 
 
 def read(folder: Path) -> Progress:

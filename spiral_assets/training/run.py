@@ -7,12 +7,14 @@ A training script needs five lines of it, and no Dagster to run::
         while run.step < steps:
             for batch in stream:
                 ...
-                run.record(loss.item(), len(batch["label"]))
+                run.record(loss.item(), len(batch["label"]), batch, losses=losses)
                 if run.step % 100 == 0 or run.step == steps:
                     run.save(model=model, optimizer=optimizer)
                 if run.step == steps:
                     break
         run.done({"accuracy": 0.93})
+
+Where an asset trains, or ``record=`` says so, the catalog records the run: which samples each step saw, and their losses.
 """
 
 # ruff: noqa: E402
@@ -21,7 +23,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, Self, cast, final
 
 from spiral_assets import need
 
@@ -49,6 +51,8 @@ class TrainingRun:
         name: under which the stream is saved, so that others can replay what the model saw.
         steps: of the whole run, if that is known.
         unit: what `record` counts: ``samples``, ``tokens``.
+        record: the name of the run in the catalog, which a retry goes on with as an attempt of its own. None takes what the
+            asset says (``$SPIRAL_RECORD``), and outside of one records nothing; an empty name never does.
 
     Examples:
         >>> from spiral_assets.training.run import TrainingRun
@@ -69,8 +73,10 @@ class TrainingRun:
         name: str = "",
         steps: int | None = None,
         unit: str = "samples",
+        record: str | None = None,
     ) -> None:
         self.stream, self.name, self.steps, self.unit = stream, name, steps, unit
+        self.recorded: spiral.results.RecordedRun | None = None
         self.rank, self.world = (int(os.environ.get(each, given)) for each, given in (("RANK", 0), ("WORLD_SIZE", 1)))
         self.checkpoint = Checkpoint(Path(folder), self.rank)
         self.step = 0
@@ -80,6 +86,11 @@ class TrainingRun:
         self._progress: progress.ProgressFile
         self._position: dict[str, Any] = {}
         self._losses, self._counted = 0.0, 0  # since the last save
+        self._record = os.environ.get(progress.RECORD, "") if record is None else record
+        self._by_hand, self._logs = record is not None, True
+        self._after: tuple[int, int] | None = (
+            None  # epoch, and its batches that were had, with the last one that was logged
+        )
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -92,6 +103,8 @@ class TrainingRun:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.recorded is not None:
+            self._stack.callback(self.recorded.close)
         self._stack.close()
 
     def resume(self, **parts: Stateful) -> int:
@@ -108,6 +121,9 @@ class TrainingRun:
         """
         done = self.checkpoint.load(self.stream, parts)
         self.resumed, self.step = done is not None, done or 0
+        if self._record:
+            catalog = cast("spiral.Catalog", self.stream.catalog)
+            self.recorded = catalog.run(self._record, self.stream)
         state = self._position = self.stream.state_dict()
         verb = "resumes" if self.resumed else "begins"
         self.log(f"process {os.getpid()} {verb} at epoch {state['epoch']}, batch {state['batch']}")
@@ -126,28 +142,48 @@ class TrainingRun:
             "epoch": state["epoch"],
             "batch": state["batch"],
         }
+        if self.recorded is not None:
+            metadata |= {"recorded": self.recorded.name, "attempt": self.recorded.attempt}
         self._progress.begin(metadata)
         return self.step
 
-    def record(self, loss: float, units: int, batch: Mapping[str, Any] | None = None) -> int:
+    def record(
+        self,
+        loss: float,
+        units: int,
+        batch: Mapping[str, Any] | None = None,
+        *,
+        losses: Any = None,
+        mask: Any = None,
+        applied: bool = True,
+    ) -> int:
         """Count a step that is done.
 
         Args:
             loss: its mean loss.
             units: how many samples, or tokens, its batch held on this rank.
-            batch: is entered in the ledger of the run, if it is given: its ``sample_id`` and a digest of its tensors.
+            batch: is entered in the ledger of the run, if it is given: its ``sample_id`` and a digest of its tensors. As the
+                loop got it, it says which samples the losses are of.
+            losses: of its samples [B] or of its tokens [B, T], for the run that is recorded; None records their mean.
+            mask: which tokens count, shape [B, T]; None counts all tokens of a sample.
+            applied: False where the step was not taken.
 
         Returns:
             the steps done so far.
+
+        Raises:
+            RunError: the losses are not of this batch.
         """
         if batch is not None:
-            position = self._position["epoch"], self._position["batch"] + self.rank
+            position = self._log(loss if losses is None else losses, mask, batch, applied=applied)
+            if position is None:
+                position = self._position["epoch"], self._position["batch"] + self.rank
+                self._position = self.stream.state_dict()
             self.checkpoint.enter(position, batch, self.step, self.steps)
-            self._position = self.stream.state_dict()
         self.step += 1
         self._losses, self._counted = self._losses + loss, self._counted + 1
         if self._progress.add(loss, units):
-            self._flush()
+            self._tell(self._reached())
         return self.step
 
     def save(self, **parts: Stateful) -> None:
@@ -207,10 +243,39 @@ class TrainingRun:
             "checkpoint": str(self.checkpoint.folder.resolve()),
         }
 
+    def _log(self, losses: Any, mask: Any, batch: Mapping[str, Any], *, applied: bool) -> tuple[int, int] | None:
+        """Record the losses of a batch in the catalog, and return its epoch and number.
+
+        None if none is recorded. A batch that was made anew lost its key: it says so, once.
+        """
+        if self.recorded is None or not self._logs:
+            return None
+        try:
+            key = self.recorded.key(batch)
+        except spiral.errors.RunError as error:
+            if self._by_hand:
+                raise
+            self.log(f"run {self._record}: its history is recorded, and no losses: {error}")
+            self._logs, self._after = False, None
+            return None
+        self.recorded.log(key=key, loss=losses, mask=mask, applied=applied)
+        self._after = key.epoch, key.after
+        return key.epoch, key.numbers.start
+
+    def _reached(self) -> dict[str, Any]:
+        """Return epoch and batch where the run stands. A state would seal what is recorded, at each step."""
+        if self._after is None:
+            return self.stream.state_dict()
+        epoch, batch = self._after
+        return {"epoch": epoch, "batch": batch}
+
     def _flush(self) -> dict[str, Any]:
         position: dict[str, Any] = self.stream.state_dict()
-        self._progress.flush(self.step, position, self.stream.metrics())
+        self._tell(position)
         return position
+
+    def _tell(self, position: Mapping[str, Any]) -> None:
+        self._progress.flush(self.step, position, self.stream.metrics())
 
     def _together(self) -> None:
         """Wait for the first rank, which waits for whoever trains in the folder."""

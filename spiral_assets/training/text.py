@@ -50,12 +50,17 @@ class Predictor(Learner):
         self.model = language_model(vocabulary, longest)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, weight_decay=1e-2)
 
-    def loss(self, batch: dict[str, Any]) -> torch.Tensor:
-        """Return the mean loss per token. Labels are shifted already; the model would shift them once more."""
+    def losses(self, batch: dict[str, Any]) -> torch.Tensor:
+        """Return the loss of each token. Labels are shifted already; the model would shift them once more."""
         logits_BTV = self.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        labels = batch["labels"]
         return torch.nn.functional.cross_entropy(
-            logits_BTV.flatten(0, 1), batch["labels"].flatten(), ignore_index=IGNORED
-        )
+            logits_BTV.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
+        ).view_as(labels)
+
+    def counted(self, batch: dict[str, Any]) -> torch.Tensor:
+        mask: torch.Tensor = batch["labels"] != IGNORED
+        return mask
 
     def size(self, batch: dict[str, Any]) -> int:
         return int(batch["attention_mask"].sum())

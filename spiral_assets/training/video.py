@@ -55,5 +55,5 @@ class MovementClassifier(Learner):
         self.model = Movement(classes)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, weight_decay=1e-2)
 
-    def loss(self, batch: dict[str, Any]) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(self.model(batch["frames"]), batch["label"])
+    def losses(self, batch: dict[str, Any]) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(self.model(batch["frames"]), batch["label"], reduction="none")

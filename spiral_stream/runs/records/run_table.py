@@ -14,7 +14,6 @@ from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.catalog.lock import locked
@@ -29,7 +28,7 @@ from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.columns.payload import base_payload
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runs.files import RunFiles, rank_of
-from spiral_stream.runs.history import Attempt, History, Mark
+from spiral_stream.runs.history import History, Mark
 from spiral_stream.runs.opened_leg import OpenedLeg, OpenedLegs
 from spiral_stream.runs.records.part_rows import SUM, TOKENS
 from spiral_stream.runs.records.values import RESERVED
@@ -123,12 +122,12 @@ class RunTable:
         if not parts:
             msg = f"run {self._files.name!r} has recorded nothing yet. Call run.log(batch=batch, loss=...), and run.flush()"
             raise RunError(msg)
-        schema, wanted = self._schema(parts), [each.to_json() for each in parts]
-        built = self._built(folder)
+        wanted, built = [each.to_json() for each in parts], self._built(folder)
+        if folder.exists() and built.get("parts") == wanted:
+            return False  # without opening a plan
+        schema = self._schema(parts)
         same = bool(built) and built["columns"] == schema.names and folder.exists()
         done = len(built["parts"]) if same and wanted[: len(built["parts"])] == built["parts"] else 0
-        if done == len(parts):
-            return False
         if not done:
             take_out(folder)
         with working(f"run {self._files.name}", "parts", report=report) as tell:
@@ -233,20 +232,6 @@ class RunTable:
         if key not in self._opened:
             self._opened[key] = self._legs.of(self._history.leg_at(attempt, at, epoch))
         return self._opened[key]
-
-
-def not_applied(files: RunFiles, branch: Sequence[tuple[Attempt, Mark | None]]) -> set[tuple[str, int, int]]:
-    """Return the batches of a branch that were logged as not trained on: attempt, epoch and number, as `ledger` takes it."""
-    out = set[tuple[str, int, int]]()
-    for each, cut in branch:
-        for part in files.parts(each.name):
-            table = _up_to(files.read(part), cut)
-            table = table.filter(pc.invert(table["applied"])).group_by(["epoch", "batch"]).aggregate([])
-            out |= {
-                (each.name, epoch, batch)
-                for epoch, batch in zip(*(table[name].to_pylist() for name in ("epoch", "batch")), strict=True)
-            }
-    return out
 
 
 def _source_rows(
