@@ -161,7 +161,7 @@ def _seen(
     catalog: "spiral.Catalog", run: "spiral.results.RecordedRun", trust: Sequence[str]
 ) -> Iterator[tuple[str, Any]]:
     """Samples, tokens and passes of each stream."""
-    seen = catalog.seen(run.legs(), trust=trust)
+    seen = catalog.seen(run.name, trust=trust)
     yield "seen", reports.table(seen.to_arrow().to_pylist())
     if seen.not_recorded:
         yield "not_recorded", dg.MetadataValue.text("; ".join(seen.not_recorded))

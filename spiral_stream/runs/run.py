@@ -1,6 +1,6 @@
 """`RecordedRun`: a training run as data: what its loop logs, what it delivered, and what follows from both."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, Self, final
 
@@ -11,6 +11,7 @@ from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.state_records import StateRecords
 from spiral_stream.errors import RunError, shown
 from spiral_stream.runs.files import RunFiles
+from spiral_stream.runs.forget import Forgetting
 from spiral_stream.runs.history import Attempt, History, RunChange
 from spiral_stream.runs.leg import Leg
 from spiral_stream.runs.losses.baseline import WINDOW
@@ -20,12 +21,30 @@ from spiral_stream.runs.losses.spikes import Spikes, find_spikes
 from spiral_stream.runs.losses.table_query import RunRows, sources_of
 from spiral_stream.runs.opened_leg import OpenedLegs, PlanOf
 from spiral_stream.runs.records.recording import EVERY, Recording
-from spiral_stream.runs.records.run_table import RENAMED, RUNS, RunTable
+from spiral_stream.runs.records.run_table import RENAMED, RUNS, RunTable, not_applied
 from spiral_stream.runs.records.values import RESERVED
+from spiral_stream.runs.seen import SeenSamples
 from spiral_stream.runtime.batch.keys import BatchKey, KeyedBatch
 from spiral_stream.runtime.run.stream_run import StreamRun
 
 _EVERY: Final = integer(1, None, "logged batches per part, from 1 up")
+
+
+class CatalogOfRuns(Protocol):
+    """A `Catalog`: what a run asks of the catalog that has it."""
+
+    @property
+    def registry(self) -> Registry:
+        """The names of the catalog."""
+        ...
+
+    def seen(self, run: Any) -> SeenSamples:
+        """Return what a run saw."""
+        ...
+
+    def forget(self, run: Any, ids: Iterable[Any], checkpoints: Sequence[Any]) -> Forgetting:
+        """Return how a run forgets rows."""
+        ...
 
 
 class Recordable(Protocol):
@@ -58,7 +77,7 @@ class RecordedRun:
     @door(RunError)
     def __init__(
         self,
-        catalog: Registry,
+        catalog: CatalogOfRuns,
         name: str,
         stream: StreamRun | None,
         plan_of: PlanOf,
@@ -66,7 +85,8 @@ class RecordedRun:
         every: int = EVERY,
     ) -> None:
         _EVERY.need("run: every=", every)
-        self._catalog, self._files, self._plan_of = catalog, RunFiles(catalog, name), plan_of
+        self._verbs, self._catalog, self._plan_of = catalog, catalog.registry, plan_of
+        self._files = RunFiles(self._catalog, name)
         self._recording: Recording | None = None
         if stream is None:
             self._files.need()
@@ -239,6 +259,52 @@ class RecordedRun:
             [(0, 0, 6)]
         """
         return self._history().legs(attempt)
+
+    def not_applied(self, attempt: str | None = None) -> set[tuple[str, int, int]]:
+        """Return the batches that a branch logged with ``applied=False``: attempt, epoch and number, as `ledger` takes it.
+
+        Args:
+            attempt: the last one of the branch; None takes the newest.
+
+        Examples:
+            >>> run = catalog.run("overflown", stream)
+            >>> run.log(batch=next(iter(stream)), loss=float("nan"), applied=False)
+            >>> run.flush()
+            >>> [(epoch, batch) for _, epoch, batch in run.not_applied()]
+            [(0, 0)]
+        """
+        return not_applied(self._files, self._history().branch(attempt))
+
+    def seen(self) -> SeenSamples:
+        """Return what the trained branch saw: samples, tokens and passes of each stream, delivered and applied.
+
+        Examples:
+            >>> run = catalog.run("looked", stream)
+            >>> batches = list(stream)
+            >>> run.close()
+            >>> run.seen().samples
+            48
+        """
+        return self._verbs.seen(self)
+
+    def forget(self, ids: Iterable[Any], checkpoints: Sequence[Any] = ()) -> Forgetting:
+        """Return how the run forgets rows: where it first met them, and the state from which it goes on without.
+
+        Args:
+            ids: identities of the rows, as `ledger` lists them.
+            checkpoints: states, or paths of checkpoints, that it can go on from; the last one before the rows is taken.
+
+        Raises:
+            CatalogError: the plan keeps no row with such an identity.
+
+        Examples:
+            >>> run = catalog.run("too-much", stream)
+            >>> batches = list(stream)
+            >>> run.close()
+            >>> run.forget(stream.ledger(2, 0)[:1]).first.batch
+            2
+        """
+        return self._verbs.forget(self, ids, checkpoints)
 
     def registered(self, attempt: str | None = None) -> Entry:
         """Bring the relation of the run up to date, and return it; `Catalog.table` does this for the trained branch.

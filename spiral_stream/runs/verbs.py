@@ -75,7 +75,7 @@ class RunVerbs(AnyCatalog):
         if stream is not None and run_of is None:
             msg = f"run {name!r}: {shown(stream)} is a {type(stream).__name__}. Give the stream that the loop reads"
             raise RunError(msg)
-        return RecordedRun(self.registry, name, run_of, self._plan_of(trust=trust), attempt, every)
+        return RecordedRun(self, name, run_of, self._plan_of(trust=trust), attempt, every)
 
     def runs(self) -> list[str]:
         """Return the names of all recorded runs, sorted.
@@ -93,8 +93,10 @@ class RunVerbs(AnyCatalog):
         """Bring the relations of runs up to date that a name or a query names."""
         if isinstance(text, str) and "runs." in text:
             for name in self.runs():
-                if re.search(rf"\bruns\.{re.escape(name)}(?![\w-])", text):
-                    self.run(name).registered()
+                for named in re.finditer(rf"\bruns\.{re.escape(name)}(?:\.([\w.-]+))?(?![\w-])", text):
+                    run, branch = self.run(name), (named[1] or "").rstrip(".")
+                    known = bool(branch) and branch in (each.name for each in run.attempts())
+                    run.registered(branch if known else None)
 
     @door(CatalogError)
     def seen(
@@ -108,7 +110,8 @@ class RunVerbs(AnyCatalog):
         """Return what a run saw: samples, tokens and passes of each stream; see `PreparedStream.seen`.
 
         Args:
-            run: a state, the path of a checkpoint, or several of one run. Each state knows its own epoch. Checkpoints of JSON,
+            run: a recorded run or its name; or a state, the path of a checkpoint, or several of one run. Each state knows its
+                own epoch. Checkpoints of JSON,
                 torch, Lightning, accelerate, Trainer, DCP and Orbax are read; no code of theirs is run.
             name: of the state, where a checkpoint has several.
             plan: of the run, or a stream of it; None looks for it among the saved streams.
@@ -127,16 +130,18 @@ class RunVerbs(AnyCatalog):
         from spiral_stream.runs.opened_leg import OpenedLegs
         from spiral_stream.runs.seen import seen
 
-        legs = self._legs_of(run, name)
+        given = self._recorded(run)
+        legs = self._legs_of(given, name)
         plan_of = self._plan_of(plan, trust)
-        return seen(legs, lambda: OpenedLegs(self.registry, plan_of))
+        lacking = given.not_applied() if hasattr(given, "not_applied") else ()
+        return seen(legs, lambda: OpenedLegs(self.registry, plan_of), lacking)
 
     @door(CatalogError)
     def diff(self, first: Given, second: Given, *, plan: Any = None, trust: Trusted = ()) -> "RunDifference":
         """Return where two runs part, and what one saw that the other never did, by relation, with examples.
 
         Args:
-            first: a state, the path of a checkpoint, several of one run, or the name of a saved stream, which stands for its
+            first: a recorded run or its name, a state, the path of a checkpoint, several, or the name of a saved stream: its
                 first epoch on one rank.
             second: likewise.
             plan: of both runs, or a stream of it; None looks for them among the saved streams.
@@ -256,6 +261,7 @@ class RunVerbs(AnyCatalog):
         from spiral_stream.runs.checkpoints import state_in
         from spiral_stream.runs.leg import Leg, legs_of_states
 
+        run = self._recorded(run)
         if hasattr(run, "legs") and callable(run.legs):
             return tuple(run.legs())
         several = isinstance(run, Iterable) and not isinstance(run, Mapping | str | os.PathLike)
@@ -264,6 +270,12 @@ class RunVerbs(AnyCatalog):
             return tuple(given)
         states = [each if isinstance(each, Mapping) else state_in(_path(each), name).state for each in given]
         return legs_of_states(states)
+
+    def _recorded(self, run: Any) -> Any:
+        """Return the recorded run of a name, where the name is one and no path; anything else as it is."""
+        if isinstance(run, str) and run in self.runs() and not Path(run).exists():
+            return self.run(run)
+        return run
 
     def _plan_of(
         self,

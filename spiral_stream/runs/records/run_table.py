@@ -14,6 +14,7 @@ from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.catalog.lock import locked
@@ -28,7 +29,7 @@ from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.columns.payload import base_payload
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runs.files import RunFiles, rank_of
-from spiral_stream.runs.history import History, Mark
+from spiral_stream.runs.history import Attempt, History, Mark
 from spiral_stream.runs.opened_leg import OpenedLeg, OpenedLegs
 from spiral_stream.runs.records.part_rows import SUM, TOKENS
 from spiral_stream.runs.records.values import RESERVED
@@ -232,6 +233,20 @@ class RunTable:
         if key not in self._opened:
             self._opened[key] = self._legs.of(self._history.leg_at(attempt, at, epoch))
         return self._opened[key]
+
+
+def not_applied(files: RunFiles, branch: Sequence[tuple[Attempt, Mark | None]]) -> set[tuple[str, int, int]]:
+    """Return the batches of a branch that were logged as not trained on: attempt, epoch and number, as `ledger` takes it."""
+    out = set[tuple[str, int, int]]()
+    for each, cut in branch:
+        for part in files.parts(each.name):
+            table = _up_to(files.read(part), cut)
+            table = table.filter(pc.invert(table["applied"])).group_by(["epoch", "batch"]).aggregate([])
+            out |= {
+                (each.name, epoch, batch)
+                for epoch, batch in zip(*(table[name].to_pylist() for name in ("epoch", "batch")), strict=True)
+            }
+    return out
 
 
 def _source_rows(

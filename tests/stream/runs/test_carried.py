@@ -263,3 +263,19 @@ def test_a_run_does_not_read_itself(catalog: sp.Catalog) -> None:
         assert sum(len(batch["x"]) for batch in stream) == 32
         with pytest.raises(sp.errors.RunError, match="which grows while the run records"):
             catalog.run("self", stream)
+
+
+def test_a_step_that_was_not_taken_is_delivered_and_not_applied(catalog: sp.Catalog) -> None:
+    with plan(catalog).to_numpy() as stream:
+        run = catalog.run("nan", stream)
+        for number, batch in enumerate(stream):
+            run.log(batch=batch, loss=batch["x"], applied=number != 3)
+        run.close()
+        gone = stream.ledger(3, 0)
+
+    seen = catalog.run("nan").seen().streams[0]
+    assert (seen.samples, seen.applied) == (64, 56)
+    assert catalog.seen("nan").streams == (seen,)
+    table = catalog.table("runs.nan")
+    assert sorted(table.filter(~sp.col("applied")).to_arrow()["sample_id"].to_pylist()) == sorted(gone)
+    assert catalog.run("nan").forget(gone[:1]).first.batch == 3
