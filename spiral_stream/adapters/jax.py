@@ -34,6 +34,9 @@ class JaxDelivery(Delivery):
             for name, value in HOST.on_host(fields).items()  # JAX brings ml_dtypes
         }
 
+    def with_keys(self) -> None:
+        _know_keyed_batches()
+
     def need(self, devices: Devices) -> None:
         """Accept all devices: JAX's default device is used in any case."""
         del devices
@@ -88,7 +91,6 @@ def _jax_numpy() -> Any:
     _need_jax()
     import jax.numpy as jnp
 
-    _know_keyed_batches()
     return jnp
 
 

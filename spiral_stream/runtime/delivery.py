@@ -123,6 +123,9 @@ class Delivery(ABC):
             StreamError: says what each rank asked for.
         """
 
+    def with_keys(self) -> None:  # noqa: B027  most take a dict of any class
+        """Get ready for batches that carry keys (`runtime.batch.keys`)."""
+
     def agreed(self, value: str) -> str | None:
         """Return the value that the first of all processes gives here; None where they cannot ask each other."""
         del value

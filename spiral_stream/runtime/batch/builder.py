@@ -39,6 +39,7 @@ from spiral_stream.runtime.fields.payload_field import payload_fields
 from spiral_stream.runtime.fields.sequences import SequenceFilling
 from spiral_stream.runtime.fields.size import OBJECT_BYTES, object_bytes
 from spiral_stream.runtime.metrics import Metrics, timed
+from spiral_stream.runtime.numbering.drawn import Drawn
 from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.runtime.slots import Slots
 from spiral_stream.sampling.order import UInt64
@@ -212,7 +213,7 @@ class BatchBuilder:
                 if number is None:
                     refusals.refuse_batch(first)
                 chosen[at] = number
-            instead = self._looking_up.instead(epoch, found.numbers, chosen)
+            instead = self._looking_up.instead(found.numbers, partial(self._others, epoch, found.numbers, chosen))
             emptied = [at for at, count in enumerate(instead.counts) if not count]  # the run skips all of it
             if emptied:
                 continue
@@ -224,6 +225,14 @@ class BatchBuilder:
             rows, planned = next(iter(batch.fields.values())), found.planned
             delivered = instead.planned if self._sparing else len(rows)
             return replace(batch, samples=delivered + planned - refusals.counted(planned))
+
+    def _others(self, epoch: int, numbers: range, chosen: Sequence[int]) -> list[Drawn]:
+        """Draw the batches that are delivered for some, each itself or another in its place."""
+        numbering = self._numbering
+        return [
+            numbering.draw(epoch, [number])[0] if number == planned else numbering.standing_in(epoch, number, planned)
+            for planned, number in zip(numbers, chosen, strict=True)
+        ]
 
     def _stand_ins(self, epoch: int, number: int) -> Iterator[int]:
         """The batches that may be delivered in place of one: those after it, then those before it."""

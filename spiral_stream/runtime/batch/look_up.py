@@ -17,7 +17,7 @@ An error belongs to its batch: where looking up together fails, each batch is lo
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -168,21 +168,14 @@ class LookingUp:
             1, sum(column.nbytes for column in read.columns.values()) // max(1, len(samples_read))
         )
 
-    def instead(self, epoch: int, numbers: range, chosen: Sequence[int]) -> LookedUpBatch:
+    def instead(self, numbers: range, draw: Callable[[], list[Drawn]]) -> LookedUpBatch:
         """Return other batches in place of some. It may be called while another thread asks for batches.
 
         Args:
-            epoch: the epoch.
             numbers: the batches.
-            chosen: which batch is taken for each.
+            draw: draws what is taken for each.
         """
-        begun = moment()
-        drawn = [
-            self._numbering.draw(epoch, [number])[0]
-            if number == planned
-            else self._numbering.standing_in(epoch, number, planned)
-            for planned, number in zip(numbers, chosen, strict=True)
-        ]
+        begun, drawn = moment(), draw()
         found = LookedUpBatch.of(numbers, drawn, begun)
         found.lost = [()] * len(drawn)  # that of the chosen ones is counted where they are delivered themselves
         with sound(begun):

@@ -74,17 +74,6 @@ class Numbering(ABC):
             IndexError: the epoch lacks one of them.
         """
 
-    def standing_in(self, epoch: int, number: int, delivered_as: int) -> Drawn:
-        """Return the samples of a batch that is delivered in place of another, of which nothing can be read.
-
-        Args:
-            epoch: the epoch.
-            number: the batch.
-            delivered_as: the one that it stands in for.
-        """
-        del delivered_as
-        return self.draw(epoch, [number])[0]
-
     def find(self, epoch: int, stream: int, row: int) -> Iterable[int]:
         """Yield the batches that hold a surviving row of a stream, ascending; forms no more chapters than are asked for.
 

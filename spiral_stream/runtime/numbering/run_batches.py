@@ -134,9 +134,15 @@ class RunBatches(Numbering):
         return [self._left(each, epoch, number) for each, number in zip(drawn, named, strict=True)]
 
     def standing_in(self, epoch: int, number: int, delivered_as: int) -> Drawn:
-        """A batch from before a skip may stand in for one after it: then its skipped samples stay out too.
+        """Return the samples of a batch that is delivered in place of another, of which nothing can be read.
 
-        States of earlier versions, whose record does not say so, keep what they delivered.
+        A batch from before a skip may stand in for one after it: then its skipped samples stay out too. States of earlier
+        versions, whose record does not say so, deliver what they did.
+
+        Args:
+            epoch: the epoch.
+            number: the batch.
+            delivered_as: the one that it stands in for.
         """
         (drawn,) = self.draw(epoch, [number])
         if not self.skips.stand_ins or delivered_as <= number:

@@ -85,6 +85,7 @@ class StreamRun:
 
     def record(self, recorder: Recorder) -> None:
         """Tell somebody what becomes of the stream, and let its batches say which samples they hold."""
+        self.delivery.with_keys()
         self.recorder, self.keyed = recorder, True
         self.passes.recorder, self.passes.keyed = recorder, True
 
