@@ -489,9 +489,7 @@ class PreparedStream:
         edited = run.go_on_with(admitted.opening)
         run.numbering().store.anchor(epoch, admitted.anchors)
         run.position.move(admitted.cursor, edited=edited)
-        run.resumed_run = saved.run
-        if run.recorder is not None:
-            run.recorder.resumed(saved.run)
+        run.goes_on_from(saved, admitted.cursor)
 
     @door(BindError)
     def seek(self, *, epoch: int | None = None, batch: int | None = None, step: int | None = None) -> None:
@@ -562,7 +560,10 @@ class PreparedStream:
         run.bindings, run.resumed_seed = bindings, seed
         run.go_on_with(run.open().edited(rebase, skips, decisions))
         run.position.move(Cursor(epoch), edited=True)
-        run.changed("rebase")
+        if saved.run is None:
+            run.changed("rebase")
+        else:
+            run.goes_on_from(saved, saved.cursor, "rebase")
 
     @door(StreamError)
     def skip(

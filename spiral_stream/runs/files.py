@@ -7,8 +7,9 @@ written anew. On a store a record names each file, and comes after it.
 Nothing here is derived: it cannot be made again, and nobody collects it.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, final
@@ -16,17 +17,25 @@ from typing import Any, Final, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.names import suggestions
 from spiral_stream.catalog.records import need_name
 from spiral_stream.catalog.registry import Registry
-from spiral_stream.catalog.shared.mirror import home_of
-from spiral_stream.errors import RunError, SpiralError, cut
+from spiral_stream.catalog.shared.mirror import FolderCatalog, home_of
+from spiral_stream.catalog.shared.records import LostError, Record
+from spiral_stream.errors import DamageError, RunError, SpiralError, cut
 from spiral_stream.integrity.publish import publish_file, take_out, write_file
 from spiral_stream.integrity.seal import content, read_json, sealed_json
+from spiral_stream.storage.open import store_of
 
 _FOLDER: Final = "runs"
 _NOTES: Final = "history"
 _PARTS: Final = "records"
+_CLAIMS: Final = "claims"
+_TABLE: Final = "table"
+_BRANCHES: Final = "branches"
+_BUILT: Final = "runs-built"  # records of a store
+_BUILTS: Final = "built"  # the folder
 _REACHED: Final = "reached"
 _DIGITS: Final = 6
 _AS_IT_IS: Final = ("row", "number", "batch", "step", "index")  # ascending or scattered integers, cheap as differences
@@ -55,7 +64,7 @@ class RunFiles:
         Raises:
             RunError: the catalog cannot be written.
         """
-        with _writing(self.folder):
+        with writing(self.folder):
             for below in (_NOTES, _PARTS):
                 (self.folder / below).mkdir(parents=True, exist_ok=True)
             self._home.keep(_FOLDER, self.name, {"created": datetime.now(UTC).isoformat()}, absent=True)
@@ -73,33 +82,61 @@ class RunFiles:
             raise RunError(msg)
 
     def drop(self) -> None:
-        """Remove the run with all that it recorded.
+        """Remove the run with all that it recorded, its table and those of its branches.
 
         Raises:
             RunError: the catalog cannot be written.
         """
-        with _writing(self.folder):
+        with writing(self.folder):
             self._home.remove(_FOLDER, self.name)
-            for below in (_NOTES, _PARTS):
-                for each in self._home.records(self._kind(below)) or {}:
-                    self._home.remove(self._kind(below), each)
+            for kind in (*map(self._kind, (_NOTES, _PARTS, _CLAIMS)), *self._built_kinds()):
+                for each in self._home.records(kind) or {}:
+                    self._home.remove(kind, each)
+            if not isinstance(self._home, FolderCatalog):
+                store, key = store_of(f"{self._home.uri}/{_FOLDER}/{self.name}/")
+                for each, _ in store.list(key):
+                    store.delete(each)
             take_out(self.folder)
 
+    def _built_kinds(self) -> tuple[str, ...]:
+        of = f"{_BUILT}/{_FOLDER}/{self.name}"
+        return of, f"{of}/{_BRANCHES}"
+
     # ---- notes
+
+    def claim(self, attempt: str, rank: int) -> None:
+        """Take an attempt for one rank: what it writes is called by both.
+
+        Raises:
+            CatalogError: the name is not legal.
+            RunError: another process has it, or had it; or the catalog cannot be written.
+        """
+        need_name("attempt", attempt)
+        name = f"{attempt}.{rank:05d}"
+        path = self.folder / _CLAIMS / name
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
+            said = {"at": datetime.now(UTC).isoformat()}
+            taken = not self._home.keep(self._kind(_CLAIMS), name, said, absent=True)
+            try:
+                path.touch(exist_ok=False)
+            except FileExistsError:
+                taken = True
+            if taken:
+                msg = f"run {self.name!r}: rank {rank} of attempt {attempt!r} records already, or did: its records are not "
+                msg += "written over. Give each start of the training an attempt= of its own, and each rank its number: bind"
+                raise RunError(msg)
 
     def note(self, attempt: str, rank: int, number: int, value: Mapping[str, Any]) -> None:
         """Write a change of the run.
 
         Raises:
-            RunError: the catalog cannot be written, or the note is there already.
+            RunError: the catalog cannot be written.
         """
         name = f"{attempt}.{rank:05d}.{number:0{_DIGITS}d}"
         path = self.folder / _NOTES / f"{name}.json"
-        with _writing(path):
-            if path.exists() or not self._home.keep(self._kind(_NOTES), name, {"value": dict(value)}, absent=True):
-                msg = f"run {self.name!r}: attempt {attempt} has change {number} of rank {rank} already: another process records "
-                msg += "under the same name. Give each start of the training an attempt= of its own"
-                raise RunError(msg)
+        with self._changing(path):
+            self._home.keep(self._kind(_NOTES), name, {"value": dict(value)})
             write_file(path, sealed_json({"value": dict(value)}))
 
     def reached(self, attempt: str, value: Mapping[str, Any]) -> None:
@@ -109,7 +146,7 @@ class RunFiles:
             RunError: the catalog cannot be written.
         """
         path = self.folder / _NOTES / f"{attempt}.{_REACHED}.json"
-        with _writing(path):
+        with self._changing(path):
             write_file(path, sealed_json({"value": dict(value)}))
             self._home.keep(self._kind(_NOTES), f"{attempt}.{_REACHED}", {"value": dict(value)})
 
@@ -117,18 +154,22 @@ class RunFiles:
         """Return all notes by name, in order.
 
         Raises:
-            DamageError: one is not what was written.
+            RunError: one is not what was written, or is not there.
             CatalogError: the store failed.
         """
         records = self._home.records(self._kind(_NOTES))
         if records is None:
             paths = sorted((self.folder / _NOTES).glob("*.json"))
-            return {path.stem: read_json(path)["value"] for path in paths if not path.name.startswith(".")}
-        lost = next((name for name, each in records.items() if each.row is None), None)
-        if lost is not None:
-            msg = f"run {self.name!r}: {self._home.place(self._kind(_NOTES), lost)} is damaged. Restore that object"
-            raise RunError(msg)
-        return {name: dict(each.row["value"]) for name, each in sorted(records.items()) if each.row is not None}
+            with self._reading():
+                found = {path.stem: read_json(path)["value"] for path in paths if not path.name.startswith(".")}
+        else:
+            lost = next((name for name, each in records.items() if each.row is None), None)
+            if lost is not None:
+                msg = f"{self._home.uri}: the record of change {lost} is damaged"
+                raise self._damaged(msg)
+            found = {name: dict(each.row["value"]) for name, each in sorted(records.items()) if each.row is not None}
+        self._need_all([name for name in found if not name.endswith(f".{_REACHED}")], _NOTES)
+        return found
 
     # ---- parts
 
@@ -141,7 +182,7 @@ class RunFiles:
         name = f"{attempt}.{rank:05d}.{number:0{_DIGITS}d}"
         path = self.folder / _PARTS / f"{name}.part"
         plain = [each for each in table.column_names if each in _AS_IT_IS]
-        with _writing(path):
+        with self._changing(path):
             with publish_file(path) as draft:
                 pq.write_table(
                     table,
@@ -157,37 +198,153 @@ class RunFiles:
         """Return the names of the parts of an attempt, of all ranks, in order.
 
         Raises:
-            CatalogError: the store failed, or a part that it had is gone.
+            RunError: one is not there.
+            CatalogError: the store failed.
         """
         kind = self._kind(_PARTS)
         records = self._home.records(kind)
-        if records is not None:
-            for name, record in records.items():
-                if name.startswith(f"{attempt}."):
-                    self._home.bring(record, f"{_FOLDER}/{self.name}/{_PARTS}/")
-        found = (self.folder / _PARTS).glob(f"{attempt}.[0-9]*.part")
-        return sorted(path.stem for path in found if _attempt_of(path.stem) == attempt)
+        if records is None:
+            paths = (self.folder / _PARTS).glob(f"{attempt}.[0-9]*.part")
+            found = sorted(path.stem for path in paths if _attempt_of(path.stem) == attempt)
+        else:
+            found = [name for name in records if _attempt_of(name) == attempt]
+            for name in found:
+                self._bring(name, records[name])
+        self._need_all(found, _PARTS)
+        return found
 
-    def read(self, name: str) -> pa.Table:
-        """Return a part.
+    def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return a part, or columns of it.
 
         Raises:
-            DamageError: it is not what was written.
+            RunError: it is not what was written.
         """
-        data = content(self.folder / _PARTS / f"{name}.part")
-        return pq.read_table(pa.BufferReader(pa.py_buffer(data)))
+        data = self._content(name)
+        return pq.read_table(pa.BufferReader(pa.py_buffer(data)), columns=None if columns is None else list(columns))
 
     def read_schema(self, name: str) -> pa.Schema:
         """Return the columns of a part.
 
         Raises:
-            DamageError: it is not what was written.
+            RunError: it is not what was written.
         """
-        data = content(self.folder / _PARTS / f"{name}.part")
+        data = self._content(name)
         return pq.read_schema(pa.BufferReader(pa.py_buffer(data)))
+
+    @contextmanager
+    def _changing(self, path: Path) -> Iterator[None]:
+        if not (self.folder / _NOTES).is_dir():
+            msg = f"run {self.name!r} was dropped while it recorded: {self.folder} is not there. catalog.run begins it anew"
+            raise RunError(msg)
+        with writing(path):
+            yield
+
+    def _content(self, name: str) -> memoryview:
+        """The bytes of a part. What a store has is fetched again if the copy here is damaged."""
+        path = self.folder / _PARTS / f"{name}.part"
+        with self._reading():
+            try:
+                return content(path)
+            except DamageError:
+                record = self._home.record(self._kind(_PARTS), name)
+                if record is None:
+                    raise
+                path.unlink(missing_ok=True)
+                self._bring(name, record)
+                return content(path)
+
+    def _bring(self, name: str, record: Record) -> None:
+        if record.row is None:
+            msg = f"{self._home.uri}: the record of part {name} is damaged"
+            raise self._damaged(msg)
+        with self._reading():
+            self._home.bring(record, f"{_FOLDER}/{self.name}/{_PARTS}/")
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (DamageError, LostError) as error:
+            raise self._damaged(str(error).partition("; it would")[0]) from error
+
+    def _damaged(self, found: str) -> RunError:
+        msg = f"run {self.name!r}: {found}. It cannot be made again: restore it, or drop the run, catalog.drop_run({self.name!r})"
+        return RunError(msg)
+
+    def _need_all(self, names: Sequence[str], below: str) -> None:
+        """Refuse a run of which files are lost: each rank numbers what it writes, from 0 on."""
+        last: dict[str, int] = {}
+        for name in sorted(names):
+            of, _, number = name.rpartition(".")
+            last[of] = last.get(of, -1) + 1
+            if last[of] != int(number):
+                msg = f"{self.folder / below / of}.{last[of]:0{_DIGITS}d} is not there"
+                raise self._damaged(msg)
+
+    # ---- the table
+
+    def table(self, attempt: str | None) -> "TableFiles":
+        """Return where the table of a branch lies; None takes the trained one."""
+        at = f"{_FOLDER}/{self.name}/" + (_TABLE if attempt is None else f"{_BRANCHES}/{attempt}")
+        return TableFiles(f"{self._home.uri}/{at}.lance", f"/{at}.lance", self.folder / _BUILTS, self._home, at)
+
+    @contextmanager
+    def one_builder(self) -> Iterator[None]:
+        """Hold the turn among this machine's processes that build the table."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with locked(self.folder / ".table-lock", f"run {self.name!r}"):
+            yield
 
     def _kind(self, below: str) -> str:
         return f"{_FOLDER}-{below}/{self.name}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """Where the table of a branch lies, and what was written into it.
+
+    Attributes:
+        uri: of the Lance dataset, in the catalog's folder or on its store.
+        ending: of it, wherever the catalog lies.
+    """
+
+    uri: str
+    ending: str
+    _folder: Path
+    _home: Any
+    _name: str
+
+    def built(self) -> dict[str, Any]:
+        """Return the steps in which it was built, as `keep_built` kept them; none where nobody knows.
+
+        Raises:
+            CatalogError: the store failed.
+        """
+        found: dict[str, Any] | None = None
+        if isinstance(self._home, FolderCatalog):
+            with suppress(SpiralError, OSError):
+                found = read_json(self._file())["value"]
+        else:
+            with suppress(LostError):
+                found = self._home.value(_BUILT, self._name)
+        return found or {"steps": []}
+
+    def keep_built(self, value: Mapping[str, Any]) -> None:
+        """Write down the steps in which it was built, and the one that comes.
+
+        Raises:
+            OSError: the folder cannot be written.
+            CatalogError: the store cannot.
+        """
+        if isinstance(self._home, FolderCatalog):
+            self._file().parent.mkdir(exist_ok=True)
+            write_file(self._file(), sealed_json({"value": dict(value)}))
+        else:
+            self._home.keep_value(_BUILT, self._name, value)
+
+    def _file(self) -> Path:
+        return self._folder / f"{Path(self._name).name}.json"
 
 
 def rank_of(part: str) -> int:
@@ -208,7 +365,12 @@ def run_names(root: Path) -> list[str]:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path | str) -> Iterator[None]:
+    """Say what cannot be written.
+
+    Raises:
+        RunError: the catalog cannot be written.
+    """
     try:
         yield
     except RunError:

@@ -164,7 +164,7 @@ class History:
                 attempt = attempt.rpartition(".")[0]
                 changes.setdefault(attempt, []).append(RunChange.of(attempt, value))
         found = [Attempt(name, tuple(some), _furthest(some, reached.get(name))) for name, some in changes.items()]
-        self.attempts = {each.name: each for each in sorted(found, key=lambda attempt: (attempt.begun, attempt.name))}
+        self.attempts = {each.name: each for each in _in_order(found)}
 
     @property
     def newest(self) -> str:
@@ -235,7 +235,7 @@ class History:
         out = list[Leg]()
         for at, change in enumerate(attempt.changes):
             begun = Cursor.from_json(change.state)
-            until = attempt.changes[at + 1].before if at + 1 < len(attempt.changes) else attempt.reached
+            until = attempt.changes[at + 1].before if at + 1 < len(attempt.changes) else end
             until = until if cut is None or until is None else min(until, cut)
             here = Mark(change.leg, begun.epoch, begun.batch)
             if until is None or end is None or until <= here or here >= end or until.epoch != begun.epoch:
@@ -252,3 +252,19 @@ class History:
 def _furthest(changes: Sequence[RunChange], reached: Mark | None) -> Mark | None:
     marks = [each.before for each in changes if each.before is not None]
     return max([*marks, reached] if reached is not None else marks, default=None)
+
+
+def _in_order(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Attempts by when they were opened, each after its parent, whatever the clocks of their machines said."""
+    by_name = {each.name: each for each in attempts}
+
+    def opened(attempt: Attempt) -> tuple[str, int, str]:
+        at, depth, seen = attempt.begun, 0, {attempt.name}
+        parent = by_name.get(attempt.parent or "")
+        while parent is not None and parent.name not in seen:
+            at, depth = max(at, parent.begun), depth + 1
+            seen.add(parent.name)
+            parent = by_name.get(parent.parent or "")
+        return at, depth, attempt.name
+
+    return sorted(attempts, key=opened)

@@ -199,7 +199,10 @@ class RecordedRun:
         self._writes("flush").flush()
 
     def close(self) -> None:
-        """Write what was logged, and how far the run has come. The stream goes on unrecorded.
+        """Write what was logged, and how far the run has come. The stream goes on unrecorded, even if this raises.
+
+        Raises:
+            RunError: the catalog cannot be written.
 
         Examples:
             >>> catalog.run("sixth", stream).close()

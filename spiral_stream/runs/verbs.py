@@ -89,14 +89,42 @@ class RunVerbs(AnyCatalog):
 
         return run_names(self.registry.root)
 
+    @door(RunError)
+    def drop_run(self, name: str) -> None:
+        """Forget a run: its history, all that it recorded, and the relations ``runs.<name>`` and of its branches.
+
+        States that were saved while it recorded stay good; a stream goes on from them as one that no run recorded.
+
+        Args:
+            name: of the run.
+
+        Raises:
+            RunError: there is no such run, or the catalog cannot be written.
+
+        Examples:
+            >>> run = catalog.run("tried", stream)
+            >>> catalog.drop_run("tried")
+            >>> "tried" in catalog.runs()
+            False
+        """
+        from spiral_stream.runs.files import RunFiles
+        from spiral_stream.runs.records.run_table import drop_tables
+
+        files = RunFiles(self.registry, name)
+        files.need()
+        drop_tables(self.registry, files)
+        files.drop()
+
     def _know_runs(self, text: object) -> None:
         """Bring the relations of runs up to date that a name or a query names."""
         if isinstance(text, str) and "runs." in text:
-            for name in self.runs():
-                for named in re.finditer(rf"\bruns\.{re.escape(name)}(?:\.([\w.-]+))?(?![\w-])", text):
+            for name in (runs := self.runs()):
+                for named in re.finditer(rf"(?<![\w.-])runs\.{re.escape(name)}(?:\.([\w.-]+))?(?![\w-])", text):
                     run, branch = self.run(name), (named[1] or "").rstrip(".")
-                    known = bool(branch) and branch in (each.name for each in run.attempts())
-                    run.registered(branch if known else None)
+                    if not branch:
+                        run.registered()
+                    elif f"{name}.{branch}" not in runs and branch in (each.name for each in run.attempts()):
+                        run.registered(branch)
 
     @door(CatalogError)
     def seen(

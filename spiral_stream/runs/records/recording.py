@@ -34,6 +34,7 @@ _LAUNCHERS: Final = (  # what all ranks of one start have in common, and no othe
     ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
     ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
 )
+_NOWHERE: Final = (-1, -1, -1)
 _NO_LAUNCH: Final = ("", "none")
 
 
@@ -66,6 +67,8 @@ class Recording(Recorder):
         self._over = False  # whether an epoch is over, and the stream has not moved yet
         self._at: tuple[int, int] | None = None  # leg and epoch of the last delivery
         self._reached: Mark | None = None
+        self._noted = (0, 0)  # leg and epoch of the last change
+        self._said: Mark | None = None  # how far the history says that the attempt has come
         self._segment: dict[str, int] = {}
         self._plan: str | None = None
         self._last: BatchKey | None = None
@@ -74,7 +77,15 @@ class Recording(Recorder):
         self._logged: OrderedDict[tuple[int, int, int], tuple[str, ...]] = OrderedDict()
         self._arriving = Arriving()
         self.duplicates = 0
-        self._go_on_from(stream.resumed_run)
+        self._closed: tuple[int, int, int] | None = None  # where the stream stood when the run was closed
+        stream.passes.need_idle("run", "Open the run before the loop begins, or leave the loop first")
+        said = stream.resumed_run
+        if stream.recorder is not None:  # another run, or this one, has recorded the stream so far
+            here = stream.position.known()
+            said = stream.recorder.sealed(here, 0)
+            said = None if said is None else {**said, "epoch": here.epoch, "batch": here.batch}
+        self._files.claim(self._start, self._rank)
+        self._go_on_from(said)
         stream.record(self)
         self._note("open" if self._parent is None else "resume")
 
@@ -105,15 +116,24 @@ class Recording(Recorder):
     # ---- what the stream tells
 
     def delivered(self, key: BatchKey) -> None:
+        if self._closed is not None:
+            return
+        if (self._leg_of(key), key.epoch - 1) >= self._noted:  # ranks left no step of the epoch that the leg began in
+            self._note("epoch", Cursor(key.epoch))
         if self._at != (key.leg, key.epoch):
             self._at, self._base = (key.leg, key.epoch), self._done - key.epoch_step
         key.step = self._base + key.epoch_step
         self._done = key.step + 1
-        self._reached = Mark(self._leg_of(key), key.epoch, key.after)
+        reached = Mark(self._leg_of(key), key.epoch, key.after)
+        self._reached = (
+            reached if self._reached is None else max(self._reached, reached)
+        )  # workers' may be logged in any order
         self._last = key
         self._since_log += 1
 
     def epoch_over(self, *, others: bool, moved: bool = True) -> None:
+        if self._closed is not None:
+            return
         self._done += others
         self._over = not moved
         if moved:
@@ -121,30 +141,41 @@ class Recording(Recorder):
 
     def changed(self, why: str) -> None:
         over, self._over = self._over, False
+        if self._closed is not None:
+            return
         if why == "follow" or (why == "bind" and self._segment == self._segment_now()):
             return
         self._note("epoch" if over else why)
 
-    def resumed(self, said: Mapping[str, Any] | None) -> None:
+    def resumed(self, said: Mapping[str, Any] | None, why: str) -> None:
+        if self._closed is not None:
+            return
         if self._reached is not None:  # what was delivered stays an attempt of its own
             self.flush()
             self._say_reached()
             self._attempts += 1
+            self._files.claim(self.attempt, self._rank)
             self._notes = self._parts = 0
-            self._reached = None
+            self._reached = self._said = None
         self._first = self._stream.position.seen
         self._logged.clear()
         self._go_on_from(said)
-        self._note("resume")
+        self._note(why)
 
-    def sealed(self, cursor: Cursor, steps_ahead: int) -> dict[str, Any]:
+    def sealed(self, cursor: Cursor, steps_ahead: int) -> dict[str, Any] | None:
+        seen = self._stream.position.seen
+        if self._closed is not None and self._closed != (seen, cursor.epoch, cursor.batch):
+            return None
         self.flush()
-        if self._reached is None or (self._reached.epoch, self._reached.batch) <= (cursor.epoch, cursor.batch):
-            self._say_reached()
+        leg = seen - self._first
+        if (
+            self._reached is not None
+        ):  # where the loop stands, if the stream has delivered beyond that to whatever reads ahead
+            self._say_reached(min(self._reached, Mark(leg, cursor.epoch, cursor.batch)))
         return {
             "name": self._files.name,
             "attempt": self.attempt,
-            "leg": self._stream.position.seen - self._first,
+            "leg": leg,
             "step": max(0, self._done - steps_ahead),
         }
 
@@ -156,6 +187,9 @@ class Recording(Recorder):
         Raises:
             RunError: a value has another length than the batch, or the batch was logged already with other values.
         """
+        if self._closed is not None:
+            msg = f"log: run {self._files.name!r} is closed. catalog.run({self._files.name!r}, stream) goes on with it"
+            raise RunError(msg)
         if key.step is None:  # workers of a DataLoader delivered it
             self.delivered(key)
         names = tuple(sorted(values))
@@ -210,12 +244,24 @@ class Recording(Recorder):
         if self._entries:
             self._files.part(self.attempt, self._rank, self._parts, table_of(self._entries))
             self._parts += 1
+            logged = max(Mark(each.leg, each.key.epoch, each.key.after) for each in self._entries)
             self._entries.clear()
+            self._say_reached(logged if self._said is None else max(logged, self._said))
 
     def close(self) -> None:
-        """Write what was logged, and how far the run has come."""
+        """Write what was logged, and how far the run has come; from here on the stream goes unrecorded.
+
+        Raises:
+            RunError: the catalog cannot be written.
+        """
+        if self._closed is not None:
+            return
+        self._stream.passes.idle()
+        self._closed = _NOWHERE  # until all of it is written
         self.flush()
         self._say_reached()
+        cursor = self._stream.position.known()
+        self._closed = self._stream.position.seen, cursor.epoch, cursor.batch
 
     # ---- the history
 
@@ -227,7 +273,7 @@ class Recording(Recorder):
         self._parent, self._done = None, cursor.step
         if said is not None:
             try:
-                mark, step = Mark(int(said["leg"]), cursor.epoch, cursor.batch), int(said["step"])
+                mark, step = Mark.of(said), int(said["step"])
                 name, attempt = str(said["name"]), str(said["attempt"])
             except (KeyError, TypeError, ValueError) as error:
                 msg = f"resume: what the state says of its run cannot be read ({shown(error)}). Pass what state_dict() returned"
@@ -240,13 +286,15 @@ class Recording(Recorder):
         bound = self._stream.bound()
         return {"world_size": bound.world_size, "merge": bound.merge}
 
-    def _note(self, why: str) -> None:
-        """Write a change; the first rank does it for all."""
+    def _note(self, why: str, at: Cursor | None = None) -> None:
+        """Write a change; the first rank does it for all. ``at`` is where the stream stands; None asks it."""
         stream = self._stream
         self._segment = self._segment_now()
+        cursor = stream.position.known() if at is None else at
+        self._noted = stream.position.seen - self._first, cursor.epoch
         if self._rank:
             return
-        bound, cursor = stream.bound(), stream.position.known()
+        bound = stream.bound()
         cursor = cursor.enter(bound.world_size, bound.merge)
         if self._plan is None:
             self._plan = self._plan_name()
@@ -265,9 +313,12 @@ class Recording(Recorder):
         stored = StateRecords(self._stream.catalog.root).keep(plan)
         return digest(plan) if stored is None else stored
 
-    def _say_reached(self) -> None:
-        if self._reached is not None and not self._rank:
-            self._files.reached(self.attempt, self._reached.to_json())
+    def _say_reached(self, mark: Mark | None = None) -> None:
+        """Say how far the attempt has come; the first rank does it for all."""
+        mark = self._reached if mark is None else mark
+        if mark is not None and mark != self._said and not self._rank:
+            self._files.reached(self.attempt, mark.to_json())
+            self._said = mark
 
 
 def _common_start(world_size: int) -> str | None:

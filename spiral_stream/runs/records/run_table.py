@@ -7,9 +7,8 @@ from the parts at any time.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from datetime import timedelta
 from typing import Any, Final, final
 
 import numpy as np
@@ -17,18 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.registering.declaration import Declaration
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.display.progress import Report, working
-from spiral_stream.errors import RunError, SpiralError
-from spiral_stream.integrity.publish import take_out, write_file
-from spiral_stream.integrity.seal import read_json, sealed_json
+from spiral_stream.errors import RunError, SourceError, SpiralError, cut
 from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.columns.payload import base_payload
 from spiral_stream.planner.stages import Stages
-from spiral_stream.runs.files import RunFiles, rank_of
+from spiral_stream.runs.files import RunFiles, TableFiles, rank_of, writing
 from spiral_stream.runs.history import Attempt, History, Mark
 from spiral_stream.runs.opened_leg import OpenedLeg, OpenedLegs
 from spiral_stream.runs.records.part_rows import SUM, TOKENS
@@ -36,13 +32,14 @@ from spiral_stream.runs.records.values import RESERVED
 from spiral_stream.runtime.columns.error_sample import identity_table
 from spiral_stream.runtime.columns.samples import Samples
 from spiral_stream.sampling.epoch import StreamRows
-from spiral_stream.sources.lance.fragments import append_batches
+from spiral_stream.sources.lance.fragments import Appendable, append_alone, fragments_of, made_anew, present
 from spiral_stream.sources.lance.source import Lance
 
 RUNS: Final = "runs."
-DATASET: Final = "table.lance"
 IDENTITY: Final = ("attempt", "rank", "leg", "epoch", "batch", "index")
-_BUILT: Final = "table.json"
+_PLACES: Final = ("leg", "epoch", "number")
+_TRIES: Final = 4  # of builders on several machines
+_OLD: Final = timedelta(days=1)  # versions of another branch, which a stream may still read
 _COLUMNS: Final = {
     "stream": pa.utf8(), "shard": pa.int32(), "row": pa.int64(), "part": pa.int32(), "attempt": pa.utf8(), "leg": pa.int32(),
     "rank": pa.int32(), "step": pa.int64(), "epoch": pa.int32(), "batch": pa.int64(), "index": pa.int32(), "applied": pa.bool_(),
@@ -94,27 +91,46 @@ class RunTable:
         self._opened: dict[tuple[str, int, int], OpenedLeg] = {}
 
     def registered(self, attempt: str | None = None, report: Report | None = None) -> Entry:
-        """Bring the table up to date, and return the relation.
+        """Bring the table up to date, and return the relation. Nothing is written where it is.
 
         Args:
             attempt: whose branch; None takes the newest, which is the trained one.
             report: called with the parts done and the parts in total; None shows a bar on a terminal.
 
         Raises:
-            RunError: nothing was recorded, or a part is damaged.
+            RunError: nothing was recorded, a part is damaged, the table cannot be written, or the relation's name is taken.
         """
         name = RUNS + self._files.name + ("" if attempt is None else f".{attempt}")
-        folder = self._files.folder / (DATASET if attempt is None else f"{attempt}.lance")
-        with locked(self._files.folder / ".table-lock", f"run {self._files.name!r}"):
-            changed = self._bring_up_to_date(folder, attempt, report)
-            known = name in self._catalog.relations.names()
-            if known and not changed:
-                return self._catalog.relations.entry(name)
+        table = self._files.table(attempt)
+        if (entry := self._entry(name, table)) is not None and self._is_up_to_date(entry, table, attempt):
+            return entry
+        with writing(table.uri), self._files.one_builder():
+            version = self._bring_up_to_date(table, attempt, report)
+            entry = self._entry(name, table)
+            if entry is not None and entry.source.version == version:  # type: ignore[attr-defined]  # of Lance
+                return entry
             declared = Declaration(IDENTITY, None, {}, _DESCRIBED, unique=False)
-            return self._catalog.registration.register(name, Lance(str(folder)), declared, replace=known)
+            source = Lance(table.uri, version=version)
+            return self._catalog.registration.register(name, source, declared, replace=entry is not None)
 
-    def _bring_up_to_date(self, folder: Path, attempt: str | None, report: Report | None) -> bool:
-        """Write what the dataset lacks; whether there was any."""
+    def _entry(self, name: str, table: TableFiles) -> Entry | None:
+        """The relation as it is registered; None if it is not.
+
+        Raises:
+            RunError: something else has its name.
+        """
+        if name not in self._catalog.relations.names():
+            return None
+        entry = self._catalog.relations.entry(name)
+        if isinstance(entry.source, Lance) and entry.source.uri.endswith(
+            table.ending
+        ):  # also of a catalog that was moved
+            return entry if entry.source.uri == table.uri else None
+        msg = f"run {self._files.name!r}: relation {name!r} is of {cut(str(entry.source))}, and is not the run's table. Drop it, "
+        msg += f"catalog.drop({name!r}), or give the run, or its attempt, another name"
+        raise RunError(msg)
+
+    def _parts(self, attempt: str | None) -> list[_Part]:
         parts = [
             _Part(name, each.name, cut)
             for each, cut in self._history.branch(attempt)
@@ -123,27 +139,56 @@ class RunTable:
         if not parts:
             msg = f"run {self._files.name!r} has recorded nothing yet. Call run.log(batch=batch, loss=...), and run.flush()"
             raise RunError(msg)
-        wanted, built = [each.to_json() for each in parts], self._built(folder)
-        if folder.exists() and built.get("parts") == wanted:
-            return False  # without opening a plan
-        schema = self._schema(parts)
-        same = bool(built) and built["columns"] == schema.names and folder.exists()
-        done = len(built["parts"]) if same and wanted[: len(built["parts"])] == built["parts"] else 0
-        if not done:
-            take_out(folder)
-        with working(f"run {self._files.name}", "parts", report=report) as tell:
-            rows = self._rows(parts, done, schema, tell)
-            append_batches(folder, rows, schema)
-        write_file(self._built_file(folder), sealed_json({"columns": schema.names, "parts": wanted}))
-        return True
+        return parts
 
-    def _built_file(self, folder: Path) -> Path:
-        return folder.with_suffix(".json")
+    def _is_up_to_date(self, entry: Entry, table: TableFiles, attempt: str | None) -> bool:
+        there, wanted = present(table.uri), [each.to_json() for each in self._parts(attempt)]
+        if there is None or entry.source.version != there.version:  # type: ignore[attr-defined]  # of Lance
+            return False
+        done = self._done(there, table)
+        return done is not None and len(done) == len(wanted) and all(each in done for each in wanted)
 
-    def _built(self, folder: Path) -> dict[str, Any]:
-        with suppress(SpiralError, OSError, KeyError):
-            return read_json(self._built_file(folder))
-        return {}
+    def _done(self, there: Appendable, table: TableFiles) -> list[Any] | None:
+        """The parts whose rows are in the dataset; None if it has rows that nobody knows of.
+
+        What is going to be added is written down first, by the names of its files: so a builder that is killed, and two that
+        build on two machines, are seen afterwards.
+        """
+        out, files = list[Any](), set[str]()
+        for step in table.built()["steps"]:
+            if there.files.issuperset(step["files"]):
+                out += step["parts"]
+                files |= set(step["files"])
+        return out if files == there.files else None
+
+    def _bring_up_to_date(self, table: TableFiles, attempt: str | None, report: Report | None) -> int:
+        """Write what the dataset lacks; returns its version."""
+        parts = self._parts(attempt)
+        schema, wanted = self._schema(parts), [each.to_json() for each in parts]
+        for attempts_left in reversed(range(_TRIES)):
+            there = present(table.uri)
+            done = None if there is None or there.schema.names != schema.names else self._done(there, table)
+            steps = table.built()["steps"]
+            if there is None or done is None or any(each not in wanted for each in done):
+                there, done, steps = made_anew(table.uri, schema, _OLD), [], []
+            if len(done) == len(parts):
+                return there.version
+            new = [each for each in parts if each.to_json() not in done]
+            had = [each for each in parts if each.to_json() in done]
+            with working(f"run {self._files.name}", "parts", report=report) as tell:
+                fragments = fragments_of(table.uri, self._rows(had, new, schema, tell), schema)
+            step = {"parts": [each.to_json() for each in new], "files": [f for each in fragments for f in each.files]}
+            live = [each for each in steps if there.files.issuperset(each["files"])]
+            table.keep_built({"steps": [*live, step]})
+            if not fragments:  # all of it is there already, or after the place where the branch left
+                return there.version
+            try:
+                return append_alone(table.uri, [each.described for each in fragments], there.version)
+            except SourceError:
+                now = present(table.uri)
+                if not attempts_left or now is None or now.version == there.version:  # nobody else has built
+                    raise
+        raise AssertionError
 
     # ---- columns
 
@@ -181,15 +226,20 @@ class RunTable:
 
     # ---- rows
 
-    def _rows(self, parts: Sequence[_Part], done: int, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the parts from one on; batches of earlier parts are left out."""
-        had: dict[tuple[str, int, int], NDArray[np.int64]] = {}
-        for at, part in enumerate(parts):
+    def _rows(
+        self, had: Sequence[_Part], new: Sequence[_Part], schema: pa.Schema, report: Report
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the new parts; batches of other parts are left out."""
+        numbers = _Numbers()
+        for part in had:
+            if part.attempt in {each.attempt for each in new}:
+                numbers.new(part.attempt, _up_to(self._files.read(part.name, _PLACES), part.cut))
+        for at, part in enumerate(new):
             table = _up_to(self._files.read(part.name), part.cut)
-            table = table.filter(_new_batches(part.attempt, table, had))
-            if at >= done and len(table):
+            table = table.filter(numbers.new(part.attempt, table))
+            if len(table):
                 yield from self._joined(part, table, schema).to_batches()
-            report(at + 1, len(parts))
+            report(at + 1, len(new))
 
     def _joined(self, part: _Part, table: pa.Table, schema: pa.Schema) -> pa.Table:
         legs, epochs = table["leg"].to_numpy(), table["epoch"].to_numpy()
@@ -238,15 +288,29 @@ class RunTable:
 def not_applied(files: RunFiles, branch: Sequence[tuple[Attempt, Mark | None]]) -> set[tuple[str, int, int]]:
     """Return the batches of a branch that were logged as not trained on: attempt, epoch and number, as `ledger` takes it."""
     out = set[tuple[str, int, int]]()
-    for each, cut in branch:
+    for each, left in branch:
         for part in files.parts(each.name):
-            table = _up_to(files.read(part), cut)
+            table = _up_to(files.read(part, [*_PLACES, "batch", "applied"]), left)
             table = table.filter(pc.invert(table["applied"])).group_by(["epoch", "batch"]).aggregate([])
             out |= {
                 (each.name, epoch, batch)
                 for epoch, batch in zip(*(table[name].to_pylist() for name in ("epoch", "batch")), strict=True)
             }
     return out
+
+
+def drop_tables(catalog: Registry, files: RunFiles) -> None:
+    """Forget the relations of a run: that of its trained branch, and those of its other branches."""
+    for name in catalog.relations.names():
+        rest = name.removeprefix(RUNS + files.name)
+        if not name.startswith(RUNS + files.name) or rest[:1] not in ("", "."):
+            continue
+        try:
+            source = catalog.relations.entry(name).source
+        except SpiralError:  # it cannot be read, and says so to whoever asks for it
+            continue
+        if isinstance(source, Lance) and source.uri.endswith(files.table(rest[1:] or None).ending):
+            catalog.relations.drop(name)
 
 
 def _source_rows(
@@ -273,14 +337,23 @@ def _up_to(table: pa.Table, cut: Mark | None) -> pa.Table:
     return table.filter(pa.array(before))
 
 
-def _new_batches(attempt: str, table: pa.Table, had: dict[tuple[str, int, int], NDArray[np.int64]]) -> pa.Array:
-    """Return which rows are of batches that no part before had, and enter these."""
-    leg, epoch, number = (table[name].to_numpy() for name in ("leg", "epoch", "number"))
-    new = np.ones(len(table), dtype=np.bool_)
-    for a, b in np.unique(np.stack([leg, epoch], axis=1), axis=0).tolist():
-        here = (leg == a) & (epoch == b)
-        seen = had.get((attempt, a, b), np.empty(0, np.int64))
-        found = number[here]
-        new[here] = ~np.isin(found, seen)
-        had[attempt, a, b] = np.union1d(seen, found)
-    return pa.array(new)
+class _Numbers:
+    """Which batches parts have, by attempt, leg and epoch."""
+
+    def __init__(self) -> None:
+        self._had: dict[tuple[str, int, int], NDArray[np.bool_]] = {}
+
+    def new(self, attempt: str, table: pa.Table) -> pa.Array:
+        """Return which rows of a part are of batches that no part before had, and enter these."""
+        leg, epoch, number = (table[name].to_numpy() for name in _PLACES)
+        new = np.ones(len(table), dtype=np.bool_)
+        for a, b in np.unique(np.stack([leg, epoch], axis=1), axis=0).tolist():
+            here = (leg == a) & (epoch == b)
+            found = number[here]
+            had = self._had.get((attempt, a, b), np.zeros(0, dtype=np.bool_))
+            if len(had) <= found.max():
+                had = np.append(had, np.zeros(2 * int(found.max()) + 2 - len(had), dtype=np.bool_))
+            new[here] = ~had[found]
+            had[found] = True
+            self._had[attempt, a, b] = had
+        return pa.array(new)

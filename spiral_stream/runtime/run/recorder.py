@@ -27,15 +27,16 @@ class Recorder(Protocol):
     def changed(self, why: str) -> None:
         """The stream was moved, edited or bound anew."""
 
-    def resumed(self, said: Mapping[str, Any] | None) -> None:
-        """The stream goes on from a state.
+    def resumed(self, said: Mapping[str, Any] | None, why: str) -> None:
+        """The stream goes on from a state: a ``resume``, or a ``rebase``.
 
         Args:
-            said: what the state says of the run that saved it; None if no run recorded that.
+            said: what the state says of the run that saved it, with the place of the state; None if no run recorded that.
+            why: which.
         """
 
-    def sealed(self, cursor: Cursor, steps_ahead: int) -> dict[str, Any]:
-        """Make what was recorded up to a place durable, and return what the state says of the run.
+    def sealed(self, cursor: Cursor, steps_ahead: int) -> dict[str, Any] | None:
+        """Make what was recorded up to a place durable, and return what the state says of the run; None if it was not recorded.
 
         Args:
             cursor: the place.

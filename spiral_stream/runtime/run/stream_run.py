@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, final
 
 from spiral_stream.catalog.registry import Registry
+from spiral_stream.cursor import Cursor
 from spiral_stream.errors import StreamError
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.plan.saving.drawn_seeds import drawn_seed, with_recorded
@@ -56,7 +57,7 @@ class StreamRun:
         was_opened: whether anybody asked for what is open.
         recorder: is told what becomes of the stream; None where no run records it.
         keyed: whether batches say which samples they hold.
-        resumed_run: what the state that was loaded last says of the run that saved it.
+        resumed_run: what the state that was loaded last says of the run that saved it, with the place of the state.
     """
 
     def __init__(
@@ -94,10 +95,17 @@ class StreamRun:
         if self.recorder is not None:
             self.recorder.changed(why)
 
+    def goes_on_from(self, saved: SavedState, cursor: Cursor, why: str = "resume") -> None:
+        """Remember which run saved a state that the stream goes on from, and tell whoever records the stream."""
+        self.resumed_run = None if saved.run is None else {**saved.run, "epoch": cursor.epoch, "batch": cursor.batch}
+        if self.recorder is not None:
+            self.recorder.resumed(self.resumed_run, why)
+
     def said(self, saved: SavedState, steps_ahead: int = 0) -> dict[str, Any]:
         """Return a state as JSON values, once what the run recorded up to it is durable."""
         if self.recorder is None:
             return saved.to_json()
+        self.passes.idle()  # an epoch that the loop has had all of is over for the recorder, too
         return replace(saved, run=self.recorder.sealed(saved.cursor, steps_ahead)).to_json()
 
     @property

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, final
@@ -47,19 +48,6 @@ def write_fragments(folder: Path, rows: pa.Table, fragment_rows: int) -> None:
 
     with storage(f"Lance dataset {folder}"):
         lance.write_dataset(rows, str(folder), max_rows_per_file=fragment_rows, max_rows_per_group=fragment_rows)
-
-
-def append_batches(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
-    """Write rows behind those of a dataset, which is made if it is not there.
-
-    Raises:
-        SourceError: Lance refuses them, or the folder cannot be written.
-    """
-    import lance
-
-    with storage(f"Lance dataset {folder}"):
-        reader = pa.RecordBatchReader.from_batches(schema, iter(batches))
-        lance.write_dataset(reader, str(folder), mode="append" if folder.exists() else "create")
 
 
 def draft_fragments(
@@ -213,6 +201,46 @@ def made(uri: str, schema: pa.Schema) -> Appendable:
             if present(uri) is None:  # nobody else made it
                 raise
         found = present(uri)
+    assert found is not None
+    return found
+
+
+def fragments_of(uri: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> list[Fragment]:
+    """Write rows as fragments of a dataset that is there. Nobody sees them before `append_alone` adds them.
+
+    Raises:
+        SourceError: Lance refuses them, the dataset cannot be written, or ``batches`` raises.
+    """
+    from lance.fragment import write_fragments as write
+
+    with storage(f"Lance dataset {uri}"):
+        reader = pa.RecordBatchReader.from_batches(schema, iter(batches))
+        written = write(reader, uri, schema, mode="append", storage_options=lance_options(uri))
+    return [
+        Fragment(each.physical_rows, sum(file.file_size_bytes or 0 for file in each.files), json.dumps(each.to_json()))
+        for each in written
+    ]
+
+
+def made_anew(uri: str, schema: pa.Schema, older_than: timedelta) -> Appendable:
+    """Return a dataset without rows, a new version of the one that is there; versions before it go when they are old enough.
+
+    Args:
+        uri: of the dataset.
+        schema: of the new version.
+        older_than: the age of versions that go.
+
+    Raises:
+        SourceError: Lance cannot keep such columns, or the dataset cannot be written.
+    """
+    import lance
+
+    if present(uri) is None:
+        return made(uri, schema)
+    with storage(f"Lance dataset {uri}"):
+        done = lance.write_dataset(no_rows(schema), uri, mode="overwrite", storage_options=lance_options(uri))
+        done.cleanup_old_versions(older_than=older_than)
+    found = present(uri)
     assert found is not None
     return found
 
