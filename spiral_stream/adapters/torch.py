@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any, Final, final
+from typing import Any, Final, Self, final
 from weakref import ref
 
 from spiral_stream.adapters.device_copies import CopiesAhead
@@ -320,6 +320,12 @@ class StreamLoader(IterableDataset[Tensors]):
         reading, self._reading = self._reading(), _NOTHING
         if reading is not None:
             reading.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _need_options(num_workers: int, options: Mapping[str, Any]) -> None:

@@ -116,8 +116,8 @@ class _Sealing(TrainerCallback):  # type: ignore[misc]  # transformers is not re
         self._run.flush()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Write what was logged, and how far the run has come."""
-        self._run.close()
+        """Write what was logged; another call of train() goes on recording."""
+        self._run.flush()
 
 
 class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read by mypy
@@ -167,7 +167,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
         _check_arguments(args, train_dataset, options.get("data_collator"))
         super().__init__(model, args, train_dataset=train_dataset, **options)
         self.batch_lists: dict[str, list[Any]] = {}
-        self._run, self._recorded = run, False
+        self._run, self._recorded, self._in_step = run, False, False
         self._key: BatchKey | None = None  # of the batch that is trained on
         if run is not None:
             self.add_callback(_Sealing(run))
@@ -259,14 +259,20 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
                 "or repeated. Leave get_train_dataloader and get_batch_samples as they are, and sequence parallelism off"
             )
             raise StreamError(msg)
-        self.batch_lists, self._recorded = lists, False
-        loss = super().training_step(model, inputs, *args, **options)
-        if self._run is not None and not self._recorded:
-            self.record(loss=loss)
+        self.batch_lists, self._recorded = lists, self._run is None
+        self._in_step = True
+        try:
+            loss = super().training_step(model, inputs, *args, **options)
+            if not self._recorded:  # Trainer returns the batch's part of the loss of an update
+                self.record(loss=loss * self.current_gradient_accumulation_steps)
+        finally:
+            self._in_step = False
         return loss
 
     def record(self, *, applied: bool = True, mask: Any = None, **values: Any) -> None:
         """Record values of the batch that is trained on, in place of its loss; for `compute_loss` of your own.
+
+        In an evaluation, which calls `compute_loss` too, nothing is recorded.
 
         Args:
             applied: as for `RecordedRun.log`.
@@ -287,6 +293,8 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
         if self._run is None:
             msg = "record: the trainer has no run. Give StreamTrainer(..., run=catalog.run(name, stream))"
             raise RunError(msg)
+        if not self._in_step:
+            return
         self._recorded = True
         self._run.log(key=self._key, applied=applied, mask=mask, **values)
 

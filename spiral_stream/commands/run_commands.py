@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from spiral_stream.commands.command_words import console, opened_catalog
+from spiral_stream.connection import Catalog
 from spiral_stream.errors import CatalogError, cut
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.runs.checkpoints import CheckpointState, state_in, states_in
@@ -23,7 +24,9 @@ Named = Annotated[str | None, typer.Option("--name", help="Which state, where th
 
 
 def seen(
-    checkpoint: Annotated[list[str], typer.Argument(help="Files or folders of checkpoints of one run, or of states.")],
+    checkpoint: Annotated[
+        list[str], typer.Argument(help="Files or folders of checkpoints of one run, or of states; or a recorded run.")
+    ],
     ids: Annotated[
         bool, typer.Option("--ids", help="Print the identities too, each with how often it was seen.")
     ] = False,
@@ -37,10 +40,13 @@ def seen(
 ) -> None:
     """Show what a run saw: samples, tokens and passes of each stream, from states in its checkpoints. Runs no code of theirs."""
     catalog = opened_catalog(where)
-    found = [chosen(path, name) for path in checkpoint]
-    for each in found:
-        console(plain=True).print(str(each), soft_wrap=True)
-    counted = catalog.seen([each.state for each in found], trust=trust or ())
+    if len(checkpoint) == 1 and is_recorded(catalog, checkpoint[0]):
+        counted = catalog.seen(checkpoint[0], trust=trust or ())
+    else:
+        found = [chosen(path, name) for path in checkpoint]
+        for each in found:
+            console(plain=True).print(str(each), soft_wrap=True)
+        counted = catalog.seen([each.state for each in found], trust=trust or ())
     console().print(counted)
     if ids or out is not None:
         import pyarrow.parquet as pq
@@ -62,6 +68,11 @@ def seen(
         console(plain=True).print(f"{manifest}: root {made.root}, {made.distinct:,} rows", soft_wrap=True)
 
 
+def is_recorded(catalog: Catalog, name: str) -> bool:
+    """Return whether a word names a recorded run, and no path."""
+    return name in catalog.runs() and not Path(name).exists()
+
+
 def chosen(path: str, name: str | None) -> CheckpointState:
     """Return the state of a checkpoint; lists those of a checkpoint that has several, and asks for a name."""
     if name is None and len(several := states_in(path)) > 1:
@@ -73,7 +84,9 @@ def chosen(path: str, name: str | None) -> CheckpointState:
 
 
 def diff(
-    first: Annotated[str, typer.Argument(metavar="A", help="A checkpoint, a file of a state, or a saved stream.")],
+    first: Annotated[
+        str, typer.Argument(metavar="A", help="A checkpoint, a file of a state, a saved stream, or a recorded run.")
+    ],
     second: Annotated[str, typer.Argument(metavar="B", help="Likewise.")],
     name: Named = None,
     where: Where = None,
@@ -83,7 +96,8 @@ def diff(
     catalog = opened_catalog(where)
     saved = catalog.streams()
     given = [
-        each if each in saved and not Path(each).exists() else chosen(each, name).state for each in (first, second)
+        each if (each in saved and not Path(each).exists()) or is_recorded(catalog, each) else chosen(each, name).state
+        for each in (first, second)
     ]
     console().print(catalog.diff(*given, trust=trust or ()))
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol, Self, final
 
 from spiral_stream.arguments import door, integer
+from spiral_stream.catalog.records import need_name
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.reader import OpenRelation
@@ -97,6 +98,8 @@ class RecordedRun:
                 "or read another run"
             )
             raise RunError(msg)
+        if attempt is not None:
+            need_name("attempt", attempt)
         self._files.make()
         self._recording = Recording(self._files, stream, attempt, every)
 
@@ -183,7 +186,8 @@ class RecordedRun:
         )
         msg = (
             f"log: batch= {found}. Give the batch as the loop got it: the run is opened before the loop begins, and a batch that "
-            "is built anew ({**batch}) keeps its key with run.key(batch), taken before"
+            "is built anew ({**batch}) keeps its key with run.key(batch), taken before; batches of an evaluation, of another "
+            "stream and of stream.batch have none, and are not logged"
         )
         raise RunError(msg)
 
@@ -200,6 +204,8 @@ class RecordedRun:
 
     def close(self) -> None:
         """Write what was logged, and how far the run has come. The stream goes on unrecorded, even if this raises.
+
+        Closing the stream does the same, and so does the end of the program.
 
         Raises:
             RunError: the catalog cannot be written.
@@ -426,6 +432,8 @@ class RecordedRun:
             yield RunRows.of(self.name, opened, sources)
 
     def _history(self) -> History:
+        if self._recording is not None:
+            self._recording.settle()
         return History(self._files, StateRecords(self._catalog.root))
 
     def _writes(self, verb: str) -> Recording:

@@ -324,9 +324,22 @@ class RunVerbs(AnyCatalog):
         def found(leg: "Leg") -> nodes.Deliver:
             if leg.plan is not None:
                 return need(from_json(leg.plan, self._scan, self._sql, allowed), nodes.Deliver)
+            kept = self._recorded_plan(leg.state)
+            if kept is not None:
+                return need(from_json(kept, self._scan, self._sql, allowed), nodes.Deliver)
             return self._saved_plan(str(leg.state.get("plan")), leg.state.get("drawn_seed"), allowed)
 
         return found
+
+    def _recorded_plan(self, state: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The plan of a state as the run keeps it that saved the state; None if this catalog has no such run."""
+        said = state.get("run")
+        name = said.get("name") if isinstance(said, Mapping) else None
+        if name not in self.runs():
+            return None
+        run = self.run(name)
+        legs = (leg for attempt in run.attempts() for leg in run.legs(attempt.name))
+        return next((leg.plan for leg in legs if leg.plan and leg.state.get("plan") == state.get("plan")), None)
 
     def _saved_plan(self, name: str, seed: Any, allowed: "Trust") -> nodes.Deliver:
         """The plan of a fingerprint among the saved streams."""

@@ -18,11 +18,13 @@ from spiral_stream.cursor import Cursor
 from spiral_stream.errors import RunError, shown
 from spiral_stream.plan.saving.canonical import to_json
 from spiral_stream.plan.saving.fingerprint import digest
+from spiral_stream.planner.columns.lineage import identity_keys
 from spiral_stream.runs.files import RunFiles
 from spiral_stream.runs.history import Mark, RunChange
 from spiral_stream.runs.records.arriving import Arriving
 from spiral_stream.runs.records.part_rows import Logged, table_of
-from spiral_stream.runs.records.values import FormOf, Value, need_value_name, numbers, reduced
+from spiral_stream.runs.records.unwritten import UNWRITTEN
+from spiral_stream.runs.records.values import FormOf, PerToken, Value, mask_of, need_value_names, on_host, reduced
 from spiral_stream.runtime.batch.keys import BatchKey
 from spiral_stream.runtime.measured import FetchedValue, ValueForm
 from spiral_stream.runtime.run.recorder import Recorder
@@ -76,6 +78,7 @@ class Recording(Recorder):
         self._entries = list[Logged]()
         self._logged: OrderedDict[tuple[int, int, int], tuple[str, ...]] = OrderedDict()
         self._arriving = Arriving()
+        self._identity = frozenset(key.name for key in identity_keys(stream.stages()))
         self.duplicates = 0
         self._closed: tuple[int, int, int] | None = None  # where the stream stood when the run was closed
         stream.passes.need_idle("run", "Open the run before the loop begins, or leave the loop first")
@@ -188,7 +191,10 @@ class Recording(Recorder):
             RunError: a value has another length than the batch, or the batch was logged already with other values.
         """
         if self._closed is not None:
-            msg = f"log: run {self._files.name!r} is closed. catalog.run({self._files.name!r}, stream) goes on with it"
+            msg = (
+                f"log: run {self._files.name!r} is closed: it was, its stream was, or another run records the stream. "
+            )
+            msg += f"catalog.run({self._files.name!r}, stream), opened before the loop, goes on with it"
             raise RunError(msg)
         if key.step is None:  # workers of a DataLoader delivered it
             self.delivered(key)
@@ -199,6 +205,7 @@ class Recording(Recorder):
             self._duplicate(key, before, names)
             return
         found = self._values(key, values, mask)
+        UNWRITTEN.add(self)
         self._entries.append(Logged(key, self._leg_of(key), applied, found))
         self._logged[at] = names
         if len(self._logged) > _REMEMBERED:
@@ -211,16 +218,23 @@ class Recording(Recorder):
         """Reduce the values of a batch; those on a device are put in when they are here."""
         found: dict[str, Value] = {}
         late: list[tuple[str, ValueForm, FetchedValue]] = []
+        need_value_names(values, self._identity)
+        if mask is not None and on_host(mask):
+            mask = mask_of(mask)
         for name, value in values.items():
-            need_value_name(name)
             fits = FormOf(name, key, mask)
             fetched = self._stream.delivery.fetched(value, fits, mask)
             if fetched is None:
-                allowed = None if mask is None else numbers("mask", mask).astype(bool)
-                found[name] = reduced(name, value, key, allowed)
+                found[name] = reduced(name, value, key, None if mask is None else mask_of(mask))
             else:
                 assert fits.form is not None
                 late.append((name, fits.form, fetched))
+        per_token = any(isinstance(each, PerToken) for each in found.values()) or any(
+            form.tokens for _, form, _ in late
+        )
+        if mask is not None and not per_token:
+            msg = "log: mask= says which tokens count, and no value is one per token. Give values of shape [B, T], or no mask="
+            raise RunError(msg)
         for each in late:  # once nothing is refused
             self._arriving.add(found, *each)
         return found
@@ -248,6 +262,11 @@ class Recording(Recorder):
             self._entries.clear()
             self._say_reached(logged if self._said is None else max(logged, self._said))
 
+    def settle(self) -> None:
+        """Write what was logged, and how far the run has come."""
+        self.flush()
+        self._say_reached()
+
     def close(self) -> None:
         """Write what was logged, and how far the run has come; from here on the stream goes unrecorded.
 
@@ -258,8 +277,8 @@ class Recording(Recorder):
             return
         self._stream.passes.idle()
         self._closed = _NOWHERE  # until all of it is written
-        self.flush()
-        self._say_reached()
+        self.settle()
+        UNWRITTEN.discard(self)
         cursor = self._stream.position.known()
         self._closed = self._stream.position.seen, cursor.epoch, cursor.batch
 

@@ -6,7 +6,7 @@ read from. New parts are appended; where another branch is the trained one, the 
 from the parts at any time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, final
@@ -203,7 +203,7 @@ class RunTable:
             values |= {each.name: each.type for each in self._files.read_schema(part.name) if each.name not in RESERVED}
         shown: dict[str, pa.DataType] = {}
         for name, kind in values.items():
-            if name.endswith(SUM):
+            if name in _summed(values):
                 shown[name[: -len(SUM)]] = pa.float32()
             shown[name] = kind
         return pa.schema({**identity, **_COLUMNS, **shown})
@@ -264,7 +264,7 @@ class RunTable:
             "stream": names.take(pa.array(streams)), "shard": pa.array(shards, pa.int32()), "row": pa.array(ordinals),
             "attempt": pa.repeat(part.attempt, len(table)), "rank": pa.repeat(rank_of(part.name), len(table)),
         }  # fmt: skip
-        for name in [each for each in table.column_names if each.endswith(SUM)]:
+        for name in _summed(table.column_names):
             stem = name[: -len(SUM)]
             sums, counts = table[name].to_numpy(), table[stem + TOKENS].to_numpy()
             with np.errstate(invalid="ignore", divide="ignore"):
@@ -311,6 +311,12 @@ def drop_tables(catalog: Registry, files: RunFiles) -> None:
             continue
         if isinstance(source, Lance) and source.uri.endswith(files.table(rest[1:] or None).ending):
             catalog.relations.drop(name)
+
+
+def _summed(names: Iterable[str]) -> list[str]:
+    """The columns that hold sums of tokens, each with its counts beside it."""
+    there = list(names)
+    return [name for name in there if name.endswith(SUM) and name[: -len(SUM)] + TOKENS in there]
 
 
 def _source_rows(

@@ -5,7 +5,7 @@ segment in packed rows, to their sum and their count, so that parts of a row on 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -53,14 +53,28 @@ class PerBatch:
 Value = PerSample | PerToken | PerBatch
 
 
-def need_value_name(name: str) -> None:
-    """Refuse a name that a value cannot have.
+def need_value_names(names: Collection[str], identity: Collection[str]) -> None:
+    """Refuse names that values cannot have.
+
+    Args:
+        names: of the values of one batch.
+        identity: columns that identify samples.
 
     Raises:
-        RunError: it is a column of every run, or no name.
+        RunError: one is a column of every run, identifies samples, is no name, or is what another one is recorded as.
     """
-    if name in RESERVED or not _NAME.fullmatch(name):
-        found = "is a column of every run" if name in RESERVED else "is no name"
+    for name in names:
+        stem = re.sub("_(sum|tokens)$", "", name)
+        if name in RESERVED:
+            found = "is a column of every run"
+        elif name in identity:
+            found = "identifies the samples"
+        elif stem != name and stem in names:
+            found = f"is what {stem}= per token is recorded as"
+        elif not _NAME.fullmatch(name):
+            found = "is no name"
+        else:
+            continue
         msg = f"log: {shown(name)} {found}. Give the value a name of letters, digits and _ of its own: loss=..., accuracy=..."
         raise RunError(msg)
 
@@ -171,11 +185,33 @@ def numbers(name: str, value: Any) -> NDArray[Any]:
     if detach is not None:
         value = detach()
         value = (value.float() if value.is_floating_point() and value.element_size() < 4 else value).cpu().numpy()  # noqa: PLR2004
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiub":
-        msg = f"log: {name}={cut(repr(value), 60)} holds {array.dtype}. Give numbers: an array, a tensor, a list, or one number"
+    try:
+        array = np.asarray(value)
+        found = "" if array.dtype.kind in "fiub" else f"holds {array.dtype}"
+    except ValueError:  # as NumPy says it of lists of unequal lengths
+        found = "has lists of unequal lengths"
+    if found:
+        msg = f"log: {name}={cut(repr(value), 60)} {found}. Give numbers: an array, a tensor, a list, or one number"
         raise RunError(msg)
     return array
+
+
+def on_host(value: Any) -> bool:
+    """Return whether a value can be looked at without waiting for a device."""
+    return getattr(getattr(value, "device", None), "type", "cpu") == "cpu"
+
+
+def mask_of(mask: Any) -> NDArray[np.bool_]:
+    """Return a mask that lies on the host.
+
+    Raises:
+        RunError: it holds something else than 0 and 1, as labels do.
+    """
+    array = numbers("mask", mask)
+    if array.dtype.kind != "b" and len(wrong := array[(array != 0) & (array != 1)]):
+        msg = f"log: mask= holds {wrong[0]}. Give 1 where a token counts, and 0 elsewhere; of labels: labels != -100"
+        raise RunError(msg)
+    return array.astype(np.bool_)
 
 
 def _rows(name: str, count: int, key: BatchKey) -> Int64 | None:

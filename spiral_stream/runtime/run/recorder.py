@@ -42,3 +42,6 @@ class Recorder(Protocol):
             cursor: the place.
             steps_ahead: how many steps the stream has delivered beyond the place.
         """
+
+    def close(self) -> None:
+        """The stream is closed, or another run records it: make durable what was recorded."""

@@ -86,6 +86,8 @@ class StreamRun:
 
     def record(self, recorder: Recorder) -> None:
         """Tell somebody what becomes of the stream, and let its batches say which samples they hold."""
+        if self.recorder is not None:
+            self.recorder.close()
         self.delivery.with_keys()
         self.recorder, self.keyed = recorder, True
         self.passes.recorder, self.passes.keyed = recorder, True
@@ -202,9 +204,13 @@ class StreamRun:
 
     def close(self, timeout_s: float | None) -> None:
         """Stop the threads and release all handles."""
-        left = self.passes.close(timeout_s)
-        self.opening.close(0.0 if left else timeout_s)
-        self.closed = True
+        try:
+            if self.recorder is not None and not self.forked:
+                self.recorder.close()
+        finally:
+            left = self.passes.close(timeout_s)
+            self.opening.close(0.0 if left else timeout_s)
+            self.closed = True
 
     def __getstate__(self) -> dict[str, Any]:
         ours = ("opening", "passes", "metrics", "subprocess", "recorder")
