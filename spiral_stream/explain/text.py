@@ -80,7 +80,7 @@ class Explanation:
         for section in self.facts:
             yield Text(_title(section), style="bold")
             for each in _blocks(self.facts[section]):  # a line that is broken goes on where it began
-                yield Padding(Text(each.plain[2:]), (0, 0, 0, 2)) if isinstance(each, Text) else each
+                yield Padding(Text(each.plain[2:]), (0, 0, 0, 2), expand=False) if isinstance(each, Text) else each
 
     def _repr_html_(self) -> str:
         return markup.view_of(self.parts(), "str(...) has all of it.")

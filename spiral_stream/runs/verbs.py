@@ -324,9 +324,9 @@ class RunVerbs(AnyCatalog):
         def found(leg: "Leg") -> nodes.Deliver:
             if leg.plan is not None:
                 return need(from_json(leg.plan, self._scan, self._sql, allowed), nodes.Deliver)
-            kept = self._recorded_plan(leg.state)
-            if kept is not None:
-                return need(from_json(kept, self._scan, self._sql, allowed), nodes.Deliver)
+            recorded = self._recorded_plan(leg.state)
+            if recorded is not None:
+                return need(from_json(recorded, self._scan, self._sql, allowed), nodes.Deliver)
             return self._saved_plan(str(leg.state.get("plan")), leg.state.get("drawn_seed"), allowed)
 
         return found
