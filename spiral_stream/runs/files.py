@@ -182,13 +182,16 @@ class RunFiles:
         name = f"{attempt}.{rank:05d}.{number:0{_DIGITS}d}"
         path = self.folder / _PARTS / f"{name}.part"
         plain = [each for each in table.column_names if each in _AS_IT_IS]
+        values = [
+            each.name for each in table.schema if pa.types.is_floating(each.type)
+        ]  # a dictionary of them costs, and is larger
         with self._changing(path):
             with publish_file(path) as draft:
                 pq.write_table(
                     table,
                     draft,
                     compression="zstd",
-                    use_dictionary=[each for each in table.column_names if each not in plain],
+                    use_dictionary=[each for each in table.column_names if each not in (*plain, *values)],
                     column_encoding=dict.fromkeys(plain, "DELTA_BINARY_PACKED"),
                     write_statistics=False,
                 )
