@@ -6,6 +6,7 @@ In JSON, numbers are numbers: see `figure`.
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
@@ -25,6 +26,25 @@ SECTIONS: Final = (
     *("header", "plan", "relation", "mix", "sample", "skew", "batch", "materialize", "deliver", "resume", "warnings"),
 )
 _ROWS: Final = 40  # most rows of a table in text; a mixture may have 1,000 streams
+
+
+class Explained(ABC):
+    """A value that is shown as an `Explanation`: printed, in a terminal, and in a notebook."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def explanation(self) -> "Explanation":
+        """Return the value as sections."""
+
+    def __repr__(self) -> str:
+        return str(self.explanation())
+
+    def _repr_html_(self) -> str:
+        return self.explanation()._repr_html_()
+
+    def __rich_console__(self, console: "Console", options: Any) -> Iterator[Any]:
+        yield from self.explanation().__rich_console__(console, options)
 
 
 @final

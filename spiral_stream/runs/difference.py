@@ -9,7 +9,7 @@ Cost: the batches that are the same are drawn once on each side; the sets need a
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
@@ -17,16 +17,13 @@ import pyarrow.compute as pc
 
 from spiral_stream.display.progress import working
 from spiral_stream.explain.figure import Figure
-from spiral_stream.explain.text import Explanation
+from spiral_stream.explain.text import Explained, Explanation
 from spiral_stream.plan.saving.differences import PlanDifference, differences
 from spiral_stream.relational.engine import apart
 from spiral_stream.runs.identities import sample_texts, texts
 from spiral_stream.runs.leg import Leg, known_legs
 from spiral_stream.runs.opened_leg import OpenedLeg, OpenedLegs
 from spiral_stream.runs.rows_seen import RELATION, TIMES, assembled_table, counted_rows, row_tables
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 EXAMPLES: Final = 5
 _SHOWN: Final = 3
@@ -85,7 +82,7 @@ class PartingBatch:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class RunDifference:
+class RunDifference(Explained):
     """Where two runs part, and what each saw; printing it shows both. Made by `Catalog.diff`.
 
     Attributes:
@@ -161,15 +158,6 @@ class RunDifference:
         if ended:
             return f"until batch {self.same:,}, where {ended[0]} ends; {'AB'.replace(ended[0], '')} goes on"
         return f"until batch {self.same:,}"
-
-    def __repr__(self) -> str:
-        return str(self.explanation())
-
-    def _repr_html_(self) -> str:
-        return self.explanation()._repr_html_()
-
-    def __rich_console__(self, console: "Console", options: Any) -> Iterator[Any]:
-        yield from self.explanation().__rich_console__(console, options)
 
 
 @final

@@ -12,7 +12,7 @@ skipped too, as far as the run has come; each says so.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import ResumeError, StreamError
 from spiral_stream.explain.figure import Figure
-from spiral_stream.explain.text import Explanation
+from spiral_stream.explain.text import Explained, Explanation
 from spiral_stream.plan import nodes
 from spiral_stream.plan.combining import Aggregate, Join
 from spiral_stream.plan.tree import walk
@@ -31,9 +31,6 @@ from spiral_stream.runs.leg import Leg
 from spiral_stream.runs.opened_leg import Delivered, OpenedLeg, OpenedLegs
 from spiral_stream.runtime.numbering.random_access import found_rows
 from spiral_stream.runtime.numbering.skipped import SkipRequest
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 Int64 = NDArray[np.int64]
 _SHOWN: Final = 5
@@ -72,7 +69,7 @@ class Checkpoint:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Forgetting:
+class Forgetting(Explained):
     """How a run forgets rows; printing it shows what to do. Made by `Catalog.forget`.
 
     Attributes:
@@ -147,15 +144,6 @@ class Forgetting:
                 "not recorded": list(self.not_recorded) or "none: all is recorded",
             }
         )
-
-    def __repr__(self) -> str:
-        return str(self.explanation())
-
-    def _repr_html_(self) -> str:
-        return self.explanation()._repr_html_()
-
-    def __rich_console__(self, console: "Console", options: Any) -> Iterator[Any]:
-        yield from self.explanation().__rich_console__(console, options)
 
 
 def forget(

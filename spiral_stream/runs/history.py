@@ -137,11 +137,6 @@ class Attempt:
         """When it was opened."""
         return self.changes[0].at
 
-    @property
-    def step(self) -> int:
-        """Steps of the run before it."""
-        return self.changes[-1].step if len(self.changes) == 1 else self.changes[0].step
-
 
 @final
 class History:

@@ -12,7 +12,7 @@ batch are no samples. A sample that is delivered twice counts twice, also where 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from spiral_stream.batching.tail import DropPartial, PadPartial, fills_with_value
 from spiral_stream.display.progress import working
 from spiral_stream.explain.figure import Figure
-from spiral_stream.explain.text import Explanation
+from spiral_stream.explain.text import Explained, Explanation
 from spiral_stream.planner.columns.lineage import Key, Lengths, Made
 from spiral_stream.planner.prepared_data.build import is_built
 from spiral_stream.planner.state.rebase import ALONE
@@ -30,9 +30,6 @@ from spiral_stream.runs.manifest import SeenManifest, manifest_of
 from spiral_stream.runs.opened_leg import Delivered, NotApplied, OpenedLeg, OpenedLegs, lacking_of
 from spiral_stream.runs.rows_seen import identities_of
 from spiral_stream.runtime.columns.samples import lengths_of
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 Int64 = NDArray[np.int64]
 UNKNOWN: Final = "not known"
@@ -77,7 +74,7 @@ class StreamSeen:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class SeenSamples:
+class SeenSamples(Explained):
     """What a run saw; printing it shows a table. Made by `PreparedStream.seen`.
 
     Attributes:
@@ -186,15 +183,6 @@ class SeenSamples:
             )
             rows.append({**_row(total, apart=apart, refused=refused), "passes": "", "rows": ""})
         return {"batches": Figure(self.batches, "batches"), "epochs": _epochs(self.legs), "streams": rows}
-
-    def __repr__(self) -> str:
-        return str(self.explanation())
-
-    def _repr_html_(self) -> str:
-        return self.explanation()._repr_html_()
-
-    def __rich_console__(self, console: "Console", options: Any) -> Iterator[Any]:
-        yield from self.explanation().__rich_console__(console, options)
 
 
 def seen(legs: Sequence[Leg], opening: Callable[[], OpenedLegs], not_applied: NotApplied = ()) -> SeenSamples:

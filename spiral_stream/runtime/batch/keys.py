@@ -5,6 +5,7 @@ differ: samples are refused, others stand in for them, packed rows hold several.
 and it goes with the batch through workers, pinned memory and whatever reads ahead.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self, final
@@ -124,7 +125,7 @@ class KeysOnTheWay:
     """Takes the keys of the batches of a feed, and gives them to what is delivered of them, in the same order."""
 
     def __init__(self, feed: Any) -> None:
-        self._feed, self._keys = feed, list[BatchKey | None]()
+        self._feed, self._keys = feed, deque[BatchKey | None]()
 
     def get(self) -> Any:
         """Return the feed's next batch; None after the last."""
@@ -140,4 +141,4 @@ class KeysOnTheWay:
     def keyed(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the delivered batches with their keys."""
         for batch in batches:
-            yield KeyedBatch(batch, key=self._keys.pop(0))
+            yield KeyedBatch(batch, key=self._keys.popleft())

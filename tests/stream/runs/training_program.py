@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import spiral_stream as sp
+from tests.fixtures.file_changes import changes_below
 from tests.fixtures.recorded_plans import Plan, Rows, losses, recorded, register, rows_of
 from tests.stream.keeping.laws.ground import Ground, settings
 from tests.stream.keeping.laws.program import kill_at_request
@@ -27,8 +28,6 @@ NAME: Final = "law"
 STATE: Final = "state.json"
 ENDED: Final = "ended"
 LAST: Final = {"drop": sp.DropPartial, "keep": sp.KeepPartial}
-_CHANGES: Final = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.utime"}
-_WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _PATIENCE_S: Final = 60.0  # with ranks that were killed
 
 
@@ -64,14 +63,7 @@ class Moments:
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
         if self._now != self._wanted or not self._now:
             return
-        if event == "open":
-            path, _, flags = args
-            counts = isinstance(flags, int) and bool(flags & _WRITES)
-        elif event in _CHANGES:
-            path, counts = args[0], True
-        else:
-            return
-        if counts and isinstance(path, str | os.PathLike) and os.fspath(path).startswith(self._folder):
+        if changes_below(self._folder, event, args):
             with self._lock:
                 self._taken += 1
                 if self._taken == self._last:

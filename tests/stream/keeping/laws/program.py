@@ -16,15 +16,13 @@ import traceback
 import urllib.request
 import warnings
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 import spiral_stream as sp
 from tests.fixtures import sharing
+from tests.fixtures.file_changes import changes_below
 from tests.stream.keeping.laws.ground import Ground, settings
 from tests.stream.keeping.laws.kinds import KINDS, ROWS, SHARDS, KeptKind
-
-_CHANGES: Final = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.utime"}
-_WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 class Steps:
@@ -35,14 +33,7 @@ class Steps:
         self.taken = 0
 
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
-        if event == "open":
-            path, _, flags = args
-            counts = isinstance(flags, int) and bool(flags & _WRITES)
-        elif event in _CHANGES:
-            path, counts = args[0], True
-        else:
-            return
-        if counts and isinstance(path, str | os.PathLike) and os.fspath(path).startswith(self._folder):
+        if changes_below(self._folder, event, args):
             with self._lock:
                 self.taken += 1
                 if self.taken == self._last:
