@@ -25,6 +25,10 @@ BATCH: Final = 64
 STEPS: Final = 4_000
 RIVAL_STEPS: Final = 300
 ROOT: Final = Path(__file__).parents[1]
+LARGE: Final = (
+    *("source", "record", "table", "again", "filter"),
+    *("groups", "where", "ids", "verbs", "outliers", "spikes", "figures"),
+)
 
 
 def cpu_s() -> float:
@@ -34,7 +38,8 @@ def cpu_s() -> float:
 
 
 def peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """The largest of this process and its children, each by itself."""
+    return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
 
 
 # ---- the loop
@@ -198,13 +203,39 @@ def large(folder: Path, rows: int, step: str) -> None:
         with measured("filter(loss > 998), to Arrow"):
             found = catalog.table("runs.large").filter(sp.col("loss") > 998).select("id", "step", "loss").to_arrow()
             print(f"{len(found):,} rows")
-    elif step == "groups":
-        with measured("SQL: mean loss by step"):
-            text = 'select step, avg(loss) as loss, count(*) as n from "runs.large" group by step order by loss desc limit 5'
-            print(catalog.sql(text).to_arrow().to_pylist()[0])
     else:
+        reads(catalog, step)
+
+
+def reads(catalog: Any, step: str) -> None:
+    """Read a large run in one of the ways that there are."""
+    table = '"runs.large"'
+    if step == "groups":
+        with measured("SQL: mean loss by step"):
+            text = (
+                f"select step, avg(loss) as loss, count(*) as n from {table} group by step order by loss desc limit 5"
+            )
+            print(catalog.sql(text).to_arrow().to_pylist()[0])
+    elif step == "where":
+        with measured("SQL: mean loss by step, of one step in ten"):
+            text = f"select step, avg(loss) as loss from {table} where step between 10 and 10 + 9 and applied group by step"
+            print(len(catalog.sql(text).to_arrow()))
+    elif step == "ids":
+        with measured("SQL: the largest loss of each sample"):
+            text = f"select id, max(loss) as loss from {table} group by id order by loss desc, id limit 5"
+            print(catalog.sql(text).to_arrow().to_pylist()[0])
+    elif step == "verbs":
+        with measured("group_by(step).aggregate(mean loss)"):
+            print(len(catalog.table("runs.large").group_by("step").aggregate(loss=("loss", "avg")).to_arrow()))
+    elif step == "outliers":
         with measured("run.outliers()"):
             print(str(catalog.run("large").outliers())[:200])
+    elif step == "spikes":
+        with measured("run.spikes()"):
+            print(str(catalog.run("large").spikes())[:200])
+    else:
+        with measured("run.figures()"):
+            print(len(catalog.run("large").figures()))
 
 
 def main() -> None:
@@ -220,7 +251,7 @@ def main() -> None:
     elif asked.cell:
         print(json.dumps((rival if asked.cell in ("mlflow", "wandb") else loop)(asked.folder, asked.cell)))
     elif asked.large:
-        for step in ("source", "record", "table", "again", "filter", "groups", "outliers"):
+        for step in LARGE:
             subprocess.run(
                 [sys.executable, __file__, str(asked.folder), "--large", str(asked.large), "--cell", step], check=False
             )

@@ -26,7 +26,7 @@ from spiral_stream.fields.field import Field
 from spiral_stream.fields.list import List
 from spiral_stream.habits import uncounted
 from spiral_stream.params import RuntimeParam
-from spiral_stream.plan import nodes
+from spiral_stream.plan import combining, nodes
 from spiral_stream.plan.bad_samples import OnError
 from spiral_stream.plan.checks import column_list, column_names, warn_of_unheeded_sort
 from spiral_stream.plan.decoded import with_decoded, with_steps
@@ -472,9 +472,10 @@ class Relation(RowVerbs):
         from spiral_stream.planner.selection.whole import collect
 
         with working("reading rows"), self._opened() as opened:
-            if find(self.node, nodes.Limit) is None:
+            if find(self.node, nodes.Limit) is None and find(self.node, combining.Aggregate) is None:
                 return collect(self.node, opened)
-            return pa.Table.from_batches(batches(self.node, opened, SCAN_ROWS), self.schema)  # stops at the limit
+            # stops at the limit; groups without holding what is grouped
+            return pa.Table.from_batches(batches(self.node, opened, SCAN_ROWS), self.schema)
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return all rows as a data frame of pandas, with the types that Arrow gives them; only before `sample`.

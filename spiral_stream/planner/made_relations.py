@@ -4,8 +4,8 @@ A made relation lies in a folder of its own, under (what makes it, the identity 
 relations that it reads). One process makes it while others wait; it appears whole, or not at all. A union stores its shard
 table only, since its rows stay where they lie; the others store their rows as a Lance table.
 
-An aggregate reads the columns that it looks at and no others, some rows at a time; the engine spills what does not fit its
-memory limit. SQL text is given whole relations, inside the memory limit of its process.
+Aggregates and SQL text read the columns that they look at and no others, some rows at a time; the engine spills what does
+not fit its memory limit. What they make is a table in memory.
 """
 
 import json

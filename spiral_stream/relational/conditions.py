@@ -7,6 +7,7 @@ refused, and belongs into `Catalog.sql`.
 
 import datetime as dt
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import reduce
 from types import MappingProxyType
@@ -14,9 +15,11 @@ from typing import Any, Final, NoReturn, final
 
 import pyarrow as pa
 
+from spiral_stream.dialects.pushdown import all_of
 from spiral_stream.errors import PlanError, shown
-from spiral_stream.expr import Call, Expr, Lit, col, lit
+from spiral_stream.expr import Call, Expr, Lit, bind_predicate, col, lit
 from spiral_stream.relational.engine import syntax_trees
+from spiral_stream.semantic import is_text
 
 _COMPARE: Final = MappingProxyType(
     {
@@ -124,6 +127,45 @@ def _refused(text: str, why: str) -> PlanError:
     return PlanError(
         f'filter: {shown(text)}: {why}. Write a condition, such as "width >= 256", or an expression of col'
     )
+
+
+_SAFE: Final = frozenset(
+    ("COLUMN_REF", "CONSTANT", "COMPARISON", "CONJUNCTION", "BETWEEN")
+)  # the same in both, but for floats
+_LISTED: Final = frozenset(("COMPARE_IN", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"))
+
+
+def rows_that_pass(where: Mapping[str, Any], schema: pa.Schema) -> Expr | None:
+    """Return the parts of a WHERE that a scan may ask first, so that fewer rows are read; None if there are none.
+
+    A part is taken if it means the same as text and as an expression: it compares whole numbers, texts and truth values.
+    Whoever runs the text asks all of it again.
+
+    Args:
+        where: its syntax tree, of a SELECT that reads one relation.
+        schema: of the relation.
+    """
+    parts = where["children"] if where.get("type") == "CONJUNCTION_AND" else [where]
+    reading, found = _Reading("WHERE", schema.names), list[Expr]()
+    for part in parts:
+        with suppress(PlanError):
+            if _is_safe(part):
+                read = bind_predicate(reading.read(part), schema)
+                kinds = [schema.field(name).type for name in read.columns()]
+                if kinds and all(
+                    is_text(each) or pa.types.is_integer(each) or pa.types.is_boolean(each) for each in kinds
+                ):
+                    found.append(read)
+    return all_of(found)
+
+
+def _is_safe(node: Mapping[str, Any]) -> bool:
+    if node["class"] not in _SAFE and node["type"] not in _LISTED:
+        return False
+    if node["class"] == "COLUMN_REF" and len(node["column_names"]) > 1:
+        return False
+    below = (node.get(each) for each in ("left", "right", "input", "lower", "upper"))
+    return all(map(_is_safe, [*(each for each in below if each is not None), *node.get("children", ())]))
 
 
 @final

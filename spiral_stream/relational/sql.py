@@ -1,9 +1,9 @@
 """SQL text over relations: run in a process of its own, under a deadline and a memory limit.
 
-`sql_process` is that process and says why there is one. Rows come in the same order and
-sums of floats are the same on every run of one engine version, since it works on one
-thread. Query text has DuckDB's own semantics, where NaN is the largest number; conditions
-written with `col` never come here as text of the user's.
+`sql_process` is that process and says why there is one. It asks for the columns that the engine needs, and they are scanned
+here and sent batch by batch, so a query over 10^8 rows holds its groups, and spills what does not fit. Rows come in the same
+order and sums of floats are the same on every run of one engine version, since it works on one thread. Query text has
+DuckDB's own semantics, where NaN is the largest number; conditions written with `col` never come here as text of the user's.
 """
 
 import difflib
@@ -13,19 +13,38 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from threading import Timer
+from typing import Any, Final, NamedTuple, Protocol, final
 
 import pyarrow as pa
 
 from spiral_stream.display.progress import working
 from spiral_stream.errors import PlanError, shown
+from spiral_stream.expr import Expr
+from spiral_stream.relational.conditions import rows_that_pass
 from spiral_stream.relational.engine import MEMORY_ENV, QueryLimits, limits
 from spiral_stream.sources.arrow.table import no_rows
 
-Tables = Mapping[str, pa.Table | pa.RecordBatchReader]
+
+class Rows(Protocol):
+    """The rows of a relation, which a query may scan several times."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+        ...
+
+    def scan(self, columns: Sequence[str], condition: Expr | None) -> Iterator[pa.RecordBatch]:
+        """Yield columns of the rows for which a condition is true, in the order of the relation."""
+        ...
+
+
+Tables = Mapping[str, pa.Table | Rows]
 
 PROCESS: Final = Path(__file__).with_name("sql_process.py")
 _DESCRIBED: Final = 256  # texts whose facts are kept
@@ -56,12 +75,12 @@ def run_sql(text: str, tables: Tables) -> pa.Table:
     Args:
         text: one SELECT in DuckDB's dialect. A name with a dot may be written
             ``vision.labels`` or ``"vision.labels"``.
-        tables: what the query may read. A reader can be read once only.
+        tables: what the query may read.
 
     Raises:
         PlanError: the engine refuses the text, fails on the rows, or passes a limit; says where.
     """
-    return _answer_of("run", _text(text), tables, _limits())[1].read_all()
+    return _answer_of("run", _text(text), tables, _limits())[1]
 
 
 class TextFacts(NamedTuple):
@@ -105,23 +124,59 @@ def _text(given: object) -> str:
     return given
 
 
-def _answer_of(task: str, text: str, tables: Tables, held: QueryLimits) -> tuple[dict[str, Any], pa.RecordBatchReader]:
-    """The answer of the process, and the stream after it."""
-    question = {"task": task, "text": text, "relations": list(tables), **held._asdict()}
-    sink = pa.BufferOutputStream()
-    sink.write(json.dumps(question).encode() + b"\n")
-    for table in tables.values():
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            for batch in table.to_batches() if isinstance(table, pa.Table) else table:
-                writer.write_batch(batch)
-    line, _, rest = _answered(sink.getvalue(), held, tables).partition(b"\n")
-    answer: dict[str, Any] = json.loads(line)
+def _answer_of(task: str, text: str, tables: Tables, held: QueryLimits) -> tuple[dict[str, Any], pa.Table]:
+    """The answer of the process, and the rows that it sent."""
+    with tempfile.TemporaryDirectory(prefix="spiral-sql-") as spill:
+        asked = {"task": task, "text": text, "relations": list(tables), "spill": spill, **held._asdict()}
+        sink = pa.BufferOutputStream()
+        sink.write(json.dumps(asked).encode() + b"\n")
+        for table in tables.values():
+            with pa.ipc.new_stream(sink, table.schema):
+                pass
+        answer, found = _answered(sink.getvalue(), _Scans(tables), held, tables)
     if "error" in answer:
         if answer["memory"]:
             raise PlanError(_beyond_memory(held, answer["error"].splitlines()[0]))
         known = _unknown(answer["error"], tables) or _condition(text, tables)
         raise PlanError(known or f"sql: {answer['error']}\n{_readable(tables)}. {_CORRECT}")
-    return answer, pa.ipc.open_stream(rest)
+    assert found is not None
+    return answer["answer"], found
+
+
+@final
+class _Scans:
+    """The scans that a query has asked for, by number: each an Arrow stream that goes on when it is asked for more."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._begun = list[tuple[Iterator[pa.RecordBatch], pa.Schema]]()
+        self._writers: dict[int, Any] = {}
+
+    def begin(self, name: str, columns: list[str], where: Mapping[str, Any] | None) -> None:
+        """Begin a scan; ``where`` is what the query asks of the rows, as a syntax tree, and is asked again of those sent."""
+        table = self._tables[name]
+        schema = pa.schema([table.schema.field(each) for each in columns])
+        if isinstance(table, pa.Table):
+            self._begun.append((iter(table.select(columns).to_batches()), schema))
+        else:
+            condition = None if where is None else rows_that_pass(where, table.schema)
+            self._begun.append((table.scan(columns, condition), schema))
+
+    def next(self, number: int) -> pa.RecordBatch | None:
+        """Read the next batch of a scan; None if there is none."""
+        batches, schema = self._begun[number]
+        batch = next(batches, None)
+        return None if batch is None else pa.record_batch(batch.columns, schema=schema)
+
+    def send(self, number: int, batch: pa.RecordBatch | None, sink: Any) -> None:
+        """Write what was read."""
+        if number not in self._writers:
+            self._writers[number] = pa.ipc.new_stream(sink, self._begun[number][1])
+        if batch is None:
+            self._writers.pop(number).close()
+        else:
+            self._writers[number].write_batch(batch)
+        sink.flush()
 
 
 def _unknown(error: str, tables: Tables) -> str | None:
@@ -165,34 +220,87 @@ def _limits() -> QueryLimits:
     raise PlanError(msg)
 
 
-def _answered(request: pa.Buffer, held: QueryLimits, tables: Tables) -> bytes:
-    """Return what the process writes before the deadline; it never outlives the call."""
+def _answered(
+    request: pa.Buffer, scans: _Scans, held: QueryLimits, tables: Tables
+) -> tuple[dict[str, Any], pa.Table | None]:
+    """Talk to the process until it has answered, or the deadline is over; it never outlives the call."""
     command = [sys.executable, "-P", str(PROCESS)]
     # Every arena of malloc reserves 128 MiB of addresses, which the limit counts: with more than one, small limits end the
     # process with SIGSEGV on some runs.
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "MALLOC_ARENA_MAX": "1"}
     pipe = subprocess.PIPE
-    try:
-        # A session of its own: Ctrl-C interrupts the caller, which ends the process.
-        started = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True)  # noqa: S603
-    except OSError as error:
-        msg = f"sql: no process to run it in can be started ({error.strerror}). Mend that, or use the verbs"
-        raise PlanError(msg) from error
-    with started as process:
+    with tempfile.TemporaryFile() as errors:
         try:
-            with working(f"running SQL over {', '.join(sorted(tables)[:_NAMED]) or 'no relation'}"):
-                out, errors = process.communicate(memoryview(request), timeout=held.timeout_s)  # type: ignore[arg-type]  # any buffer does
-        except subprocess.TimeoutExpired as error:
-            msg = (
-                f"sql: the query did not end within {held.timeout_s:g} s, and was stopped. A recursion may have no end. "
-                f"Write a shorter query, or set $SPIRAL_SQL_TIMEOUT_S\n{_readable(tables)}"
+            # A session of its own: Ctrl-C interrupts the caller, which ends the process.
+            started = subprocess.Popen(  # noqa: S603
+                command, stdin=pipe, stdout=pipe, stderr=errors, env=env, start_new_session=True
             )
+        except OSError as error:
+            msg = f"sql: no process to run it in can be started ({error.strerror}). Mend that, or use the verbs"
             raise PlanError(msg) from error
-        finally:
-            process.kill()
-    if process.returncode == 0:
-        return out
-    raise PlanError(_beyond_memory(held, _ended(process.returncode, errors.decode(errors="replace"))))
+        late = Timer(held.timeout_s, started.kill)
+        late.name = "spiral-sql-deadline"
+        with started as process:
+            late.start()
+            try:
+                with working(f"running SQL over {', '.join(sorted(tables)[:_NAMED]) or 'no relation'}"):
+                    found = _talked(process, request, scans)
+            finally:
+                in_time = late.is_alive()
+                late.cancel()
+                late.join()
+                process.kill()
+                with suppress(OSError):  # of what it never read
+                    process.stdin.close()  # type: ignore[union-attr]  # it has a pipe
+        if found is not None:
+            return found
+        errors.seek(0)
+        said = errors.read().decode(errors="replace")
+    if not in_time:
+        msg = (
+            f"sql: the query did not end within {held.timeout_s:g} s, and was stopped. A recursion may have no end. "
+            f"Write a shorter query, or set $SPIRAL_SQL_TIMEOUT_S\n{_readable(tables)}"
+        )
+        raise PlanError(msg)
+    raise PlanError(_beyond_memory(held, _ended(process.returncode, said)))
+
+
+class _EndedError(Exception):
+    """The process has ended before it answered."""
+
+
+@contextmanager
+def _speaking() -> Iterator[None]:
+    """What fails between the two processes: one has ended."""
+    try:
+        yield
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise _EndedError from error
+
+
+def _talked(process: Any, request: pa.Buffer, scans: _Scans) -> tuple[dict[str, Any], pa.Table | None] | None:
+    """What the process answers, and the rows that it sends; None if it ends before."""
+    rows, reader = list[pa.RecordBatch](), None
+    with suppress(_EndedError):
+        with _speaking():
+            process.stdin.write(request)
+            process.stdin.flush()
+        while True:
+            with _speaking():
+                said: dict[str, Any] = json.loads(process.stdout.readline())
+            if "scan" in said:
+                scans.begin(said["scan"], said["columns"], said["where"])
+            elif "next" in said:
+                batch = scans.next(said["next"])
+                with _speaking():
+                    scans.send(said["next"], batch, process.stdin)
+            elif "rows" in said:
+                with _speaking():
+                    reader = pa.ipc.open_stream(process.stdout) if reader is None else reader
+                    rows += [reader.read_next_batch()] if said["rows"] else list(reader)
+            else:
+                return said, None if reader is None else pa.Table.from_batches(rows, reader.schema)
+    return None
 
 
 def _ended(code: int, errors: str) -> str:

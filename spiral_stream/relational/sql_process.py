@@ -1,4 +1,4 @@
-"""The process in which SQL text runs: DuckDB over the tables on standard input, and nothing else.
+"""The process in which SQL text runs: DuckDB over rows that its caller sends, and nothing else.
 
 A text that somebody else wrote may recurse without end, or make one string of gigabytes
 inside a function that neither the engine's memory limit nor its interrupt reaches
@@ -6,11 +6,15 @@ inside a function that neither the engine's memory limit nor its interrupt reach
 kernel holds the memory limit, and the caller ends the process at the deadline. The text is
 one SELECT over the given relations: no file, network, extension or setting is reached.
 
-Runs by its path, without the package: starting costs 0.2 s. Standard input is a line of
-JSON and one Arrow stream per relation; the answer is a line of JSON and, of a result, one stream.
+Runs by its path, without the package: starting costs 0.2 s, and 0.1 s more where rows are read. Standard input begins with
+a line of JSON and the schema of each relation. Then the process leads, and writes a line of JSON for what it does: a scan of
+columns (``scan``), which it may need several times; the ``next`` batch of one, which the caller sends as the continuation of
+an Arrow stream; ``rows``, after which a batch of the result follows in the same way; and at last its ``answer``, or an
+``error``. So it holds no relation: the engine groups, sorts and joins what comes, and spills to a folder of the caller's.
 """
 
 import json
+import re
 import resource
 import signal
 import sys
@@ -51,6 +55,9 @@ _MAY_DIFFER: Final = """
            AND NOT bool_or(parameter_types::VARCHAR SIMILAR TO '.*(WITH TIME ZONE|TIMESTAMPTZ).*')
 """  # what takes a time with its zone depends on the session's zone, which is UTC always
 _BATCH_ROWS: Final = 65_536
+_ENGINE_SHARE: Final = (
+    0.6  # of the memory limit: beyond, the engine spills. The rest is for batches, and inside functions
+)
 HELD: Final = Path("/proc/self/statm")  # pages of this process, in Linux
 _GRACE_S: Final = 5  # the caller ends us at the deadline; if it died before, the kernel does
 
@@ -61,29 +68,135 @@ class RefusedError(Exception):
 
 def main() -> None:
     """Answer one request."""
-    source, out = sys.stdin.buffer, sys.stdout.buffer
-    request: dict[str, Any] = json.loads(source.readline())
+    caller = Caller(sys.stdin.buffer, sys.stdout.buffer)
+    request = caller.heard()
     signal.alarm(int(request["timeout_s"]) + _GRACE_S)
-    tables = {name: _received(source) for name in request["relations"]}
-    limit_memory(request["memory_bytes"])
-    answer: dict[str, Any] = {}
+    schemas = {name: caller.schema() for name in request["relations"]}
+    memory_bytes: int = request["memory_bytes"]
+    run = request["task"] == "run"
+    if run and schemas:
+        import pyarrow.dataset  # noqa: F401  0.1 s, which a text that is only described does not need
+    limit_memory(memory_bytes)
     try:
-        used, parsed = used_relations(request["text"], list(tables))
-        chosen = {name: tables[name] for name in used}
-        with session_of(chosen, request["memory_bytes"]) as session:
+        used, parsed = used_relations(request["text"], list(schemas))
+        chosen = {
+            name: scanned(name, schemas[name], where_of(parsed, name), caller) if run else schemas[name].empty_table()
+            for name in used
+        }
+        with session_of(chosen, memory_bytes, request["spill"]) as session:
             query = session.sql(request["text"])
-            if request["task"] == "describe":
+            if run:
+                reader = query.to_arrow_reader(_BATCH_ROWS)
+                caller.rows(reader.schema, within(reader, memory_bytes))
+                caller.say({"answer": {}})
+            else:
                 types = query.limit(0).to_arrow_table().schema  # which gives names that repeat another form
                 found = pa.schema([field.with_name(name) for field, name in zip(types, query.columns, strict=True)])
                 answer = {"used": used, "floats": _floats(parsed, chosen)}
                 answer["unsteady"] = unsteady(parsed, chosen, session)
-                _send(out, answer, found, iter(()))
-            else:
-                reader = query.to_arrow_reader(_BATCH_ROWS)
-                _send(out, answer, reader.schema, within(reader, request["memory_bytes"]))
+                caller.rows(found, iter(()))
+                caller.say({"answer": answer})
     except (duckdb.Error, pa.ArrowException, OSError, MemoryError, RecursionError, ValueError, RefusedError) as error:
-        out.write(json.dumps({"error": str(error).strip(), "memory": is_memory(error)}).encode() + b"\n")
-    out.flush()
+        caller.say({"error": str(error).strip(), "memory": is_memory(error)})
+
+
+class Caller:
+    """Who asked: it has the rows, and gets the result. Streams of both directions pass by the message."""
+
+    def __init__(self, source: BinaryIO, out: BinaryIO) -> None:
+        self._source, self._out = source, out
+        self._scans = 0
+
+    def heard(self) -> Any:
+        """The next line of the caller."""
+        return json.loads(self._source.readline())
+
+    def say(self, what: Mapping[str, Any]) -> None:
+        """Write a line to the caller."""
+        self._out.write(json.dumps(what).encode() + b"\n")
+        self._out.flush()
+
+    def schema(self) -> pa.Schema:
+        """Read a stream without rows."""
+        return pa.ipc.open_stream(self._source).read_all().schema
+
+    def scan(self, name: str, columns: list[str], where: Any) -> Iterator[pa.RecordBatch]:
+        """Yield columns of a relation's rows, a batch of the caller at a time; it may leave rows out that fail a condition."""
+        number, reader = self._scans, None
+        self._scans += 1
+        self.say({"scan": name, "columns": columns, "where": where})
+        while True:
+            self.say({"next": number})
+            reader = pa.ipc.open_stream(self._source) if reader is None else reader
+            try:
+                yield reader.read_next_batch()
+            except StopIteration:
+                return
+
+    def rows(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+        """Send the result."""
+        writer = pa.ipc.new_stream(self._out, schema)  # closed only if nothing fails: closing writes
+        for batch in batches:
+            self.say({"rows": True})
+            writer.write_batch(batch)
+        self.say({"rows": False})
+        writer.close()
+
+
+def where_of(parsed: Any, name: str) -> dict[str, Any] | None:
+    """Return what a text asks of the rows of a relation, as a syntax tree: the WHERE of the one SELECT that reads it alone."""
+    if next(_samples(parsed), None) is not None:  # of all rows
+        return None
+    reading = [each for each in _nodes(parsed, "BASE_TABLE") if _folded(_name_of(each)) == _folded(name)]
+    if len(reading) != 1 or reading[0]["column_name_alias"]:
+        return None
+    found = (each for each in _nodes(parsed, "SELECT_NODE") if each["from_table"] is reading[0])
+    return next((each["where_clause"] for each in found), None)
+
+
+def scanned(name: str, schema: pa.Schema, where: Any, caller: Caller) -> Any:
+    """Return a relation that the engine scans as often as it needs to, by the columns that it needs."""
+    import pyarrow.dataset
+
+    class Relation(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow has no types; the engine asks for this class
+        def __init__(self) -> None:
+            """Pyarrow forbids to make one."""
+
+        @property
+        def schema(self) -> pa.Schema:
+            return schema
+
+        def scanner(self, columns: list[str] | None = None, filter: Any = None, **_: Any) -> "Scan":  # noqa: A002  its name there
+            wanted = schema.names if columns is None else columns
+            text = "" if filter is None else str(filter)  # a condition does not say its columns, and names them there
+            others = [each for each in schema.names if each not in wanted and _has_word(text, each)]
+            return Scan(caller.scan(name, [*wanted, *others], where), schema, wanted, filter)
+
+    return Relation()
+
+
+def _has_word(text: str, name: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
+
+
+class Scan:
+    """The rows of one scan that pass a condition, as a scanner of pyarrow gives them."""
+
+    def __init__(
+        self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, columns: list[str], condition: Any
+    ) -> None:
+        self._batches, self._columns, self._condition = batches, columns, condition
+        self.projected_schema = pa.schema([schema.field(name) for name in columns])
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the rows, which are read once."""
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self._passing())
+
+    def _passing(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            table = pa.Table.from_batches([batch])
+            table = table if self._condition is None else table.filter(self._condition)
+            yield from table.select(self._columns).to_batches()
 
 
 def used_relations(text: str, relations: list[str]) -> tuple[list[str], Any]:
@@ -144,10 +257,10 @@ def _folded(name: str) -> bytes:
     return name.encode(errors="surrogatepass").lower()
 
 
-def session_of(tables: Mapping[str, pa.Table], memory_bytes: int) -> duckdb.DuckDBPyConnection:
-    """Open an engine that sees these relations and nothing else."""
+def session_of(tables: Mapping[str, Any], memory_bytes: int, spill: str) -> duckdb.DuckDBPyConnection:
+    """Open an engine that sees these relations and nothing else; what does not fit its memory goes to a folder."""
     for name, table in tables.items():
-        if alike := first_alike(table.column_names):
+        if alike := first_alike(table.schema.names):
             msg = (
                 f"{_alike(f'columns of relation {name!r}:', *alike)}, or use the verbs instead of SQL text "
                 "(filter, with_columns, join, group_by), which tell them apart"
@@ -159,7 +272,8 @@ def session_of(tables: Mapping[str, pa.Table], memory_bytes: int) -> duckdb.Duck
                 "instead of SQL text, or register the relation with that column as float32, or without it"
             )
             raise RefusedError(msg)
-    session = duckdb.connect(":memory:", config={**SETTINGS, "memory_limit": f"{max(1, memory_bytes >> 10)}KiB"})
+    limit = f"{max(1, int(_ENGINE_SHARE * memory_bytes) >> 10)}KiB"
+    session = duckdb.connect(":memory:", config={**SETTINGS, "memory_limit": limit, "temp_directory": spill})
     session.execute("SET TimeZone = 'UTC'")
     for name, table in tables.items():
         session.register(name, table)
@@ -171,7 +285,7 @@ def session_of(tables: Mapping[str, pa.Table], memory_bytes: int) -> duckdb.Duck
     return session
 
 
-def _floats(parsed: Any, tables: Mapping[str, pa.Table]) -> list[tuple[str, str]]:
+def _floats(parsed: Any, tables: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Columns of floats that the text reads: (relation, column)."""
     named = {_folded(part) for parts in _values_of(parsed, "COLUMN_REF", "column_names") for part in parts}
     named |= {_folded(name) for join in _values_of(parsed, "JOIN", "using_columns") for name in join}
@@ -184,14 +298,14 @@ def _floats(parsed: Any, tables: Mapping[str, pa.Table]) -> list[tuple[str, str]
     ]
 
 
-def unsteady(parsed: Any, tables: Mapping[str, pa.Table], session: duckdb.DuckDBPyConnection) -> list[str]:
+def unsteady(parsed: Any, tables: Mapping[str, Any], session: duckdb.DuckDBPyConnection) -> list[str]:
     """What in a text gives other rows on another run: functions by name, and samples without a seed; sorted."""
     listed = session.execute(_MAY_DIFFER).fetchall()
     differing = {name for (name,) in listed} - STEADY | CLOCK_MACROS
     calls = [(node["function_name"].lower(), node) for node in _nodes(parsed, "FUNCTION") if "function_name" in node]
     found = {f"{name}()" for name, _ in calls if name in differing}
     found |= {"age() of one time" for name, node in calls if name == "age" and len(node["arguments"]) == 1}
-    columns = {_folded(name) for table in tables.values() for name in table.column_names}
+    columns = {_folded(name) for table in tables.values() for name in table.schema.names}
     named = {parts[0].lower() for parts in _values_of(parsed, "COLUMN_REF", "column_names") if len(parts) == 1}  # no ()
     found |= {name for name in named & CLOCKS if _folded(name) not in columns}
     found |= {"a sample without REPEATABLE (seed)" for clause in _samples(parsed) if not clause["repeatable"]}
@@ -208,8 +322,11 @@ def _samples(parsed: Any) -> Iterator[dict[str, Any]]:
 
 def _tables_in(parsed: Any) -> Iterator[str]:
     """Names of tables in DuckDB's JSON of a statement (and of its common table expressions)."""
-    for table in _nodes(parsed, "BASE_TABLE"):
-        yield f"{table['schema_name']}.{table['table_name']}".removeprefix(".")
+    return map(_name_of, _nodes(parsed, "BASE_TABLE"))
+
+
+def _name_of(table: Mapping[str, Any]) -> str:
+    return f"{table['schema_name']}.{table['table_name']}".removeprefix(".")
 
 
 def _values_of(parsed: Any, kind: str, key: str) -> Iterator[Any]:
@@ -235,20 +352,6 @@ def within(reader: pa.RecordBatchReader, memory_bytes: int) -> Iterator[pa.Recor
             msg = "the result is larger than the memory limit"
             raise MemoryError(msg)
         yield batch
-
-
-def _received(source: BinaryIO) -> pa.Table:
-    return pa.ipc.open_stream(source).read_all()
-
-
-def _send(out: BinaryIO, answer: Mapping[str, Any], schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
-    """Write an answer when all of it is known."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    out.write(json.dumps(answer).encode() + b"\n")
-    out.write(sink.getvalue())
 
 
 def limit_memory(memory_bytes: int) -> None:

@@ -18,10 +18,10 @@ from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.plan import combining, nodes
 from spiral_stream.plan.tree import replaced, walk
 from spiral_stream.planner.selection.fetched_columns import in_memory
-from spiral_stream.planner.selection.rewrites import Arrange, First, Head, Rewritten, rewrite
-from spiral_stream.planner.selection.whole import Base, Chosen, ChosenRows, Open, bottom_of, collect
+from spiral_stream.planner.selection.rewrites import Arrange, First, Head, rewrite
+from spiral_stream.planner.selection.whole import Base, Chosen, ChosenRows, Open, bottom_of, collect, in_order
 from spiral_stream.relational import engine
-from spiral_stream.sources.source import ROW, SCAN_ROWS
+from spiral_stream.sources.source import SCAN_ROWS
 
 UInt64 = NDArray[np.uint64]
 _SAME: Final = nodes.Project | nodes.WithColumns | nodes.Sort | nodes.Cache  # as many rows as before
@@ -138,7 +138,7 @@ def _chunks(node: nodes.Node, open_relation: Open, above: Sequence[list[int]] | 
         rows.run()
         yield rows.chosen(ascending=False)
     elif all(rest for (rest,) in left):
-        with closing(_in_order(base, work)) as tables:
+        with closing(in_order(base, work.read(), work.condition)) as tables:
             yield from rows.pieces(tables, left)
 
 
@@ -157,23 +157,6 @@ def _made(bottom: nodes.Node, open_relation: Open) -> pa.Table:
 def _choosy(union: combining.Union) -> bool:
     """Whether a side looks at all of its rows, so that a limit over the union cannot be counted down batch by batch."""
     return any(isinstance(each, nodes.Distinct | nodes.Sort) for part in union.parts for each in walk(part))
-
-
-def _in_order(base: Base, work: Rewritten) -> Generator[pa.Table]:
-    """The scanned rows that pass, in the order of the relation: one shard at a time where they are stored in another."""
-    names = work.read()
-    schema = pa.schema([*((name, base.schema.field(name).type) for name in names), (ROW, pa.uint64())])
-    starts = base.manifest.run_physical if isinstance(base, OpenRelation) else np.empty(0, np.uint64)
-    if bool((starts[1:] > starts[:-1]).all()):
-        with closing(base.scan(names, work.condition)) as found:
-            for batch in found:
-                yield pa.table(batch.columns, schema=schema)
-        return
-    assert isinstance(base, OpenRelation)
-    for shard in range(len(base.manifest.shard_names)):
-        batches_of = [pa.table(batch.columns, schema=schema) for batch in base.scan(names, work.condition, [shard])]
-        if batches_of:
-            yield pa.concat_tables(batches_of).sort_by(ROW)
 
 
 def _total(base: Base) -> int:

@@ -7,7 +7,8 @@ the other side's row addresses): no payload is read.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, final
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.errors import warn
 from spiral_stream.expr import Col, Expr
 from spiral_stream.plan import combining, nodes
@@ -121,13 +123,16 @@ def sorted_ordinals(node: nodes.Node, open_relation: Open) -> UInt64:
 def collect(node: nodes.Node, open_relation: Open) -> pa.Table:
     """Return all rows of a relational plan as one table, in the order of its last sort: ``relation.to_arrow()``."""
     if isinstance(node, combining.Aggregate):
-        found = engine.aggregate(collect(node.source, open_relation), node.keys, node.measures)
+        read = dict.fromkeys([*node.keys, *(column for column, _, _ in node.measures)])
+        found = engine.aggregate(
+            collect(nodes.Project(node.source, tuple(read)), open_relation), node.keys, node.measures
+        )
     elif isinstance(node, combining.Union):
         found = pa.concat_tables([collect(part, open_relation).cast(node.schema()) for part in node.parts])
     elif isinstance(node, nodes.Sql):
-        tables = {name: _all_rows(open_relation(name)) for name in node.relations}
-        _warn_of_nan(node, tables)
+        tables = {name: _SqlRows(open_relation(name), _compared(node, name)) for name in node.relations}
         found = run_sql(node.text, tables)
+        _warn_of_nan(tables)
     else:
         rows = _over(node, open_relation)
         rows.run()
@@ -136,18 +141,34 @@ def collect(node: nodes.Node, open_relation: Open) -> pa.Table:
     return found.cast(node.schema())
 
 
-def _warn_of_nan(node: nodes.Sql, tables: Mapping[str, pa.Table]) -> None:
-    """Say which columns hold NaN, if the text compares them by order: there it is the largest number, with ``col`` it is none."""
-    if _ASKS.search(node.text):
-        return
-    read = set(node.floats)
+@final
+class _SqlRows:
+    """The rows of a relation as SQL text reads them; it sees which columns hold NaN, where the text compares them by order."""
+
+    def __init__(self, base: Base, compared: Collection[str]) -> None:
+        self._base, self._compared, self.schema = base, compared, base.schema
+        self.with_nan = set[str]()
+
+    def scan(self, columns: Sequence[str], condition: Expr | None) -> Iterator[pa.RecordBatch]:
+        for table in in_order(self._base, columns, condition):
+            held = [name for name in columns if name in self._compared and name not in self.with_nan]
+            self.with_nan |= {name for name in held if pc.any(pc.is_nan(table.column(name))).as_py()}
+            yield from table.drop_columns([ROW]).to_batches()
+
+
+def _compared(node: nodes.Sql, relation: str) -> frozenset[str]:
+    """The columns of a relation that may hold NaN and that a text compares by order: there NaN is the largest number."""
+    read = [] if _ASKS.search(node.text) else [name.rpartition(f"{relation}.") for name in node.floats]
+    return frozenset(name for before, dot, name in read if dot and not before and _is_compared(name, node.text))
+
+
+def _warn_of_nan(tables: Mapping[str, "_SqlRows"]) -> None:
+    """Say which columns hold NaN, if the text compares them by order: with ``col`` NaN is no number."""
     held = [
         f"{name}.{column}"
         for name, table in tables.items()
-        for column in table.column_names
-        if f"{name}.{column}" in read
-        and _is_compared(column, node.text)
-        and pc.any(pc.is_nan(table.column(column))).as_py()
+        for column in table.schema.names
+        if column in table.with_nan
     ]
     if held:
         warn(
@@ -163,9 +184,20 @@ def _is_compared(column: str, text: str) -> bool:
     return re.search(f"{after}|{before}", text, re.IGNORECASE) is not None
 
 
-def _all_rows(base: Base) -> pa.Table:
-    """Every row and column of an open relation, in relation order."""
-    return _scanned(base, base.schema.names, None).select(base.schema.names)
+def in_order(base: Base, names: Sequence[str], condition: Expr | None) -> Generator[pa.Table]:
+    """Yield the rows that pass, with `ROW` last, in the relation's order: a shard at a time where they are stored in another."""
+    schema = pa.schema([*((name, base.schema.field(name).type) for name in names), (ROW, pa.uint64())])
+    starts = base.manifest.run_physical if isinstance(base, OpenRelation) else np.empty(0, np.uint64)
+    if bool((starts[1:] > starts[:-1]).all()):
+        with closing(base.scan(names, condition)) as found:
+            for batch in found:
+                yield pa.table(batch.columns, schema=schema)
+        return
+    assert isinstance(base, OpenRelation)
+    for shard in range(len(base.manifest.shard_names)):
+        batches = [pa.table(batch.columns, schema=schema) for batch in base.scan(names, condition, [shard])]
+        if batches:
+            yield pa.concat_tables(batches).sort_by(ROW)
 
 
 def _scanned(base: Base, names: Sequence[str], predicate: Expr | None) -> pa.Table:

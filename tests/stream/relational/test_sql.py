@@ -1,6 +1,7 @@
 """SQL text: what it may read, how long, how much memory, and which names it can tell apart."""
 
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -159,7 +160,7 @@ def test_a_text_reads_its_relations_and_nothing_else(tmp_path: Path, text: str) 
     if not read:
         with pytest.raises((sql_process.RefusedError, duckdb.Error), match=r"Give one SELECT|reads no relation|syntax"):
             sql_process.used_relations(text, ["t"])
-    with sql_process.session_of({"t": LABELS}, 1 << 28) as session, suppress(duckdb.Error):
+    with sql_process.session_of({"t": LABELS}, 1 << 28, "") as session, suppress(duckdb.Error):
         found = session.execute(text)  # even where the text were let through
         assert found is None or "hunter-7" not in str(found.fetchall())
 
@@ -360,11 +361,136 @@ def test_explain_says_what_nan_is_in_sql_text(catalog: sp.Catalog) -> None:
     assert "NaN in counted.w is" in str(catalog.sql("SELECT v, w FROM counted").explain())
 
 
-@pytest.mark.usefixtures("cold_sql")
-def test_a_stream_of_batches_is_read_without_holding_it() -> None:
-    reader = pa.RecordBatchReader.from_batches(LABELS.schema, iter(LABELS.to_batches(max_chunksize=1)))
+class Scanned:
+    """Rows that are scanned in small batches, and note what a query reads of them."""
 
-    assert run_sql("SELECT count(*) AS n FROM t", {"t": reader}).to_pydict() == {"n": [4]}
+    def __init__(self, rows: pa.Table, batch: int = 7) -> None:
+        self.rows, self.schema, self.batch = rows, rows.schema, batch
+        self.read = list[tuple[list[str], str]]()
+        self.sent = 0
+
+    def scan(self, columns: Sequence[str], condition: sp.Expr | None) -> Iterator[pa.RecordBatch]:
+        from spiral_stream.sources.row_filter import needed, passing
+
+        self.read.append((list(columns), str(condition)))
+        for batch in self.rows.select(needed(columns, condition)).to_batches(max_chunksize=self.batch):
+            for found in passing(pa.Table.from_batches([batch]), condition, columns).to_batches():
+                self.sent += len(found)
+                yield found
+
+
+@pytest.mark.usefixtures("cold_sql")
+def test_a_query_reads_the_columns_that_it_names_as_often_as_it_needs_them() -> None:
+    rows = Scanned(LABELS)
+    text = "SELECT count(*) AS n FROM t AS a JOIN t AS b ON a.label_id = b.label_id"
+
+    assert run_sql(text, {"t": rows}).to_pydict() == {"n": [5]}
+    assert rows.read == [(["label_id"], "None")] * 2
+
+
+NUMBERS = pa.table(
+    {
+        "k": pa.array([None if n % 11 == 5 else n % 7 for n in range(200)], pa.int16()),
+        "word": pa.array([None if n % 13 == 5 else "abc"[n % 3] for n in range(200)]),
+        "odd": [bool(n % 2) for n in range(200)],
+        "x": pa.array([None if n % 17 == 5 else (np.nan, 0.5, 1.5)[n % 3] for n in range(200)], pa.float32()),
+        "n": range(200),
+    }
+)
+ASKED = st.sampled_from(
+    [
+        *(
+            "k = 3",
+            "K <> 2",
+            "3 < k",
+            "k BETWEEN 2 AND 4",
+            "k IN (1, 5)",
+            "k NOT IN (1, 5)",
+            "k IS NULL",
+            "k IS NOT NULL",
+        ),
+        *(
+            "word = 'b'",
+            "word >= 'b'",
+            "word IN ('a', 'c')",
+            "word LIKE 'a%'",
+            "word IS DISTINCT FROM 'a'",
+            "odd = true",
+        ),
+        *(
+            "x > 0.7",
+            "x = 0.5",
+            "n % 5 = 2",
+            "k + 1 > 3",
+            "k = 2.5",
+            "k = '3'",
+            "t.k = 3",
+            "NOT (k = 3)",
+            "(k = 1 OR n > 150)",
+        ),
+    ]
+)
+FORMS = st.sampled_from(
+    [
+        "SELECT n FROM t WHERE {} ORDER BY n",
+        "SELECT k, count(*) AS c, sum(n) AS s FROM t WHERE {} GROUP BY k ORDER BY k",
+        "SELECT n, row_number() OVER (ORDER BY n) AS at FROM t WHERE {} QUALIFY at % 2 = 0",
+        "SELECT count(*) AS c FROM (SELECT * FROM t WHERE {}) AS u WHERE n > 3",
+        "WITH t AS (SELECT n AS k, k AS n, word, odd, x FROM t) SELECT k FROM t WHERE {} ORDER BY k",
+        "SELECT count(*) AS c FROM t WHERE {} AND n IN (SELECT n FROM t WHERE n < 90)",
+        "SELECT k AS was, k + 1 AS k FROM t WHERE {} ORDER BY n",
+        "SELECT n FROM t AS t(n, word, odd, x, k) WHERE {} ORDER BY n",
+        "SELECT a.n FROM t AS a LEFT JOIN (SELECT * FROM t WHERE {}) AS b USING (n) WHERE b.n IS NULL ORDER BY a.n",
+        "SELECT n FROM t TABLESAMPLE reservoir(50 ROWS) REPEATABLE (7) WHERE {} ORDER BY n",
+    ]
+)
+
+
+@few(60, 400)
+@given(asked=st.lists(ASKED, min_size=1, max_size=3), form=FORMS, joined=st.sampled_from([" AND ", " OR "]))
+def test_what_a_scan_leaves_out_changes_no_answer(asked: list[str], form: str, joined: str) -> None:
+    text = form.format("(" + joined.join(asked) + ")")
+    try:
+        expected = run_sql(text, {"t": pa.Table.from_batches(NUMBERS.to_batches(max_chunksize=50))})
+    except PlanError:
+        with pytest.raises(PlanError):
+            run_sql(text, {"t": Scanned(NUMBERS, 50)})
+        return
+
+    assert run_sql(text, {"t": Scanned(NUMBERS, 50)}).equals(expected)
+
+
+def test_a_scan_leaves_out_what_a_query_does_not_need() -> None:
+    rows = Scanned(NUMBERS)
+    run_sql("SELECT max(x) AS m FROM t WHERE k = 3 AND word IN ('a', 'b') AND x > 0.1", {"t": rows})
+
+    ((columns, condition),) = rows.read
+    assert sorted(columns) == ["k", "word", "x"]
+    assert condition == "(k == 3) & word in ['a', 'b']"
+    assert rows.sent == 17
+
+
+def test_a_query_beyond_its_memory_spills(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPIRAL_SQL_MEMORY_BYTES", str(256 << 20))
+    rng = np.random.default_rng(1)
+    rows = pa.table({"k": rng.permutation(8_000_000), "x": rng.random(8_000_000), "y": rng.random(8_000_000)})
+    text = (
+        "SELECT max(y) AS m FROM (SELECT *, lag(k) OVER (ORDER BY k) AS before FROM t) WHERE k = before + 1 AND x >= 0"
+    )
+
+    found = run_sql(text, {"t": Scanned(rows, 1 << 17)}).to_pydict()
+    assert found["m"][0] == rows["y"].filter(pa.compute.not_equal(rows["k"], 0)).to_numpy().max()
+
+
+def test_what_a_relation_cannot_give_is_told_as_it_tells_it() -> None:
+    class Broken(Scanned):
+        def scan(self, columns: Sequence[str], condition: sp.Expr | None) -> Iterator[pa.RecordBatch]:
+            yield from super().scan(columns, condition)
+            msg = "t: its file is gone. Restore it"
+            raise sp.errors.SourceError(msg)
+
+    with pytest.raises(sp.errors.SourceError, match="Restore it"):
+        run_sql("SELECT sum(n) AS s FROM t", {"t": Broken(NUMBERS)})
 
 
 def test_the_same_rows_give_the_same_bytes() -> None:

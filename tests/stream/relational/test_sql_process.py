@@ -72,36 +72,57 @@ def test_relations_that_the_text_cannot_tell_apart_are_refused() -> None:
     assert used_relations('SELECT * FROM "A"', ["a", "A"])[0] == ["A"]
 
 
-def asked(text: str, task: str = "run", **changes: Any) -> tuple[dict[str, Any], pa.Table | None]:
-    """The answer of the process to a text over ``space.t``, and the rows after it."""
+def asked(text: str, task: str = "run", **changes: Any) -> tuple[list[dict[str, Any]], pa.Table | None]:
+    """What the process says to a text over ``space.t``, and the rows that it sends; its scans get all rows at once."""
     request = {
         "task": task,
         "text": text,
         "relations": ["space.t"],
         "timeout_s": 600,
         "memory_bytes": 1 << 32,
+        "spill": "",
     } | changes
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, TABLE.schema) as writer:
-        writer.write_table(TABLE)
-    sent = json.dumps(request).encode() + b"\n" + sink.getvalue().to_pybytes()
-    done = subprocess.run([sys.executable, "-P", sql_process.__file__], input=sent, capture_output=True, check=True)
-    line, _, rest = done.stdout.partition(b"\n")
-    return json.loads(line), pa.ipc.open_stream(rest).read_all() if rest else None
+    command = [sys.executable, "-P", sql_process.__file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        with pa.ipc.new_stream(process.stdin, TABLE.schema):
+            pass
+        process.stdin.flush()
+        heard, scans, reader, rows = list[dict[str, Any]](), list[Any](), None, list[pa.RecordBatch]()
+        while not heard or not heard[-1].keys() & {"answer", "error"}:
+            heard.append(json.loads(process.stdout.readline()))
+            if "scan" in heard[-1]:
+                sent = TABLE.select(heard[-1]["columns"])
+                scans.append((pa.ipc.new_stream(process.stdin, sent.schema), iter(sent.to_batches())))
+            elif "next" in heard[-1]:
+                writer, batches = scans[heard[-1]["next"]]
+                batch = next(batches, None)
+                writer.close() if batch is None else writer.write_batch(batch)
+                process.stdin.flush()
+            elif "rows" in heard[-1]:
+                reader = pa.ipc.open_stream(process.stdout) if reader is None else reader
+                rows += [reader.read_next_batch()] if heard[-1]["rows"] else list(reader)
+    return heard, None if reader is None else pa.Table.from_batches(rows, reader.schema)
 
 
-def test_an_answer_is_a_line_and_then_the_rows() -> None:
-    answer, rows = asked("SELECT id, Score * 2 AS twice FROM space.t WHERE Score IS NOT NULL ORDER BY id DESC")
+def test_a_query_asks_for_the_columns_that_it_names() -> None:
+    heard, rows = asked("SELECT id, Score * 2 AS twice FROM space.t WHERE Score IS NOT NULL ORDER BY id DESC")
 
-    assert answer == {}
+    assert heard[0]["scan"] == "space.t"
+    assert sorted(heard[0]["columns"]) == ["Score", "id"]
+    assert heard[0]["where"]["type"] == "OPERATOR_IS_NOT_NULL"
+    assert heard[-1] == {"answer": {}}
     assert rows is not None
     assert rows.to_pydict() == {"id": [3, 1], "twice": [5.0, 1.0]}
 
 
 def test_a_description_has_the_columns_no_rows_and_the_floats_that_are_read() -> None:
-    answer, rows = asked("SELECT id, id, max(SCORE) FROM space.t GROUP BY id", "describe")
+    heard, rows = asked("SELECT id, id, max(SCORE) FROM space.t GROUP BY id", "describe")
 
-    assert answer == {"used": ["space.t"], "floats": [["space.t", "Score"]], "unsteady": []}
+    assert heard[-1] == {"answer": {"used": ["space.t"], "floats": [["space.t", "Score"]], "unsteady": []}}
+    assert not any("scan" in each for each in heard)
     assert rows is not None
     assert (len(rows), rows.column_names[:2]) == (0, ["id", "id"])
 
@@ -109,23 +130,30 @@ def test_a_description_has_the_columns_no_rows_and_the_floats_that_are_read() ->
 def test_the_process_imports_neither_numpy_nor_pandas() -> None:
     """Starting is most of what a short query costs."""
     sent = json.dumps(
-        {"task": "run", "text": "SELECT 1 AS x", "relations": [], "timeout_s": 600, "memory_bytes": 1 << 32}
+        {
+            "task": "run",
+            "text": "SELECT 1 AS x",
+            "relations": [],
+            "timeout_s": 600,
+            "memory_bytes": 1 << 32,
+            "spill": "",
+        }
     )
     command = [sys.executable, "-X", "importtime", "-P", sql_process.__file__]
     done = subprocess.run(command, input=f"{sent}\n".encode(), capture_output=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.decode().splitlines()}
 
-    assert done.stdout.startswith(b"{}\n")
+    assert done.stdout.endswith(b'{"answer": {}}\n')
     assert {"duckdb", "pyarrow"} <= imported
     assert imported.isdisjoint({"numpy", "pandas"})
 
 
 def test_an_error_is_told_in_one_line_without_rows() -> None:
-    answer, rows = asked("SELECT none FROM space.t")
+    (error,), rows = asked("SELECT none FROM space.t")
 
     assert rows is None
-    assert answer["memory"] is False
-    assert 'Referenced column "none" not found' in answer["error"]
+    assert error["memory"] is False
+    assert 'Referenced column "none" not found' in error["error"]
 
 
 def test_a_result_beyond_the_memory_is_told_so() -> None:
