@@ -472,10 +472,9 @@ class Relation(RowVerbs):
         from spiral_stream.planner.selection.whole import collect
 
         with working("reading rows"), self._opened() as opened:
-            if find(self.node, nodes.Limit) is None and find(self.node, combining.Aggregate) is None:
-                return collect(self.node, opened)
-            # stops at the limit; groups without holding what is grouped
-            return pa.Table.from_batches(batches(self.node, opened, SCAN_ROWS), self.schema)
+            if find(self.node, nodes.Limit) or find(self.node, combining.Aggregate):  # which hold few of the rows
+                return pa.Table.from_batches(batches(self.node, opened, SCAN_ROWS), self.schema)
+            return collect(self.node, opened)
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return all rows as a data frame of pandas, with the types that Arrow gives them; only before `sample`.

@@ -31,7 +31,7 @@ from spiral_stream.relational.engine import MEMORY_ENV, QueryLimits, limits
 from spiral_stream.sources.arrow.table import no_rows
 
 
-class Rows(Protocol):
+class QueriedRows(Protocol):
     """The rows of a relation, which a query may scan several times."""
 
     @property
@@ -44,7 +44,7 @@ class Rows(Protocol):
         ...
 
 
-Tables = Mapping[str, pa.Table | Rows]
+Tables = Mapping[str, pa.Table | QueriedRows]
 
 PROCESS: Final = Path(__file__).with_name("sql_process.py")
 _DESCRIBED: Final = 256  # texts whose facts are kept
@@ -127,9 +127,9 @@ def _text(given: object) -> str:
 def _answer_of(task: str, text: str, tables: Tables, held: QueryLimits) -> tuple[dict[str, Any], pa.Table]:
     """The answer of the process, and the rows that it sent."""
     with tempfile.TemporaryDirectory(prefix="spiral-sql-") as spill:
-        asked = {"task": task, "text": text, "relations": list(tables), "spill": spill, **held._asdict()}
+        question = {"task": task, "text": text, "relations": list(tables), "spill": spill, **held._asdict()}
         sink = pa.BufferOutputStream()
-        sink.write(json.dumps(asked).encode() + b"\n")
+        sink.write(json.dumps(question).encode() + b"\n")
         for table in tables.values():
             with pa.ipc.new_stream(sink, table.schema):
                 pass

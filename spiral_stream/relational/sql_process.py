@@ -158,7 +158,7 @@ def scanned(name: str, schema: pa.Schema, where: Any, caller: Caller) -> Any:
     """Return a relation that the engine scans as often as it needs to, by the columns that it needs."""
     import pyarrow.dataset
 
-    class Relation(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow has no types; the engine asks for this class
+    class SentRelation(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow has no types; the engine asks for this class
         def __init__(self) -> None:
             """Pyarrow forbids to make one."""
 
@@ -166,20 +166,20 @@ def scanned(name: str, schema: pa.Schema, where: Any, caller: Caller) -> Any:
         def schema(self) -> pa.Schema:
             return schema
 
-        def scanner(self, columns: list[str] | None = None, filter: Any = None, **_: Any) -> "Scan":  # noqa: A002  its name there
+        def scanner(self, columns: list[str] | None = None, filter: Any = None, **_: Any) -> "SentRows":  # noqa: A002  its name there
             wanted = schema.names if columns is None else columns
             text = "" if filter is None else str(filter)  # a condition does not say its columns, and names them there
             others = [each for each in schema.names if each not in wanted and _has_word(text, each)]
-            return Scan(caller.scan(name, [*wanted, *others], where), schema, wanted, filter)
+            return SentRows(caller.scan(name, [*wanted, *others], where), schema, wanted, filter)
 
-    return Relation()
+    return SentRelation()
 
 
 def _has_word(text: str, name: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
 
 
-class Scan:
+class SentRows:
     """The rows of one scan that pass a condition, as a scanner of pyarrow gives them."""
 
     def __init__(
