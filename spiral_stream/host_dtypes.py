@@ -85,7 +85,7 @@ def widened(values: NDArray[Any]) -> NDArray[np.float32]:
 
 def is_bfloat16(value: Any) -> bool:
     """Whether a field of a batch on the host is an array of bfloat16."""
-    return isinstance(value, np.ndarray) and value.dtype == BFLOAT16
+    return isinstance(value, np.ndarray) and value.dtype.kind == "V" and value.dtype == BFLOAT16
 
 
 def as_array(value: Any) -> NDArray[Any]:

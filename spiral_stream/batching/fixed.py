@@ -6,6 +6,7 @@ differ by at most one batch, so everything is O(1), except for the tail, which l
 here depends on the number of ranks; `tail` says which of these batches they deliver.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -80,6 +81,15 @@ class FixedBatches:
             return found
         fill = np.arange(begin + real.size, begin + self.batch_size, dtype=np.uint64) - np.uint64(self.lanes.total)
         return np.concatenate((found, fill % np.uint64(self.lanes.total)))
+
+    def positions_of(self, batches: Sequence[int]) -> tuple[UInt64, list[int]]:
+        """Return the positions of several batches, end to end, and how many each batch has; see `positions`."""
+        if self.lanes.count == 1 and min(batches) >= 0 and max(batches) < self._full_batches:
+            begins = np.array(batches, dtype=np.uint64) * np.uint64(self.batch_size)
+            whole: UInt64 = np.add.outer(begins, np.arange(self.batch_size, dtype=np.uint64))
+            return whole.reshape(-1), [self.batch_size] * len(batches)
+        each = [self.positions(batch) for batch in batches]
+        return np.concatenate(each), [len(some) for some in each]
 
     def filler(self, batch: int) -> NDArray[np.int64] | None:
         """Return the rows of a batch that repeat samples only to fill it with a value; None if no row does."""

@@ -4,6 +4,7 @@ A row of fixed width costs one copy (0.1 us in a shuffled batch, a cache miss in
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
 import numpy as np
@@ -95,6 +96,23 @@ class PiecesOf:
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptRows:
+    """Where rows of a kept column lie; what they touch was verified."""
+
+    addresses: UInt64  # [P]
+    sizes: Int64 | None  # [P] bytes of texts; None of rows of one width
+
+    def run(self, first: int, last: int) -> "KeptRows":
+        """Return rows [first, last), as views."""
+        return KeptRows(self.addresses[first:last], None if self.sizes is None else self.sizes[first:last])
+
+    def take(self, left: Int64) -> "KeptRows":
+        """Return the rows at these places, in this order."""
+        return KeptRows(self.addresses[left], None if self.sizes is None else self.sizes[left])
+
+
+@final
 class NarrowColumn:
     """One kept column of a relation. Thread-safe."""
 
@@ -157,38 +175,49 @@ class NarrowColumn:
 
     @property
     def copies(self) -> bool:
-        """Whether `copy` or `texts` gives every row: no row is null, and rows have a fixed width or are texts."""
+        """Whether `rows` gives every row: no row is null, and rows have a fixed width or are texts."""
         return self._form != LIST and not self._nulls
 
-    def copy(self, shards: Int64, offsets: UInt64, out: NDArray[Any]) -> None:
-        """Copy rows of fixed width to their place in a batch; for columns that are `copies`.
+    def rows(self, shards: Int64, offsets: UInt64) -> KeptRows:
+        """Return where rows lie, for `copy` or `texts`; for columns that are `copies`.
 
         Args:
             shards: shape [P], from `located`.
             offsets: shape [P], from `located`.
-            out: shape [P, ...], contiguous, with items as Arrow's; a boolean has a byte.
 
         Raises:
             DamageError: a piece is not what was written.
         """
+        if self._form == TEXT:
+            begins, sizes, _ = self._spans(shards, offsets)
+            return KeptRows(begins, sizes)
         addresses = self.pieces.item_addresses("data", shards, offsets, self._width)
         self.pieces.verify(addresses, self._row_bytes)
-        if self._width:
-            _gather.copy(addresses, self._width, out)
+        return KeptRows(addresses, None)
 
-    def texts(self, shards: Int64, offsets: UInt64) -> tuple[list[str], int]:
-        """Return rows of texts as Python values, and the bytes that Arrow would hold them in; for `copies`.
+    def copy(self, rows: KeptRows, out: NDArray[Any]) -> None:
+        """Copy P rows of fixed width to their place in a batch.
 
-        Raises:
-            DamageError: a piece is not what was written.
+        Args:
+            rows: from `rows`.
+            out: shape [P, ...], contiguous, with items as Arrow's; a boolean has a byte.
         """
-        begins, sizes, _ = self._spans(shards, offsets)
+        if self._width:
+            _gather.copy(rows.addresses, self._width, out)
+
+    def texts(self, rows: KeptRows) -> tuple[list[str], int]:
+        """Return rows of texts as Python values, and the bytes that Arrow would hold them in.
+
+        Args:
+            rows: from `rows`.
+        """
+        assert rows.sizes is not None
         end = _WORD if self.column.kind == pa.large_utf8() else _TEXT_END
-        return _gather.texts(begins, sizes), int(sizes.sum()) + end * len(sizes)
+        return _gather.texts(rows.addresses, rows.sizes), int(rows.sizes.sum()) + end * len(rows.sizes)
 
     def _fixed(self, shards: Int64, offsets: UInt64, valid: Any) -> pa.Array:
         data = np.empty(len(shards) * self._width, np.uint8)
-        self.copy(shards, offsets, data)
+        self.copy(self.rows(shards, offsets), data)
         return self._wrap(len(shards), data, valid)
 
     def _spans(self, shards: Int64, offsets: UInt64) -> tuple[UInt64, Int64, Int64]:

@@ -4,7 +4,7 @@ Membership and small columns are settled at once. Fields that are costly to deco
 consecutive rows. The pieces run in parallel, and each writes straight into its part of the batch's slot.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from spiral_stream.batching.padding_width import padded
 from spiral_stream.batching.tail import PadPartial
-from spiral_stream.derived.kinds.gather import NarrowColumn
 from spiral_stream.errors import DataError
 from spiral_stream.fields.boxes import Following
 from spiral_stream.fields.padded_rows import PaddedRows
@@ -31,8 +30,9 @@ from spiral_stream.runtime.batch.keys import BatchKey, key_of
 from spiral_stream.runtime.batch.look_up import LookedUpBatch, LookingUp
 from spiral_stream.runtime.batch.opened_fields import OpenedFields
 from spiral_stream.runtime.batch.pending_batch import Batch, Pending, drop, finish
+from spiral_stream.runtime.batch.program import BatchProgram, copies_only
 from spiral_stream.runtime.columns.error_sample import blaming
-from spiral_stream.runtime.columns.samples import Int64, SampleReader, as_lists
+from spiral_stream.runtime.columns.samples import SampleReader, as_lists
 from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft, Filling, all_skipped
 from spiral_stream.runtime.fields.geometry import BatchFollowers
 from spiral_stream.runtime.fields.payload_field import payload_fields
@@ -42,7 +42,6 @@ from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.runtime.numbering.drawn import Drawn
 from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.runtime.slots import Slots
-from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
 
 
@@ -86,6 +85,7 @@ class BatchBuilder:
         keyed: bool = False,
     ) -> None:
         self._keyed = keyed
+        self._program = None if keyed or not copies_only(fields) else BatchProgram(fields, slots, metrics, merge)
         stages = fields.stages
         self._fields, self._stages, self._piece_rows = fields, stages, piece_rows or TASK_ROWS
         self._numbering = numbering
@@ -103,7 +103,7 @@ class BatchBuilder:
         self._looking_up = LookingUp(fields, numbering.left, reader, self._by_address, self._piece_rows, metrics)
         self.batch_bytes = fields.batch_bytes(merge)
 
-    def begin(self, epoch: int, numbers: range, pool: Executor, soon: Sequence[range] = ()) -> Pending:
+    def begin(self, epoch: int, numbers: range, pool: Executor, soon: Iterable[range] = ()) -> Pending:
         """Settle membership and columns, and start the pieces; `LookingUp.of` says what ``soon`` is."""
         try:
             return self._begin(epoch, self._looking_up.of(epoch, numbers, soon), pool)
@@ -123,6 +123,10 @@ class BatchBuilder:
         if self._fields.keys and not later:
             with blaming(self._stages, samples, skippable=self._refusals.skippable):
                 self._reader.need(epoch, samples, self._fields.keys)
+        if self._program is not None and not later:
+            done = self._program.run(found)
+            if done is not None:
+                return done
         refusals = self._refusing(epoch, found)
         if not later:
             refusals.know_unread()
@@ -316,22 +320,19 @@ class BatchBuilder:
         """Fill the fields that copy rows of kept columns."""
         if not self._fields.gathered:
             return
-        assert found.at is not None
-        gathering = self._fields.gathering
-        with timed(self._metrics, "fetch_s"), doing(gathering.words):
-            for stage in self._fields.gathered:
-                self._gather_plain(draft, stage, gathering.plains[stage.name], found.at)
-
-    def _gather_plain(self, draft: Draft, stage: PlainStage, narrow: NarrowColumn, at: tuple[Int64, UInt64]) -> None:
-        if stage.spec.dtype is None:
-            draft.fields[stage.name], nbytes = narrow.texts(*at)
-            draft.listed += OBJECT_BYTES * draft.shape.rows + nbytes
-            self._metrics.read_table(draft.shape.rows, {narrow.column.name: nbytes})
-            return
-        rows = draft.shape.rows
-        draft.fields[stage.name] = filled = self._filling.rows(stage.shape(rows), stage.spec.dtype)
-        narrow.copy(*at, filled)
-        self._metrics.read_table(rows, {narrow.column.name: filled.nbytes})
+        rows, read = draft.shape.rows, dict[str, int]()
+        with timed(self._metrics, "fetch_s"), doing(self._fields.gathering.words):
+            for stage, narrow in self._fields.gathered:
+                column = narrow.column.name
+                if stage.spec.dtype is None:
+                    draft.fields[stage.name], nbytes = narrow.texts(found.rows[column])
+                    draft.listed += OBJECT_BYTES * rows + nbytes
+                else:
+                    draft.fields[stage.name] = filled = self._filling.rows(stage.shape(rows), stage.spec.dtype)
+                    narrow.copy(found.rows[column], filled)
+                    nbytes = filled.nbytes
+                read[column] = read.get(column, 0) + nbytes
+        self._metrics.read_table(rows, read)
 
     # ---- fields that are copied from a column
 

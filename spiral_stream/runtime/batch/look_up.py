@@ -2,7 +2,7 @@
 
 A batch of narrow rows or of token lists costs more calls than bytes, and a call for sixteen batches costs about what it
 costs for one. So the batches of the next steps are looked up with the one that is begun, if they are formed already, and if
-no map makes anything but tokens. Held ahead are addresses, about 100 bytes per sample, for 16,384 samples if batches have
+no map makes anything but tokens. Held ahead are addresses, about 100 bytes per sample, for 8,192 samples if batches have
 about the same number. Of each token column, at most 16 MiB are brought into memory with them. The memory of a batch is taken
 when it is begun, so the queue bounds it as ever.
 
@@ -17,7 +17,7 @@ An error belongs to its batch: where looking up together fails, each batch is lo
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -26,6 +26,8 @@ from typing import Final, final
 
 import numpy as np
 
+from spiral_stream.derived.kinds.gather import KeptRows
+from spiral_stream.errors import SourceError
 from spiral_stream.fields.ragged import FEW_BYTES, Ragged
 from spiral_stream.integrity.blocks import moment, sound
 from spiral_stream.planner.columns.lineage import Stored
@@ -42,7 +44,7 @@ from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
 
 BATCHES: Final = 16  # looked up together at most
-SAMPLES: Final = 1 << 14  # of all of them
+SAMPLES: Final = 1 << 13  # of all of them; arrays of twice as many (128 KiB) come from the system anew each time
 QUICK_S: Final = 0.01  # 0.2 ms where all rows are in memory
 
 
@@ -56,7 +58,7 @@ class LookedUpBatch:
     counts: list[int]  # samples of each batch
     planned: int  # samples of all; one that is cut into several pieces counts where it begins
     begun: int  # when the reading of mapped files began
-    at: tuple[Int64, UInt64] | None = None  # shards and offsets in kept columns, [S] each; None: no field needs them
+    rows: Mapping[str, KeptRows] = field(default_factory=dict)  # where they lie in kept columns that are copied
     tokens: Mapping[str, Ragged] = field(default_factory=dict)  # kept token columns
     looked_up: bool = False
     read: bool = False  # whether its columns were read with those of a batch before it
@@ -72,11 +74,11 @@ class LookedUpBatch:
         """Return the same batches with some of their samples."""
         borders = np.cumsum([0, *self.counts])
         counts = np.diff(np.searchsorted(left, borders)).tolist()
-        at = None if self.at is None else (self.at[0][left], self.at[1][left])
+        rows = {name: each.take(left) for name, each in self.rows.items()}
         tokens = {name: values.take(left) for name, values in self.tokens.items()}
         drawn = Drawn(self.drawn.samples.take(left), part_of(self.drawn.membership, left))
         state = self.looked_up, self.read, self.lost
-        return LookedUpBatch(self.numbers, drawn, counts, sample_count(drawn), self.begun, at, tokens, *state)
+        return LookedUpBatch(self.numbers, drawn, counts, sample_count(drawn), self.begun, rows, tokens, *state)
 
 
 @final
@@ -117,7 +119,7 @@ class LookingUp:
         self._most_rows, self._rows = most_rows, 0  # that are read together: the limit, and how many were last time
         self._room: int | None = None  # the same limit by the size of the columns that were read last
 
-    def of(self, epoch: int, numbers: range, soon: Sequence[range] = ()) -> LookedUpBatch:
+    def of(self, epoch: int, numbers: range, soon: Iterable[range] = ()) -> LookedUpBatch:
         """Return the samples of some batches that are delivered as one.
 
         Args:
@@ -130,7 +132,7 @@ class LookingUp:
             SourceError: a row cannot be looked up; it may come of zeros, where a mapped file was cut since `begun`.
         """
         if not self._ahead or self._epoch != epoch or self._ahead[0].numbers != numbers:
-            self._epoch, self._ahead = epoch, self._found(epoch, [numbers, *soon[: self._most - 1]])
+            self._epoch, self._ahead = epoch, self._found(epoch, [numbers, *islice(soon, self._most - 1)])
         found = self._ahead.popleft()
         if not found.looked_up:
             self.locate([found])
@@ -209,9 +211,14 @@ class LookingUp:
     def locate(self, found: Sequence[LookedUpBatch]) -> None:
         """Look up the rows of batches in kept columns, all at once, and bring tokens into memory."""
         if self._gathers:
-            samples = Samples.concat([each.drawn.samples for each in found])
-            if len(samples):  # the run may skip all samples of a batch
-                self._gather(found, samples)
+            rows = [each.drawn.samples.stream_rows.rows for each in found]
+            together = rows[0] if len(rows) == 1 else np.concatenate(rows)
+            if len(together):  # the run may skip all samples of a batch
+                try:
+                    self._gather(found, together)
+                except SourceError:
+                    with blaming(self._stages, Samples.concat([each.drawn.samples for each in found])):
+                        raise
         if self._brings_near:
             with timed(self._metrics, "fetch_s"):
                 for each in found:
@@ -219,17 +226,18 @@ class LookingUp:
         for each in found:
             each.looked_up = True
 
-    def _gather(self, found: Sequence[LookedUpBatch], samples: Samples) -> None:
+    def _gather(self, found: Sequence[LookedUpBatch], together: UInt64) -> None:
         gathering = self._gathering
-        with blaming(self._stages, samples), timed(self._metrics, "fetch_s"), doing(gathering.words):
-            shards, offsets = gathering.located(samples)
+        with timed(self._metrics, "fetch_s"), doing(gathering.words):
+            shards, offsets = gathering.located(together)
+            rows = {column: narrow.rows(shards, offsets) for column, narrow in gathering.copied.items()}
             tokens = {column: narrow.ragged(shards, offsets).near() for column, narrow in gathering.tokens.items()}
             if tokens:
-                self._metrics.read_table(len(samples), {column: each.nbytes for column, each in tokens.items()})
+                self._metrics.read_table(len(together), {column: each.nbytes for column, each in tokens.items()})
         first = 0
         for each in found:
             last = first + sum(each.counts)
-            each.at = shards[first:last], offsets[first:last]
+            each.rows = {column: values.run(first, last) for column, values in rows.items()}
             each.tokens = {column: values.run(first, last) for column, values in tokens.items()}
             first = last
 

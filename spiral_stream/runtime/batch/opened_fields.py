@@ -23,7 +23,7 @@ from spiral_stream.planner.field_stages import PlainStage
 from spiral_stream.planner.selection.narrow_columns import MappedColumn
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.batch.deferred import calls_of
-from spiral_stream.runtime.columns.samples import Int64, Samples
+from spiral_stream.runtime.columns.samples import Int64
 from spiral_stream.runtime.fields.geometry import BatchFollowers, Followers
 from spiral_stream.runtime.fields.pixels import pixel_stages
 from spiral_stream.runtime.fields.sequences import SequenceColumns
@@ -37,8 +37,9 @@ class Gathering:
     """The kept columns that fields of a stream are gathered from.
 
     Attributes:
-        plains: by field.
-        tokens: by column.
+        plains: the columns that plain fields copy, by field.
+        copied: the same ones, by column.
+        tokens: the columns that are gathered as addresses of tokens, by column.
     """
 
     def __init__(self, stages: Stages, lineage: Lineage) -> None:
@@ -50,15 +51,16 @@ class Gathering:
         checked = stages.formation is not None and bool(stages.formation.length_texts)  # with the columns that are read
         addressed = {name: self._copied_column(name) for name in columns if name in only and not checked}
         self.plains: dict[str, NarrowColumn] = {name: column for name, column in copied.items() if column is not None}
+        self.copied = {column.column.name: column for column in self.plains.values()}
         self.tokens: dict[str, NarrowColumn | MappedColumn] = {
             name: column for name, column in addressed.items() if column is not None
         }
-        names = dict.fromkeys(column.column.name for column in (*self.plains.values(), *self.tokens.values()))
+        names = dict.fromkeys((*self.copied, *(column.column.name for column in self.tokens.values())))
         self.words = f"reading column {', '.join(names)} of relation {stages.streams[0].base.entry.name}"
 
-    def located(self, samples: Samples) -> tuple[Int64, UInt64]:
-        """Return where samples lie in the kept columns; shape [S] each."""
-        return self._narrow.located(samples.stream_rows.rows)
+    def located(self, rows: UInt64) -> tuple[Int64, UInt64]:
+        """Return where rows lie in the kept columns; shape [S] each."""
+        return self._narrow.located(rows)
 
     def _copied(self, stage: PlainStage) -> NarrowColumn | None:
         if isinstance(self._stages.formation, Packed):  # a row is no sample there
@@ -88,7 +90,7 @@ class OpenedFields:
         nothing_follows: what follows the images of a batch where no field does; all batches share it.
         gathering: the narrow columns that fields are gathered from.
         gathers: whether any field is.
-        gathered: the fields that copy rows of narrow columns.
+        gathered: the fields that copy rows of narrow columns, each with its column.
         plains: the fields that are copied from a column that is read, with that column.
         sequences: the columns of token sequences.
         keys: the columns that are read for a batch.
@@ -110,7 +112,9 @@ class OpenedFields:
             self.nothing_follows = BatchFollowers(self.followers, 0, np.empty(0, dtype=np.uint64))
         self.gathering = gathering = Gathering(stages, lineage)
         self.gathers = bool(gathering.plains or gathering.tokens)
-        self.gathered = [stage for stage in stages.plains if stage.name in gathering.plains]
+        self.gathered = [
+            (stage, gathering.plains[stage.name]) for stage in stages.plains if stage.name in gathering.plains
+        ]
         others = [
             stage for stage in stages.plains if not (stage.name in gathering.plains or stage.FILLED or stage.read)
         ]

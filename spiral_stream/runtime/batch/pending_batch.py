@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from spiral_stream.errors import DataError
-from spiral_stream.integrity.blocks import sound
+from spiral_stream.integrity.blocks import need_sound, sound
 from spiral_stream.runtime.batch.keys import BatchKey
 
 
@@ -116,3 +116,37 @@ class Pending:
     def cancel(self) -> None:
         """Cancel the pieces that have not begun."""
         drop(self._parts)
+
+
+@final
+class Ready(Pending):
+    """A batch that was built where it was begun.
+
+    Args:
+        batch: the batch.
+        listed: bytes of the fields that are lists.
+        begun: when the reading of mapped files began.
+    """
+
+    def __init__(self, batch: Batch, listed: int, begun: int) -> None:
+        self._batch, self._begun, self.samples = batch, begun, batch.samples
+        arrays = (value.nbytes for value in batch.fields.values() if isinstance(value, np.ndarray))
+        self._size = listed + sum(arrays), True
+
+    def size(self) -> tuple[int, bool]:
+        return self._size
+
+    @property
+    def done(self) -> bool:
+        return True
+
+    def wait(self, timeout_s: float) -> bool:
+        del timeout_s
+        return True
+
+    def result(self) -> Batch:
+        need_sound(self._begun)
+        return self._batch
+
+    def cancel(self) -> None:
+        pass

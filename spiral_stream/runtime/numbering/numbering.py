@@ -254,16 +254,14 @@ class CountedBatches(BatchStore):
         return max(0, self._batches(epoch).formed - number)
 
     def draw(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
-        batches, out, first = self._batches(epoch), list[Drawn](), 0
-        positions = list(map(batches.positions, numbers))
-        samples = self._stages.epochs.stream_rows(
-            epoch, positions[0] if len(numbers) == 1 else np.concatenate(positions)
-        )
-        for number, each in zip(numbers, positions, strict=True):
-            drawn, filler = samples.run(first, first + len(each)), batches.filler(number)
-            out.append(Drawn(Samples.at(drawn), Membership(np.arange(len(each)), len(each), filler=filler)))
-            first += len(each)
-        return out
+        batches = self._batches(epoch)
+        positions, counts = batches.positions_of(numbers)
+        samples = Samples.at(self._stages.epochs.stream_rows(epoch, positions)).cut(counts)
+        every = np.arange(max(counts))
+        return [
+            Drawn(some, Membership(every[:count], count, filler=batches.filler(number)))
+            for number, some, count in zip(numbers, samples, counts, strict=True)
+        ]
 
     def find(self, epoch: int, stream: int, row: int) -> list[int]:
         positions = self._stages.epochs.positions(epoch, stream, row)

@@ -3,15 +3,22 @@
 The feeder walks the plan's batch numbers, reserves room, decides which samples form each batch, and starts the batch's
 pieces on the workers. The consumer takes batches in the plan's order. One object owns the threads and ends them.
 
+A loop that takes narrow batches as fast as they come would wait for the feeder at each, and a handover costs as much as such
+a batch: two threads are woken, and share one interpreter. So where batches are built quicker than `_QUICK_S` and the loop is
+back within `_BACK_S`, it builds the next one itself, in its own thread, and the feeder rests. Whoever builds has the turn, so the
+order of batches is one.
+
 Nobody waits forever or silently. After a minute, a warning tells the consumer what its batch waits for. Closing has a
 deadline, after which it names the threads whose calls do not return and leaves them alone (`threads`).
 """
 
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from functools import partial
+from math import inf
 from operator import attrgetter
 from time import perf_counter
 from typing import Final, final
@@ -36,6 +43,8 @@ from spiral_stream.threads import (
 )
 
 _SIZE_POLL_S: Final = 0.05
+_QUICK_S: Final = 0.002  # of building a batch
+_BACK_S: Final = 0.0002  # of a loop with its batch: nothing worth a handover is done meanwhile
 POLL_S: Final = 0.5  # how often a waiting consumer looks whether another thread has closed the stream
 
 
@@ -69,7 +78,10 @@ class Pipeline(Owner):
     ) -> None:
         self._builder = builder
         self._epoch = epoch
-        self._numbers, self._then = numbers, then
+        self._numbers, self._then = iter(numbers), then
+        self._run: deque[range] = deque()  # steps whose batches are formed
+        self._turn = threading.Lock()  # of whoever builds
+        self._built_s = self._back_s = inf  # of building the last batch, and of the loop with its batches
         self._metrics = metrics
         self._largest = 0  # bytes of the largest batch so far
         self._got = perf_counter()  # when the last batch was there
@@ -79,6 +91,7 @@ class Pipeline(Owner):
         self.begun = 0  # steps
         self.begun_samples = 0
         self._recorded_s = 0.0  # of the feeder's waiting
+        self._waited_s = 0.0  # by the loop, since the last batch that it was given
         self._queue: BoundedQueue[Pending] = BoundedQueue(prefetch, budget_bytes)
         self._pool = StreamThreads(threads, metrics.network, near)
         self._feeder = StreamThread(partial(counted, metrics.network, self._feed), "spiral-feed")
@@ -91,29 +104,24 @@ class Pipeline(Owner):
 
     def _feed(self) -> None:
         try:
-            runs = iter(self._numbers)
-            while (run := self._next(runs)) is not None:
-                for at, each in enumerate(run):
-                    if not self._begin(each, run[at + 1 :]):
-                        return
-            with doing(f"what comes after epoch {self._epoch}"):
-                self._then()
-            self._queue.end()
+            while self._begin():
+                pass
         except BaseException as error:  # noqa: BLE001
             self._queue.fail(error)
 
-    def _begin(self, numbers: range, soon: Sequence[range]) -> bool:
-        """Begin a batch, as soon as there is room; False if the queue was closed meanwhile."""
+    def _begin(self) -> bool:
+        """Begin a batch, as soon as there is room; False after the last one, and if the queue was closed meanwhile."""
+        with self._turn:
+            if not self._is_due():
+                return False
         reserved = self._largest or self._builder.batch_bytes
         if not self._queue.reserve(reserved):
             return False
-        self._pool.begin()
-        with ExitStack() as given_up:
-            with doing(f"batch {numbers.start:,} of epoch {self._epoch}"):  # whose end stops a thread that was told to
-                pending = self._builder.begin(self._epoch, numbers, self._pool, soon)
-                given_up.callback(pending.cancel)
-            self.begun += 1
-            self.begun_samples += pending.samples
+        with self._turn, ExitStack() as given_up:
+            if not self._is_due():  # the loop has built the others
+                self._queue.give_back(reserved)
+                return False
+            pending = self._build(given_up)
             nbytes, known = self._learn(pending)
             if not self._queue.put(pending, nbytes if known else max(reserved, nbytes), reserved):
                 return False
@@ -122,16 +130,56 @@ class Pipeline(Owner):
             self._size(pending)
         return True
 
+    def _is_due(self) -> bool:
+        """Whether there is a batch to begin; at the end, says that there is none. For the feeder, when it has the turn."""
+        if not self._run:
+            with doing(f"which batch of epoch {self._epoch} is next"):
+                self._run.extend(next(self._numbers, ()))
+        if self._run:
+            return True
+        with doing(f"what comes after epoch {self._epoch}"):
+            self._then()
+        self._queue.end()
+        return False
+
+    def _build(self, given_up: ExitStack) -> Pending:
+        """Begin the next batch; for whoever has the turn. It is cancelled with the stack."""
+        begun, numbers = perf_counter(), self._run.popleft()
+        self._pool.begin()
+        with doing(f"batch {numbers.start:,} of epoch {self._epoch}"):  # whose end stops a thread that was told to
+            pending = self._builder.begin(self._epoch, numbers, self._pool, self._run)
+            given_up.callback(pending.cancel)
+        self.begun += 1
+        self.begun_samples += pending.samples
+        built_s = perf_counter() - begun if pending.done else inf
+        self._built_s = built_s if self._built_s == inf else (self._built_s + built_s) / 2
+        return pending
+
+    def _built_here(self, now: float) -> Pending | None:
+        """Build the next batch in the loop's thread, where that costs less than to wait for it; None to wait."""
+        self._back_s = now - self._got if self._back_s == inf else (self._back_s + now - self._got) / 2
+        if self._built_s > _QUICK_S or self._back_s > _BACK_S or not self._queue.silent:
+            return None
+        if not self._turn.acquire(blocking=False):  # the feeder builds; then it rests
+            self._queue.let_rest(built=False)
+            return None
+        try:
+            if not self._run or not self._queue.silent:
+                return None
+            with ExitStack() as given_up:
+                pending = self._build(given_up)
+                given_up.pop_all()
+        finally:
+            self._turn.release()
+        self._queue.let_rest(built=True)
+        return pending
+
     def _size(self, pending: Pending) -> None:
         """Wait for the size of the first batch, so that the next ones are reserved for: a function may make lists of any size."""
         while not pending.size()[1] and not pending.wait(_SIZE_POLL_S):
             if self._queue.closed:
                 return
         self._learn(pending)
-
-    def _next(self, runs: Iterator[Sequence[range]]) -> Sequence[range] | None:
-        with doing(f"which batch of epoch {self._epoch} is next"):
-            return next(runs, None)
 
     def _learn(self, pending: Pending) -> tuple[int, bool]:
         """Note the size of the largest batch so far; as much is reserved for the next ones. Returns `Pending.size`."""
@@ -155,7 +203,7 @@ class Pipeline(Owner):
         begun = perf_counter()
         self._pool.want()
         try:
-            pending = self._queue.get(self._tell, TELL_AFTER_S)
+            pending = self._built_here(begun) or self._queue.get(self._tell, TELL_AFTER_S)
             if pending is None:
                 return None
             try:
@@ -173,7 +221,7 @@ class Pipeline(Owner):
         self._learn(pending)
         self._taken.append(batch.samples)
         self._got = perf_counter()
-        self._metrics.add(consumer_waited_s=self._got - begun)
+        self._waited_s += self._got - begun
         return batch
 
     def at_once(self) -> bool:
@@ -183,7 +231,8 @@ class Pipeline(Owner):
     def handed_over(self) -> None:
         """Count a batch that the loop is given, and the time since it was there: it went into copying it to a device."""
         samples = self._taken.popleft() if self._taken else 0
-        self._metrics.add(copy_s=perf_counter() - self._got, batches=1, samples=samples)
+        self._metrics.handed_over(perf_counter() - self._got, self._waited_s, samples)
+        self._waited_s = 0.0
 
     def _wait(self, pending: Pending) -> None:
         """Wait for a batch's pieces; warn now and then, and stop when another thread closes the stream."""

@@ -6,6 +6,9 @@ The number is the plan's ``prefetch`` (`plan.nodes.Deliver`), within ``budget_by
 Space is reserved before a batch is begun, so a slow consumer never makes memory grow. The size of a batch is known once it
 is begun; until then the size of the largest batch so far is reserved. Waiting is timed here and nowhere else. Every wait
 ends when the other side closes or fails, so nothing hangs.
+
+A consumer that builds batches itself (`runtime.run.pipeline`) lets the producer rest: it goes on when the consumer waits for
+an item, or has built none for a while.
 """
 
 import threading
@@ -17,6 +20,9 @@ from typing import Final, Generic, TypeVar, final
 from spiral_stream.errors import StreamError, without_values
 
 T = TypeVar("T")
+
+_REST_S: Final = 0.001  # how soon a producer that rests looks whether the consumer still builds its items itself
+_LONGEST_REST_S: Final = 0.01  # and how late, once it has looked some times
 
 CLOSED: Final = "the stream was closed while it was read. Make a new one from its plan and load the last state_dict()"
 
@@ -37,15 +43,21 @@ class BoundedQueue(Generic[T]):
         self._ended = False
         self._closed = False
         self._failure: BaseException | None = None
+        self._resting, self._rests = False, False  # whether the producer is to rest, and whether it does
+        self._wanted = False  # an item, while it rests
+        self._built = 0  # items that the consumer built itself
         self._changed = threading.Condition()
 
     def reserve(self, nbytes: int) -> bool:
         """Wait until there is room for one item. Return False if the queue was closed meanwhile."""
-        begun = time.perf_counter()
         with self._changed:
-            while not self._closed and self._reserved and self._full(nbytes):
-                self._changed.wait()
-            self.put_wait_s += time.perf_counter() - begun
+            while not self._closed:
+                if self._reserved and self._full(nbytes):
+                    begun = time.perf_counter()
+                    self._changed.wait()
+                    self.put_wait_s += time.perf_counter() - begun
+                elif not self._resting or self._rest():
+                    break
             if self._closed:
                 return False
             self._reserved += 1
@@ -55,6 +67,33 @@ class BoundedQueue(Generic[T]):
 
     def _full(self, nbytes: int) -> bool:
         return self._reserved >= self.depth or self._bytes + nbytes > self.budget_bytes
+
+    def _rest(self) -> bool:
+        """Wait until the consumer wants an item, or has built none itself for a while. Return whether it wants one."""
+        rest_s, self._rests, self._wanted = _REST_S, True, False
+        while self._resting and not self._wanted and not self._closed:
+            built = self._built
+            self._changed.wait(rest_s)
+            self._resting = self._resting and (self._wanted or built != self._built)
+            rest_s = min(2 * rest_s, _LONGEST_REST_S)
+        self._rests = False
+        return self._wanted
+
+    def give_back(self, nbytes: int) -> None:
+        """For the producer: there is no item for the room that was reserved."""
+        with self._changed:
+            self._reserved -= 1
+            self._bytes -= nbytes
+
+    def let_rest(self, *, built: bool) -> None:
+        """For the consumer: it builds items itself for now.
+
+        Args:
+            built: whether it has built one.
+        """
+        with self._changed:
+            self._resting = True
+            self._built += built
 
     def put(self, item: T, nbytes: int, reserved: int | None = None) -> bool:
         """Hand over an item. Return False if the queue was closed meanwhile: the item is still the caller's.
@@ -86,7 +125,10 @@ class BoundedQueue(Generic[T]):
         """
         begun = time.perf_counter()
         with self._changed:
-            while not (self._items or self._ended or self._closed or self._failure):
+            while not self._told():
+                if self._rests:
+                    self._wanted = True
+                    self._changed.notify_all()
                 if not self._changed.wait(after_s if tell else None) and tell:
                     tell(time.perf_counter() - begun)
                     after_s *= 2
@@ -102,6 +144,14 @@ class BoundedQueue(Generic[T]):
             if self._failure is not None:
                 raise without_values(self._failure)  # of its last raise
             return None
+
+    def _told(self) -> bool:
+        return bool(self._items or self._ended or self._closed or self._failure is not None)
+
+    @property
+    def silent(self) -> bool:
+        """Whether a consumer that asks for an item would wait."""
+        return not self._told()
 
     def at_once(self, usable: Callable[[T], bool]) -> bool:
         """Return whether `get` returns at once, and what it returns is usable."""

@@ -156,13 +156,13 @@ def identical(found: pa.Array, wanted: pa.Array) -> bool:
 def need_copied(kept: NarrowColumn, shards: Any, offsets: Any, wanted: pa.Array) -> None:
     """Check that rows are copied to their place as `NarrowColumn.arrow` holds them."""
     if form_of(wanted.type) == TEXT:
-        texts, nbytes = kept.texts(shards, offsets)
+        texts, nbytes = kept.texts(kept.rows(shards, offsets))
         assert (texts, nbytes) == (wanted.to_pylist(), wanted.nbytes)
         return
     width = kept.column.row_bytes
     assert width is not None
     out = np.zeros((len(wanted), width), np.uint8)
-    kept.copy(shards, offsets, out)
+    kept.copy(kept.rows(shards, offsets), out)
     rows = ShardRows(len(wanted), np.arange(len(wanted), dtype=np.uint64), pa.table({"x": wanted}))
     assert out.tobytes() == kept.column.piece(rows).arrays["data"].tobytes()
 

@@ -19,7 +19,7 @@ from spiral_stream.fields.sequence import TokenField
 from spiral_stream.runtime.batch import look_up as looking_up
 from spiral_stream.runtime.batch.look_up import LookedUpBatch, LookingUp
 from spiral_stream.runtime.batch.opened_fields import Gathering
-from spiral_stream.runtime.columns.samples import Int64, Samples
+from spiral_stream.runtime.columns.samples import Int64
 from spiral_stream.runtime.numbering.steps import Steps
 from spiral_stream.sampling.epoch import EpochOrder, StreamRows
 from spiral_stream.sampling.order import UInt64
@@ -79,9 +79,9 @@ class LookedUp:
         self.counts: list[int] = []
         located = Gathering.located
 
-        def counting(gathering: Gathering, samples: Samples) -> tuple[Int64, UInt64]:
-            self.counts.append(len(samples))
-            return located(gathering, samples)
+        def counting(gathering: Gathering, rows: UInt64) -> tuple[Int64, UInt64]:
+            self.counts.append(len(rows))
+            return located(gathering, rows)
 
         monkeypatch.setattr(Gathering, "located", counting)
 
@@ -168,11 +168,11 @@ def test_an_error_of_looking_up_comes_at_its_batch(
     with collated(rows, way).to_numpy(prefetch=2) as stream:
         bad = stream.ledger(7)[0]
 
-        def failing(gathering: Gathering, samples: Samples) -> tuple[Int64, UInt64]:
-            if bad in samples.stream_rows.rows:
+        def failing(gathering: Gathering, rows: UInt64) -> tuple[Int64, UInt64]:
+            if bad in rows:
                 msg = "row cannot be found"
                 raise sp.errors.SourceError(msg)
-            return located(gathering, samples)
+            return located(gathering, rows)
 
         whole = stream.count()
         monkeypatch.setattr(Gathering, "located", failing)
@@ -250,8 +250,8 @@ def test_an_error_that_comes_of_zeros_names_the_file_that_was_cut(
         narrow = stages_of(stream).streams[0].selected.narrow
         parts = {path for each in narrow.pieces() for path in each.files() if path.suffix != ".json"}
 
-        def failing(gathering: Gathering, samples: Samples) -> tuple[Int64, UInt64]:
-            found = located(gathering, samples)
+        def failing(gathering: Gathering, rows: UInt64) -> tuple[Int64, UInt64]:
+            found = located(gathering, rows)
             for path in parts:
                 os.truncate(path, 0)
             for column in gathering.plains.values():
