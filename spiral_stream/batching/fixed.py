@@ -86,8 +86,8 @@ class FixedBatches:
         """Return the positions of several batches, end to end, and how many each batch has; see `positions`."""
         if self.lanes.count == 1 and min(batches) >= 0 and max(batches) < self._full_batches:
             begins = np.array(batches, dtype=np.uint64) * np.uint64(self.batch_size)
-            whole: UInt64 = np.add.outer(begins, np.arange(self.batch_size, dtype=np.uint64))
-            return whole.reshape(-1), [self.batch_size] * len(batches)
+            found: UInt64 = np.add.outer(begins, np.arange(self.batch_size, dtype=np.uint64))
+            return found.reshape(-1), [self.batch_size] * len(batches)
         each = [self.positions(batch) for batch in batches]
         return np.concatenate(each), [len(some) for some in each]
 

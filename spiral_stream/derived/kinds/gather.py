@@ -97,19 +97,19 @@ class PiecesOf:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class KeptRows:
+class RowAddresses:
     """Where rows of a kept column lie; what they touch was verified."""
 
     addresses: UInt64  # [P]
     sizes: Int64 | None  # [P] bytes of texts; None of rows of one width
 
-    def run(self, first: int, last: int) -> "KeptRows":
+    def run(self, first: int, last: int) -> "RowAddresses":
         """Return rows [first, last), as views."""
-        return KeptRows(self.addresses[first:last], None if self.sizes is None else self.sizes[first:last])
+        return RowAddresses(self.addresses[first:last], None if self.sizes is None else self.sizes[first:last])
 
-    def take(self, left: Int64) -> "KeptRows":
+    def take(self, left: Int64) -> "RowAddresses":
         """Return the rows at these places, in this order."""
-        return KeptRows(self.addresses[left], None if self.sizes is None else self.sizes[left])
+        return RowAddresses(self.addresses[left], None if self.sizes is None else self.sizes[left])
 
 
 @final
@@ -178,7 +178,7 @@ class NarrowColumn:
         """Whether `rows` gives every row: no row is null, and rows have a fixed width or are texts."""
         return self._form != LIST and not self._nulls
 
-    def rows(self, shards: Int64, offsets: UInt64) -> KeptRows:
+    def rows(self, shards: Int64, offsets: UInt64) -> RowAddresses:
         """Return where rows lie, for `copy` or `texts`; for columns that are `copies`.
 
         Args:
@@ -190,12 +190,12 @@ class NarrowColumn:
         """
         if self._form == TEXT:
             begins, sizes, _ = self._spans(shards, offsets)
-            return KeptRows(begins, sizes)
+            return RowAddresses(begins, sizes)
         addresses = self.pieces.item_addresses("data", shards, offsets, self._width)
         self.pieces.verify(addresses, self._row_bytes)
-        return KeptRows(addresses, None)
+        return RowAddresses(addresses, None)
 
-    def copy(self, rows: KeptRows, out: NDArray[Any]) -> None:
+    def copy(self, rows: RowAddresses, out: NDArray[Any]) -> None:
         """Copy P rows of fixed width to their place in a batch.
 
         Args:
@@ -205,7 +205,7 @@ class NarrowColumn:
         if self._width:
             _gather.copy(rows.addresses, self._width, out)
 
-    def texts(self, rows: KeptRows) -> tuple[list[str], int]:
+    def texts(self, rows: RowAddresses) -> tuple[list[str], int]:
         """Return rows of texts as Python values, and the bytes that Arrow would hold them in.
 
         Args:

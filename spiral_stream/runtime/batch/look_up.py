@@ -26,7 +26,7 @@ from typing import Final, final
 
 import numpy as np
 
-from spiral_stream.derived.kinds.gather import KeptRows
+from spiral_stream.derived.kinds.gather import RowAddresses
 from spiral_stream.errors import SourceError
 from spiral_stream.fields.ragged import FEW_BYTES, Ragged
 from spiral_stream.integrity.blocks import moment, sound
@@ -58,7 +58,7 @@ class LookedUpBatch:
     counts: list[int]  # samples of each batch
     planned: int  # samples of all; one that is cut into several pieces counts where it begins
     begun: int  # when the reading of mapped files began
-    rows: Mapping[str, KeptRows] = field(default_factory=dict)  # where they lie in kept columns that are copied
+    rows: Mapping[str, RowAddresses] = field(default_factory=dict)  # where they lie in kept columns that are copied
     tokens: Mapping[str, Ragged] = field(default_factory=dict)  # kept token columns
     looked_up: bool = False
     read: bool = False  # whether its columns were read with those of a batch before it

@@ -109,11 +109,11 @@ class BatchProgram:
         self, found: LookedUpBatch, column: "_Column", tokens: dict[str, dict[str, Ragged]], fields: dict[str, Any]
     ) -> bool:
         some, fixed = tokens[column.name], column.fixed
-        own = some[column.name]
-        if fixed is not None and bool((own.lengths > fixed).any()):
+        sequences = some[column.name]
+        if fixed is not None and bool((sequences.lengths > fixed).any()):
             return False
         layout = lay_out(
-            own,
+            sequences,
             found.drawn.membership,
             column.multiple,
             alone=column.alone,
@@ -127,10 +127,10 @@ class BatchProgram:
         most = capacity(self._stages, column.name, items, self._merge)
         for name, field, dtype, mask in column.fields:
             out = self._slots.take((items,), dtype, most).reshape(layout.B, layout.T)
-            fields[name] = field.fill_tokens(own, layout, out)
+            fields[name] = field.fill_tokens(sequences, layout, out)
             if mask is not None:
                 assert isinstance(field, LabelField), field
-                field.ignore(some[mask], own, layout, out)
+                field.ignore(some[mask], sequences, layout, out)
         for name, borders in column.borders:
             fields[name] = borders.cu_seqlens(layout)
         return True

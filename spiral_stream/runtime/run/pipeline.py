@@ -4,8 +4,8 @@ The feeder walks the plan's batch numbers, reserves room, decides which samples 
 pieces on the workers. The consumer takes batches in the plan's order. One object owns the threads and ends them.
 
 A loop that takes narrow batches as fast as they come would wait for the feeder at each, and a handover costs as much as such
-a batch: two threads are woken, and share one interpreter. So where batches are built quicker than `_QUICK_S` and the loop is
-back within `_BACK_S`, it builds the next one itself, in its own thread, and the feeder rests. Whoever builds has the turn, so the
+a batch: two threads are woken, and share one interpreter. So where batches are built quicker than `QUICK_S` and the loop is
+back within `BACK_S`, it builds the next one itself, in its own thread, and the feeder rests. Whoever builds has the turn, so the
 order of batches is one.
 
 Nobody waits forever or silently. After a minute, a warning tells the consumer what its batch waits for. Closing has a
@@ -43,8 +43,8 @@ from spiral_stream.threads import (
 )
 
 _SIZE_POLL_S: Final = 0.05
-_QUICK_S: Final = 0.002  # of building a batch
-_BACK_S: Final = 0.0002  # of a loop with its batch: nothing worth a handover is done meanwhile
+QUICK_S: Final = 0.002  # of building a batch
+BACK_S: Final = 0.0002  # of a loop with its batch: nothing worth a handover is done meanwhile
 POLL_S: Final = 0.5  # how often a waiting consumer looks whether another thread has closed the stream
 
 
@@ -158,7 +158,7 @@ class Pipeline(Owner):
     def _built_here(self, now: float) -> Pending | None:
         """Build the next batch in the loop's thread, where that costs less than to wait for it; None to wait."""
         self._back_s = now - self._got if self._back_s == inf else (self._back_s + now - self._got) / 2
-        if self._built_s > _QUICK_S or self._back_s > _BACK_S or not self._queue.silent:
+        if self._built_s > QUICK_S or self._back_s > BACK_S or not self._queue.silent:
             return None
         if not self._turn.acquire(blocking=False):  # the feeder builds; then it rests
             self._queue.let_rest(built=False)

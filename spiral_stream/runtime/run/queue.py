@@ -125,7 +125,7 @@ class BoundedQueue(Generic[T]):
         """
         begun = time.perf_counter()
         with self._changed:
-            while not self._told():
+            while not self._has_news():
                 if self._rests:
                     self._wanted = True
                     self._changed.notify_all()
@@ -145,13 +145,13 @@ class BoundedQueue(Generic[T]):
                 raise without_values(self._failure)  # of its last raise
             return None
 
-    def _told(self) -> bool:
+    def _has_news(self) -> bool:
         return bool(self._items or self._ended or self._closed or self._failure is not None)
 
     @property
     def silent(self) -> bool:
         """Whether a consumer that asks for an item would wait."""
-        return not self._told()
+        return not self._has_news()
 
     def at_once(self, usable: Callable[[T], bool]) -> bool:
         """Return whether `get` returns at once, and what it returns is usable."""

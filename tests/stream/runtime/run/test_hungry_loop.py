@@ -56,7 +56,7 @@ class Builders:
             return begin(builder, epoch, numbers, *given)
 
         monkeypatch.setattr(BatchBuilder, "begin", counting)
-        for name in ("_QUICK_S", "_BACK_S"):
+        for name in ("QUICK_S", "BACK_S"):
             monkeypatch.setattr(pipeline, name, FAR_S if hungry else -1.0)
 
 
@@ -108,7 +108,7 @@ def test_a_loop_that_is_away_for_longer_waits_for_the_feeder(
     rows: sp.Relation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builders = Builders(monkeypatch, hungry=True)
-    monkeypatch.setattr(pipeline, "_BACK_S", 1e-4)
+    monkeypatch.setattr(pipeline, "BACK_S", 1e-4)
     with stream_of(rows) as stream:
         for _ in stream:
             time.sleep(0.001)
