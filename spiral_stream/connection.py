@@ -165,6 +165,7 @@ class Catalog(RunVerbs):
         """
         name = what.strip().rstrip(";").strip()
         bare = name[1:-1] if len(name) > 1 and name[0] == name[-1] == '"' else name
+        self._know_runs(name)
         saved = self.streams()
         if bare in saved:
             if as_integer(batches) is None or batches < 0:
@@ -254,6 +255,8 @@ class Catalog(RunVerbs):
         from spiral_stream.report.build import write_page
         from spiral_stream.report.catalog_page import CatalogPage, requested
 
+        for name in names:
+            self._know_runs(name)
         request = requested(self, names, samples, pictures, batches, max_bytes, trust)
         with working("page", "parts", hidden=report is not None) as told:
 

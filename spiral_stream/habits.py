@@ -66,6 +66,11 @@ OF_ROWS: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(("decode", "augment", "cast_column"), _IMAGES),
     **dict.fromkeys(("shard", "split_by_node", "split_by_worker"), _BOUND),
+    **dict.fromkeys(
+        ("measure", "statistics", "skew", "drift"),
+        'Call catalog.measure("name") for a registered relation; .describe() shows any',
+    ),
+    **dict.fromkeys(("page", "report", "profile"), 'Call catalog.page("page.html", "name") for a registered relation'),
 }
 OF_STREAMS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("dataset", "sampler", "batch_sampler", "collate_fn"), "The plan fixes it: look at .explain()"),
@@ -83,6 +88,13 @@ OF_STREAMS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("to", "cuda"), 'Name the device in the plan: .to_torch(device="cuda")'),
     **dict.fromkeys(
         ("tokens", "num_tokens", "token_count"), "Call .materialize(), and .explain() counts the tokens of an epoch"
+    ),
+    **dict.fromkeys(
+        ("set_weights", "set_proportions", "set_mixture", "update_weights", "reweight", "mix"),
+        'Call .decide({"web": 0.7, "books": 0.3}): the shares from the next step on',
+    ),
+    **dict.fromkeys(
+        ("log", "record"), 'Open a run before the loop: catalog.run("name", stream).log(batch=batch, loss=losses)'
     ),
     **dict.fromkeys(("next", "next_batch", "get_next"), "Iterate: for batch in stream; stream.take(1) looks ahead"),
 }
@@ -104,6 +116,13 @@ OF_CATALOG: Final[Mapping[str, str]] = {
     **dict.fromkeys(("save", "save_plan"), 'Call .save_stream("name", plan)'),
     **dict.fromkeys(("query", "execute"), 'Call .sql("select ... from name")'),
     **dict.fromkeys(("describe", "info", "statistics"), 'Take catalog.table("name").describe()'),
+    **dict.fromkeys(
+        ("record", "log", "track", "init", "new_run"),
+        'Call .run("name", stream), and .log(batch=batch, loss=losses) on it',
+    ),
+    **dict.fromkeys(
+        ("outliers", "spikes", "history", "attempts", "legs"), 'Open the run: catalog.run("name").outliers()'
+    ),
 }
 OF_DOOR: Final[Mapping[str, str]] = {
     **dict.fromkeys(("load_dataset", "load_from_disk", "read_parquet", "read_csv", "from_pandas"), _REGISTER),

@@ -21,9 +21,9 @@ Where an asset trains, or ``record=`` says so, the catalog records the run: whic
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Self, cast, final
+from typing import Any, Final, Self, cast, final
 
 from spiral_assets import need
 
@@ -35,6 +35,8 @@ import spiral_stream as spiral
 from spiral_assets.training import progress
 from spiral_assets.training.checkpoint import Checkpoint, Stateful
 from spiral_assets.training.reporting import Reporter, ToNobody, reporter
+
+_DEADLINE_S: Final = 600.0  # for the ranks of one step
 
 
 @final
@@ -97,7 +99,7 @@ class TrainingRun:
             if self.rank == 0:
                 self._report = stack.enter_context(reporter())
                 stack.enter_context(self.checkpoint.exclusively(self.log))
-            self._together()
+            self._together("TrainingRun", None)
             self._progress = stack.enter_context(closing(progress.ProgressFile(self.checkpoint.folder, self.rank)))
             self._stack = stack.pop_all()
         return self
@@ -123,7 +125,12 @@ class TrainingRun:
         self.resumed, self.step = done is not None, done or 0
         if self._record:
             catalog = cast("spiral.Catalog", self.stream.catalog)
-            self.recorded = catalog.run(self._record, self.stream)
+            self.recorded = catalog.run(
+                self._record, self.stream, anew=not self.resumed, on_error="raise" if self._by_hand else "warn"
+            )
+            if not self.recorded.is_recording:
+                self.log(f"run {self._record}: nothing is recorded, since the catalog cannot be written here")
+                self.recorded = None
         state = self._position = self.stream.state_dict()
         verb = "resumes" if self.resumed else "begins"
         self.log(f"process {os.getpid()} {verb} at epoch {state['epoch']}, batch {state['batch']}")
@@ -189,10 +196,16 @@ class TrainingRun:
     def save(self, **parts: Stateful) -> None:
         """Replace the checkpoint: the parts, the steps done, and the stream's place. A kill leaves the old or the new one.
 
+        Each process calls it. The first one writes the file, once all have made durable what they recorded.
+
         Args:
             **parts: what has a state: ``model=``, ``optimizer=``.
+
+        Raises:
+            StreamError: a process does not come; says how long the others waited.
         """
         position = self._flush()
+        self._together("save")
         if self.rank == 0:
             self.checkpoint.save(position, self.step, parts)
         if self._counted:
@@ -277,14 +290,22 @@ class TrainingRun:
     def _tell(self, position: Mapping[str, Any]) -> None:
         self._progress.flush(self.step, position, self.stream.metrics())
 
-    def _together(self) -> None:
-        """Wait for the first rank, which waits for whoever trains in the folder."""
+    def _together(self, verb: str, deadline_s: float | None = _DEADLINE_S) -> None:
+        """Wait for all ranks; without a deadline of ours, as the first waits for whoever trains in the folder."""
         if self.world == 1:
             return
         if not torch.distributed.is_initialized():
             msg = (
-                f"TrainingRun: this is rank {self.rank} of {self.world}, and they cannot wait for each other. "
+                f"{verb}: this is rank {self.rank} of {self.world}, and they cannot wait for each other. "
                 'Call torch.distributed.init_process_group("gloo"), or "nccl", before'
             )
             raise spiral.errors.StreamError(msg)
-        torch.distributed.barrier()
+        try:
+            arrived = torch.distributed.barrier(async_op=True)
+            arrived.wait() if deadline_s is None else arrived.wait(timedelta(seconds=deadline_s))
+        except RuntimeError as error:
+            msg = (
+                f"{verb}: rank {self.rank} of {self.world} waited for the others, and one did not come ({error}). Call {verb} on "
+                "every rank at the same step; if a rank has ended, its own error says why"
+            )
+            raise spiral.errors.StreamError(msg) from error

@@ -106,14 +106,10 @@ class TrainerFeed(StreamLoader):
 
 
 class _Sealing(TrainerCallback):  # type: ignore[misc]  # transformers is not read by mypy
-    """Makes what each rank recorded durable with each checkpoint, whichever rank writes it."""
+    """Makes what each rank recorded durable at the end; `StreamTrainer.save_model` does it for checkpoints."""
 
     def __init__(self, run: RecordedRun) -> None:
         self._run = run
-
-    def on_save(self, *_: Any, **__: Any) -> None:
-        """Write what was logged."""
-        self._run.flush()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Write what was logged; another call of train() goes on recording."""
@@ -309,6 +305,9 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model; in a checkpoint also the stream's state, before ``trainer_state.json`` completes the checkpoint."""
         super().save_model(output_dir, _internal_call)
+        if _internal_call and self.is_in_train and self._run is not None:  # on every rank, before one writes the state
+            self._run.flush()
+            self.accelerator.wait_for_everyone()
         if _internal_call and output_dir and self.is_in_train and self._feed is not None and self.args.should_save:
             target = Path(output_dir, POSITION_FILE)
             position = {"stream": self._feed.state_dict(), "first_epoch": self._first_epoch}

@@ -7,10 +7,10 @@ In JSON, numbers are numbers: see `figure`.
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from spiral_stream.display import markup
 from spiral_stream.display.markup import Html, element
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SECTIONS: Final = (
     *("header", "plan", "relation", "mix", "sample", "skew", "batch", "materialize", "deliver", "resume", "warnings"),
 )
+T = TypeVar("T")
 _ROWS: Final = 40  # most rows of a table in text; a mixture may have 1,000 streams
 
 
@@ -45,6 +46,24 @@ class Explained(ABC):
 
     def __rich_console__(self, console: "Console", options: Any) -> Iterator[Any]:
         yield from self.explanation().__rich_console__(console, options)
+
+
+@final
+class Listing(Explained, list[T]):
+    """A list that is shown as a table.
+
+    Args:
+        items: of the list.
+        title: of the table.
+        rows: what the table shows of items, a row each.
+    """
+
+    def __init__(self, items: Iterable[T], title: str, rows: Callable[[Sequence[T]], list[dict[str, Any]]]) -> None:
+        super().__init__(items)
+        self._title, self._rows = title, rows
+
+    def explanation(self) -> "Explanation":
+        return Explanation({self._title: self._rows(self)})
 
 
 @final

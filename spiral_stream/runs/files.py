@@ -21,12 +21,13 @@ from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.names import suggestions
 from spiral_stream.catalog.records import need_name
 from spiral_stream.catalog.registry import Registry
-from spiral_stream.catalog.shared.mirror import FolderCatalog, home_of
+from spiral_stream.catalog.shared.mirror import home_of
 from spiral_stream.catalog.shared.records import LostError, Record
-from spiral_stream.errors import DamageError, RunError, SpiralError, cut
-from spiral_stream.integrity.publish import publish_file, take_out, write_file
+from spiral_stream.errors import CacheError, DamageError, RunError, SpiralError, cut
+from spiral_stream.integrity.publish import publish_file, write_file
 from spiral_stream.integrity.seal import content, read_json, sealed_json
-from spiral_stream.storage.open import store_of
+from spiral_stream.keeping.in_use import FILE as LOCKS
+from spiral_stream.keeping.in_use import Reading, reading, unread
 
 _FOLDER: Final = "runs"
 _NOTES: Final = "history"
@@ -34,11 +35,14 @@ _PARTS: Final = "records"
 _CLAIMS: Final = "claims"
 _TABLE: Final = "table"
 _BRANCHES: Final = "branches"
-_BUILT: Final = "runs-built"  # records of a store
-_BUILTS: Final = "built"  # the folder
+_BUILT: Final = "built"
 _REACHED: Final = "reached"
 _DIGITS: Final = 6
 _AS_IT_IS: Final = ("row", "number", "batch", "step", "index")  # ascending or scattered integers, cheap as differences
+
+
+class UnwrittenError(RunError):
+    """The catalog cannot be written, now or at all."""
 
 
 @final
@@ -89,18 +93,11 @@ class RunFiles:
         """
         with writing(self.folder):
             self._home.remove(_FOLDER, self.name)
-            for kind in (*map(self._kind, (_NOTES, _PARTS, _CLAIMS)), *self._built_kinds()):
+            built = f"{_FOLDER}/{self.name}/{_BUILT}"
+            for kind in (*map(self._kind, (_NOTES, _PARTS, _CLAIMS)), built, f"{built}/{_BRANCHES}"):
                 for each in self._home.records(kind) or {}:
                     self._home.remove(kind, each)
-            if not isinstance(self._home, FolderCatalog):
-                store, key = store_of(f"{self._home.uri}/{_FOLDER}/{self.name}/")
-                for each, _ in store.list(key):
-                    store.delete(each)
-            take_out(self.folder)
-
-    def _built_kinds(self) -> tuple[str, ...]:
-        of = f"{_BUILT}/{_FOLDER}/{self.name}"
-        return of, f"{of}/{_BRANCHES}"
+            self._home.remove_below(f"{_FOLDER}/{self.name}")
 
     # ---- notes
 
@@ -139,6 +136,25 @@ class RunFiles:
             self._home.keep(self._kind(_NOTES), name, {"value": dict(value)})
             write_file(path, sealed_json({"value": dict(value)}))
 
+    def claimed(self) -> set[str]:
+        """Return the attempts that were begun.
+
+        Raises:
+            CatalogError: the store failed.
+        """
+        return {name.rpartition(".")[0] for name in self._stored(_CLAIMS, "")}
+
+    def recording(self, attempt: str) -> Reading:
+        """Say that this process records an attempt, until what is returned is released or the process ends."""
+        return reading(self.folder, attempt)
+
+    def is_recorded(self, attempt: str) -> bool:
+        """Return whether a process of this folder's machines records an attempt now; False where that is not known."""
+        if not (self.folder / LOCKS).exists():
+            return False
+        with unread(self.folder, attempt) as nobody:
+            return not nobody
+
     def reached(self, attempt: str, value: Mapping[str, Any]) -> None:
         """Write how far an attempt has come, in place of what was said before.
 
@@ -157,19 +173,18 @@ class RunFiles:
             RunError: one is not what was written, or is not there.
             CatalogError: the store failed.
         """
-        records = self._home.records(self._kind(_NOTES))
-        if records is None:
-            paths = sorted((self.folder / _NOTES).glob("*.json"))
-            with self._reading():
-                found = {path.stem: read_json(path)["value"] for path in paths if not path.name.startswith(".")}
-        else:
-            lost = next((name for name, each in records.items() if each.row is None), None)
-            if lost is not None:
-                msg = f"{self._home.uri}: the record of change {lost} is damaged"
-                raise self._damaged(msg)
-            found = {name: dict(each.row["value"]) for name, each in sorted(records.items()) if each.row is not None}
+        found = {name: self._read_note(name, record) for name, record in self._stored(_NOTES, ".json").items()}
         self._need_all([name for name in found if not name.endswith(f".{_REACHED}")], _NOTES)
         return found
+
+    def _read_note(self, name: str, record: Record | None) -> dict[str, Any]:
+        if record is None:
+            with self._reading():
+                return dict(read_json(self.folder / _NOTES / f"{name}.json")["value"])
+        if record.row is None:
+            msg = f"{self._home.uri}: the record of change {name} is damaged"
+            raise self._damaged(msg)
+        return dict(record.row["value"])
 
     # ---- parts
 
@@ -204,16 +219,26 @@ class RunFiles:
             RunError: one is not there.
             CatalogError: the store failed.
         """
-        kind = self._kind(_PARTS)
-        records = self._home.records(kind)
-        if records is None:
-            paths = (self.folder / _PARTS).glob(f"{attempt}.[0-9]*.part")
-            found = sorted(path.stem for path in paths if _attempt_of(path.stem) == attempt)
-        else:
-            found = [name for name in records if _attempt_of(name) == attempt]
-            for name in found:
-                self._bring(name, records[name])
+        stored = self._stored(_PARTS, ".part", f"{attempt}.[0-9]*")
+        found = [name for name in stored if _attempt_of(name) == attempt]
+        for name in found:
+            if (record := stored[name]) is not None:
+                self._bring(name, record)
         self._need_all(found, _PARTS)
+        return found
+
+    def last_parts(self, attempt: str) -> dict[int, str]:
+        """Return the last part of each rank that has written any.
+
+        Raises:
+            RunError: one is not there.
+            CatalogError: the store failed.
+        """
+        stored = self._stored(_PARTS, ".part", f"{attempt}.[0-9]*")
+        found = {rank_of(name): name for name in stored if _attempt_of(name) == attempt}
+        for name in found.values():
+            if (record := stored[name]) is not None:
+                self._bring(name, record)
         return found
 
     def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -234,11 +259,19 @@ class RunFiles:
         data = self._content(name)
         return pq.read_schema(pa.BufferReader(pa.py_buffer(data)))
 
+    def _stored(self, below: str, ending: str, pattern: str = "*") -> dict[str, Record | None]:
+        """What is stored of a kind, by name and in order, with its record; the files of a folder have none."""
+        records = self._home.records(self._kind(below))
+        if records is not None:
+            return dict(sorted(records.items()))
+        paths = (self.folder / below).glob(f"{pattern}{ending}")
+        return dict.fromkeys(sorted(path.name.removesuffix(ending) for path in paths if not path.name.startswith(".")))
+
     @contextmanager
     def _changing(self, path: Path) -> Iterator[None]:
         if not (self.folder / _NOTES).is_dir():
             msg = f"run {self.name!r} was dropped while it recorded: {self.folder} is not there. catalog.run begins it anew"
-            raise RunError(msg)
+            raise UnwrittenError(msg)
         with writing(path):
             yield
 
@@ -288,8 +321,10 @@ class RunFiles:
 
     def table(self, attempt: str | None) -> "TableFiles":
         """Return where the table of a branch lies; None takes the trained one."""
-        at = f"{_FOLDER}/{self.name}/" + (_TABLE if attempt is None else f"{_BRANCHES}/{attempt}")
-        return TableFiles(f"{self._home.uri}/{at}.lance", f"/{at}.lance", self.folder / _BUILTS, self._home, at)
+        run, name = f"{_FOLDER}/{self.name}", _TABLE if attempt is None else attempt
+        at = name if attempt is None else f"{_BRANCHES}/{attempt}"
+        kind = f"{run}/{_BUILT}" if attempt is None else f"{run}/{_BUILT}/{_BRANCHES}"
+        return TableFiles(f"{self._home.uri}/{run}/{at}.lance", f"/{run}/{at}.lance", self._home, kind, name)
 
     @contextmanager
     def one_builder(self) -> Iterator[None]:
@@ -314,8 +349,8 @@ class TableFiles:
 
     uri: str
     ending: str
-    _folder: Path
     _home: Any
+    _kind: str
     _name: str
 
     def built(self) -> dict[str, Any]:
@@ -325,12 +360,8 @@ class TableFiles:
             CatalogError: the store failed.
         """
         found: dict[str, Any] | None = None
-        if isinstance(self._home, FolderCatalog):
-            with suppress(SpiralError, OSError):
-                found = read_json(self._file())["value"]
-        else:
-            with suppress(LostError):
-                found = self._home.value(_BUILT, self._name)
+        with suppress(CacheError, LostError):  # not there, or damaged: then it is built anew
+            found = self._home.value(self._kind, self._name)
         return found or {"steps": []}
 
     def keep_built(self, value: Mapping[str, Any]) -> None:
@@ -340,14 +371,7 @@ class TableFiles:
             OSError: the folder cannot be written.
             CatalogError: the store cannot.
         """
-        if isinstance(self._home, FolderCatalog):
-            self._file().parent.mkdir(exist_ok=True)
-            write_file(self._file(), sealed_json({"value": dict(value)}))
-        else:
-            self._home.keep_value(_BUILT, self._name, value)
-
-    def _file(self) -> Path:
-        return self._folder / f"{Path(self._name).name}.json"
+        self._home.keep_value(self._kind, self._name, dict(value))
 
 
 def rank_of(part: str) -> int:
@@ -372,7 +396,7 @@ def writing(path: Path | str) -> Iterator[None]:
     """Say what cannot be written.
 
     Raises:
-        RunError: the catalog cannot be written.
+        UnwrittenError: the catalog cannot be written.
     """
     try:
         yield
@@ -380,5 +404,6 @@ def writing(path: Path | str) -> Iterator[None]:
         raise
     except (SpiralError, OSError) as error:
         said = error.strerror if isinstance(error, OSError) else str(error)
-        msg = f"run: {cut(str(path))} cannot be written: {said}. Free space, or open the run in a catalog that can be written"
-        raise RunError(msg) from error
+        msg = f"run: {cut(str(path))} cannot be written: {said}. Free space, or open the run in a catalog that can be written; "
+        msg += 'with on_error="warn" the training goes on meanwhile'
+        raise UnwrittenError(msg) from error

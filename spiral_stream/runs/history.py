@@ -8,13 +8,15 @@ trained one.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, NamedTuple, final
 
 from spiral_stream.catalog.state_records import StateRecords
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import RunError, shown
 from spiral_stream.runs.files import RunFiles
 from spiral_stream.runs.leg import Leg
+
+ANEW: Final = "anew"
 
 
 @final
@@ -37,13 +39,13 @@ class Mark:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunChange:
     """One note of the history.
 
     Attributes:
         attempt: that it is of.
-        why: ``open``, ``resume``, ``set_epoch``, ``seek``, ``bind``, ``rebase``, ``skip``, ``decide``, ``epoch``.
+        why: ``open``, ``anew``, ``resume``, ``set_epoch``, ``seek``, ``bind``, ``rebase``, ``skip``, ``decide``, ``epoch``.
         at: when, in UTC, as ISO 8601.
         leg: that begins with it.
         before: what was delivered when it came; None where nothing was.
@@ -53,6 +55,8 @@ class RunChange:
         plan: the name of the plan's record in the catalog.
         state: of the stream after it.
         segment: world size and merge.
+        by: the process that wrote it.
+        beside: attempts that other processes recorded when it came, as far as was known.
 
     Examples:
         >>> run = catalog.run("changed", stream)
@@ -72,6 +76,8 @@ class RunChange:
     plan: str
     state: Mapping[str, Any]
     segment: Mapping[str, int]
+    by: str = ""
+    beside: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, attempt: str, value: Mapping[str, Any]) -> "RunChange":
@@ -84,7 +90,8 @@ class RunChange:
             before, cut = (None if value[name] is None else Mark.of(value[name]) for name in ("before", "cut"))
             return cls(
                 attempt, str(value["why"]), str(value["at"]), int(value["leg"]), before, value["parent"], cut,
-                int(value["step"]), str(value["plan"]), dict(value["state"]), dict(value["segment"]),
+                int(value["step"]), str(value["plan"]), dict(value["state"]), dict(value["segment"]), str(value.get("by", "")),
+                tuple(value.get("beside", ())),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             msg = (
@@ -98,12 +105,15 @@ class RunChange:
             "why": self.why, "at": self.at, "leg": self.leg, "step": self.step, "plan": self.plan, "state": dict(self.state),
             "parent": self.parent, "segment": dict(self.segment),
             "before": None if self.before is None else self.before.to_json(),
-            "cut": None if self.cut is None else self.cut.to_json(),
+            "cut": None if self.cut is None else self.cut.to_json(), "by": self.by, "beside": list(self.beside),
         }  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<RunChange {self.why!r} of attempt {self.attempt}, leg {self.leg}, at {_place(self.state)}>"
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Attempt:
     """One way of a run: from where it was opened or resumed until it ended or was killed.
 
@@ -111,6 +121,7 @@ class Attempt:
         name: of the attempt.
         changes: in order; the first one opened it.
         reached: what it is known to have delivered; None where nothing was.
+        beside: attempts that were recorded while it was, as far as is known: two trainings under one name.
 
     Examples:
         >>> run = catalog.run("tried", stream, attempt="monday")
@@ -121,6 +132,7 @@ class Attempt:
     name: str
     changes: tuple[RunChange, ...]
     reached: Mark | None
+    beside: tuple[str, ...] = ()
 
     @property
     def parent(self) -> str | None:
@@ -137,6 +149,20 @@ class Attempt:
         """When it was opened."""
         return self.changes[0].at
 
+    @property
+    def is_anew(self) -> bool:
+        """Whether it was said to begin anew on purpose."""
+        return self.changes[0].why == ANEW
+
+    @property
+    def by(self) -> str:
+        """The process that opened it."""
+        return self.changes[0].by
+
+    def __repr__(self) -> str:
+        origin = "begun anew" if self.parent is None else f"from {self.parent}"
+        return f"<Attempt {self.name!r}, {origin}, {len(self.changes)} changes, reached {_mark(self.reached)}>"
+
 
 @final
 class History:
@@ -149,21 +175,21 @@ class History:
 
     def __init__(self, files: RunFiles, records: StateRecords) -> None:
         self.name, self._records = files.name, records
-        changes: dict[str, list[RunChange]] = {}
-        reached: dict[str, Mark] = {}
-        for name, value in files.notes().items():
-            attempt, _, kind = name.rpartition(".")
-            if kind == "reached":
-                reached[attempt] = Mark.of(value)
-            else:
-                attempt = attempt.rpartition(".")[0]
-                changes.setdefault(attempt, []).append(RunChange.of(attempt, value))
-        found = [Attempt(name, tuple(some), _furthest(some, reached.get(name))) for name, some in changes.items()]
+        changes, reached = _noted(files)
+        beside: dict[str, set[str]] = {name: set() for name in changes}
+        for name, some in changes.items():
+            for other in {*reached.get(name, _NOTHING).beside, *(each for change in some for each in change.beside)}:
+                beside[name].add(other)
+                beside.setdefault(other, set()).add(name)
+        found = [
+            Attempt(name, tuple(some), _furthest(some, reached.get(name, _NOTHING).mark), tuple(sorted(beside[name])))
+            for name, some in changes.items()
+        ]
         self.attempts = {each.name: each for each in _in_order(found)}
 
     @property
     def newest(self) -> str:
-        """The attempt that was opened last.
+        """The attempt that was opened last. One that goes on from no other counts once it delivers, or if it is anew on purpose.
 
         Raises:
             RunError: there is none.
@@ -171,7 +197,12 @@ class History:
         if not self.attempts:
             msg = f"run {self.name!r} has no history: nobody has opened it with a stream yet. catalog.run(name, stream) does"
             raise RunError(msg)
-        return next(reversed(self.attempts))
+        counts = [
+            name
+            for name, each in self.attempts.items()
+            if each.reached is not None or each.parent is not None or each.is_anew
+        ]
+        return (counts or list(self.attempts))[-1]
 
     def branch(self, attempt: str | None = None) -> list[tuple[Attempt, Mark | None]]:
         """Return the attempts from the root to one, each with the place at which the next one leaves it.
@@ -242,6 +273,73 @@ class History:
                     world, merge)
             )  # fmt: skip
         return out
+
+
+class _Reached(NamedTuple):
+    """What an attempt has said of how far it has come, and of others."""
+
+    mark: Mark | None
+    beside: tuple[str, ...]
+
+
+_NOTHING: Final = _Reached(None, ())
+
+
+def _noted(files: RunFiles) -> tuple[dict[str, list[RunChange]], dict[str, _Reached]]:
+    """The changes of each attempt, and how far it has come."""
+    changes: dict[str, list[RunChange]] = {}
+    reached: dict[str, _Reached] = {}
+    for name, value in files.notes().items():
+        attempt, _, kind = name.rpartition(".")
+        if kind == "reached":
+            reached[attempt] = _Reached(Mark.of(value), tuple(value.get("beside", ())))
+        else:
+            attempt = attempt.rpartition(".")[0]
+            changes.setdefault(attempt, []).append(RunChange.of(attempt, value))
+    return changes, reached
+
+
+def reached_of(files: RunFiles) -> dict[str, Mark]:
+    """Return how far each attempt is known to have come that has delivered anything.
+
+    Raises:
+        RunError: a note cannot be read.
+    """
+    changes, reached = _noted(files)
+    found = {name: _furthest(some, reached.get(name, _NOTHING).mark) for name, some in changes.items()}
+    return {name: mark for name, mark in found.items() if mark is not None}
+
+
+def attempt_rows(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
+    """Return what is shown of attempts."""
+    return [
+        {
+            "attempt": each.name, "goes on from": each.parent or ("nothing, on purpose" if each.is_anew else "nothing"),
+            "from": "-" if each.cut is None else _mark(each.cut), "reached": _mark(each.reached),
+            "opened": each.begun[:16].replace("T", " "), "by": each.by or "-", "recorded beside": ", ".join(each.beside) or "-",
+        }
+        for each in attempts
+    ]  # fmt: skip
+
+
+def change_rows(changes: Sequence[RunChange]) -> list[dict[str, Any]]:
+    """Return what is shown of changes."""
+    return [
+        {
+            "attempt": each.attempt, "leg": each.leg, "change": each.why, "at": each.at[:19].replace("T", " "), "step": each.step,
+            "stands at": _place(each.state), "ranks": each.segment.get("world_size"), "merge": each.segment.get("merge"),
+            "plan": str(each.state.get("plan"))[:8],
+        }
+        for each in changes
+    ]  # fmt: skip
+
+
+def _place(state: Mapping[str, Any]) -> str:
+    return f"epoch {state['epoch']:,} batch {state['batch']:,}"
+
+
+def _mark(mark: Mark | None) -> str:
+    return "nothing" if mark is None else f"epoch {mark.epoch:,} batch {mark.batch:,}"
 
 
 def _furthest(changes: Sequence[RunChange], reached: Mark | None) -> Mark | None:

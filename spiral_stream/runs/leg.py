@@ -13,7 +13,7 @@ from spiral_stream.errors import ResumeError
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Leg:
     """Batches delivered in a row.
 
@@ -58,6 +58,11 @@ class Leg:
         """How many batches it delivered."""
         return self.end - self.first if self.known else 0
 
+    def __repr__(self) -> str:
+        of = f" of attempt {self.attempt}" if self.attempt else ""
+        batches = f"epoch {self.epoch:,}, batches {self.first:,} to {self.end:,}" if self.known else "not recorded"
+        return f"<Leg {self.number}{of}, {self.why}: {batches}>"
+
     def step_of(self, number: int) -> int:
         """Return the step of the run that delivered one of its batches; of a bare state, the step of the epoch.
 
@@ -67,6 +72,18 @@ class Leg:
         if not self.attempt:  # its state knows the ranks that the epoch had before
             return Cursor.from_json(self.state).batch_to_step(number)[0]
         return self.first_step + (number - self.first) // (self.world_size * self.merge)
+
+
+def leg_rows(legs: Sequence[Leg]) -> list[dict[str, Any]]:
+    """Return what is shown of legs."""
+    return [
+        {
+            "attempt": each.attempt or "-", "leg": each.number, "began with": each.why, "epoch": each.epoch,
+            "first batch": each.first, "end": each.end, "first step": each.first_step, "ranks": each.world_size,
+            "merge": each.merge, "recorded": each.known,
+        }
+        for each in legs
+    ]  # fmt: skip
 
 
 def legs_of_state(state: Mapping[str, Any], plan: Mapping[str, Any] | None = None) -> tuple[Leg, ...]:

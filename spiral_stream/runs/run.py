@@ -2,19 +2,20 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol, Self, final
+from typing import Any, Final, Literal, Protocol, Self, final
 
-from spiral_stream.arguments import door, integer
+from spiral_stream.arguments import FLAG, door, integer, one_of
 from spiral_stream.catalog.records import need_name
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.state_records import StateRecords
-from spiral_stream.errors import RunError, shown
-from spiral_stream.runs.files import RunFiles
+from spiral_stream.errors import RunError, shown, warn
+from spiral_stream.explain.text import Listing
+from spiral_stream.runs.files import RunFiles, UnwrittenError
 from spiral_stream.runs.forget import Forgetting
-from spiral_stream.runs.history import Attempt, History, RunChange
-from spiral_stream.runs.leg import Leg
+from spiral_stream.runs.history import Attempt, History, RunChange, attempt_rows, change_rows
+from spiral_stream.runs.leg import Leg, leg_rows
 from spiral_stream.runs.losses.baseline import WINDOW
 from spiral_stream.runs.losses.figures import RunFigure, find_figures
 from spiral_stream.runs.losses.outliers import Outliers, find_outliers
@@ -28,6 +29,7 @@ from spiral_stream.runs.seen import SeenSamples
 from spiral_stream.runtime.batch.keys import BatchKey, KeyedBatch
 from spiral_stream.runtime.run.stream_run import StreamRun
 
+_ON_ERROR: Final = one_of(("raise", "warn"), '"raise" or "warn"')
 _EVERY: Final = integer(1, None, "logged batches per part, from 1 up")
 
 
@@ -65,6 +67,8 @@ class RecordedRun:
         plan_of: gives the plan of a leg.
         attempt: the name of this start of the training, the same on all ranks; None makes one.
         every: logged batches after which they are written, even if no state is saved.
+        anew: whether it begins anew on purpose.
+        on_error: what becomes of the training while the catalog cannot be written.
 
     Examples:
         >>> run = catalog.run("first", stream)
@@ -84,12 +88,22 @@ class RecordedRun:
         plan_of: PlanOf,
         attempt: str | None = None,
         every: int = EVERY,
+        *,
+        anew: bool = False,
+        on_error: Literal["raise", "warn"] = "raise",
     ) -> None:
-        _EVERY.need("run: every=", every)
+        _EVERY.need("run: every=", every, RunError)
+        FLAG.need("run: anew=", anew, RunError)
+        _ON_ERROR.need("run: on_error=", on_error, RunError)
         self._verbs, self._catalog, self._plan_of = catalog, catalog.registry, plan_of
         self._files = RunFiles(self._catalog, name)
         self._recording: Recording | None = None
+        self._unwritable = False
         if stream is None:
+            if attempt is not None or anew:
+                msg = f"run {name!r}: attempt= and anew= are of a run that records. Give the stream, or, to read a branch, "
+                msg += "the attempt to what reads it: run.outliers(attempt=...), run.registered(attempt)"
+                raise RunError(msg)
             self._files.need()
             return
         if RUNS + name in stream.stages().data_versions:
@@ -100,8 +114,13 @@ class RecordedRun:
             raise RunError(msg)
         if attempt is not None:
             need_name("attempt", attempt)
-        self._files.make()
-        self._recording = Recording(self._files, stream, attempt, every)
+        try:
+            self._recording = Recording(self._files, stream, attempt, every, anew=anew, lenient=on_error == "warn")
+        except UnwrittenError as error:
+            if on_error == "raise":
+                raise
+            self._unwritable = True
+            warn(f"run {name!r}: this process trains on, and records nothing: {error}")
 
     @property
     def name(self) -> str:
@@ -122,6 +141,16 @@ class RecordedRun:
             'tuesday'
         """
         return self._history().newest if self._recording is None else self._recording.attempt
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether this process records: not of a run that is read, nor where the catalog could not be written.
+
+        Examples:
+            >>> catalog.run("second", stream).is_recording
+            True
+        """
+        return self._recording is not None
 
     # ---- recording
 
@@ -158,6 +187,8 @@ class RecordedRun:
             >>> run.log(batch=batch, loss=batch["width"] / 1_000, rate=0.1)
             >>> run.close()
         """
+        if self._unwritable:
+            return
         recording = self._writes("log")
         if key is None:
             key = recording.last if batch is None else self.key(batch)
@@ -186,8 +217,9 @@ class RecordedRun:
         )
         msg = (
             f"log: batch= {found}. Give the batch as the loop got it: the run is opened before the loop begins, and a batch that "
-            "is built anew ({**batch}) keeps its key with run.key(batch), taken before; batches of an evaluation, of another "
-            "stream and of stream.batch have none, and are not logged"
+            "is built anew ({**batch}) keeps its key with run.key(batch), taken before. In compute_loss of a StreamTrainer write "
+            "self.record(loss=losses). Batches of an evaluation, of another stream and of stream.batch have no key, and are not "
+            "logged"
         )
         raise RunError(msg)
 
@@ -200,7 +232,8 @@ class RecordedRun:
         Examples:
             >>> catalog.run("fifth", stream).flush()
         """
-        self._writes("flush").flush()
+        if not self._unwritable:
+            self._writes("flush").flush()
 
     def close(self) -> None:
         """Write what was logged, and how far the run has come. The stream goes on unrecorded, even if this raises.
@@ -226,20 +259,22 @@ class RecordedRun:
             >>> catalog.run("seventh", stream).metrics()
             {'duplicates': 0, 'waited': 0}
         """
+        if self._unwritable:
+            return {"duplicates": 0, "waited": 0}
         recording = self._writes("metrics")
         return {"duplicates": recording.duplicates, "waited": recording.waited}
 
     # ---- reading
 
     def attempts(self) -> list[Attempt]:
-        """Return the attempts of the run, the oldest first; each says its parent.
+        """Return the attempts of the run, the oldest first; each says its parent, and who recorded beside it.
 
         Examples:
             >>> run = catalog.run("eighth", stream)
             >>> [attempt.parent for attempt in run.attempts()]
             [None]
         """
-        return list(self._history().attempts.values())
+        return Listing(self._history().attempts.values(), "attempts", attempt_rows)
 
     def history(self, attempt: str | None = None) -> list[RunChange]:
         """Return the changes of a branch, in order: open, resume, set_epoch, seek, bind, edits, an epoch's end.
@@ -251,7 +286,8 @@ class RecordedRun:
             >>> [change.why for change in catalog.run("ninth", stream).history()]
             ['open']
         """
-        return [change for each, _ in self._history().branch(attempt) for change in each.changes]
+        changes = [change for each, _ in self._history().branch(attempt) for change in each.changes]
+        return Listing(changes, "history", change_rows)
 
     def legs(self, attempt: str | None = None) -> list[Leg]:
         """Return what a branch delivered: batches in a row, each with the stream's state where it begins.
@@ -267,7 +303,7 @@ class RecordedRun:
             >>> [(leg.epoch, leg.first, leg.end) for leg in run.legs()]
             [(0, 0, 6)]
         """
-        return self._history().legs(attempt)
+        return Listing(self._history().legs(attempt), "legs", leg_rows)
 
     def not_applied(self, attempt: str | None = None) -> set[tuple[str, int, int]]:
         """Return the batches that a branch logged with ``applied=False``: attempt, epoch and number, as `ledger` takes it.

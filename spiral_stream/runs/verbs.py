@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from spiral_stream.arguments import door
 from spiral_stream.catalog.registry import AnyCatalog
@@ -18,6 +18,7 @@ from spiral_stream.plan import nodes
 from spiral_stream.plan.tree import need
 
 if TYPE_CHECKING:
+    from spiral_stream.catalog.relation.entry import Entry
     from spiral_stream.plan.functions.trust import Trust
     from spiral_stream.planner.prepared_data.retention import PreparedData
     from spiral_stream.runs.difference import RunDifference
@@ -43,6 +44,8 @@ class RunVerbs(AnyCatalog):
         *,
         attempt: str | None = None,
         every: int = 1_000,
+        anew: bool = False,
+        on_error: Literal["raise", "warn"] = "raise",
         trust: Trusted = (),
     ) -> "RecordedRun":
         """Record a training run, or open one to read it: which samples each step saw, and what the loop measured on them.
@@ -55,6 +58,11 @@ class RunVerbs(AnyCatalog):
             stream: that the loop reads; None opens a recorded run.
             attempt: the name of this start of the training, the same on all ranks; None makes one.
             every: logged batches after which they are written, even if no state is saved.
+            anew: True where the training begins anew on purpose, in a run that has attempts: it is a branch of its own,
+                whatever state the stream goes on from. With False, one that goes on from no attempt of the run is warned of.
+            on_error: what becomes of the training while the catalog cannot be written. ``"raise"``: the error ends it, unless
+                the loop catches it. ``"warn"``: it goes on with a warning. What is logged stays in memory until it can be
+                written, and a state that is saved meanwhile says so. Where the run cannot even be opened, nothing is recorded.
             trust: as for `open_stream`, for the plans that the run was trained by.
 
         Raises:
@@ -75,7 +83,7 @@ class RunVerbs(AnyCatalog):
         if stream is not None and run_of is None:
             msg = f"run {name!r}: {shown(stream)} is a {type(stream).__name__}. Give the stream that the loop reads"
             raise RunError(msg)
-        return RecordedRun(self, name, run_of, self._plan_of(trust=trust), attempt, every)
+        return RecordedRun(self, name, run_of, self._plan_of(trust=trust), attempt, every, anew=anew, on_error=on_error)
 
     def runs(self) -> list[str]:
         """Return the names of all recorded runs, sorted.
@@ -114,6 +122,20 @@ class RunVerbs(AnyCatalog):
         files.need()
         drop_tables(self.registry, files)
         files.drop()
+
+    @door(CatalogError)
+    def entry(self, name: str) -> "Entry":
+        """Return the registered relation of this name; that of a run is brought up to date.
+
+        Raises:
+            CatalogError: there is none; lists near matches.
+
+        Examples:
+            >>> catalog.entry("photos").identity
+            ('photo_id',)
+        """
+        self._know_runs(name)
+        return self.registry.entry(name)
 
     def _know_runs(self, text: object) -> None:
         """Bring the relations of runs up to date that a name or a query names."""

@@ -223,3 +223,23 @@ attributes:
     (key,) = graph.asset_check_keys
     assert key.name == "no_row_of_held_out_was_seen"
     assert graph.get_check_spec(key).blocking
+
+
+def test_a_catalog_that_cannot_be_written_stops_no_training_that_did_not_ask_for_a_record(
+    catalog: spiral.Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train(record: str | None) -> int:
+        with catalog.open_stream("points") as stream, TrainingRun(tmp_path / "run", stream, record=record) as run:
+            run.resume()
+            for batch in stream:
+                run.record(1.0, BATCH, batch)
+            run.save()
+            return run.step
+
+    (catalog.root / "runs").write_text("no folder")
+    monkeypatch.setenv("SPIRAL_RECORD", "models.line")
+    with pytest.warns(spiral.errors.SpiralWarning, match="records nothing"):
+        assert train(None) == ROWS // BATCH
+    assert "nothing is recorded" in capsys.readouterr().out
+    with pytest.raises(spiral.errors.RunError, match="cannot be written"):
+        train("models.line")

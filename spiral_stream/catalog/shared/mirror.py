@@ -16,7 +16,7 @@ import xxhash
 
 from spiral_stream.catalog.shared.records import Record, SharedCatalog
 from spiral_stream.errors import CatalogError, SourceError, cut, shown
-from spiral_stream.integrity.publish import write_file
+from spiral_stream.integrity.publish import take_out, write_file
 from spiral_stream.integrity.seal import read_json, sealed_json
 from spiral_stream.sources.files.paths import local_folder
 from spiral_stream.storage.profiles import options_of, redacted
@@ -111,9 +111,17 @@ class FolderCatalog:
             OSError: the folder cannot be written.
         """
         path = self._value_file(kind, name)
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, sealed_json({"value": value}))
         return True
+
+    def remove_below(self, below: str) -> None:
+        """Remove a folder with all that is in it.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        take_out(self.root / below)
 
     def lasting(self, files: Mapping[str, str]) -> Mapping[str, str]:
         """Return those of a relation's own files, by name, whose times say something: all of them."""

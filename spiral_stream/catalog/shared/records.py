@@ -17,7 +17,7 @@ from typing import Any, Final, final
 from spiral_stream.arguments import is_integer
 from spiral_stream.catalog.shared.files import LostPartError, SharedFile, fetch, files_from, send
 from spiral_stream.errors import CatalogError, MissingExtraError, SourceError, SpiralError, anew
-from spiral_stream.integrity.publish import write_file
+from spiral_stream.integrity.publish import take_out, write_file
 from spiral_stream.integrity.seal import parse_json, sealed_json
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.open import store_of
@@ -235,6 +235,19 @@ class SharedCatalog:
             CatalogError: the store failed, or may not be written.
         """
         return self.keep(kind, name, {"value": value})
+
+    def remove_below(self, below: str) -> None:
+        """Delete the objects below a folder of the catalog that no record names, and the folder of the mirror.
+
+        Raises:
+            CatalogError: the store failed, or may not be written.
+            OSError: the mirror cannot be written.
+        """
+        with self._asking(f"remove {below!r}"):
+            store, prefix = self._record_file(f"{below}/")
+            for key, _ in store.list(prefix):
+                store.delete(key)
+        take_out(self.root / below)
 
     def lasting(self, files: Mapping[str, str]) -> Mapping[str, str]:
         """Return those of a relation's own files, by name, whose times say something: those here are of this machine.

@@ -89,6 +89,14 @@ def check_data(state: SavedState, stages: Stages, catalog: Registry) -> None:
     lines = [f"{n:.100} ({str(saved.get(n))[:8]} -> {str(present.get(n))[:8]})" for n in names]
     msg = (
         f"resume: the data changed since the state was saved: {listed(lines, _NAMED, '; ', '; and')}. Put the old data back and "
-        f"catalog.refresh() it, or start a new epoch on the new data; stream.rebase(state) {rest}"
+        f"catalog.refresh() it, or start a new epoch on the new data; stream.rebase(state) {rest}{_of_runs(names)}"
     )
     raise ResumeError(msg)
+
+
+def _of_runs(names: Sequence[str]) -> str:
+    """What to read in place of a run that goes on recording."""
+    runs = [name for name in names if name.startswith("runs.")]
+    if not runs:
+        return ""
+    return f". {runs[0]} is the trained branch of a run, and moves with it: a plan over a branch, {runs[0]}.<attempt>, replays"

@@ -180,8 +180,8 @@ def find_outliers(
         RunError: no such value was logged, or an argument is out of range.
     """
     rows.need_value("outliers", value)
-    _LIMIT.need("outliers: limit=", limit)
-    _LEAST.need("outliers: least=", least)
+    _LIMIT.need("outliers: limit=", limit, RunError)
+    _LEAST.need("outliers: least=", least, RunError)
     if not is_number(lowest) or not 0 < lowest < MOST:
         msg = f"outliers: lowest={shown(lowest)}. Give a score above 0 and below {MOST:g}"
         raise RunError(msg)

@@ -309,8 +309,8 @@ def find_spikes(
         RunError: no such value was logged, or an argument is out of range.
     """
     rows.need_value("spikes", value)
-    _LIMIT.need("spikes: limit=", limit)
-    _WINDOW.need("spikes: window=", window)
+    _LIMIT.need("spikes: limit=", limit, RunError)
+    _WINDOW.need("spikes: window=", window, RunError)
     if not is_number(lowest) or not lowest > 0:
         msg = f"spikes: lowest={shown(lowest)}. Give a score above 0"
         raise RunError(msg)

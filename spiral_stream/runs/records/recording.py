@@ -7,7 +7,8 @@ One `Recording` belongs to one stream in the process of its loop. The stream tel
 import os
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, final
 
@@ -15,13 +16,15 @@ import xxhash
 
 from spiral_stream.catalog.state_records import StateRecords
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import RunError, shown
+from spiral_stream.errors import RunError, shown, warn
 from spiral_stream.plan.saving.canonical import to_json
 from spiral_stream.plan.saving.fingerprint import digest
 from spiral_stream.planner.columns.lineage import identity_keys
-from spiral_stream.runs.files import RunFiles
-from spiral_stream.runs.history import Mark, RunChange
+from spiral_stream.runs.files import RunFiles, UnwrittenError
+from spiral_stream.runs.history import ANEW, History, Mark, RunChange
 from spiral_stream.runs.records.arriving import Arriving
+from spiral_stream.runs.records.coverage import warn_of_lacking
+from spiral_stream.runs.records.others import OtherAttempts, this_process
 from spiral_stream.runs.records.part_rows import Logged, table_of
 from spiral_stream.runs.records.unwritten import UNWRITTEN
 from spiral_stream.runs.records.values import FormOf, PerToken, Value, mask_of, need_value_names, on_host, reduced
@@ -49,20 +52,27 @@ class Recording(Recorder):
         stream: the stream.
         attempt: the name of this start of the training, the same on all ranks; None makes one.
         every: logged batches after which a part is written.
+        anew: the first attempt of this start begins a branch of its own, whatever state the stream goes on from.
+        lenient: what cannot be written is warned of, once, and written when it can be.
 
     Raises:
-        RunError: several ranks record, and nothing says which start they are of.
+        RunError: several ranks record, and nothing says which start they are of; or the catalog cannot be written.
     """
 
-    def __init__(self, files: RunFiles, stream: StreamRun, attempt: str | None, every: int) -> None:
+    def __init__(
+        self, files: RunFiles, stream: StreamRun, attempt: str | None, every: int, *, anew: bool, lenient: bool
+    ) -> None:
         self._files, self._stream, self._every = files, stream, every
         bound = stream.bound()
         self._rank, self._first = bound.rank, stream.position.seen
         self._start = (
             attempt or stream.delivery.agreed(_new_attempt()) or _common_start(bound.world_size) or _new_attempt()
         )
+        files.make()  # what may fail on one machine comes after what ranks ask each other
         self._attempts = 0  # of this start; a stream that goes back to a state begins another
-        self._notes = self._parts = 0  # written of the present attempt
+        self._notes = self._parts = 0  # of the present attempt
+        self._unwritten = list[tuple[str, int, dict[str, Any]]]()  # notes
+        self._lenient, self._failing, self._flush_at = lenient, False, every
         self._parent: tuple[str, Mark] | None = None
         self._done = 0  # steps of the run that were delivered
         self._base = 0  # the step of the run at which the present epoch began
@@ -87,15 +97,24 @@ class Recording(Recorder):
             here = stream.position.known()
             said = stream.recorder.sealed(here, 0)
             said = None if said is None else {**said, "epoch": here.epoch, "batch": here.batch}
+        self._anew = anew
         self._files.claim(self._start, self._rank)
         self._go_on_from(said)
+        if stream.recorder is not None:
+            stream.recorder.close()
+        self._others = OtherAttempts(files, self._start) if not self._rank else None
         stream.record(self)
-        self._note("open" if self._parent is None else "resume")
+        self._note("resume" if self._parent is not None else ANEW if anew else "open")
+        self._warn_of_lacking()
 
     @property
     def attempt(self) -> str:
         """The name of the present attempt."""
         return self._start if not self._attempts else f"{self._start}.{self._attempts}"
+
+    @property
+    def _is_anew(self) -> bool:
+        return self._anew and not self._attempts
 
     @property
     def waited(self) -> int:
@@ -112,7 +131,7 @@ class Recording(Recorder):
         if self._last is None or self._since_log != 1:
             found = "no batch was delivered" if not self._since_log else f"{self._since_log} batches were delivered"
             msg = f"log: {found} since the last one was logged, so nobody knows which batch the values are of. Give batch=, as "
-            msg += "the loop got it"
+            msg += "the loop got it; in compute_loss of a StreamTrainer write self.record(loss=losses)"
             raise RunError(msg)
         return self._last
 
@@ -121,6 +140,9 @@ class Recording(Recorder):
     def delivered(self, key: BatchKey) -> None:
         if self._closed is not None:
             return
+        if self._reached is None and self._parent is None and self._others is not None and not self._is_anew:
+            begun = Mark(key.leg, key.epoch, key.numbers.start)
+            self._others.tell_of_beginning_anew(self.attempt, begun, self._stream.resumed_run)
         if (self._leg_of(key), key.epoch - 1) >= self._noted:  # ranks left no step of the epoch that the leg began in
             self._note("epoch", Cursor(key.epoch))
         if self._at != (key.leg, key.epoch):
@@ -164,6 +186,7 @@ class Recording(Recorder):
         self._logged.clear()
         self._go_on_from(said)
         self._note(why)
+        self._warn_of_lacking()
 
     def sealed(self, cursor: Cursor, steps_ahead: int) -> dict[str, Any] | None:
         seen = self._stream.position.seen
@@ -180,6 +203,7 @@ class Recording(Recorder):
             "attempt": self.attempt,
             "leg": leg,
             "step": max(0, self._done - steps_ahead),
+            **({"unsealed": True} if self._entries or self._unwritten else {}),
         }
 
     # ---- what the loop logs
@@ -211,7 +235,7 @@ class Recording(Recorder):
         if len(self._logged) > _REMEMBERED:
             self._logged.popitem(last=False)
         self._since_log = 0
-        if len(self._entries) >= self._every:
+        if len(self._entries) >= self._flush_at:
             self.flush()
 
     def _values(self, key: BatchKey, values: Mapping[str, Any], mask: Any) -> dict[str, Value]:
@@ -255,12 +279,17 @@ class Recording(Recorder):
             RunError: the catalog cannot be written.
         """
         self._arriving.all_here()
-        if self._entries:
-            self._files.part(self.attempt, self._rank, self._parts, table_of(self._entries))
-            self._parts += 1
-            logged = max(Mark(each.leg, each.key.epoch, each.key.after) for each in self._entries)
-            self._entries.clear()
-            self._say_reached(logged if self._said is None else max(logged, self._said))
+        with self._tolerated():
+            self._write_notes()
+            if self._entries:
+                self._files.part(self.attempt, self._rank, self._parts, table_of(self._entries))
+                self._parts += 1
+                logged = max(Mark(each.leg, each.key.epoch, each.key.after) for each in self._entries)
+                self._entries.clear()
+                if self._others is not None:
+                    self._others.look(self.attempt)
+                self._say_reached(logged if self._said is None else max(logged, self._said))
+        self._flush_at = len(self._entries) + self._every
 
     def settle(self) -> None:
         """Write what was logged, and how far the run has come."""
@@ -277,7 +306,15 @@ class Recording(Recorder):
             return
         self._stream.passes.idle()
         self._closed = _NOWHERE  # until all of it is written
-        self.settle()
+        try:
+            self.settle()
+        finally:
+            if self._others is not None:
+                self._others.release()
+        if self._entries:
+            warn(
+                f"run {self._files.name!r}: {len(self._entries):,} batches of rank {self._rank} were logged and never written"
+            )
         UNWRITTEN.discard(self)
         cursor = self._stream.position.known()
         self._closed = self._stream.position.seen, cursor.epoch, cursor.batch
@@ -297,9 +334,23 @@ class Recording(Recorder):
             except (KeyError, TypeError, ValueError) as error:
                 msg = f"resume: what the state says of its run cannot be read ({shown(error)}). Pass what state_dict() returned"
                 raise RunError(msg) from error
+            if said.get("unsealed"):
+                warn(
+                    f"run {name!r}: attempt {attempt} could not write what it had logged when this state was saved. What it did "
+                    "not write later is lost"
+                )
             self._done = step
-            self._parent = (attempt, mark) if name == self._files.name else None
+            self._parent = (attempt, mark) if name == self._files.name and not self._is_anew else None
         self._at = None
+
+    def _warn_of_lacking(self) -> None:
+        """Warn if ranks have not written what they logged up to the state that this attempt goes on from."""
+        if self._parent is not None and self._others is not None and self._others.is_over(self._parent[0]):
+            try:
+                history = History(self._files, StateRecords(self._stream.catalog.root))
+                warn_of_lacking(self._files, history, *self._parent)
+            except RunError as error:  # damage: whoever reads the run is told again
+                warn(str(error))
 
     def _segment_now(self) -> dict[str, int]:
         bound = self._stream.bound()
@@ -322,10 +373,33 @@ class Recording(Recorder):
         leg = stream.position.seen - self._first
         change = RunChange(
             self.attempt, why, datetime.now(UTC).isoformat(), leg, self._reached, parent, cut, self._done, self._plan,
-            saved.to_json(), self._segment,
+            saved.to_json(), self._segment, this_process(), tuple(sorted(self._others.beside)) if self._others else (),
         )  # fmt: skip
-        self._files.note(self.attempt, self._rank, self._notes, change.to_json())
+        self._unwritten.append((self.attempt, self._notes, change.to_json()))
         self._notes += 1
+        with self._tolerated():
+            self._write_notes()
+
+    def _write_notes(self) -> None:
+        while self._unwritten:
+            attempt, number, value = self._unwritten[0]
+            self._files.note(attempt, self._rank, number, value)
+            del self._unwritten[0]
+
+    @contextmanager
+    def _tolerated(self) -> Iterator[None]:
+        """Warn once, in place of an error, while the catalog cannot be written; what is not written stays for the next time."""
+        try:
+            yield
+            self._failing = False
+        except UnwrittenError as error:
+            if not self._lenient:
+                raise
+            if not self._failing:
+                warn(
+                    f"run {self._files.name!r}: rank {self._rank} trains on, and keeps in memory what it logs: {error}"
+                )
+            self._failing = True
 
     def _plan_name(self) -> str:
         plan = to_json(self._stream.plan)
@@ -336,8 +410,10 @@ class Recording(Recorder):
         """Say how far the attempt has come; the first rank does it for all."""
         mark = self._reached if mark is None else mark
         if mark is not None and mark != self._said and not self._rank:
-            self._files.reached(self.attempt, mark.to_json())
-            self._said = mark
+            beside = {"beside": sorted(self._others.beside)} if self._others and self._others.beside else {}
+            with self._tolerated():
+                self._files.reached(self.attempt, {**mark.to_json(), **beside})
+                self._said = mark
 
 
 def _common_start(world_size: int) -> str | None:

@@ -39,7 +39,8 @@ class Weighted(Order):
 
     With ``replacement``, a pass draws as often as there are rows, each time any of them. Without, a pass has every row
     whose weight is above 0 once: heavy rows tend to come early, as if rows were drawn one after the other from those that
-    are left. ``sample(...).limit(n)`` takes the first n of either.
+    are left. ``sample(...).limit(n)`` takes the first n of either. A weight that is null or NaN is refused: filter such rows out
+    before, for example those that a left join found nothing for.
 
     Examples:
         >>> wide = photos.with_columns(weight=col("width") / 320)

@@ -33,7 +33,7 @@ def train(catalog: spiral.Catalog, steps: int, state: Any = None, scale: float =
     with plan.to_numpy() as stream:
         if state is not None:
             stream.load_state_dict(state)
-        with catalog.run("first", stream) as run:
+        with catalog.run("first", stream, anew=state is None) as run:
             while steps:
                 for batch in stream:
                     run.log(batch=batch, loss=scale * np.abs(batch["x"]))

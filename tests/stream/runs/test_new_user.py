@@ -170,7 +170,7 @@ def test_an_attempt_has_a_legal_name(catalog: sp.Catalog) -> None:
 def test_a_batch_of_an_evaluation_is_not_logged(catalog: sp.Catalog, other: Callable[[Any], Any]) -> None:
     with opened(catalog) as stream, catalog.run("evaluated", stream) as run:
         batch = other(stream)
-        with pytest.raises(sp.errors.RunError, match="batches of an evaluation"):
+        with pytest.raises(sp.errors.RunError, match="Batches of an evaluation"):
             run.log(batch=batch, loss=1.0)
 
 

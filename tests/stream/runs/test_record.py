@@ -72,7 +72,7 @@ class Rank:
         self.stream = plan.open(catalog).bind(rank=k, world_size=life.world, merge=life.merge)
         if state is not None:
             self.stream.load_state_dict(json.loads(json.dumps(state)))
-        self.run = catalog.run(name, self.stream, attempt=attempt, every=life.every)
+        self.run = catalog.run(name, self.stream, attempt=attempt, every=life.every, anew=state is None)
         self.batches = iter(self.stream)
         self.waiting: list[Any] = []
 
@@ -128,7 +128,7 @@ def test_the_trained_branch_is_what_an_unbroken_run_records(catalog: sp.Catalog,
     with plan.open(catalog) as stream:  # the last resume, of which nothing is trained
         if state is not None:
             stream.load_state_dict(state)
-        catalog.run(name, stream, attempt="last")
+        catalog.run(name, stream, attempt="last", anew=state is None)
     wanted = unbroken(catalog, plan, 1 + (state["epoch"] if state else 0))
     before = {at: row for at, row in wanted.items() if at[:2] in trained.batches}
 

@@ -116,13 +116,16 @@ def test_an_attempt_belongs_to_one_process_of_each_rank(catalog: sp.Catalog) -> 
 
 def test_two_attempts_at_once_are_two_branches(catalog: sp.Catalog) -> None:
     with plan(catalog).to_numpy() as first, plan(catalog).to_numpy() as second:
-        runs = [catalog.run("both", stream, attempt=name) for stream, name in ((first, "a"), (second, "b"))]
+        runs = [catalog.run("both", first, attempt="a")]
+        with pytest.warns(sp.errors.SpiralWarning, match=r"is being recorded now"):
+            runs.append(catalog.run("both", second, attempt="b", anew=True))
         for k, batches in enumerate(zip(first, second, strict=True)):
             for run, batch, sign in zip(runs, batches, (1, -1), strict=True):
                 if k < 5:
                     run.log(batch=batch, loss=sign * batch["x"])
-        for run in runs:
-            run.close()
+        with pytest.warns(sp.errors.SpiralWarning, match=r"was begun while a records"):
+            runs[0].close()
+        runs[1].close()
     assert catalog.table("runs.both").count() == 40
     assert all(each <= 0 for each in losses(catalog, "both"))
     assert catalog.run("both").registered("a").name == "runs.both.a"
@@ -137,12 +140,12 @@ def test_names_that_contain_each_other_are_told_apart(catalog: sp.Catalog) -> No
         other = catalog.run("a", plan(catalog).to_numpy(), attempt="b.2")
     other.close()
     with plan(catalog).to_numpy() as stream:
-        run = catalog.run("a", stream, attempt="b-3")
+        run = catalog.run("a", stream, attempt="b-3", anew=True)
         run.log(batch=next(iter(stream)), loss=1.0)
         run.close()
     assert catalog.sql('select count(*) as n from "runs.a.b"').to_arrow()["n"].to_pylist() == [64]
-    train(catalog, "a", 1, attempt="b.4")
-    train(catalog, "a", 1, attempt="b4")
+    train(catalog, "a", 1, attempt="b.4", anew=True)
+    train(catalog, "a", 1, attempt="b4", anew=True)
     train(catalog, "c.d")
     losses(catalog, "c.d")
     train(catalog, "c", attempt="d")
@@ -292,3 +295,52 @@ def test_the_trained_branch_does_not_depend_on_clocks(catalog: sp.Catalog, monke
         stream.load_state_dict(state)
         catalog.run("clocks2", stream, attempt="b").close()
     assert catalog.run("clocks2").attempt == "b"
+
+
+def test_a_training_goes_on_while_the_catalog_cannot_be_written(catalog: sp.Catalog) -> None:
+    folder = catalog.root / "runs"
+    folder.mkdir()
+    full(folder)
+    try:
+        with plan(catalog).to_numpy() as stream:
+            run = catalog.run("full", stream, every=2, on_error="warn", attempt="a")
+            batches = iter(stream)
+            filler = folder / "filler"
+            fill(filler)
+            first, second, third = (next(batches) for _ in range(3))
+            run.log(batch=first, loss=first["x"])
+            with pytest.warns(sp.errors.SpiralWarning, match=r"(?s)keeps in memory what it logs.*No space left"):
+                run.log(batch=second, loss=second["x"])
+            run.log(batch=third, loss=third["x"])  # warned once
+            state = stream.state_dict()
+            assert state["run"]["unsealed"] is True
+            filler.unlink()
+            for batch in batches:
+                run.log(batch=batch, loss=batch["x"])
+            assert "unsealed" not in stream.state_dict()["run"]
+            run.close()
+        assert losses(catalog, "full") == [*range(64)]
+        with plan(catalog).to_numpy() as stream:
+            stream.load_state_dict(state)
+            with pytest.warns(sp.errors.SpiralWarning, match=r"attempt a could not write what it had logged when this state was"):
+                catalog.run("full", stream, attempt="b").close()
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_training_in_a_catalog_that_is_read_only_goes_on_if_it_is_asked_to(catalog: sp.Catalog) -> None:
+    (catalog.root / "runs").write_text("no folder")  # as on a node where the catalog cannot be written
+    with plan(catalog).to_numpy() as stream:
+        with pytest.raises(sp.errors.RunError, match=r'cannot be written.*on_error="warn"'):
+            catalog.run("away", stream)
+        with pytest.warns(sp.errors.SpiralWarning, match="trains on, and records nothing.*cannot be written"):
+            run = catalog.run("away", stream, on_error="warn")
+        assert not run.is_recording
+        for batch in stream:
+            run.log(batch=batch, loss=batch["x"])
+        run.flush()
+        assert run.metrics() == {"duplicates": 0, "waited": 0}
+        assert "run" not in stream.state_dict()
+        run.close()
+    with plan(catalog).to_numpy() as stream, pytest.raises(sp.errors.RunError, match='"raise" or "warn"'):
+        catalog.run("away", stream, on_error="skip")

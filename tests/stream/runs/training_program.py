@@ -79,9 +79,10 @@ def train(ground: Ground, plan: Plan, life: Life, kill: dict[str, Any]) -> None:
     with moments.of("open"):
         catalog = ground.kept_catalog()
         stream = plan.open(catalog).bind(rank=life.rank, world_size=life.world, merge=life.merge)
-        if (place / STATE).exists():
+        anew = not (place / STATE).exists()
+        if not anew:
             stream.load_state_dict(json.loads((place / STATE).read_text())["state"])
-        run = catalog.run(NAME, stream, attempt=life.attempt, every=life.every)
+        run = catalog.run(NAME, stream, attempt=life.attempt, every=life.every, anew=anew)
     had = list[Any]()
     waiting, batches = list[Any](), iter(stream)
 
