@@ -322,7 +322,9 @@ def test_a_training_goes_on_while_the_catalog_cannot_be_written(catalog: sp.Cata
         assert losses(catalog, "full") == [*range(64)]
         with plan(catalog).to_numpy() as stream:
             stream.load_state_dict(state)
-            with pytest.warns(sp.errors.SpiralWarning, match=r"attempt a could not write what it had logged when this state was"):
+            with pytest.warns(
+                sp.errors.SpiralWarning, match=r"attempt a could not write what it had logged when this state was"
+            ):
                 catalog.run("full", stream, attempt="b").close()
     finally:
         subprocess.run(["umount", "-l", folder], check=True)

@@ -89,9 +89,13 @@ def test_a_batch_without_a_key_names_what_a_trainer_writes(catalog: sp.Catalog) 
         batches = iter(stream)
         next(batches)
         batch = next(batches)
-        with pytest.raises(sp.errors.RunError, match=r"compute_loss of a StreamTrainer write self\.record\(loss=losses\)"):
+        with pytest.raises(
+            sp.errors.RunError, match=r"compute_loss of a StreamTrainer write self\.record\(loss=losses\)"
+        ):
             run.log(batch={**batch}, loss=1.0)
-        with pytest.raises(sp.errors.RunError, match=r"compute_loss of a StreamTrainer write self\.record\(loss=losses\)"):
+        with pytest.raises(
+            sp.errors.RunError, match=r"compute_loss of a StreamTrainer write self\.record\(loss=losses\)"
+        ):
             run.log(loss=1.0)
 
 
