@@ -511,7 +511,7 @@ class Catalog(RunVerbs):
         return from_json(self._registry.saved.plan(name), self._scan, self._sql, trust)
 
     def _scan(self, name: str) -> nodes.Scan:
-        entry = self.entry(name)
+        entry = self._registry.entry(name)
         return nodes.Scan(name, entry.schema, entry.identity)
 
     def _prepared_data(self, trust: Trusted) -> "list[PreparedData]":
@@ -530,9 +530,11 @@ class Catalog(RunVerbs):
         except PlanError:
             for name in self.tables():
                 if name not in known and name in text:
-                    self.entry(name)  # says why it cannot be read
+                    self._registry.entry(name)  # says why it cannot be read
             raise
-        columns = [f"{name}.{column}" for name, column in found.floats if may_hold_nan(self.entry(name), column)]
+        columns = [
+            f"{name}.{column}" for name, column in found.floats if may_hold_nan(self._registry.entry(name), column)
+        ]
         return nodes.Sql(text, found.used, found.schema, tuple(columns), found.unsteady)
 
 

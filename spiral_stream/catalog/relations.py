@@ -14,9 +14,11 @@ from spiral_stream.catalog.imports.run import forget
 from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.names import suggestions
 from spiral_stream.catalog.records import RELATIONS, entry_of
-from spiral_stream.catalog.relation.entry import Entry
+from spiral_stream.catalog.relation.entry import STORAGE_SHARD, Entry
 from spiral_stream.catalog.relation.manifest import Manifest
 from spiral_stream.catalog.relation.on_store import bring, bring_former, bring_rows
+from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.catalog.relation.row_identity import is_made
 from spiral_stream.catalog.shared.mirror import location_of
 from spiral_stream.catalog.shared.tables import SharedRows
 from spiral_stream.errors import CatalogError, SpiralError, shown
@@ -89,13 +91,13 @@ class Relations:
         """Return a relation as it was at an earlier data version: its shards are known, its rows cannot be read.
 
         Args:
-            entry: the relation as it is now, which is returned if it has that version.
+            entry: the relation as it is now, which is returned if it has that version and its source still holds it.
             data_version: one that it had in this catalog.
 
         Raises:
             CatalogError: its shard table of that version is not kept.
         """
-        if entry.data_version == data_version:
+        if entry.data_version == data_version and _is_there(entry):
             return entry
         bring_former(self._root, data_version)
         for path in sorted(manifests_of(self._root).glob("*.arrow"), key=written_at, reverse=True):
@@ -164,15 +166,31 @@ class Relations:
 
 def _former(entry: Entry, manifest_name: str, manifest: Manifest) -> Entry:
     """A relation at an earlier version. Its columns are those of today, except that a shard's name may be none of them."""
-    bring_rows(entry)
-    with entry.source.open() as reader:
-        schema = reader.schema
+    schema = _schema_now(entry)
     described = zip(
         manifest.unit_names.to_pylist(), manifest.unit_rows.tolist(), manifest.unit_keys.to_pylist(), strict=True
     )
     units = tuple(Unit(name, rows, None, key, ()) for name, rows, key in described)
     source = FormerRows(entry.name, manifest.data_version, schema, units)
     return replaced(entry, source=source, data_version=manifest.data_version, manifest_name=manifest_name)
+
+
+def _schema_now(entry: Entry) -> pa.Schema:
+    """The columns of the source as it is now; as it was registered, where it is not there any more."""
+    with suppress(SpiralError):
+        bring_rows(entry)
+        with entry.source.open() as reader:
+            return reader.schema
+    return pa.schema([each for each in entry.schema if each.name != STORAGE_SHARD and not is_made(each)])
+
+
+def _is_there(entry: Entry) -> bool:
+    """Whether the source still holds what was registered, as far as opening it tells."""
+    try:
+        OpenRelation(entry).close()
+    except SpiralError:
+        return False
+    return True
 
 
 def manifests_of(root: Path) -> Path:

@@ -56,7 +56,7 @@ class RunChange:
         state: of the stream after it.
         segment: world size and merge.
         by: the process that wrote it.
-        beside: attempts that other processes recorded when it came, as far as was known.
+        alongside: attempts that other processes recorded when it came, as far as was known.
 
     Examples:
         >>> run = catalog.run("changed", stream)
@@ -77,7 +77,7 @@ class RunChange:
     state: Mapping[str, Any]
     segment: Mapping[str, int]
     by: str = ""
-    beside: tuple[str, ...] = ()
+    alongside: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, attempt: str, value: Mapping[str, Any]) -> "RunChange":
@@ -91,7 +91,7 @@ class RunChange:
             return cls(
                 attempt, str(value["why"]), str(value["at"]), int(value["leg"]), before, value["parent"], cut,
                 int(value["step"]), str(value["plan"]), dict(value["state"]), dict(value["segment"]), str(value.get("by", "")),
-                tuple(value.get("beside", ())),
+                tuple(value.get("alongside", ())),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             msg = (
@@ -105,11 +105,11 @@ class RunChange:
             "why": self.why, "at": self.at, "leg": self.leg, "step": self.step, "plan": self.plan, "state": dict(self.state),
             "parent": self.parent, "segment": dict(self.segment),
             "before": None if self.before is None else self.before.to_json(),
-            "cut": None if self.cut is None else self.cut.to_json(), "by": self.by, "beside": list(self.beside),
+            "cut": None if self.cut is None else self.cut.to_json(), "by": self.by, "alongside": list(self.alongside),
         }  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<RunChange {self.why!r} of attempt {self.attempt}, leg {self.leg}, at {_place(self.state)}>"
+        return f"<RunChange {self.why!r} of attempt {self.attempt}, leg {self.leg}, at {_standing(self.state)}>"
 
 
 @final
@@ -121,7 +121,7 @@ class Attempt:
         name: of the attempt.
         changes: in order; the first one opened it.
         reached: what it is known to have delivered; None where nothing was.
-        beside: attempts that were recorded while it was, as far as is known: two trainings under one name.
+        alongside: attempts that were recorded while it was, as far as is known: two trainings under one name.
 
     Examples:
         >>> run = catalog.run("tried", stream, attempt="monday")
@@ -132,7 +132,7 @@ class Attempt:
     name: str
     changes: tuple[RunChange, ...]
     reached: Mark | None
-    beside: tuple[str, ...] = ()
+    alongside: tuple[str, ...] = ()
 
     @property
     def parent(self) -> str | None:
@@ -176,13 +176,18 @@ class History:
     def __init__(self, files: RunFiles, records: StateRecords) -> None:
         self.name, self._records = files.name, records
         changes, reached = _noted(files)
-        beside: dict[str, set[str]] = {name: set() for name in changes}
+        alongside: dict[str, set[str]] = {name: set() for name in changes}
         for name, some in changes.items():
-            for other in {*reached.get(name, _NOTHING).beside, *(each for change in some for each in change.beside)}:
-                beside[name].add(other)
-                beside.setdefault(other, set()).add(name)
+            for other in {
+                *reached.get(name, _NOTHING).alongside,
+                *(each for change in some for each in change.alongside),
+            }:
+                alongside[name].add(other)
+                alongside.setdefault(other, set()).add(name)
         found = [
-            Attempt(name, tuple(some), _furthest(some, reached.get(name, _NOTHING).mark), tuple(sorted(beside[name])))
+            Attempt(
+                name, tuple(some), _furthest(some, reached.get(name, _NOTHING).mark), tuple(sorted(alongside[name]))
+            )
             for name, some in changes.items()
         ]
         self.attempts = {each.name: each for each in _in_order(found)}
@@ -279,7 +284,7 @@ class _Reached(NamedTuple):
     """What an attempt has said of how far it has come, and of others."""
 
     mark: Mark | None
-    beside: tuple[str, ...]
+    alongside: tuple[str, ...]
 
 
 _NOTHING: Final = _Reached(None, ())
@@ -292,7 +297,7 @@ def _noted(files: RunFiles) -> tuple[dict[str, list[RunChange]], dict[str, _Reac
     for name, value in files.notes().items():
         attempt, _, kind = name.rpartition(".")
         if kind == "reached":
-            reached[attempt] = _Reached(Mark.of(value), tuple(value.get("beside", ())))
+            reached[attempt] = _Reached(Mark.of(value), tuple(value.get("alongside", ())))
         else:
             attempt = attempt.rpartition(".")[0]
             changes.setdefault(attempt, []).append(RunChange.of(attempt, value))
@@ -316,7 +321,7 @@ def attempt_rows(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
         {
             "attempt": each.name, "goes on from": each.parent or ("nothing, on purpose" if each.is_anew else "nothing"),
             "from": "-" if each.cut is None else _mark(each.cut), "reached": _mark(each.reached),
-            "opened": each.begun[:16].replace("T", " "), "by": each.by or "-", "recorded beside": ", ".join(each.beside) or "-",
+            "opened": each.begun[:16].replace("T", " "), "by": each.by or "-", "alongside": ", ".join(each.alongside) or "-",
         }
         for each in attempts
     ]  # fmt: skip
@@ -327,14 +332,14 @@ def change_rows(changes: Sequence[RunChange]) -> list[dict[str, Any]]:
     return [
         {
             "attempt": each.attempt, "leg": each.leg, "change": each.why, "at": each.at[:19].replace("T", " "), "step": each.step,
-            "stands at": _place(each.state), "ranks": each.segment.get("world_size"), "merge": each.segment.get("merge"),
+            "stands at": _standing(each.state), "ranks": each.segment.get("world_size"), "merge": each.segment.get("merge"),
             "plan": str(each.state.get("plan"))[:8],
         }
         for each in changes
     ]  # fmt: skip
 
 
-def _place(state: Mapping[str, Any]) -> str:
+def _standing(state: Mapping[str, Any]) -> str:
     return f"epoch {state['epoch']:,} batch {state['batch']:,}"
 
 

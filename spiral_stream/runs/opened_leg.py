@@ -18,7 +18,7 @@ from spiral_stream.batching.tail import PadPartial
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.state_records import StateRecords
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import ResumeError
+from spiral_stream.errors import ResumeError, SourceError
 from spiral_stream.plan.nodes import Deliver, Sample
 from spiral_stream.plan.saving.drawn_seeds import drawn_seed, with_recorded
 from spiral_stream.plan.saving.fingerprint import digest
@@ -228,10 +228,13 @@ class OpenedLegs:
             check_plan(saved, made.stages, self._catalog)
             if _same_data(saved, made.stages):
                 return made
+        except SourceError:  # a source has changed, or is gone, and nobody has refreshed the relation
+            made.close()
         except BaseException:
             made.close()
             raise
-        made.close()
+        else:
+            made.close()
         versions = saved.versions(self._records)
         edits = saved.rebase, saved.skips, ThreadShare(), versions, saved.decided
         return Opening(plan, self._catalog, Metrics(), *edits)

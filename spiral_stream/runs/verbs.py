@@ -283,7 +283,7 @@ class RunVerbs(AnyCatalog):
 
         out = list[str]()
         for name in sorted(relations):
-            facts = source_facts(self.entry(name))
+            facts = source_facts(self.registry.entry(name))
             out.append(f"relation {name}: {facts}; register it again without the rows")
         for each in self._prepared_data(trust):
             if relations & set(each.relations):

@@ -191,6 +191,7 @@ class Reader(ABC):
     allow_outside: bool = True  # whether references may name files that are not below it
     trusting: bool = False  # whether units are compared with what is known of them when they are first read
     remote: bool = False  # whether reading rows waits for a network
+    gone: bool = False  # whether its rows can no longer be read
     node_cached: bool = True  # whether the node cache keeps what is read over a network
     left_out: str | None = None  # files that lie there and are not read, said once at registration
     mapped_lists: frozenset[str] = (

@@ -84,6 +84,11 @@ class OpenRelation:
         return self._reader.remote
 
     @property
+    def gone(self) -> bool:
+        """Whether its rows can no longer be read: only what is stored of them."""
+        return self._reader.gone
+
+    @property
     def node_cached(self) -> bool:
         """Whether the node cache keeps what is read of its rows over a network."""
         return self._reader.node_cached

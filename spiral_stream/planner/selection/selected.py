@@ -172,7 +172,10 @@ class Selected:
     def find(self, values: Mapping[str, Any]) -> UInt64:
         """Return the surviving rows whose columns have these values: by their identities where they are the base's own."""
         expressions = {name: self.columns.env[name] for name in values}
-        if all(isinstance(leaf, expr.Col) and leaf.name in self._base.schema.names for leaf in expressions.values()):
+        at_base = all(
+            isinstance(leaf, expr.Col) and leaf.name in self._base.schema.names for leaf in expressions.values()
+        )
+        if at_base and not self._base.gone:
             known = self._lookup(
                 {leaf.name: values[name] for name, leaf in expressions.items() if isinstance(leaf, expr.Col)}
             )

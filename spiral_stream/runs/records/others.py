@@ -28,18 +28,18 @@ class OtherAttempts:
         start: the attempt that this start began with.
 
     Attributes:
-        beside: attempts that were recorded while this one was, as far as is known.
+        alongside: attempts that were recorded while this one was, as far as is known.
     """
 
     def __init__(self, files: RunFiles, start: str) -> None:
         self._files, self._start = files, start
         self._known = files.claimed() - {start}
-        self.beside = {each for each in self._known if files.is_recorded(each)}
+        self.alongside = {each for each in self._known if files.is_recorded(each)}
         self._recorded: Reading | None = files.recording(start)
-        if self.beside:
+        if self.alongside:
             warn(
-                f"run {files.name!r}: attempt {listed(sorted(self.beside), _SHOWN)} is being recorded now, by another process, "
-                f"or another stream of this one. Attempt {start} is a branch beside it, and the trained one as the newer of "
+                f"run {files.name!r}: attempt {listed(sorted(self.alongside), _SHOWN)} is being recorded now, by another process "
+                f"or another stream of this one. Attempt {start} is a branch of its own, and the trained one as the newer of "
                 f"them. {_TO_READ.format(name=files.name)}"
             )
 
@@ -54,7 +54,7 @@ class OtherAttempts:
         except SpiralError:  # the store fails: it is asked again with the next part, and recording goes on
             return
         self._known |= new
-        self.beside |= new
+        self.alongside |= new
         if new:
             warn(
                 f"run {self._files.name!r}: attempt {listed(sorted(new), _SHOWN)} was begun while {ours} records. Both are "
@@ -91,7 +91,7 @@ class OtherAttempts:
 
     def is_over(self, attempt: str) -> bool:
         """Return whether an attempt is one of another start that records no more, as far as is known."""
-        return not self._is_ours(attempt) and attempt not in self.beside
+        return not self._is_ours(attempt) and attempt not in self.alongside
 
     def release(self) -> None:
         """Say that this process records no more."""
@@ -109,5 +109,5 @@ def this_process() -> str:
     return f"{socket.gethostname()} {os.getpid()}"
 
 
-def _at(place: Mark) -> str:
-    return f"epoch {place.epoch:,}, batch {place.batch:,}"
+def _at(mark: Mark) -> str:
+    return f"epoch {mark.epoch:,}, batch {mark.batch:,}"

@@ -373,7 +373,7 @@ class Recording(Recorder):
         leg = stream.position.seen - self._first
         change = RunChange(
             self.attempt, why, datetime.now(UTC).isoformat(), leg, self._reached, parent, cut, self._done, self._plan,
-            saved.to_json(), self._segment, this_process(), tuple(sorted(self._others.beside)) if self._others else (),
+            saved.to_json(), self._segment, this_process(), tuple(sorted(self._others.alongside)) if self._others else (),
         )  # fmt: skip
         self._unwritten.append((self.attempt, self._notes, change.to_json()))
         self._notes += 1
@@ -410,9 +410,9 @@ class Recording(Recorder):
         """Say how far the attempt has come; the first rank does it for all."""
         mark = self._reached if mark is None else mark
         if mark is not None and mark != self._said and not self._rank:
-            beside = {"beside": sorted(self._others.beside)} if self._others and self._others.beside else {}
+            alongside = {"alongside": sorted(self._others.alongside)} if self._others and self._others.alongside else {}
             with self._tolerated():
-                self._files.reached(self.attempt, {**mark.to_json(), **beside})
+                self._files.reached(self.attempt, {**mark.to_json(), **alongside})
                 self._said = mark
 
 

@@ -20,7 +20,9 @@ from spiral_stream.catalog.registering.declaration import Declaration
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.display.progress import Report, working
-from spiral_stream.errors import RunError, SourceError, SpiralError, cut
+from spiral_stream.errors import RunError, SourceError, SpiralError, cut, warn
+from spiral_stream.plan.nodes import Sample
+from spiral_stream.plan.tree import need
 from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.columns.payload import base_payload
 from spiral_stream.planner.stages import Stages
@@ -39,6 +41,7 @@ RUNS: Final = "runs."
 IDENTITY: Final = ("attempt", "rank", "leg", "epoch", "batch", "index")
 _PLACES: Final = ("leg", "epoch", "number")
 _TRIES: Final = 4  # of builders on several machines
+_REASON: Final = 400  # characters
 _OLD: Final = timedelta(days=1)  # versions of another branch, which a stream may still read
 _COLUMNS: Final = {
     "stream": pa.utf8(), "shard": pa.int32(), "row": pa.int64(), "part": pa.int32(), "attempt": pa.utf8(), "leg": pa.int32(),
@@ -89,6 +92,7 @@ class RunTable:
     def __init__(self, catalog: Registry, files: RunFiles, history: History, legs: OpenedLegs) -> None:
         self._catalog, self._files, self._history, self._legs = catalog, files, history, legs
         self._opened: dict[tuple[str, int, int], OpenedLeg] = {}
+        self._unread = set[str]()  # why identities are not known
 
     def registered(self, attempt: str | None = None, report: Report | None = None) -> Entry:
         """Bring the table up to date, and return the relation. Nothing is written where it is.
@@ -102,16 +106,34 @@ class RunTable:
         """
         name = RUNS + self._files.name + ("" if attempt is None else f".{attempt}")
         table = self._files.table(attempt)
-        if (entry := self._entry(name, table)) is not None and self._is_up_to_date(entry, table, attempt):
+        if (entry := self._entry(name, table)) is None or not self._is_up_to_date(entry, table, attempt):
+            with writing(table.uri), self._files.one_builder():
+                entry = self._made(name, table, attempt, report)
+        self._warn_of_lacking(name, table)
+        return entry
+
+    def _made(self, name: str, table: TableFiles, attempt: str | None, report: Report | None) -> Entry:
+        """Bring the table up to date, and register it."""
+        dropped = self._entry(name, table) is None
+        version = self._bring_up_to_date(table, attempt, report, anew=dropped and bool(self._lacking(table)))
+        entry = self._entry(name, table)
+        if entry is not None and entry.source.version == version:  # type: ignore[attr-defined]  # of Lance
             return entry
-        with writing(table.uri), self._files.one_builder():
-            version = self._bring_up_to_date(table, attempt, report)
-            entry = self._entry(name, table)
-            if entry is not None and entry.source.version == version:  # type: ignore[attr-defined]  # of Lance
-                return entry
-            declared = Declaration(IDENTITY, None, {}, _DESCRIBED, unique=False)
-            source = Lance(table.uri, version=version)
-            return self._catalog.registration.register(name, source, declared, replace=entry is not None)
+        declared = Declaration(IDENTITY, None, {}, _DESCRIBED, unique=False)
+        source = Lance(table.uri, version=version)
+        return self._catalog.registration.register(name, source, declared, replace=entry is not None)
+
+    @staticmethod
+    def _lacking(table: TableFiles) -> list[str]:
+        """Why rows of the table have no identities; empty if all have."""
+        return list(dict.fromkeys(reason for step in table.built()["steps"] for reason in step.get("lacking", ())))
+
+    def _warn_of_lacking(self, name: str, table: TableFiles) -> None:
+        for reason in self._lacking(table):
+            warn(
+                f"{name}: the identities of some rows are null, since the data that they were read from is gone: {reason}. "
+                f"Then catalog.drop({name!r}), and the table is made anew with them"
+            )
 
     def _entry(self, name: str, table: TableFiles) -> Entry | None:
         """The relation as it is registered; None if it is not.
@@ -161,15 +183,16 @@ class RunTable:
                 files |= set(step["files"])
         return out if files == there.files else None
 
-    def _bring_up_to_date(self, table: TableFiles, attempt: str | None, report: Report | None) -> int:
-        """Write what the dataset lacks; returns its version."""
+    def _bring_up_to_date(self, table: TableFiles, attempt: str | None, report: Report | None, *, anew: bool) -> int:
+        """Write what the dataset lacks, or all of it anew; returns its version."""
         parts = self._parts(attempt)
         schema, wanted = self._schema(parts), [each.to_json() for each in parts]
         for attempts_left in reversed(range(_TRIES)):
             there = present(table.uri)
             done = None if there is None or there.schema.names != schema.names else self._done(there, table)
             steps = table.built()["steps"]
-            if there is None or done is None or any(each not in wanted for each in done):
+            if anew or there is None or done is None or any(each not in wanted for each in done):
+                anew = False
                 there, done, steps = made_anew(table.uri, schema, _OLD), [], []
             if len(done) == len(parts):
                 return there.version
@@ -178,6 +201,8 @@ class RunTable:
             with working(f"run {self._files.name}", "parts", report=report) as tell:
                 fragments = fragments_of(table.uri, self._rows(had, new, schema, tell), schema)
             step = {"parts": [each.to_json() for each in new], "files": [f for each in fragments for f in each.files]}
+            if self._unread:
+                step["lacking"] = sorted(self._unread)
             live = [each for each in steps if there.files.issuperset(each["files"])]
             table.keep_built({"steps": [*live, step]})
             if not fragments:  # all of it is there already, or after the place where the branch left
@@ -218,8 +243,14 @@ class RunTable:
     ) -> pa.Table:
         """The identity columns of samples, by the names that they have here."""
         samples = Samples(StreamRows(streams, rows, np.zeros(len(rows), np.uint64)), parts, np.arange(len(rows)))
-        leg.opened.reader.need_identity(leg.epoch, samples)
-        table = identity_table(leg.stages, samples)
+        try:
+            leg.opened.reader.need_identity(leg.epoch, samples)
+            table = identity_table(leg.stages, samples)
+        except SourceError as error:  # only places are left of rows whose data is gone
+            if len(rows):
+                self._unread.add(cut(str(error).partition(", or start a new epoch")[0], _REASON))
+            schema = need(leg.stages.plan, Sample).source.schema()
+            table = pa.table({name: pa.nulls(len(rows), schema.field(name).type) for name in leg.stages.identity})
         if STREAM_ID in table.column_names and leg.stages.mixed:
             table = table.drop_columns([STREAM_ID])
         return table.rename_columns([RENAMED + name if name in RESERVED else name for name in table.column_names])

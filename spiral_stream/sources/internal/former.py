@@ -39,6 +39,8 @@ class FormerRows(Source):
 class FormerReader(Reader):
     """Knows the units and columns of a `FormerRows`, and refuses to read rows."""
 
+    gone = True
+
     def __init__(self, source: FormerRows) -> None:
         self.schema, self.base = source.schema, ""
         self._source = source

@@ -141,10 +141,10 @@ def test_two_trainings_under_one_name_warn_each_other(where: str, tmp_path: Path
             one.close()
             two.close()
             run = catalog.run("numbers")
-            assert [(each.name, each.beside) for each in run.attempts()] == [("a", ("b",)), ("b", ("a",))]
-            assert "recorded" in str(run.attempts())
+            assert [(each.name, each.alongside) for each in run.attempts()] == [("a", ("b",)), ("b", ("a",))]
+            assert "alongside" in str(run.attempts())
             train(catalog, 1, attempt="c", anew=True)  # both have ended
-    assert catalog.run("numbers").attempts()[-1].beside == ()
+    assert catalog.run("numbers").attempts()[-1].alongside == ()
 
 
 def test_a_training_on_another_machine_is_seen_by_the_elder(
@@ -163,7 +163,7 @@ def test_a_training_on_another_machine_is_seen_by_the_elder(
             steps(two, iter(second), 2)
         one.close()
         two.close()
-    assert [each.beside for each in other.run("numbers").attempts()] == [("b",), ("a",)]
+    assert [each.alongside for each in other.run("numbers").attempts()] == [("b",), ("a",)]
 
 
 def test_an_attempt_of_before_beside_shows_both(catalog: sp.Catalog) -> None:
@@ -175,7 +175,7 @@ def test_an_attempt_of_before_beside_shows_both(catalog: sp.Catalog) -> None:
         with pytest.warns(sp.errors.SpiralWarning, match=BESIDE):
             train(catalog, 1, state, attempt="b")
         run.close()
-    assert [each.beside for each in catalog.run("numbers").attempts()] == [("b",), ("a",)]
+    assert [each.alongside for each in catalog.run("numbers").attempts()] == [("b",), ("a",)]
 
 
 LOGS: dict[str, Any] = {
@@ -214,7 +214,7 @@ def test_a_killed_training_is_not_beside_the_one_that_goes_on(catalog: sp.Catalo
     state = killed(catalog, 1, [0], "each")
     with unwarned():
         train(catalog, 2, state, attempt="b")
-    assert [each.beside for each in catalog.run("numbers").attempts()] == [(), ()]
+    assert [each.alongside for each in catalog.run("numbers").attempts()] == [(), ()]
     assert catalog.table("runs.numbers").count() == 24
 
 
