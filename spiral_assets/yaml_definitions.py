@@ -3,22 +3,25 @@
 In a ``dg`` project the same documents lie in ``defs/<name>/defs.yaml``, and Dagster finds them.
 """
 
-from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import dagster as dg
-import yaml
+
+from spiral_assets.reading.file_tree import definitions_of_file
 
 
 def definitions_from(path: Path) -> dg.Definitions:
     """Return the definitions of the components that a file declares.
 
+    Templates (``{{ env.NAME }}``) and ``post_processing`` work as in a ``dg`` project. A `RelationCatalog` looks what there is
+    when its state is missing, and when a development server loads the file; it stores that in ``$DAGSTER_HOME/defs_state``, or
+    next to the file in ``.local_defs_state``.
+
     Args:
         path: of YAML documents, each with ``type`` and ``attributes``.
 
     Raises:
-        DagsterInvalidDefinitionError: a document has no type, or a type that is no component.
+        DagsterInvalidDefinitionError: a document is wrong; says file and line.
 
     Examples:
         >>> from spiral_assets.yaml_definitions import definitions_from
@@ -26,17 +29,4 @@ def definitions_from(path: Path) -> dg.Definitions:
         >>> [job.name for job in definitions_from(Path("upkeep.yaml")).jobs]
         ['remove_dead_caches']
     """
-    return dg.Definitions.merge(*(dg.build_defs_for_component(each) for each in _components(path)))
-
-
-def _components(path: Path) -> Iterator[dg.Component]:
-    for number, document in enumerate(yaml.safe_load_all(path.read_text(encoding="utf-8")), 1):
-        named = document.get("type", "") if isinstance(document, dict) else ""
-        module, _, name = str(named).rpartition(".")
-        kind = getattr(import_module(module), name, None) if module else None
-        if not isinstance(kind, type) or not issubclass(kind, dg.Component):
-            msg = (
-                f"{path}: document {number} has type {named!r}. Give a component, as spiral_assets.components.Relation"
-            )
-            raise dg.DagsterInvalidDefinitionError(msg)
-        yield kind.resolve_from_dict(document.get("attributes") or {})  # type: ignore[attr-defined]  # each is Resolvable
+    return definitions_of_file(path)

@@ -1,17 +1,19 @@
 """Numbers of your own in YAML."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.measure import measure_assets
-from spiral_assets.components.parts import FunctionByName, OwnCheck, Owned, function_of
+from spiral_assets.components.face import Face
+from spiral_assets.components.parts import FunctionByName, OwnCheck, Owned, function_of, wrong_checks, wrong_named
 from spiral_assets.components.scaffolding import example
+from spiral_assets.reading.positions import Wrong
 
 
 @example(key="shop/lengths", function="spiral_assets.plans.text_facts:token_lengths", deps=["catalog/shop/photos"])
-class Measure(Owned, dg.Component, dg.Resolvable):
+class Measure(Owned, Face):
     """Numbers that a function of yours measures: the asset stats/<key>.
 
     Examples:
@@ -34,7 +36,12 @@ class Measure(Owned, dg.Component, dg.Resolvable):
     checks: Sequence[OwnCheck] = Field(default=(), description="Checks of your own.")
     automated: bool = Field(default=True, description="Whether it is measured again when its data is new.")
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+    def wrong(self) -> Iterator[Wrong]:
+        """Yield what is wrong in the attributes."""
+        yield from wrong_named(("function",), self.function, 1)
+        yield from wrong_checks(self.checks)
+
+    def definitions_of(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the asset and its checks."""
         del context
         return measure_assets(

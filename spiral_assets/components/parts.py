@@ -1,13 +1,19 @@
 """What several components have in common: functions by name, plans, checks, and who owns an asset."""
 
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.measure import Check
 from spiral_assets.named import Named, Plan, SavedPlan
+from spiral_assets.reading.location import Path
+from spiral_assets.reading.positions import Wrong
+from spiral_assets.reading.source_fields import wrong_function
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of what a catalog has
 
 
 class FunctionByName(dg.Model, dg.Resolvable):
@@ -67,6 +73,41 @@ class OwnCheck(dg.Model, dg.Resolvable):
     def check(self) -> Check:
         """Return the check."""
         return Check(self.name, function_of(self.function), self.description, self.blocking, tuple(self.deps))
+
+
+def wrong_name(path: Path, name: str) -> Iterator[Wrong]:
+    """Yield what is wrong with a name in a catalog."""
+    if not _NAME.fullmatch(name):
+        yield Wrong(path, f"{name!r} is no name: a name has letters, digits and _ . - only. Rename it")
+
+
+def wrong_named(path: Path, said: str | FunctionByName, given: int) -> Iterator[Wrong]:
+    """Yield what is wrong with a function that gets so many values before its arguments."""
+    yield from wrong_function(path, said if isinstance(said, str) else said.model_dump(), given)
+
+
+def wrong_plan(path: Path, said: str | PlanByName) -> Iterator[Wrong]:
+    """Yield what is wrong with a plan."""
+    if isinstance(said, str):
+        yield from wrong_function(path, said, 1)
+    elif (said.function is None) == (said.stream is None):
+        yield Wrong(path, "give either function: module:function, or stream: name of a saved stream")
+    elif said.function is not None:
+        yield from wrong_function(path, {"function": said.function, "arguments": said.arguments}, 1)
+
+
+def stream_of(path: Path, said: str | PlanByName) -> list[tuple[Path, str]]:
+    """Return the saved stream that a plan is, and where it is named; nothing for a function."""
+    return [] if isinstance(said, str) or said.stream is None else [((*path, "stream"), said.stream)]
+
+
+def wrong_checks(checks: Sequence[OwnCheck]) -> Iterator[Wrong]:
+    """Yield what is wrong with the functions of checks, and names that two of them have."""
+    names = [each.name for each in checks]
+    for at, each in enumerate(checks):
+        if each.name in names[:at]:
+            yield Wrong(("checks", at, "name"), f"two checks are called {each.name!r}. Give each a name of its own")
+        yield from wrong_named(("checks", at, "function"), each.function, 1)
 
 
 class Owned(dg.Model):

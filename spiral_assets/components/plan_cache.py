@@ -1,14 +1,17 @@
 """A cache in YAML."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.cache import cache_assets
-from spiral_assets.components.parts import Owned, PlanByName, plan_of
+from spiral_assets.components.face import Face
+from spiral_assets.components.parts import Owned, PlanByName, plan_of, stream_of, wrong_plan
 from spiral_assets.components.scaffolding import example
+from spiral_assets.reading.location import Path
+from spiral_assets.reading.positions import Wrong
 
 if TYPE_CHECKING:
     import spiral_stream as spiral
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     description="Decoded product photos.",
     deps=["catalog/shop/photos"],
 )
-class PlanCache(Owned, dg.Component, dg.Resolvable):
+class PlanCache(Owned, Face):
     """The caches of a plan: built shard by shard, and built again when the plan or the data is new.
 
     Examples:
@@ -43,7 +46,15 @@ class PlanCache(Owned, dg.Component, dg.Resolvable):
     fresh_within_h: float | None = Field(default=None, description="Hours within which it must be built.")
     automated: bool = Field(default=True, description="Whether it is rebuilt when its plan or its data is new.")
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+    def wrong(self) -> Iterator[Wrong]:
+        """Yield what is wrong in the attributes."""
+        yield from wrong_plan(("plan",), self.plan)
+
+    def opened_streams(self) -> Sequence[tuple[Path, str]]:
+        """Return the saved stream whose caches are built."""
+        return stream_of(("plan",), self.plan)
+
+    def definitions_of(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the cache's asset and the check that it is complete."""
         del context
         return cache_assets(

@@ -1,14 +1,17 @@
 """A relation in YAML."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.relation import Limits, relation_assets
-from spiral_assets.components.parts import OwnCheck, Owned
+from spiral_assets.components.face import Face
+from spiral_assets.components.parts import OwnCheck, Owned, wrong_checks, wrong_name
 from spiral_assets.components.scaffolding import example
+from spiral_assets.reading.positions import Wrong
+from spiral_assets.reading.source_fields import SEMANTIC, source_schema, wrong_source
 
 
 class LimitsOfRelation(dg.Model, dg.Resolvable):
@@ -34,7 +37,7 @@ class LimitsOfRelation(dg.Model, dg.Resolvable):
     semantic={"image_ref": "image/jpeg-ref"},
     labels=["label_id"],
 )
-class Relation(Owned, dg.Component, dg.Resolvable):
+class Relation(Owned, Face):
     """A relation: registered as its source is now, checked, and measured per storage shard.
 
     Examples:
@@ -54,6 +57,7 @@ class Relation(Owned, dg.Component, dg.Resolvable):
         description="kind and the fields of that source; or function (module:function) and arguments. "
         "$NAME is put in from the environment of the run.",
         examples=[{"kind": "parquet", "path": "/data/photos"}],
+        json_schema_extra=source_schema(),
     )
     identity: str | Sequence[str] = Field(default="sample_id", description="Column or columns that identify a row.")
     shard: str | None = Field(default=None, description="Column that names the storage shards.")
@@ -71,10 +75,20 @@ class Relation(Owned, dg.Component, dg.Resolvable):
     watch_s: int | None = Field(default=None, description="Seconds between two looks of a sensor at the source.")
     fresh_within_h: float | None = Field(default=None, description="Hours within which it must be registered.")
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+    def definitions_of(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the relation's assets and checks."""
         del context
         return self.definitions()
+
+    def wrong(self) -> Iterator[Wrong]:
+        """Yield what is wrong in the attributes."""
+        yield from wrong_name(("name",), self.name)
+        yield from wrong_source(self.source)
+        yield from wrong_checks(self.checks)
+        for column, kind in self.semantic.items():
+            if kind not in SEMANTIC:
+                said = f"{kind!r} is no semantic type; there are {', '.join(SEMANTIC)}. Correct it"
+                yield Wrong(("semantic", column), said)
 
     def definitions(self) -> dg.Definitions:
         """Return the relation's assets and checks."""

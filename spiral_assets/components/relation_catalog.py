@@ -1,10 +1,9 @@
 """Everything in a folder, or in the catalog itself, as relations."""
 
-import asyncio
 import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,19 @@ from dagster_shared.serdes.objects.models.defs_state_info import LOCAL_STATE_VER
 from pydantic import Field
 
 from spiral_assets.assets.registered import registered_asset
+from spiral_assets.components.face import Face
 from spiral_assets.components.parts import Owned
 from spiral_assets.components.relation import Relation
 from spiral_assets.components.scaffolding import example
+from spiral_assets.reading.file_tree import FileTree
+from spiral_assets.reading.positions import Wrong, line_of, refuse
 from spiral_assets.relations.finding import in_catalog, in_folder
+from spiral_assets.relations.sources import expanded
 from spiral_assets.watching import Watched, watch_sensor
 
 
 @example(folder="$DATA", prefix="shop", watch_s=60)
-class RelationCatalog(Owned, dg.StateBackedComponent, dg.Resolvable):
+class RelationCatalog(Owned, Face, dg.StateBackedComponent):
     """A relation for everything in a folder of Parquet, JSON lines, Lance and class folders, or in the catalog itself.
 
     What there is belongs to the state of the definitions: it is looked up when a development server starts or reloads, and
@@ -68,13 +71,14 @@ class RelationCatalog(Owned, dg.StateBackedComponent, dg.Resolvable):
     def _catalog(self) -> str:
         return self.catalog or os.environ.get("SPIRAL_CATALOG") or "catalog"
 
-    @property
-    def _state(self) -> Path | None:
-        """The file of the state in Dagster's home; None if Dagster keeps it."""
+    def _state(self, beside: Path | None = None) -> Path | None:
+        """The file of the state in Dagster's home, or in a folder; None if Dagster keeps it."""
         home = os.environ.get("DAGSTER_HOME")
-        if not home or self.defs_state.management_type != DefsStateManagementType.LOCAL_FILESYSTEM:
+        if self.defs_state.management_type != DefsStateManagementType.LOCAL_FILESYSTEM:
             return None
-        return Path(home) / "defs_state" / f"{re.sub('[^A-Za-z0-9._-]', '_', self.defs_state_config.key)}.json"
+        folder = Path(home) / "defs_state" if home else beside
+        key = re.sub("[^A-Za-z0-9._-]", "_", self.defs_state_config.key)
+        return None if folder is None else folder / f"{key}.json"
 
     async def refresh_state(self, project_root: Path) -> str:
         """Look what there is, and keep it.
@@ -82,33 +86,50 @@ class RelationCatalog(Owned, dg.StateBackedComponent, dg.Resolvable):
         Args:
             project_root: of the definitions.
         """
-        state = self._state
+        state = self._state()
         if state is None:
             return await super().refresh_state(project_root)
+        self._look(state)
+        return LOCAL_STATE_VERSION
+
+    def _look(self, state: Path) -> None:
         draft = state.with_suffix(f".{os.getpid()}")
         self.write_state_to_path(draft)
         draft.replace(state)
-        return LOCAL_STATE_VERSION
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+    def definitions_of(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the assets of what there is, in a development server, or of what there was at the last look.
 
         Args:
             context: of the load.
         """
-        if self.defs_state.management_type != DefsStateManagementType.LOCAL_FILESYSTEM:
-            return super().build_defs(context)
-        state = self._state
+        stored = self.defs_state.management_type == DefsStateManagementType.LOCAL_FILESYSTEM
+        alone = isinstance(context.component_tree, FileTree)  # no command refreshes its state
+        state = self._state(context.defs_module_path / ".local_defs_state" if alone else None)
         looks = (
             using_dagster_dev()
             and self.defs_state.refresh_if_dev
             and DefinitionsLoadContext.get().load_type == DefinitionsLoadType.INITIALIZATION
-        )
-        if state is None and (looks or (context.defs_module_path / ".local_defs_state").is_dir()):
-            return super().build_defs(context)
+        ) or (alone and state is not None and not state.exists())
         if looks:
-            asyncio.run(self.refresh_state(context.project_root))
+            refuse(context, list(self._missing_folder()))
+        if not stored or (state is None and (looks or (context.defs_module_path / ".local_defs_state").is_dir())):
+            return dg.StateBackedComponent.build_defs(self, context)
+        if looks and state is not None:
+            self._look(state)
         return self.build_defs_from_state(context, state)
+
+    def _missing_folder(self) -> Iterator[Wrong]:
+        """Yield that the folder is not there, where somebody is about to look into it."""
+        if self.folder is None:
+            return
+        try:
+            folder = Path(expanded(self.folder)).expanduser()
+        except dg.Failure as error:
+            yield Wrong(("folder",), str(error.description))
+            return
+        if not folder.is_dir():
+            yield Wrong(("folder",), f"{self.folder!r} is no folder here. Correct the path, or put the data there")
 
     def write_state_to_path(self, state_path: Path) -> None:
         """Look what there is.
@@ -117,6 +138,10 @@ class RelationCatalog(Owned, dg.StateBackedComponent, dg.Resolvable):
             state_path: file of the state.
         """
         found = in_catalog(self._catalog) if self.folder is None else in_folder(self.folder, self.prefix)
+        if not found and self.folder is not None:
+            told(
+                f"RelationCatalog: there is no data in {self.folder!r} that could be a relation. Put some there, or correct it"
+            )
         state_path.parent.mkdir(parents=True, exist_ok=True)
         state_path.write_text(json.dumps(found, indent=1))
 
@@ -128,6 +153,11 @@ class RelationCatalog(Owned, dg.StateBackedComponent, dg.Resolvable):
             state_path: file of the state; None if nobody looked yet.
         """
         if state_path is None or not state_path.exists():
+            if self.folder is not None:  # a catalog may have nothing yet
+                where = line_of(context) or "RelationCatalog"
+                told(
+                    f"{where}: nobody has looked into {self.folder!r}, so it has no assets yet. Run: dg utils refresh-defs-state"
+                )
             return dg.Definitions()
         declared = {each.name for each in context.component_tree.get_all_components(of_type=Relation)}
         return self.definitions(json.loads(state_path.read_text()), declared)
@@ -162,3 +192,10 @@ class RelationCatalog(Owned, dg.StateBackedComponent, dg.Resolvable):
     def _sensor(self, watched: Sequence[Watched]) -> dg.SensorDefinition:
         assert self.watch_s is not None
         return watch_sensor(self.prefix or Path(str(self.folder)).name, watched, every_s=self.watch_s)
+
+
+def told(message: str) -> None:
+    """Warn; the library is imported for it alone."""
+    from spiral_stream.errors import warn
+
+    warn(message)

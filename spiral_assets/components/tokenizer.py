@@ -1,17 +1,19 @@
 """A tokenizer in YAML."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.tokenizer import tokenizer_asset
-from spiral_assets.components.parts import FunctionByName, Owned
+from spiral_assets.components.face import Face
+from spiral_assets.components.parts import FunctionByName, Owned, wrong_name, wrong_named
 from spiral_assets.components.scaffolding import example
+from spiral_assets.reading.positions import Wrong
 
 
 @example(name="llama-tokenizer", source="$DATA/tokenizer.json")
-class Tokenizer(Owned, dg.Component, dg.Resolvable):
+class Tokenizer(Owned, Face):
     """A tokenizer, registered under a name: from a file, a folder, the Hugging Face Hub, or a function that trains one.
 
     Examples:
@@ -30,7 +32,13 @@ class Tokenizer(Owned, dg.Component, dg.Resolvable):
     )
     deps: Sequence[str] = Field(default=(), description="Assets that the function reads.")
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+    def wrong(self) -> Iterator[Wrong]:
+        """Yield what is wrong in the attributes."""
+        yield from wrong_name(("name",), self.name)
+        if not isinstance(self.source, str):
+            yield from wrong_named(("source",), self.source, 1)
+
+    def definitions_of(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the tokenizer's asset."""
         del context
         source = self.source if isinstance(self.source, str) else self.source.named()

@@ -6,10 +6,13 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from spiral_assets import conventions
 from spiral_assets.assets.training import RETRIES, training_asset, training_jobs
 from spiral_assets.checks import unseen_check
+from spiral_assets.components.face import Face
 from spiral_assets.components.parts import Owned
 from spiral_assets.components.scaffolding import example
+from spiral_assets.reading.location import Path
 
 
 @example(
@@ -20,7 +23,7 @@ from spiral_assets.components.scaffolding import example
     deps=["streams/photos"],
     schedule="0 3 * * *",
 )
-class TrainingJob(Owned, dg.Component, dg.Resolvable):
+class TrainingJob(Owned, Face):
     """A model that a process of its own trains, a job that leads to it, and a job that prepares all but the training.
 
     Examples:
@@ -66,7 +69,11 @@ class TrainingJob(Owned, dg.Component, dg.Resolvable):
         examples=[["shop.test_photos"]],
     )
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+    def needed_assets(self) -> Sequence[tuple[Path, str]]:
+        """Return the saved streams that it is trained on."""
+        return [(("deps", at), dep) for at, dep in enumerate(self.deps) if dep.startswith(f"{conventions.STREAMS}/")]
+
+    def definitions_of(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the model's asset, and the jobs and the schedule of its domain."""
         del context
         owned = {"description": f"The model {self.name}.", **self.owned()}

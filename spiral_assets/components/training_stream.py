@@ -1,14 +1,27 @@
 """Named streams in YAML."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.stream import SavedStream, stream_assets
-from spiral_assets.components.parts import FunctionByName, Owned, PlanByName, function_of, plan_of
+from spiral_assets.components.face import Face
+from spiral_assets.components.parts import (
+    FunctionByName,
+    Owned,
+    PlanByName,
+    function_of,
+    plan_of,
+    stream_of,
+    wrong_name,
+    wrong_named,
+    wrong_plan,
+)
 from spiral_assets.components.scaffolding import example
+from spiral_assets.reading.location import Path
+from spiral_assets.reading.positions import Wrong
 
 
 class NamedStream(dg.Model, dg.Resolvable):
@@ -24,7 +37,7 @@ class NamedStream(dg.Model, dg.Resolvable):
     streams=[{"name": "photos-train", "plan": "spiral_assets.plans.images:training"}],
     deps=["caches/photos_decoded"],
 )
-class TrainingStream(Owned, dg.Component, dg.Resolvable):
+class TrainingStream(Owned, Face):
     """The streams of a training: saved by name, with EXPLAIN of the first.
 
     Examples:
@@ -53,7 +66,27 @@ class TrainingStream(Owned, dg.Component, dg.Resolvable):
     fresh_within_h: float | None = Field(default=None, description="Hours within which it must be saved.")
     automated: bool = Field(default=True, description="Whether it is saved again when a plan or its data is new.")
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+    def wrong(self) -> Iterator[Wrong]:
+        """Yield what is wrong in the attributes."""
+        if not self.streams:
+            yield Wrong(
+                ("streams",), "there is none. Give the stream to train from: - {name: ..., plan: module:function}"
+            )
+        for at, each in enumerate(self.streams):
+            yield from wrong_name(("streams", at, "name"), each.name)
+            yield from wrong_plan(("streams", at, "plan"), each.plan)
+        if self.metadata is not None:
+            yield from wrong_named(("metadata",), self.metadata, len(self.streams))
+
+    def saved_streams(self) -> Sequence[str]:
+        """Return the names of its streams."""
+        return [each.name for each in self.streams]
+
+    def opened_streams(self) -> Sequence[tuple[Path, str]]:
+        """Return the saved streams that it saves under other names."""
+        return [one for at, each in enumerate(self.streams) for one in stream_of(("streams", at, "plan"), each.plan)]
+
+    def definitions_of(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the streams' asset and the check of its EXPLAIN."""
         del context
         more: dict[str, Any] = {} if self.metadata is None else {"metadata": function_of(self.metadata)}

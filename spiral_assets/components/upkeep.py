@@ -1,12 +1,14 @@
 """Automation of a code location in YAML."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import dagster as dg
 from pydantic import Field
 
-from spiral_assets.components.parts import FunctionByName, function_of
+from spiral_assets.components.face import Face
+from spiral_assets.components.parts import FunctionByName, function_of, wrong_named
 from spiral_assets.components.scaffolding import example
+from spiral_assets.reading.positions import Wrong
 from spiral_assets.upkeep import GRACE_DAYS, WEEKLY, retention_job, upkeep
 
 
@@ -19,7 +21,7 @@ class Retention(dg.Model, dg.Resolvable):
 
 
 @example(retention={"schedule": "0 6 * * 0", "older_than_days": 7})
-class Upkeep(dg.Component, dg.Model, dg.Resolvable):
+class Upkeep(Face):
     """Rebuilds what changed, removes caches that nobody uses, and tells about failed runs. One per code location.
 
     Examples:
@@ -37,7 +39,12 @@ class Upkeep(dg.Component, dg.Model, dg.Resolvable):
         default=None, description="A function that gets each failed run: run_id, job, error, assets, tags."
     )
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+    def wrong(self) -> Iterator[Wrong]:
+        """Yield what is wrong in the attributes."""
+        if self.on_failure is not None:
+            yield from wrong_named(("on_failure",), self.on_failure, 1)
+
+    def definitions_of(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return sensors, jobs and schedules."""
         del context
         retention = self.retention

@@ -1,17 +1,19 @@
 """A video index in YAML."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.video_index import GROUPS, video_index_assets
-from spiral_assets.components.parts import OwnCheck, Owned
+from spiral_assets.components.face import Face
+from spiral_assets.components.parts import OwnCheck, Owned, wrong_checks, wrong_name
 from spiral_assets.components.scaffolding import example
+from spiral_assets.reading.positions import Wrong
 
 
 @example(name="film_index", relation="shop.films", column="clip_ref", index="shop.film_files")
-class VideoIndex(Owned, dg.Component, dg.Resolvable):
+class VideoIndex(Owned, Face):
     """Where the frames of every video file are: built by groups of storage shards, and shown as a relation.
 
     Examples:
@@ -33,7 +35,12 @@ class VideoIndex(Owned, dg.Component, dg.Resolvable):
     checks: Sequence[OwnCheck] = Field(default=(), description="Checks of your own, of the index relation.")
     automated: bool = Field(default=True, description="Whether it is rebuilt when the relation's data is new.")
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+    def wrong(self) -> Iterator[Wrong]:
+        """Yield what is wrong in the attributes."""
+        yield from wrong_name(("index",), self.index)
+        yield from wrong_checks(self.checks)
+
+    def definitions_of(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return both assets and their checks."""
         del context
         owned = {name: value for name, value in self.owned().items() if name != "description"}

@@ -18,6 +18,7 @@ from dagster.components.scaffold.scaffold import get_scaffolder
 import spiral_stream as spiral
 from spiral_assets import components
 from spiral_assets.resources import standard_resources
+from spiral_assets.yaml_definitions import definitions_from
 from spiral_stream.report import ColumnSkew
 
 # Dagster resolves YAML by a deprecated function of pydantic, and warns of betas of its own.
@@ -333,6 +334,63 @@ def test_what_the_catalog_has_is_kept_in_the_home_of_dagster(shop: Path, monkeyp
         assert [path.suffix for path in (home / "defs_state").iterdir()] == [".json"]
 
 
+def test_a_folder_that_nobody_looked_into_is_told(shop: Path) -> None:
+    from dagster.components.testing import create_defs_folder_sandbox
+
+    with create_defs_folder_sandbox() as sandbox:
+        (sandbox.defs_folder_path / "shop").mkdir(parents=True)
+        text = "type: spiral_assets.components.RelationCatalog\nattributes: {folder: $SHOP}\n"
+        (sandbox.defs_folder_path / "shop" / "defs.yaml").write_text(text)
+        with (
+            pytest.warns(spiral.SpiralWarning, match="Run: dg utils refresh-defs-state"),
+            sandbox.build_all_defs() as made,
+        ):
+            assert not made.assets
+
+
+@pytest.mark.parametrize("is_dev", [False, True])
+@pytest.mark.parametrize("has_home", [False, True])
+def test_a_file_outside_a_project_has_what_its_folder_has(
+    is_dev: bool, has_home: bool, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No command refreshes its state: the first load looks, and a development server looks again."""
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    if has_home:
+        monkeypatch.setenv("DAGSTER_HOME", str(shop / "home"))
+    file = shop / "project" / "all.yaml"
+    file.parent.mkdir()
+    file.write_text(
+        "type: spiral_assets.components.RelationCatalog\nattributes: {folder: $SHOP, options: {statistics: false}}\n"
+        "---\ntype: spiral_assets.components.Catalog\n"
+    )
+
+    def keys() -> set[str]:
+        found = definitions_from(file).resolve_asset_graph().get_all_asset_keys()
+        return {key.to_user_string() for key in found}
+
+    if is_dev:
+        monkeypatch.setenv("DAGSTER_IS_DEV_CLI", "1")
+    assert keys() == {"catalog/photos"}
+    pq.write_table(pa.table({"sample_id": ["b"]}), shop / "one.parquet")
+    assert keys() == ({"catalog/photos", "catalog/one"} if is_dev else {"catalog/photos"})
+    state = shop / "home" / "defs_state" if has_home else file.parent / ".local_defs_state"
+    assert [each.suffix for each in state.iterdir() if each.name != ".gitignore"] == [".json"]
+
+
+def test_a_file_outside_a_project_has_what_the_catalog_has(shop: Path) -> None:
+    for name in ("shop.photos", "by.hand"):
+        spiral.connect(str(shop / "catalog")).register(name, spiral.Parquet(str(shop / "photos")))
+    file = shop / "all.yaml"
+    file.write_text(
+        EIGHT_LINES
+        + "---\ntype: spiral_assets.components.RelationCatalog\n---\ntype: spiral_assets.components.Catalog\n"
+    )
+
+    keys = {key.to_user_string() for key in definitions_from(file).resolve_asset_graph().get_all_asset_keys()}
+
+    assert keys == {"catalog/shop/photos", "stats/shop/photos/shard_stats", "catalog/by/hand"}
+
+
 COUNTED = """
 import resource, sys
 import dagster as dg
@@ -344,6 +402,7 @@ context = dg.ComponentTree.for_test().load_context
 attributes = {"source": {"kind": "parquet", "path": "$X"}, "labels": ["label"], "semantic": {"a": "image/jpeg-ref"}}
 made = [components.Relation(name=f"shop.r{n}", **attributes).build_defs(context) for n in range(300)]
 from spiral_assets.resources import standard_resources
+from spiral_assets.yaml_definitions import definitions_from
 whole = dg.Definitions.merge(dg.Definitions(resources=standard_resources()), *made)
 graph = whole.get_repository_def().asset_graph
 after = resource.getrusage(resource.RUSAGE_SELF)
