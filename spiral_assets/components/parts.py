@@ -101,7 +101,7 @@ def stream_of(path: Path, said: str | PlanByName) -> list[tuple[Path, str]]:
     return [] if isinstance(said, str) or said.stream is None else [((*path, "stream"), said.stream)]
 
 
-def wrong_checks(checks: Sequence[OwnCheck]) -> Iterator[Wrong]:
+def wrong_checks(checks: "Sequence[OwnCheck]") -> Iterator[Wrong]:
     """Yield what is wrong with the functions of checks, and names that two of them have."""
     names = [each.name for each in checks]
     for at, each in enumerate(checks):

@@ -71,13 +71,14 @@ class RelationCatalog(Owned, Face, dg.StateBackedComponent):
     def _catalog(self) -> str:
         return self.catalog or os.environ.get("SPIRAL_CATALOG") or "catalog"
 
-    def _state(self, beside: Path | None = None) -> Path | None:
+    def _state(self, folder: Path | None = None) -> Path | None:
         """The file of the state in Dagster's home, or in a folder; None if Dagster keeps it."""
         home = os.environ.get("DAGSTER_HOME")
         if self.defs_state.management_type != DefsStateManagementType.LOCAL_FILESYSTEM:
             return None
-        folder = Path(home) / "defs_state" if home else beside
         key = re.sub("[^A-Za-z0-9._-]", "_", self.defs_state_config.key)
+        if home:
+            folder = Path(home) / "defs_state"
         return None if folder is None else folder / f"{key}.json"
 
     async def refresh_state(self, project_root: Path) -> str:
@@ -139,7 +140,7 @@ class RelationCatalog(Owned, Face, dg.StateBackedComponent):
         """
         found = in_catalog(self._catalog) if self.folder is None else in_folder(self.folder, self.prefix)
         if not found and self.folder is not None:
-            told(
+            warned(
                 f"RelationCatalog: there is no data in {self.folder!r} that could be a relation. Put some there, or correct it"
             )
         state_path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +156,7 @@ class RelationCatalog(Owned, Face, dg.StateBackedComponent):
         if state_path is None or not state_path.exists():
             if self.folder is not None:  # a catalog may have nothing yet
                 where = line_of(context) or "RelationCatalog"
-                told(
+                warned(
                     f"{where}: nobody has looked into {self.folder!r}, so it has no assets yet. Run: dg utils refresh-defs-state"
                 )
             return dg.Definitions()
@@ -194,7 +195,7 @@ class RelationCatalog(Owned, Face, dg.StateBackedComponent):
         return watch_sensor(self.prefix or Path(str(self.folder)).name, watched, every_s=self.watch_s)
 
 
-def told(message: str) -> None:
+def warned(message: str) -> None:
     """Warn; the library is imported for it alone."""
     from spiral_stream.errors import warn
 

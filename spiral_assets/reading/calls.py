@@ -57,11 +57,12 @@ def _definition(module: str, name: str) -> ast.FunctionDef | ast.AsyncFunctionDe
 
 
 def _fits(where: str, said: ast.arguments, arguments: Mapping[str, Any], given: int) -> str | None:
-    places = [each.arg for each in (*said.posonlyargs, *said.args)]
+    positional = [each.arg for each in (*said.posonlyargs, *said.args)]
     by_name = [each.arg for each in (*said.args, *said.kwonlyargs)]
-    if given > len(places) and said.vararg is None:
-        return f"function {where} takes {len(places)} values, and gets {given}. Write it with {given}: {_form(places, given)}"
-    filled = set(places[:given])
+    if given > len(positional) and said.vararg is None:
+        form = _form(positional, given)
+        return f"function {where} takes {len(positional)} values, and gets {given}. Write it with {given}: {form}"
+    filled = set(positional[:given])
     for name in arguments:
         if name in filled:
             return f"function {where} gets {name!r} from Spiral. Leave the argument out, or give it another name"
@@ -76,13 +77,13 @@ def _fits(where: str, said: ast.arguments, arguments: Mapping[str, Any], given: 
 
 
 def _needed(said: ast.arguments) -> Iterator[str]:
-    places = [*said.posonlyargs, *said.args]
-    yield from (each.arg for each in places[: len(places) - len(said.defaults)])
+    positional = [*said.posonlyargs, *said.args]
+    yield from (each.arg for each in positional[: len(positional) - len(said.defaults)])
     yield from (each.arg for each, value in zip(said.kwonlyargs, said.kw_defaults, strict=True) if value is None)
 
 
-def _form(places: list[str], given: int) -> str:
-    return f"def f({', '.join([*places, *(f'value_{at}' for at in range(len(places), given))])})"
+def _form(positional: list[str], given: int) -> str:
+    return f"def f({', '.join([*positional, *(f'value_{at}' for at in range(len(positional), given))])})"
 
 
 def _near(name: str, known: Any) -> str:

@@ -28,10 +28,10 @@ class FileTree(ComponentTree):
     """The components of one file.
 
     Attributes:
-        is_whole: whether the tree is all of its code location; Python merges a file with other definitions.
+        is_location: whether the tree is all of its code location; Python merges a file with other definitions.
     """
 
-    is_whole: ClassVar[bool] = False
+    is_location: ClassVar[bool] = False
 
     @classmethod
     def of(cls, path: Path) -> "FileTree":

@@ -62,11 +62,11 @@ def need_sound_location(context: dg.ComponentLoadContext, defs: dg.Definitions) 
     object.__setattr__(tree, _LOOKED, True)  # building the others comes here again
     try:
         parts = list(_parts(tree, decl, defs))
-        _need_one_of_each(parts)
+        _need_unique_keys(parts)
         _need_no_circle(parts)
         for part in parts:
             if isinstance(part.component, Neighbour):
-                absent = _absent(part.component, parts) if getattr(tree, "is_whole", True) else ()
+                absent = _absent(part.component, parts) if getattr(tree, "is_location", True) else ()
                 refuse(part.decl, [*absent, *_unsaved(part.component, parts)])
     except Exception:
         object.__setattr__(tree, _LOOKED, False)
@@ -95,7 +95,7 @@ def _parts(tree: ComponentTree, of: ComponentDecl[Any], defs: dg.Definitions) ->
             yield _Part(decl, tree.load_structural_component_at_loc(decl.loc), made)
 
 
-def _need_one_of_each(parts: Sequence[_Part]) -> None:
+def _need_unique_keys(parts: Sequence[_Part]) -> None:
     seen: dict[dg.AssetKey, str] = {}
     for part in parts:
         for key in part.deps:
@@ -116,8 +116,8 @@ def _need_no_circle(parts: Sequence[_Part]) -> None:
     except CycleError as error:
         circle: list[dg.AssetKey] = error.args[1][::-1]
         names = " needs ".join(key.to_user_string() for key in circle)
-        places = ", ".join(dict.fromkeys(where[key] for key in circle))
-        msg = f"{where[circle[0]]}: {names}: a circle of deps, at {places}. Remove one of the deps"
+        lines = ", ".join(dict.fromkeys(where[key] for key in circle))
+        msg = f"{where[circle[0]]}: {names}: a circle of deps, at {lines}. Remove one of the deps"
         raise dg.DagsterInvalidDefinitionError(msg) from None
 
 
@@ -159,13 +159,17 @@ def _unsaved(component: Neighbour, parts: Sequence[_Part]) -> Iterator[Wrong]:
 def _of_catalog(parts: Sequence[_Part]) -> set[str] | None:
     """Return the streams of the location's catalog; None if it cannot be told here: a store, or Python says where it lies."""
     said = [part.component.catalog_location() for part in parts if isinstance(part.component, Neighbour)]
-    places: list[str | None] = [each for each in said if each is not None]
-    place = os.environ.get("SPIRAL_CATALOG") if not places else places[0] if len(places) == 1 else None
-    if place is None or "://" in expanded(place):
+    locations: list[str | None] = [each for each in said if each is not None]
+    location = os.environ.get("SPIRAL_CATALOG") if not locations else locations[0] if len(locations) == 1 else None
+    if location is None or "://" in expanded(location):
         return None
-    if not os.path.isdir(expanded(place)):  # noqa: PTH112  opening it would make it
+    if not os.path.isdir(expanded(location)):  # noqa: PTH112  opening it would make it
         return set()
     listed = subprocess.run(  # noqa: S603  our own program; a definition imports no part of the library
-        [sys.executable, "-c", _LIST, expanded(place)], capture_output=True, text=True, timeout=_LISTING_S, check=False
+        [sys.executable, "-c", _LIST, expanded(location)],
+        capture_output=True,
+        text=True,
+        timeout=_LISTING_S,
+        check=False,
     )
     return set(listed.stdout.split()) if listed.returncode == 0 else None

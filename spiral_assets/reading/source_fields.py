@@ -36,7 +36,7 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "webdataset": ("path", "key", "columns", "sidecars", "on_error", "schema"),
 }
 SEMANTIC: Final = ("image/jpeg-ref", "video/h264-ref", "audio/ref", "application/bytes-ref")
-_PLACE: Final = frozenset({"path", "uri"})
+_LOCATIONS: Final = frozenset({"path", "uri"})
 
 
 def wrong_source(source: Mapping[str, Any]) -> Iterator[Wrong]:
@@ -58,7 +58,7 @@ def wrong_source(source: Mapping[str, Any]) -> Iterator[Wrong]:
         said = f"; did you mean {near[0]!r}?" if near else ""
         yield Wrong((*at, "kind"), f"{kind!r} is no kind of source{said} There are {', '.join(FIELDS)}. Correct it")
         return
-    known = {*FIELDS[kind], *_PLACE, "kind"}
+    known = {*FIELDS[kind], *_LOCATIONS, "kind"}
     for name in source:
         if name not in known:
             near = get_close_matches(str(name), FIELDS[kind], 1)
@@ -66,11 +66,11 @@ def wrong_source(source: Mapping[str, Any]) -> Iterator[Wrong]:
             yield Wrong(
                 (*at, name), f"it is no field of {kind}{said} It has {', '.join(FIELDS[kind])}. Correct the name"
             )
-    place = [name for name in ("path", "uri") if name in source]
-    if not place:
+    locations = [name for name in ("path", "uri") if name in source]
+    if not locations:
         first = FIELDS[kind][0]
         yield Wrong(at, f"it does not say where the rows lie. Give {first}: ...")
-    for name in place:
+    for name in locations:
         if not isinstance(source[name], str | list) or not source[name]:
             yield Wrong((*at, name), f"{source[name]!r} is no place. Give the path of files or a folder, or a URI")
 
@@ -106,7 +106,7 @@ def source_schema() -> dict[str, Any]:
         {
             "if": {"properties": {"kind": {"const": name}}, "required": ["kind"], "not": {"required": ["function"]}},
             "then": {
-                "propertyNames": {"enum": sorted({*fields, *_PLACE, "kind"})},
+                "propertyNames": {"enum": sorted({*fields, *_LOCATIONS, "kind"})},
                 "if": {"not": {"required": ["uri"]}},
                 "then": {"required": ["path"]},
             },
