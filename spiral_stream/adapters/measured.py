@@ -68,16 +68,21 @@ def fetched(value: torch.Tensor, form: ValueForm, mask: Any) -> FetchedTensors:
     """
     with torch.no_grad():
         value = value.detach()
+        if form.tokens is None or form.summed:
+            value = value if form.rows is None else value[_moved(form.rows, value.device)]
         if form.tokens is None:
-            found = value if form.rows is None else value[_moved(form.rows, value.device)]
-            return FetchedTensors(found.to(torch.float32), None)
-        lengths = _moved(covering_lengths(form.tokens, value.shape[0]), value.device)
+            return FetchedTensors(value.to(torch.float32), None)
         flat = value.reshape(-1).to(torch.float64)
+        if mask is None and form.summed:
+            return FetchedTensors(flat, None)
+        rows = len(value) if mask is None else len(mask)
+        lengths = _moved(covering_lengths(form.tokens, rows), value.device)
         if mask is None:
             return FetchedTensors(_sums(flat, lengths), None)
         on = _moved(np.asarray(mask), value.device) if not isinstance(mask, torch.Tensor) else mask.to(value.device)
         on = on.reshape(-1).bool()
-        return FetchedTensors(_sums(torch.where(on, flat, 0.0), lengths), _sums(on.to(torch.float64), lengths))
+        counts = _sums(on.to(torch.float64), lengths)
+        return FetchedTensors(flat if form.summed else _sums(torch.where(on, flat, 0.0), lengths), counts)
 
 
 def _sums(flat: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

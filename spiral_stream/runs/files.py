@@ -101,15 +101,19 @@ class RunFiles:
 
     # ---- notes
 
-    def claim(self, attempt: str, rank: int) -> None:
-        """Take an attempt for one rank: what it writes is called by both.
+    def claim(self, attempt: str, writer: str) -> None:
+        """Take an attempt for one process: what it writes is called by both.
+
+        Args:
+            attempt: its name.
+            writer: as `writer_of` calls the process.
 
         Raises:
             CatalogError: the name is not legal.
             RunError: another process has it, or had it; or the catalog cannot be written.
         """
         need_name("attempt", attempt)
-        name = f"{attempt}.{rank:05d}"
+        name = f"{attempt}.{writer}"
         path = self.folder / _CLAIMS / name
         with writing(path):
             path.parent.mkdir(exist_ok=True)
@@ -120,17 +124,20 @@ class RunFiles:
             except FileExistsError:
                 taken = True
             if taken:
-                msg = f"run {self.name!r}: rank {rank} of attempt {attempt!r} records already, or did: its records are not "
-                msg += "written over. Give each start of the training an attempt= of its own, and each rank its number: bind"
+                msg = (
+                    f"run {self.name!r}: rank {rank_of(name + '.')} of attempt {attempt!r} records already, or did: its records "
+                    "are not written over. Give each start of the training an attempt= of its own, and each rank its number: "
+                    "bind. Of ranks that are given the same batches one records, or each its shard= of the tokens"
+                )
                 raise RunError(msg)
 
-    def note(self, attempt: str, rank: int, number: int, value: Mapping[str, Any]) -> None:
+    def note(self, attempt: str, number: int, value: Mapping[str, Any]) -> None:
         """Write a change of the run.
 
         Raises:
             RunError: the catalog cannot be written.
         """
-        name = f"{attempt}.{rank:05d}.{number:0{_DIGITS}d}"
+        name = f"{attempt}.{writer_of(0)}.{number:0{_DIGITS}d}"
         path = self.folder / _NOTES / f"{name}.json"
         with self._changing(path):
             self._home.keep(self._kind(_NOTES), name, {"value": dict(value)})
@@ -188,13 +195,13 @@ class RunFiles:
 
     # ---- parts
 
-    def part(self, attempt: str, rank: int, number: int, table: pa.Table) -> None:
-        """Write a part of what a rank logged.
+    def part(self, attempt: str, writer: str, number: int, table: pa.Table) -> None:
+        """Write a part of what a process logged.
 
         Raises:
             RunError: the catalog cannot be written.
         """
-        name = f"{attempt}.{rank:05d}.{number:0{_DIGITS}d}"
+        name = f"{attempt}.{writer}.{number:0{_DIGITS}d}"
         path = self.folder / _PARTS / f"{name}.part"
         plain = [each for each in table.column_names if each in _AS_IT_IS]
         values = [
@@ -227,19 +234,19 @@ class RunFiles:
         self._need_all(found, _PARTS)
         return found
 
-    def last_parts(self, attempt: str) -> dict[int, str]:
-        """Return the last part of each rank that has written any.
+    def last_parts(self, attempt: str) -> list[str]:
+        """Return the last part of each process that has written any.
 
         Raises:
             RunError: one is not there.
             CatalogError: the store failed.
         """
         stored = self._stored(_PARTS, ".part", f"{attempt}.[0-9]*")
-        found = {rank_of(name): name for name in stored if _attempt_of(name) == attempt}
+        found = {name.rpartition(".")[0]: name for name in stored if _attempt_of(name) == attempt}
         for name in found.values():
             if (record := stored[name]) is not None:
                 self._bring(name, record)
-        return found
+        return list(found.values())
 
     def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Return a part, or columns of it.
@@ -374,9 +381,20 @@ class TableFiles:
         self._home.keep_value(self._kind, self._name, dict(value))
 
 
+def writer_of(rank: int, shard: tuple[int, int] | None = None) -> str:
+    """Return how a process is called in the names of what it writes: by its rank, and which shard of how many it has."""
+    return f"{rank:05d}" if shard is None else f"{rank:05d}-{shard[0]:03d}of{shard[1]:03d}"
+
+
 def rank_of(part: str) -> int:
-    """Return the rank that wrote a part or a note."""
-    return int(part.rsplit(".", 2)[1])
+    """Return the rank that wrote a part."""
+    return int(part.rsplit(".", 2)[1].partition("-")[0])
+
+
+def shard_of(part: str) -> tuple[int, int] | None:
+    """Return which shard of how many a part has; None if it has whole batches."""
+    number, _, count = part.rsplit(".", 2)[1].partition("-")[2].partition("of")
+    return (int(number), int(count)) if count else None
 
 
 def _attempt_of(part: str) -> str:

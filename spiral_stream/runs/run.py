@@ -24,6 +24,7 @@ from spiral_stream.runs.losses.table_query import RunRows, sources_of
 from spiral_stream.runs.opened_leg import OpenedLegs, PlanOf
 from spiral_stream.runs.records.recording import EVERY, Recording
 from spiral_stream.runs.records.run_table import RENAMED, RUNS, RunTable, not_applied
+from spiral_stream.runs.records.token_shard import need_shard
 from spiral_stream.runs.records.values import RESERVED
 from spiral_stream.runs.seen import SeenSamples
 from spiral_stream.runtime.batch.keys import BatchKey, KeyedBatch
@@ -69,6 +70,7 @@ class RecordedRun:
         every: logged batches after which they are written, even if no state is saved.
         anew: whether it begins anew on purpose.
         on_error: what becomes of the training while the catalog cannot be written.
+        shard: which of how many processes that share the rows of each batch this is; None: it has whole batches.
 
     Examples:
         >>> run = catalog.run("first", stream)
@@ -91,10 +93,12 @@ class RecordedRun:
         *,
         anew: bool = False,
         on_error: Literal["raise", "warn"] = "raise",
+        shard: Any = None,
     ) -> None:
         _EVERY.need("run: every=", every, RunError)
         FLAG.need("run: anew=", anew, RunError)
         _ON_ERROR.need("run: on_error=", on_error, RunError)
+        sharded = need_shard(shard)
         self._verbs, self._catalog, self._plan_of = catalog, catalog.registry, plan_of
         self._files = RunFiles(self._catalog, name)
         self._recording: Recording | None = None
@@ -115,7 +119,9 @@ class RecordedRun:
         if attempt is not None:
             need_name("attempt", attempt)
         try:
-            self._recording = Recording(self._files, stream, attempt, every, anew=anew, lenient=on_error == "warn")
+            self._recording = Recording(
+                self._files, stream, attempt, every, sharded, anew=anew, lenient=on_error == "warn"
+            )
         except UnwrittenError as error:
             if on_error == "raise":
                 raise
@@ -162,6 +168,7 @@ class RecordedRun:
         key: BatchKey | None = None,
         applied: bool = True,
         mask: Any = None,
+        positions: Any = None,
         **values: Any,
     ) -> None:
         """Record what the loop measured on a batch.
@@ -170,12 +177,16 @@ class RecordedRun:
         sample's own are summed and counted; or one for the batch. In packed rows give [B, T], or one per piece. Padding
         rows that hold no sample are left out.
 
+        In a run that was opened with ``shard=(i, n)``, values are of the tokens that this process has: [B, T / n], or [B]: the
+        sums of each sample. The table adds sums and counts over the shards. One number for the batch is that of the first.
+
         Args:
             batch: as the loop got it, also through a `StreamLoader`, a DataLoader, accelerate or Lightning. None takes the one
                 batch that the stream has delivered since the last one was logged; what reads ahead has to say which it is.
             key: ``run.key(batch)`` of another process, in place of the batch.
             applied: False where the step was not taken: an overflow, a loss that is no number.
-            mask: which tokens count, shape [B, T]; None counts all tokens of a sample.
+            mask: which tokens count, shape [B, T], or [B, T / n] of a shard; None counts all tokens of a sample.
+            positions: of each row, those that this shard has, ascending; None: the i-th of n equal parts.
             **values: by name: ``loss=``, ``accuracy=``.
 
         Raises:
@@ -195,7 +206,7 @@ class RecordedRun:
         if not isinstance(key, BatchKey):
             msg = f"log: key={shown(key)} is no key. Give what run.key(batch) returned"
             raise RunError(msg)
-        recording.log(key, values, mask, applied=bool(applied))
+        recording.log(key, values, mask, positions, applied=bool(applied))
 
     @door(RunError)
     def key(self, batch: Any) -> BatchKey:

@@ -46,6 +46,7 @@ class RunVerbs(AnyCatalog):
         every: int = 1_000,
         anew: bool = False,
         on_error: Literal["raise", "warn"] = "raise",
+        shard: tuple[int, int] | None = None,
         trust: Trusted = (),
     ) -> "RecordedRun":
         """Record a training run, or open one to read it: which samples each step saw, and what the loop measured on them.
@@ -63,6 +64,8 @@ class RunVerbs(AnyCatalog):
             on_error: what becomes of the training while the catalog cannot be written. ``"raise"``: the error ends it, unless
                 the loop catches it. ``"warn"``: it goes on with a warning. What is logged stays in memory until it can be
                 written, and a state that is saved meanwhile says so. Where the run cannot even be opened, nothing is recorded.
+            shard: which of how many processes that share the rows of each batch this is, as context-parallel ranks do; None:
+                it has whole batches.
             trust: as for `open_stream`, for the plans that the run was trained by.
 
         Raises:
@@ -83,7 +86,8 @@ class RunVerbs(AnyCatalog):
         if stream is not None and run_of is None:
             msg = f"run {name!r}: {shown(stream)} is a {type(stream).__name__}. Give the stream that the loop reads"
             raise RunError(msg)
-        return RecordedRun(self, name, run_of, self._plan_of(trust=trust), attempt, every, anew=anew, on_error=on_error)
+        found = self._plan_of(trust=trust)
+        return RecordedRun(self, name, run_of, found, attempt, every, anew=anew, on_error=on_error, shard=shard)
 
     def runs(self) -> list[str]:
         """Return the names of all recorded runs, sorted.

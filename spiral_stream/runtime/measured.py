@@ -24,11 +24,13 @@ class ValueForm:
         rows: which of its rows are samples, [S]; None takes all as they are.
         tokens: where the tokens of each sample lie; None if it has no value per token.
         alone: whether it is one number for the batch.
+        summed: whether it is a sum per sample already, of ``tokens``.
     """
 
     rows: Int64 | None = None
     tokens: TokenSpans | None = None
     alone: bool = False
+    summed: bool = False
 
 
 class FetchedValue(ABC):

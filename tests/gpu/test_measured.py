@@ -39,6 +39,17 @@ def spans(draw: random.Random, rows: int, width: int) -> TokenSpans:
     return TokenSpans(width, np.repeat(np.arange(rows), 2), starts, lengths)
 
 
+def test_sums_of_a_shard_are_taken_as_they_are_and_their_tokens_counted(device: torch.device) -> None:
+    where, rows = spans(random.Random(3), 4, 16), np.arange(8)[::-1].copy()
+    sums, mask = torch.rand(8), torch.rand(4, 16) < 0.5
+    form = ValueForm(rows, where, summed=True)
+    for on in (None, mask, mask.to(device)):
+        far, near = fetched(sums.to(device), form, on), fetched(sums, form, None if on is None else mask)
+        far.wait()
+        for a, b in zip(far.take(), near.take(), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
 def test_sums_are_those_of_the_host_under_random_delays(device: torch.device) -> None:
     draw, late = random.Random(5), []
     for number in range(ROUNDS):

@@ -33,6 +33,7 @@ class Declaration:
     unique: bool
     row_ids: bool = False  # whether rows get identities that no column stores
     same_bytes: bool = False  # whether shards of the same bytes keep their content keys
+    distinct: bool = False  # whether whoever wrote the rows knows that no identity repeats, so that nobody looks
 
     def applied(self, name: str, schema: pa.Schema) -> tuple[pa.Schema, str | None]:
         """Return the source's columns with their semantic types and descriptions, and the column that names the shards.

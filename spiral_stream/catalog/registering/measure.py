@@ -50,7 +50,7 @@ def shards_of(
         name: of the relation.
         source: of the rows.
         reader: of the source.
-        identity: the columns that tell rows apart.
+        identity: the columns that tell rows apart; none are looked at where it is known that they do.
         shard: the column that names the storage shards.
         before: the registration whose place this one takes.
         report: called while identities are read.
@@ -62,6 +62,8 @@ def shards_of(
     """
     old = former(before)
     manifest = build_manifest(reader, shard, old if before is not None and before.shard == shard else None)
+    if not identity:
+        return manifest, None
     if tuple(identity) == (ROW_ID,) and ROW_ID not in reader.schema.names:
         manifest = replace(manifest, runs=reader.row_runs())
         return manifest, repeated(manifest)

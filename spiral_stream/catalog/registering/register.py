@@ -155,7 +155,8 @@ class Registration:
             if (refused := refused_videos(reader, schema)) is not None:
                 warn(f"register {name!r}: {refused}")
             identity = declared.identity
-            manifest, found = shards_of(name, source, reader, identity, shard, before, report, self._root)
+            looked_at = () if declared.distinct else identity
+            manifest, found = shards_of(name, source, reader, looked_at, shard, before, report, self._root)
             refuse_repeats(found, declared.unique, schema)
             if not isinstance(source, Arrow):
                 manifest = pinned(manifest, reader, schema, self._folder)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spiral_stream.errors import warn
-from spiral_stream.runs.files import RunFiles
+from spiral_stream.runs.files import RunFiles, rank_of
 from spiral_stream.runs.history import Attempt, History, Mark
 
 _SHOWN = 5
@@ -53,8 +53,11 @@ def warn_of_lacking(files: RunFiles, history: History, parent: str, cut: Mark) -
 
 def lacking(files: RunFiles, history: History, attempt: Attempt, cut: Mark) -> dict[int, Mark | None]:
     """Return the ranks whose records end before those of others, with where theirs end; None where nothing is there."""
-    found = {rank: _end_of(files, part) for rank, part in files.last_parts(attempt.name).items()}
-    ends = {rank: each for rank, each in found.items() if each is not None}
+    ends = dict[int, _Logged]()
+    for part in files.last_parts(attempt.name):
+        rank, found = rank_of(part), _end_of(files, part)
+        if found is not None:  # of processes that share rows, the one that ends first
+            ends[rank] = min(found, ends.get(rank, found), key=lambda each: each.end)
     reached = [min(each.end, cut) for each in ends.values()]
     if not reached:
         return {}

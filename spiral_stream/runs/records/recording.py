@@ -20,12 +20,13 @@ from spiral_stream.errors import RunError, shown, warn
 from spiral_stream.plan.saving.canonical import to_json
 from spiral_stream.plan.saving.fingerprint import digest
 from spiral_stream.planner.columns.lineage import identity_keys
-from spiral_stream.runs.files import RunFiles, UnwrittenError
+from spiral_stream.runs.files import RunFiles, UnwrittenError, writer_of
 from spiral_stream.runs.history import ANEW, History, Mark, RunChange
 from spiral_stream.runs.records.arriving import Arriving
 from spiral_stream.runs.records.coverage import warn_of_lacking
 from spiral_stream.runs.records.others import OtherAttempts, this_process
 from spiral_stream.runs.records.part_rows import Logged, table_of
+from spiral_stream.runs.records.token_shard import TokenShard, need_positions
 from spiral_stream.runs.records.unwritten import UNWRITTEN
 from spiral_stream.runs.records.values import FormOf, PerToken, Value, mask_of, need_value_names, on_host, reduced
 from spiral_stream.runtime.batch.keys import BatchKey
@@ -54,20 +55,29 @@ class Recording(Recorder):
         every: logged batches after which a part is written.
         anew: the first attempt of this start begins a branch of its own, whatever state the stream goes on from.
         lenient: what cannot be written is warned of, once, and written when it can be.
+        shard: which of how many processes that share the rows of each batch this is; None: it has whole batches.
 
     Raises:
         RunError: several ranks record, and nothing says which start they are of; or the catalog cannot be written.
     """
 
     def __init__(
-        self, files: RunFiles, stream: StreamRun, attempt: str | None, every: int, *, anew: bool, lenient: bool
+        self,
+        files: RunFiles,
+        stream: StreamRun,
+        attempt: str | None,
+        every: int,
+        shard: tuple[int, int] | None = None,
+        *,
+        anew: bool,
+        lenient: bool,
     ) -> None:
-        self._files, self._stream, self._every = files, stream, every
+        self._files, self._stream, self._every, self._shard = files, stream, every, shard
         bound = stream.bound()
-        self._rank, self._first = bound.rank, stream.position.seen
-        self._start = (
-            attempt or stream.delivery.agreed(_new_attempt()) or _common_start(bound.world_size) or _new_attempt()
-        )
+        self._rank, self._writer, self._first = bound.rank, writer_of(bound.rank, shard), stream.position.seen
+        self._tells = not bound.rank and (shard is None or not shard[0])  # one process writes the history
+        processes = bound.world_size * (1 if shard is None else shard[1])
+        self._start = attempt or stream.delivery.agreed(_new_attempt()) or _common_start(processes) or _new_attempt()
         files.make()  # what may fail on one machine comes after what ranks ask each other
         self._attempts = 0  # of this start; a stream that goes back to a state begins another
         self._notes = self._parts = 0  # of the present attempt
@@ -98,11 +108,11 @@ class Recording(Recorder):
             said = stream.recorder.sealed(here, 0)
             said = None if said is None else {**said, "epoch": here.epoch, "batch": here.batch}
         self._anew = anew
-        self._files.claim(self._start, self._rank)
+        self._files.claim(self._start, self._writer)
         self._go_on_from(said)
         if stream.recorder is not None:
             stream.recorder.close()
-        self._others = OtherAttempts(files, self._start) if not self._rank else None
+        self._others = OtherAttempts(files, self._start) if self._tells else None
         stream.record(self)
         self._note("resume" if self._parent is not None else ANEW if anew else "open")
         self._warn_of_lacking()
@@ -179,7 +189,7 @@ class Recording(Recorder):
             self.flush()
             self._say_reached()
             self._attempts += 1
-            self._files.claim(self.attempt, self._rank)
+            self._files.claim(self.attempt, self._writer)
             self._notes = self._parts = 0
             self._reached = self._said = None
         self._first = self._stream.position.seen
@@ -208,12 +218,16 @@ class Recording(Recorder):
 
     # ---- what the loop logs
 
-    def log(self, key: BatchKey, values: Mapping[str, Any], mask: Any, *, applied: bool) -> None:
+    def log(self, key: BatchKey, values: Mapping[str, Any], mask: Any, positions: Any = None, *, applied: bool) -> None:
         """Record the values of a batch.
 
         Raises:
             RunError: a value has another length than the batch, or the batch was logged already with other values.
         """
+        if positions is not None and self._shard is None:
+            msg = "log: positions= says which tokens a shard has, and this run has whole batches. Open it with shard=(i, n)"
+            raise RunError(msg)
+        shard = None if self._shard is None else TokenShard(*self._shard, need_positions(positions))
         if self._closed is not None:
             msg = (
                 f"log: run {self._files.name!r} is closed: it was, its stream was, or another run records the stream. "
@@ -228,7 +242,7 @@ class Recording(Recorder):
         if before is not None:
             self._duplicate(key, before, names)
             return
-        found = self._values(key, values, mask)
+        found = self._values(key, values, mask, shard)
         UNWRITTEN.add(self)
         self._entries.append(Logged(key, self._leg_of(key), applied, found))
         self._logged[at] = names
@@ -238,7 +252,9 @@ class Recording(Recorder):
         if len(self._entries) >= self._flush_at:
             self.flush()
 
-    def _values(self, key: BatchKey, values: Mapping[str, Any], mask: Any) -> dict[str, Value]:
+    def _values(
+        self, key: BatchKey, values: Mapping[str, Any], mask: Any, shard: TokenShard | None
+    ) -> dict[str, Value]:
         """Reduce the values of a batch; those on a device are put in when they are here."""
         found: dict[str, Value] = {}
         late: list[tuple[str, ValueForm, FetchedValue]] = []
@@ -246,10 +262,10 @@ class Recording(Recorder):
         if mask is not None and on_host(mask):
             mask = mask_of(mask)
         for name, value in values.items():
-            fits = FormOf(name, key, mask)
+            fits = FormOf(name, key, mask, shard)
             fetched = self._stream.delivery.fetched(value, fits, mask)
             if fetched is None:
-                found[name] = reduced(name, value, key, None if mask is None else mask_of(mask))
+                found[name] = reduced(name, value, fits, None if mask is None else mask_of(mask))
             else:
                 assert fits.form is not None
                 late.append((name, fits.form, fetched))
@@ -282,7 +298,7 @@ class Recording(Recorder):
         with self._tolerated():
             self._write_notes()
             if self._entries:
-                self._files.part(self.attempt, self._rank, self._parts, table_of(self._entries))
+                self._files.part(self.attempt, self._writer, self._parts, table_of(self._entries))
                 self._parts += 1
                 logged = max(Mark(each.leg, each.key.epoch, each.key.after) for each in self._entries)
                 self._entries.clear()
@@ -362,7 +378,7 @@ class Recording(Recorder):
         self._segment = self._segment_now()
         cursor = stream.position.known() if at is None else at
         self._noted = stream.position.seen - self._first, cursor.epoch
-        if self._rank:
+        if not self._tells:
             return
         bound = stream.bound()
         cursor = cursor.enter(bound.world_size, bound.merge)
@@ -383,7 +399,7 @@ class Recording(Recorder):
     def _write_notes(self) -> None:
         while self._unwritten:
             attempt, number, value = self._unwritten[0]
-            self._files.note(attempt, self._rank, number, value)
+            self._files.note(attempt, number, value)
             del self._unwritten[0]
 
     @contextmanager
@@ -409,7 +425,7 @@ class Recording(Recorder):
     def _say_reached(self, mark: Mark | None = None) -> None:
         """Say how far the attempt has come; the first rank does it for all."""
         mark = self._reached if mark is None else mark
-        if mark is not None and mark != self._said and not self._rank:
+        if mark is not None and mark != self._said and self._tells:
             alongside = {"alongside": sorted(self._others.alongside)} if self._others and self._others.alongside else {}
             with self._tolerated():
                 self._files.reached(self.attempt, {**mark.to_json(), **alongside})

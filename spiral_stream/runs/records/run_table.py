@@ -26,10 +26,11 @@ from spiral_stream.plan.tree import need
 from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.columns.payload import base_payload
 from spiral_stream.planner.stages import Stages
-from spiral_stream.runs.files import RunFiles, TableFiles, rank_of, writing
+from spiral_stream.runs.files import RunFiles, TableFiles, rank_of, shard_of, writing
 from spiral_stream.runs.history import Attempt, History, Mark
 from spiral_stream.runs.opened_leg import OpenedLeg, OpenedLegs
 from spiral_stream.runs.records.part_rows import SUM, TOKENS
+from spiral_stream.runs.records.shard_sums import BATCH_ID, Numbered, ShardSums, pieces_of
 from spiral_stream.runs.records.values import RESERVED
 from spiral_stream.runtime.columns.error_sample import identity_table
 from spiral_stream.runtime.columns.samples import Samples
@@ -39,7 +40,6 @@ from spiral_stream.sources.lance.source import Lance
 
 RUNS: Final = "runs."
 IDENTITY: Final = ("attempt", "rank", "leg", "epoch", "batch", "index")
-_PLACES: Final = ("leg", "epoch", "number")
 _TRIES: Final = 4  # of builders on several machines
 _REASON: Final = 400  # characters
 _OLD: Final = timedelta(days=1)  # versions of another branch, which a stream may still read
@@ -119,7 +119,7 @@ class RunTable:
         entry = self._entry(name, table)
         if entry is not None and entry.source.version == version:  # type: ignore[attr-defined]  # of Lance
             return entry
-        declared = Declaration(IDENTITY, None, {}, _DESCRIBED, unique=False)
+        declared = Declaration(IDENTITY, None, {}, _DESCRIBED, unique=False, distinct=True)  # each batch once
         source = Lance(table.uri, version=version)
         return self._catalog.registration.register(name, source, declared, replace=entry is not None)
 
@@ -206,6 +206,7 @@ class RunTable:
             live = [each for each in steps if there.files.issuperset(each["files"])]
             table.keep_built({"steps": [*live, step]})
             if not fragments:  # all of it is there already, or after the place where the branch left
+                self._need_complete_batches(parts, there)
                 return there.version
             try:
                 return append_alone(table.uri, [each.described for each in fragments], there.version)
@@ -214,6 +215,21 @@ class RunTable:
                 if not attempts_left or now is None or now.version == there.version:  # nobody else has built
                     raise
         raise AssertionError
+
+    def _need_complete_batches(self, parts: Sequence[_Part], there: Appendable) -> None:
+        """Refuse a table without rows, where that is because no batch has all of its shards.
+
+        Raises:
+            RunError: says which shards there are.
+        """
+        shards = sorted({shard for part in parts if (shard := shard_of(part.name)) is not None})
+        if shards and not there.files:
+            found = ", ".join(f"{k} of {n}" for k, n in shards)
+            msg = (
+                f"run {self._files.name!r}: no batch has all of its shards; there is {found}. Each process that shares rows "
+                "opens the run with its shard=(i, n), logs, and saves or closes it"
+            )
+            raise RunError(msg)
 
     # ---- columns
 
@@ -261,25 +277,35 @@ class RunTable:
         self, had: Sequence[_Part], new: Sequence[_Part], schema: pa.Schema, report: Report
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the new parts; batches of other parts are left out."""
-        numbers = _Numbers()
+        numbers, sums = Numbered(), ShardSums(self._files.name)
+        attempts = {each.attempt for each in new}
         for part in had:
-            if part.attempt in {each.attempt for each in new}:
-                numbers.new(part.attempt, _up_to(self._files.read(part.name, _PLACES), part.cut))
+            if part.attempt in attempts:
+                self._complete_rows(part, _up_to(self._files.read(part.name, BATCH_ID), part.cut), numbers, sums)
         for at, part in enumerate(new):
-            table = _up_to(self._files.read(part.name), part.cut)
-            table = table.filter(numbers.new(part.attempt, table))
+            table = self._complete_rows(part, _up_to(self._files.read(part.name), part.cut), numbers, sums)
+            if (shard := shard_of(part.name)) is not None:
+                table = sums.summed((part.attempt, shard[1]), table)
             if len(table):
                 yield from self._joined(part, table, schema).to_batches()
             report(at + 1, len(new))
 
+    def _complete_rows(self, part: _Part, table: pa.Table, numbers: Numbered, sums: ShardSums) -> pa.Table:
+        """The rows of a part that are of batches which are there with all shards now, and were not before."""
+        shard = shard_of(part.name)
+        if shard is not None:
+
+            def read() -> pa.Table:
+                return _up_to(self._files.read(part.name), part.cut)
+
+            mine = table.filter(numbers.new((part.attempt, *shard), table))
+            table = sums.completed((part.attempt, shard[1]), shard[0], mine, read)
+        return table.filter(numbers.new(part.attempt, table))
+
     def _joined(self, part: _Part, table: pa.Table, schema: pa.Schema) -> pa.Table:
-        legs, epochs = table["leg"].to_numpy(), table["epoch"].to_numpy()
-        borders = np.flatnonzero(np.diff(legs) | np.diff(epochs)) + 1
-        pieces = [
-            self._of_leg(part, table.slice(a, b - a), schema)
-            for a, b in zip([0, *borders.tolist()], [*borders.tolist(), len(table)], strict=True)
-        ]
-        return pa.concat_tables(pieces)
+        return pa.concat_tables(
+            [self._of_leg(part, table.slice(first, end - first), schema) for first, end, _, _ in pieces_of(table)]
+        )
 
     def _of_leg(self, part: _Part, table: pa.Table, schema: pa.Schema) -> pa.Table:
         """The rows of one leg and epoch of a part."""
@@ -321,7 +347,7 @@ def not_applied(files: RunFiles, branch: Sequence[tuple[Attempt, Mark | None]]) 
     out = set[tuple[str, int, int]]()
     for each, left in branch:
         for part in files.parts(each.name):
-            table = _up_to(files.read(part, [*_PLACES, "batch", "applied"]), left)
+            table = _up_to(files.read(part, [*BATCH_ID, "batch", "applied"]), left)
             table = table.filter(pc.invert(table["applied"])).group_by(["epoch", "batch"]).aggregate([])
             out |= {
                 (each.name, epoch, batch)
@@ -372,25 +398,3 @@ def _up_to(table: pa.Table, cut: Mark | None) -> pa.Table:
     same = leg == cut.leg
     before = (leg < cut.leg) | (same & (epoch < cut.epoch)) | (same & (epoch == cut.epoch) & (number < cut.batch))
     return table.filter(pa.array(before))
-
-
-class _Numbers:
-    """Which batches parts have, by attempt, leg and epoch."""
-
-    def __init__(self) -> None:
-        self._had: dict[tuple[str, int, int], NDArray[np.bool_]] = {}
-
-    def new(self, attempt: str, table: pa.Table) -> pa.Array:
-        """Return which rows of a part are of batches that no part before had, and enter these."""
-        leg, epoch, number = (table[name].to_numpy() for name in _PLACES)
-        new = np.ones(len(table), dtype=np.bool_)
-        for a, b in np.unique(np.stack([leg, epoch], axis=1), axis=0).tolist():
-            here = (leg == a) & (epoch == b)
-            found = number[here]
-            had = self._had.get((attempt, a, b), np.zeros(0, dtype=np.bool_))
-            if len(had) <= found.max():
-                had = np.append(had, np.zeros(2 * int(found.max()) + 2 - len(had), dtype=np.bool_))
-            new[here] = ~had[found]
-            had[found] = True
-            self._had[attempt, a, b] = had
-        return pa.array(new)

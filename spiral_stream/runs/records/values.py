@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import RunError, cut, shown
+from spiral_stream.runs.records.token_shard import TokenShard
 from spiral_stream.runtime.batch.keys import BatchKey, TokenSpans
 from spiral_stream.runtime.measured import ValueForm
 
@@ -79,23 +80,32 @@ def need_value_names(names: Collection[str], identity: Collection[str]) -> None:
         raise RunError(msg)
 
 
-def form_of(name: str, shape: Sequence[int], key: BatchKey) -> ValueForm:
+def form_of(
+    name: str, shape: Sequence[int], key: BatchKey, shard: TokenShard | None = None, mask: Sequence[int] | None = None
+) -> ValueForm:
     """Return how a value of a shape fits a batch. Looks at no value.
 
     Args:
         name: of the value, for messages.
         shape: [B] or [S], one per row or sample; [B, T], one per token; or [], one for the batch.
         key: of the batch.
+        shard: which tokens this process has; then [B] and [S] are sums over these of each sample. None: it has all.
+        mask: its shape; None without one.
 
     Raises:
         RunError: it fits neither the batch's rows nor their tokens.
     """
     if len(shape) == 0:
         return ValueForm(alone=True)
-    if len(shape) == 1:
+    if len(shape) == 1 and shard is None:
         return ValueForm(rows=_rows(name, shape[0], key))
-    if len(shape) == 2:  # noqa: PLR2004  [B, T]
-        return ValueForm(tokens=_tokens(name, shape[0], shape[1], key))
+    if len(shape) == 1 and shard is not None:
+        width = None if mask is None or len(mask) != 2 else mask[1]  # noqa: PLR2004  [B, T]
+        return ValueForm(_rows(name, shape[0], key), shard.spans(name, key, width), summed=True)
+    if len(shape) == 2:  # noqa: PLR2004
+        if shard is None or shape[0] != key.size:
+            return ValueForm(tokens=_tokens(name, shape[0], shape[1], key))
+        return ValueForm(tokens=shard.spans(name, key, shape[1]))
     msg = f"log: {name}= has shape {list(shape)}. Give one value per sample [B], per token [B, T], or one for the batch []"
     raise RunError(msg)
 
@@ -108,19 +118,21 @@ class FormOf:
         name: of the value, for messages.
         key: of the batch.
         mask: that is of the same shape as the value; None: there is none.
+        shard: which tokens this process has; None: all.
 
     Attributes:
         form: what was told; None before.
     """
 
-    def __init__(self, name: str, key: BatchKey, mask: Any) -> None:
-        self._name, self._key, self._mask = name, key, mask
+    def __init__(self, name: str, key: BatchKey, mask: Any, shard: TokenShard | None = None) -> None:
+        self._name, self._key, self._mask, self._shard = name, key, mask, shard
         self.form: ValueForm | None = None
 
     def __call__(self, shape: Sequence[int]) -> ValueForm:
-        self.form = form_of(self._name, shape, self._key)
-        if self._mask is not None and self.form.tokens is not None:
-            need_mask(self._name, shape, np.shape(self._mask))
+        mask = None if self._mask is None else np.shape(self._mask)
+        self.form = form_of(self._name, shape, self._key, self._shard, mask)
+        if mask is not None and self.form.tokens is not None:
+            need_mask(self._name, (self._key.size, self.form.tokens.width) if self.form.summed else shape, mask)
         return self.form
 
 
@@ -151,28 +163,31 @@ def value_of(form: ValueForm, values: NDArray[Any], counts: NDArray[Any] | None)
     return PerToken(values.astype(np.float64, copy=False), counted.astype(np.int32))
 
 
-def reduced(name: str, value: Any, key: BatchKey, mask: NDArray[np.bool_] | None = None) -> Value:
+def reduced(name: str, value: Any, fits: FormOf, mask: NDArray[np.bool_] | None = None) -> Value:
     """Return what a run records of a value that lies on the host.
 
     Args:
         name: of the value, for messages.
         value: an array or tensor of numbers; `form_of` says of which shapes.
-        key: of the batch.
+        fits: says how it fits its batch.
         mask: shape [B, T]: which tokens count; None counts all of a sample.
 
     Raises:
         RunError: its shape fits neither the batch's rows nor their tokens, or it holds no numbers.
     """
     array = numbers(name, value)
-    form = form_of(name, array.shape, key)
+    form = fits(array.shape)
     if form.alone:
         return PerBatch(float(array))
+    if form.tokens is None or form.summed:
+        array = array if form.rows is None else array[form.rows]
     if form.tokens is None:
-        return PerSample((array if form.rows is None else array[form.rows]).astype(np.float32))
-    if mask is None:
-        return PerToken(_sums(array, form.tokens), form.tokens.lengths.astype(np.int32))
-    need_mask(name, array.shape, mask.shape)
-    return PerToken(_sums(np.where(mask, array, 0), form.tokens), _sums(mask, form.tokens).astype(np.int32))
+        return PerSample(array.astype(np.float32))
+    counts = form.tokens.lengths if mask is None else _sums(mask, form.tokens)
+    if form.summed:
+        return PerToken(array.astype(np.float64), counts.astype(np.int32))
+    sums = _sums(array if mask is None else np.where(mask, array, 0), form.tokens)
+    return PerToken(sums, counts.astype(np.int32))
 
 
 def numbers(name: str, value: Any) -> NDArray[Any]:
