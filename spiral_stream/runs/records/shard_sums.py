@@ -19,8 +19,8 @@ from spiral_stream.errors import RunError
 from spiral_stream.runs.records.part_rows import SUM, TOKENS
 
 Int64 = NDArray[np.int64]
-PLACES: Final = ("leg", "epoch", "number")
-_ORDER: Final = [(name, "ascending") for name in (*PLACES, "index")]
+BATCH_ID: Final = ("leg", "epoch", "number")
+_ORDER: Final = [(name, "ascending") for name in (*BATCH_ID, "index")]
 Group = tuple[str, int]  # the attempt, and how many shards its batches have
 
 
@@ -107,7 +107,7 @@ class ShardSums:
         Args:
             group: of the part.
             shard: of the part.
-            table: columns of it with `PLACES`; batches that a part before had of this shard are left out.
+            table: columns of it with `BATCH_ID`; batches that a part before had of this shard are left out.
             read: gives all of it.
         """
         found = table.filter(self._shards.complete(group, group[1], table))
@@ -130,7 +130,7 @@ class ShardSums:
                 rows = rows.filter(wanted.known(group, rows))
                 by_shard.setdefault(held.shard, []).append(rows.filter(numbers.new(held.shard, rows)))
         ordered = [pa.concat_tables(by_shard[k], promote_options="default").sort_by(_ORDER) for k in range(group[1])]
-        same = [each for each in (*PLACES, "index", "stream", "row", "part") if each in complete.column_names]
+        same = [each for each in (*BATCH_ID, "index", "stream", "row", "part") if each in complete.column_names]
         first = ordered[0]
         for k, other in enumerate(ordered):
             if not other.select(same).equals(first.select(same)):

@@ -43,12 +43,12 @@ class TokenShard:
     Attributes:
         number: of the shard.
         count: how many shards there are.
-        places: [T'], ascending; None: shard ``number`` of ``count`` equal parts of a row.
+        positions: [T'], ascending; None: shard ``number`` of ``count`` equal parts of a row.
     """
 
     number: int
     count: int
-    places: Int64 | None = None
+    positions: Int64 | None = None
 
     def spans(self, name: str, key: BatchKey, width: int | None) -> TokenSpans:
         """Return where the tokens of each sample lie among the places of this shard.
@@ -61,42 +61,42 @@ class TokenShard:
         Raises:
             RunError: no token field of the batch has such shards, or several have.
         """
-        wanted = len(self.places) if self.places is not None and width is None else width
+        wanted = len(self.positions) if self.positions is not None and width is None else width
         fits = [each for each in key.spans if self._fits(each.width, wanted)]
         if len(fits) != 1:
             found = "" if wanted is None else f" is of {wanted:,} places, and"
             widths = ", ".join(f"{each.width:,}" for each in key.spans) or "none, for it has no token field"
             msg = (
                 f"log: {name}={found} shard {self.number} of {self.count} of rows of {widths} places is meant. Give values of "
-                f"shape [B, T / {self.count}] of one token field, or say places=, ascending, which this process has"
+                f"shape [B, T / {self.count}] of one token field, or say positions=, ascending, which this process has"
             )
             raise RunError(msg)
         (spans,) = fits
         starts, ends = spans.starts, spans.starts + spans.lengths
-        if self.places is None:
+        if self.positions is None:
             here = spans.width // self.count
             starts, ends = (np.clip(each - self.number * here, 0, here) for each in (starts, ends))
         else:
-            here = len(self.places)
-            starts, ends = (np.searchsorted(self.places, each).astype(np.int64) for each in (starts, ends))
+            here = len(self.positions)
+            starts, ends = (np.searchsorted(self.positions, each).astype(np.int64) for each in (starts, ends))
         return TokenSpans(here, spans.lines, starts, ends - starts)
 
     def _fits(self, row: int, width: int | None) -> bool:
-        if self.places is not None:
-            return width == len(self.places) and (not width or int(self.places[-1]) < row)
+        if self.positions is not None:
+            return width == len(self.positions) and (not width or int(self.positions[-1]) < row)
         return row % self.count == 0 and width in (None, row // self.count)
 
 
-def need_places(places: Any) -> Int64 | None:
+def need_positions(positions: Any) -> Int64 | None:
     """Return the places that a process has.
 
     Raises:
         RunError: they do not ascend from 0 up.
     """
-    if places is None:
+    if positions is None:
         return None
-    found = np.asarray(places.cpu() if hasattr(places, "cpu") else places)
+    found = np.asarray(positions.cpu() if hasattr(positions, "cpu") else positions)
     if found.ndim != 1 or found.dtype.kind not in "iu" or not (np.diff(found.astype(np.int64), prepend=-1) > 0).all():
-        msg = f"log: places={shown(places)} do not ascend from 0 up. Give them ascending, shape [T'], and the values likewise"
+        msg = f"log: positions={shown(positions)} do not ascend from 0 up. Give them ascending, and the values likewise"
         raise RunError(msg)
     return found.astype(np.int64)

@@ -82,7 +82,7 @@ def test_sums_and_counts_are_those_of_one_process_that_has_all_tokens(
                 run.log(
                     batch=batch,
                     loss=values,
-                    places=places,
+                    positions=places,
                     applied=number != 2 or k != 1,
                     **({} if k else {"rate": number}),
                 )
@@ -159,9 +159,9 @@ def test_shards_of_other_samples_are_refused(catalog: sp.Catalog) -> None:
             {"loss": np.zeros((4, 12))},
             r"shard 0 of 2 of rows of 12 places is meant\. Give values of shape \[B, T / 2\]",
         ),
-        ({"loss": np.zeros((4, 2)), "places": [3, 3]}, r"do not ascend from 0 up\. Give them ascending"),
-        ({"loss": np.zeros((4, 2)), "places": [3, 12]}, r"of rows of 12 places is meant"),
-        ({"loss": np.zeros((4, 3)), "places": [3, 4]}, r"is of 3 places, and shard 0 of 2"),
+        ({"loss": np.zeros((4, 2)), "positions": [3, 3]}, r"do not ascend from 0 up\. Give them ascending"),
+        ({"loss": np.zeros((4, 2)), "positions": [3, 12]}, r"of rows of 12 places is meant"),
+        ({"loss": np.zeros((4, 3)), "positions": [3, 4]}, r"is of 3 places, and shard 0 of 2"),
         ({"loss": np.zeros(4), "mask": np.ones((4, 5))}, r"is of 5 places, and shard 0 of 2"),
         ({"loss": np.zeros(3)}, r"has 3 values; this batch has 4 rows"),
     ],
@@ -183,7 +183,7 @@ def test_which_shard_is_a_pair_and_only_shards_have_places(catalog: sp.Catalog) 
                 catalog.run("pair", stream, shard=wrong)  # type: ignore[arg-type]  # what is refused
         run = catalog.run("pair", stream)
         with pytest.raises(RunError, match=r"this run has whole batches\. Open it with shard=\(i, n\)"):
-            run.log(batch=next(iter(stream)), loss=np.zeros((4, 6)), places=range(6))
+            run.log(batch=next(iter(stream)), loss=np.zeros((4, 6)), positions=range(6))
         with (
             plan_of(catalog).to_numpy() as other,
             pytest.raises(RunError, match=r"records already.*each its shard= of the tokens"),
