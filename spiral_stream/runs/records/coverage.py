@@ -57,7 +57,7 @@ def lacking(files: RunFiles, history: History, attempt: Attempt, cut: Mark) -> d
     for part in files.last_parts(attempt.name):
         rank, found = rank_of(part), _end_of(files, part)
         if found is not None:  # of processes that share rows, the one that ends first
-            ends[rank] = min(found, ends.get(rank, found), key=lambda each: each.end)
+            ends[rank] = min(found, ends.get(rank, found), key=lambda logged: logged.end)
     reached = [min(each.end, cut) for each in ends.values()]
     if not reached:
         return {}
