@@ -21,6 +21,7 @@ from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.catalog.relation.row_identity import is_made
 from spiral_stream.catalog.shared.mirror import location_of
 from spiral_stream.catalog.shared.tables import SharedRows
+from spiral_stream.catalog.vector_indexes import drop_indexes
 from spiral_stream.errors import CatalogError, SpiralError, shown
 from spiral_stream.integrity.one_look import written_at
 from spiral_stream.sources.internal.former import FormerRows
@@ -124,7 +125,7 @@ class Relations:
         return sorted(self._rows())
 
     def drop(self, name: str) -> None:
-        """Forget a relation; its source's files stay, rows copied from memory go.
+        """Forget a relation; its source's files stay, rows copied from memory and indexes of vectors go.
 
         Raises:
             CatalogError: there is none of this name.
@@ -133,6 +134,7 @@ class Relations:
         if name not in rows:
             self.entry(name)
         self._database.remove(RELATIONS, name)
+        drop_indexes(self._root, name)
         with suppress(CatalogError):  # a damaged row names no rows to delete
             source = entry_of(self._root, rows[name]).source
             if isinstance(source, ImportedRows) or (

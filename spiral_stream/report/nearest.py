@@ -7,10 +7,10 @@ searched in full, so exactly. (With product quantization, IVF_PQ, 10 nearest of 
 true ones; so, 9 or more.)
 """
 
-import json
+import errno
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal, final, get_args
 
@@ -22,14 +22,17 @@ from spiral_stream.batching.tail import KeepPartial
 from spiral_stream.catalog.names import suggestions
 from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.catalog.relation.reader import OpenRelation
+from spiral_stream.catalog.vector_indexes import FACTS, index_facts, index_folder, remove_index, searching
 from spiral_stream.display.progress import working
-from spiral_stream.errors import PlanError, SpiralError, shown
+from spiral_stream.errors import CacheError, PlanError, SpiralError, cut, shown
 from spiral_stream.expr import col
 from spiral_stream.extras import need
 from spiral_stream.fields.list import List
 from spiral_stream.fields.stack import Stack
-from spiral_stream.integrity.publish import take_out, write_file
-from spiral_stream.integrity.seal import read_json, sealed_json
+from spiral_stream.integrity.faults import failed
+from spiral_stream.integrity.locks import DEADLINE_S, Wait
+from spiral_stream.integrity.publish import new_draft, remove, sweep_drafts, write_file
+from spiral_stream.integrity.seal import sealed_json
 from spiral_stream.plan import nodes
 from spiral_stream.plan.saving.fingerprint import fingerprint
 from spiral_stream.plan.tree import relations_of
@@ -39,7 +42,6 @@ from spiral_stream.sources.source import ROW, SCAN_ROWS
 
 Metric = Literal["cosine", "l2", "dot"]
 APPROXIMATE: Final = 100_000  # rows
-_FOLDER: Final = "vectors"
 _TABLE: Final = "vectors"
 _VECTOR: Final = "__vector__"
 _DISTANCE: Final = "_distance"
@@ -110,31 +112,66 @@ def build_index(node: nodes.Node, catalog: AnyCatalog, column: str, metric: Metr
     if not identity:
         msg = f"index: the plan has dropped {', '.join(entry.identity)}, which names the rows of {name}. Keep it in the plan"
         raise PlanError(msg)
-    folder = _folder(catalog, name, column)
-    draft = folder.with_name(f"{folder.name}.new")
-    take_out(draft)
-    with working(f"index of {name}.{column}"):
-        found = _vectors(node, catalog, identity, column)
-        first = next(found, None)
-        if first is None:
-            msg = f"index: {name} has no rows with a vector in {column}. Filter less"
-            raise PlanError(msg)
-        rows = _write(draft, first, found, metric)
-    made = {
-        "relation": name,
-        "column": column,
-        "data_version": entry.data_version,
-        "plan": fingerprint(node),
-        "metric": metric,
-        "rows": rows,
-        "dimensions": first.schema.field(_VECTOR).type.list_size,
-        "identity": list(identity),
-        "approximate": rows >= APPROXIMATE,
-    }
-    write_file(draft / "index.json", sealed_json(made))
-    take_out(folder)
-    draft.rename(folder)
+    folder = index_folder(catalog.root, name, column)
+    with _made(folder) as draft:
+        with working(f"index of {name}.{column}"):
+            found = _vectors(node, catalog, identity, column)
+            first = next(found, None)
+            if first is None:
+                msg = f"index: {name} has no rows with a vector in {column}. Filter less"
+                raise PlanError(msg)
+            rows = _write(draft, first, found, metric)
+        made = {
+            "relation": name,
+            "column": column,
+            "data_version": entry.data_version,
+            "plan": fingerprint(node),
+            "metric": metric,
+            "rows": rows,
+            "dimensions": first.schema.field(_VECTOR).type.list_size,
+            "identity": list(identity),
+            "approximate": rows >= APPROXIMATE,
+        }
+        write_file(draft / FACTS, sealed_json(made))
     return _index(folder, made)
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[Path]:
+    """A draft that takes the place of an index, once nobody searches the one that is there.
+
+    Raises:
+        CacheError: the folder cannot be written, or somebody searches the index for longer than the deadline.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        sweep_drafts(folder.parent, folder.name)
+        work, held = new_draft(folder, lambda draft: draft.mkdir())
+        try:
+            yield work
+            wait = Wait(DEADLINE_S)
+            while not _put(work, folder):
+                if not wait.pause():
+                    msg = f"index: {folder}: others search or make it for {DEADLINE_S:g} s. Try again when they have ended"
+                    raise CacheError(msg)
+        finally:
+            held.release()
+            remove(work)
+    except OSError as error:
+        raise failed(error, "Make it writable", folder, "cannot be written") from error
+
+
+def _put(work: Path, folder: Path) -> bool:
+    """Put a draft in place of an index; whether nobody was in the way."""
+    if not remove_index(folder):
+        return False
+    try:
+        work.rename(folder)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another builder has put one meanwhile
+            return False
+        raise
+    return True
 
 
 def nearest(name: str, catalog: AnyCatalog, to: Any, column: str, count: int, verb: str = "nearest") -> pa.Table:
@@ -163,7 +200,17 @@ def nearest(name: str, catalog: AnyCatalog, to: Any, column: str, count: int, ve
         msg = f"{verb}: count={shown(count)}. Give how many rows, from 1 up"
         raise PlanError(msg)
     index = opened_index(name, catalog, column, verb)
-    table = lancedb.connect(index.path).open_table(_TABLE)
+    shared = searching(index.path)
+    try:
+        return _nearest(lancedb.connect(index.path).open_table(_TABLE), index, to, count, verb)
+    except (OSError, RuntimeError, ValueError) as error:  # LanceDB's, of files that are damaged or not there
+        msg = f"{verb}: the index of {name}.{column} cannot be read ({cut(str(error))}). {_again(name, column)}"
+        raise PlanError(msg) from error
+    finally:
+        shared.release()
+
+
+def _nearest(table: Any, index: VectorIndex, to: Any, count: int, verb: str) -> pa.Table:
     vectors, identities = _queries(table, index, to, verb)
     out = []
     for k, vector in enumerate(vectors):
@@ -190,10 +237,10 @@ def opened_index(name: str, catalog: AnyCatalog, column: str, verb: str = "neare
     Raises:
         PlanError: there is none, or it is of other data.
     """
-    folder = _folder(catalog, name, column)
-    again = f'Make one: catalog.table("{name}").index("{column}")'
+    folder = index_folder(catalog.root, name, str(column))
+    again = _again(name, column)
     try:
-        made = read_json(folder / "index.json")
+        made = index_facts(folder)
     except (SpiralError, OSError) as error:
         msg = f"{verb}: column {shown(column)} of {name} has no index. {again}"
         raise PlanError(msg) from error
@@ -209,9 +256,8 @@ def _index(folder: Path, made: Mapping[str, Any]) -> VectorIndex:
     return VectorIndex(**{**known, "identity": tuple(made["identity"]), "path": folder})
 
 
-def _folder(catalog: AnyCatalog, name: str, column: str) -> Path:
-    """Where the index of a column lies, on this machine."""
-    return Path(catalog.root) / _FOLDER / sha256(json.dumps([name, column]).encode()).hexdigest()[:32]
+def _again(name: str, column: str) -> str:
+    return f'Make one: catalog.table("{name}").index("{column}")'
 
 
 def relation_of(node: nodes.Node, verb: str) -> str:
@@ -294,7 +340,6 @@ def _write(draft: Path, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], m
         yield first
         yield from rest
 
-    draft.mkdir(parents=True)
     table = lancedb.connect(draft).create_table(_TABLE, pa.RecordBatchReader.from_batches(first.schema, rows()))
     count = int(table.count_rows())
     if count >= APPROXIMATE:

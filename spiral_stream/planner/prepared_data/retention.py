@@ -26,6 +26,7 @@ from spiral_stream.catalog.imports.run import IMPORTS
 from spiral_stream.catalog.records import RELATIONS as RELATIONS_TABLE
 from spiral_stream.catalog.records import STREAMS
 from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.vector_indexes import index_facts, index_folders, remove_index
 from spiral_stream.derived.folder import StoredPieces, catalogs_of, described
 from spiral_stream.derived.index import Keys
 from spiral_stream.derived.kinds.column import Column, ListLengths
@@ -71,7 +72,8 @@ class PreparedData:
     Attributes:
         kind: ``cache`` (payload), a kind of derived pieces (``columns``, ``lengths``, ``identities``, ``survivors``, ``matches``,
             ``outcomes``, ``values`` of functions), ``relation`` (a derived one), ``selection``, ``formation``, ``quarantine``,
-            ``plan``, ``import`` (rows of files, in the catalog's own folder), ``table`` (old versions of the catalog's own),
+            ``plan``, ``import`` (rows of files, in the catalog's own folder), ``vectors`` (an index, likewise), ``table`` (old
+            versions of the catalog's own),
             ``draft`` or ``set aside``.
         name: its fingerprint, or the name of its file.
         about: what it holds, in words.
@@ -143,7 +145,8 @@ def prepared_data(
     ]
     survey = _Survey(root, relations, uses, before)
     catalogs = [one for one, _ in opened]
-    found = [*survey.found(), *survey.imports(catalogs), *survey.tables(catalogs), *survey.drafts(catalogs)]
+    own = (survey.imports, survey.indexes, survey.tables, survey.drafts)  # in the folders of catalogs themselves
+    found = [*survey.found(), *(each for look in own for each in look(catalogs))]
     return [_removed(each) for each in found] if remove_dead else [each.data for each in found]
 
 
@@ -227,6 +230,23 @@ class _Survey:
                 yield self._import(
                     catalog, folder, [(name, source) for name, source in having if Path(source.uri) == folder]
                 )
+
+    def indexes(self, catalogs: Sequence[Registry]) -> Iterator[_Lying]:
+        """Yield the indexes of vectors; those of relations that were dropped or have changed are dead."""
+        for catalog in catalogs:
+            for folder in index_folders(catalog.root):
+                yield self._index(catalog, folder)
+
+    def _index(self, catalog: Registry, folder: Path) -> _Lying:
+        try:
+            facts = index_facts(folder)
+        except CacheError:
+            return self._unreadable("vectors", folder)
+        name, about = str(facts["relation"]), f"{facts['rows']:,} vectors of {facts['dimensions']:,} numbers"
+        now = catalog.relations.entries([name])[name].data_version if name in catalog.relations.names() else None
+        users = [name] if now == facts["data_version"] else []
+        entry = self._entry("vectors", folder, users, about, [name], [str(facts["column"])])
+        return _Lying(entry, bool) if users else self._unnamed(entry, partial(remove_index, folder))
 
     def tables(self, catalogs: Sequence[Registry]) -> Iterator[_Lying]:
         """Yield the tables of catalogs that have old versions; those that nobody can be reading are dead."""

@@ -1,6 +1,9 @@
 """Rows like these: by a stored column and by a function's values, against NumPy by hand."""
 
+import subprocess
 import sys
+import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +156,88 @@ def test_an_index_of_many_rows_finds_nearly_all(tmp_path: Path) -> None:
         nearest = set(np.argsort(distances)[:10].tolist())
         hits += len(nearest & set(relation.nearest(row, count=10)["id"].to_pylist()))
     assert hits >= 0.9 * 200
+
+
+# ---- an index is kept like what else Spiral keeps
+
+
+def vectors_of(catalog: spiral.Catalog, **options: Any) -> list[spiral.results.PreparedData]:
+    return [each for each in catalog.caches(**options) if each.kind == "vectors"]
+
+
+@pytest.fixture
+def indexed(tmp_path: Path) -> spiral.Relation:
+    relation = registered(tmp_path, np.random.default_rng(0).normal(size=(20, 4)))
+    relation.index("embedding")
+    return relation
+
+
+def test_an_index_is_listed_with_its_relation_and_its_bytes(indexed: spiral.Relation) -> None:
+    [found] = vectors_of(indexed.catalog)
+    assert (found.relations, found.columns, found.used_by) == (("rows",), ("embedding",), ("rows",))
+    assert found.about == "20 vectors of 4 numbers"
+    assert found.bytes == found.live_bytes > 0
+    [kept] = vectors_of(indexed.catalog, remove_dead=True, older_than=timedelta(0))
+    assert kept.path.exists()
+
+
+def test_an_index_of_data_that_changed_is_dead_and_removed(indexed: spiral.Relation, tmp_path: Path) -> None:
+    changed = registered(tmp_path, np.random.default_rng(1).normal(size=(20, 4)))
+    [young] = vectors_of(changed.catalog, remove_dead=True)
+    assert young.dead_bytes == 0
+    [removed] = vectors_of(changed.catalog, remove_dead=True, older_than=timedelta(0))
+    assert (removed.note, removed.path.exists()) == ("removed", False)
+    with pytest.raises(spiral.PlanError, match=r'Make one: catalog\.table\("rows"\)\.index\("embedding"\)'):
+        changed.nearest("it's 1")
+
+
+def test_an_index_goes_with_its_relation(indexed: spiral.Relation) -> None:
+    indexed.catalog.drop("rows")
+    assert vectors_of(indexed.catalog) == []
+
+
+def test_an_index_that_is_searched_stays_and_one_that_is_made_waits_for_it(indexed: spiral.Relation) -> None:
+    [found] = vectors_of(indexed.catalog)
+    program = (
+        "import sys, fcntl\nfrom spiral_stream.catalog.vector_indexes import searching\nfrom pathlib import Path\n"
+    )
+    program += "shared = searching(Path(sys.argv[1]))\nprint('shared', flush=True)\nsys.stdin.readline()\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, found.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stdin is not None
+        assert reader.stdout.readline() == "shared\n"
+        indexed.catalog.drop("rows")
+        assert found.path.exists()
+        [dead] = vectors_of(indexed.catalog, remove_dead=True, older_than=timedelta(0))
+        assert dead.note == "a process has it open"
+        reader.stdin.write("go\n")
+        reader.stdin.flush()
+        reader.wait()
+    [dead] = vectors_of(indexed.catalog, remove_dead=True, older_than=timedelta(0))
+    assert not dead.path.exists()
+
+
+def test_builders_at_once_leave_one_index_and_no_draft(indexed: spiral.Relation, tmp_path: Path) -> None:
+    threads = [threading.Thread(target=indexed.index, args=("embedding",)) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    [found] = vectors_of(indexed.catalog)
+    assert sorted(each.name for each in found.path.parent.iterdir() if each.is_dir()) == [found.path.name]
+    assert len(indexed.nearest("it's 3", count=5)) == 5
+
+
+@pytest.mark.parametrize("damaged", ["index.json", "data", "_versions"])
+def test_a_damaged_index_says_how_to_make_it_again(indexed: spiral.Relation, damaged: str) -> None:
+    [found] = vectors_of(indexed.catalog)
+    for path in found.path.rglob("*"):
+        if path.is_file() and damaged in str(path.relative_to(found.path)):
+            path.write_bytes(path.read_bytes()[:10])
+    with pytest.raises(spiral.PlanError, match=r'Make one: catalog\.table\("rows"\)\.index\("embedding"\)'):
+        indexed.nearest("it's 1")
+    vectors_of(indexed.catalog)
+    indexed.index("embedding")
+    assert len(indexed.nearest("it's 1", count=3)) == 3
