@@ -251,6 +251,7 @@ font-size:12px}
 .sp .sp-c h5{font-size:11px;font-weight:400;margin:0 0 5px;line-height:1.4}
 .sp-c img,.sp-c svg{display:block;border-radius:3px}
 .sp-r{display:flex;flex-wrap:wrap;gap:6px}
+.sp-long{display:flow-root}@media(min-width:641px){.sp-long>.sp-r{float:left;margin-right:14px}}
 .sp .sp-c .sp-d{grid-template-columns:max-content minmax(0,1fr);gap:0 10px;margin:6px 0 0}.sp-c .sp-d dd{margin:0}
 .sp-c figure{margin:0}.sp-c figcaption{font-size:11px;opacity:.66;margin-top:2px}
 .sp-clip{display:block;width:var(--w);max-width:none;cursor:pointer;position:relative}

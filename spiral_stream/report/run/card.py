@@ -123,6 +123,7 @@ class RunCard:
             yield markup.table(_texts(each.table))
             yield element("pre", each.query)
         if self.spikes is not None:
+            yield element("h2", "What stands out")
             yield from self.spikes.parts()
 
     def _standing_out(self) -> Iterator[tuple[str, str, str]]:

@@ -187,7 +187,7 @@ def test_an_index_of_data_that_changed_is_dead_and_removed(indexed: spiral.Relat
     assert young.dead_bytes == 0
     [removed] = vectors_of(changed.catalog, remove_dead=True, older_than=timedelta(0))
     assert (removed.note, removed.path.exists()) == ("removed", False)
-    with pytest.raises(spiral.PlanError, match=r'Make one: catalog\.table\("rows"\)\.index\("embedding"\)'):
+    with pytest.raises(spiral.errors.PlanError, match=r'Make one: catalog\.table\("rows"\)\.index\("embedding"\)'):
         changed.nearest("it's 1")
 
 
@@ -236,7 +236,7 @@ def test_a_damaged_index_says_how_to_make_it_again(indexed: spiral.Relation, dam
     for path in found.path.rglob("*"):
         if path.is_file() and damaged in str(path.relative_to(found.path)):
             path.write_bytes(path.read_bytes()[:10])
-    with pytest.raises(spiral.PlanError, match=r'Make one: catalog\.table\("rows"\)\.index\("embedding"\)'):
+    with pytest.raises(spiral.errors.PlanError, match=r'Make one: catalog\.table\("rows"\)\.index\("embedding"\)'):
         indexed.nearest("it's 1")
     vectors_of(indexed.catalog)
     indexed.index("embedding")
