@@ -371,6 +371,15 @@ class TableFiles:
             found = self._home.value(self._kind, self._name)
         return found or {"steps": []}
 
+    def remove(self) -> None:
+        """Remove the dataset, of which parts are damaged: it is made again from what was recorded.
+
+        Raises:
+            OSError: the folder cannot be written.
+            CatalogError: the store cannot.
+        """
+        self._home.remove_below(self.ending.removeprefix("/"))
+
     def keep_built(self, value: Mapping[str, Any]) -> None:
         """Write down the steps in which it was built, and the one that comes.
 

@@ -23,7 +23,7 @@ from spiral_stream.runs.losses.spikes import Spikes, find_spikes
 from spiral_stream.runs.losses.table_query import RunRows, sources_of
 from spiral_stream.runs.opened_leg import OpenedLegs, PlanOf
 from spiral_stream.runs.records.recording import EVERY, Recording
-from spiral_stream.runs.records.run_table import RENAMED, RUNS, RunTable, not_applied
+from spiral_stream.runs.records.run_table import RENAMED, RUNS, RunTable, assembles, not_applied
 from spiral_stream.runs.records.token_shard import need_shard
 from spiral_stream.runs.records.values import RESERVED
 from spiral_stream.runs.seen import SeenSamples
@@ -411,7 +411,7 @@ class RecordedRun:
             >>> found.table.num_rows, found.skip
             (0, None)
         """
-        with self._opened_rows(attempt) as rows:
+        with self._opened_rows(attempt, "outliers") as rows:
             return find_outliers(rows, value, limit=limit, least=least, lowest=lowest)
 
     @door(RunError)
@@ -469,12 +469,18 @@ class RecordedRun:
             return find_figures(rows)
 
     @contextmanager
-    def _opened_rows(self, attempt: str | None) -> Iterator[RunRows]:
-        """The rows of a branch, as queries read them."""
+    def _opened_rows(self, attempt: str | None, of_rows: str = "") -> Iterator[RunRows]:
+        """The rows of a branch, as queries read them; a verb that goes by rows is refused where samples have none."""
         entry = self.registered(attempt)
         with OpenedLegs(self._catalog, self._plan_of) as legs:
             plans = {str(leg.state.get("plan")): leg for leg in self._history().legs(attempt)}
-            sources = sources_of([legs.of(leg).stages for leg in plans.values()], RENAMED, RESERVED)
+            stages = [legs.of(leg).stages for leg in plans.values()]
+            sources = sources_of(stages, RENAMED, RESERVED)
+        if of_rows and any(map(assembles, stages)):
+            identity = ", ".join(stages[0].identity)
+            msg = f"{of_rows}: the plan of run {self.name!r} assembles samples of several rows, so none has a row of its own. Group "
+            msg += f'them by what the assembler calls them: catalog.table("{entry.name}").group_by("{identity}")'
+            raise RunError(msg)
         with OpenRelation(entry) as opened:
             yield RunRows.of(self.name, opened, sources)
 

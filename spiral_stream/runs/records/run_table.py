@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from spiral_stream.catalog.registering.declaration import Declaration
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.relation.entry import Entry
+from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.display.progress import Report, working
 from spiral_stream.errors import RunError, SourceError, SpiralError, cut, warn
 from spiral_stream.plan.nodes import Sample
 from spiral_stream.plan.tree import need
+from spiral_stream.plan.verbs.maps import SampleAssembly
 from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.columns.payload import base_payload
 from spiral_stream.planner.stages import Stages
@@ -37,6 +39,7 @@ from spiral_stream.runtime.columns.samples import Samples
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sources.lance.fragments import Appendable, append_alone, fragments_of, made_anew, present
 from spiral_stream.sources.lance.source import Lance
+from spiral_stream.storage.uri import is_object
 
 RUNS: Final = "runs."
 IDENTITY: Final = ("attempt", "rank", "leg", "epoch", "batch", "index")
@@ -49,8 +52,8 @@ _COLUMNS: Final = {
 }  # fmt: skip
 _DESCRIBED: Final = {
     "stream": "the stream of a mixture, or the relation",
-    "shard": "storage shard of the source's row",
-    "row": "row of the source, in the version that was read",
+    "shard": "storage shard of the source's row; null for samples that the plan assembles of several",
+    "row": "row of the source, in the version that was read; likewise",
     "part": "which part of its row the sample is; 0 unless a map makes several",
     "attempt": "the start of the training that delivered it",
     "leg": "batches of the attempt in a row, without a change between them",
@@ -106,7 +109,8 @@ class RunTable:
         """
         name = RUNS + self._files.name + ("" if attempt is None else f".{attempt}")
         table = self._files.table(attempt)
-        if (entry := self._entry(name, table)) is None or not self._is_up_to_date(entry, table, attempt):
+        entry = self._entry(name, table)
+        if entry is None or not _is_whole(entry) or not self._is_up_to_date(entry, table, attempt):
             with writing(table.uri), self._files.one_builder():
                 entry = self._made(name, table, attempt, report)
         self._warn_of_lacking(name, table)
@@ -114,10 +118,13 @@ class RunTable:
 
     def _made(self, name: str, table: TableFiles, attempt: str | None, report: Report | None) -> Entry:
         """Bring the table up to date, and register it."""
-        dropped = self._entry(name, table) is None
-        version = self._bring_up_to_date(table, attempt, report, anew=dropped and bool(self._lacking(table)))
         entry = self._entry(name, table)
-        if entry is not None and entry.source.version == version:  # type: ignore[attr-defined]  # of Lance
+        if entry is not None and not _is_whole(entry):
+            warn(f"{name}: its table is damaged or gone, and is made anew from what was recorded")
+            table.remove()
+        version = self._bring_up_to_date(table, attempt, report, anew=entry is None and bool(self._lacking(table)))
+        entry = self._entry(name, table)
+        if entry is not None and entry.source.version == version and _is_whole(entry):  # type: ignore[attr-defined]  # of Lance
             return entry
         declared = Declaration(IDENTITY, None, {}, _DESCRIBED, unique=False, distinct=True)  # each batch once
         source = Lance(table.uri, version=version)
@@ -249,7 +256,29 @@ class RunTable:
             shown[name] = kind
         return pa.schema({**identity, **_COLUMNS, **shown})
 
+    def _assembled(self, leg: OpenedLeg, table: pa.Table) -> pa.Table:
+        """The identities that assemblers gave the samples of batches, which are drawn once more."""
+        numbers, batch_of = np.unique(table["number"].to_numpy(), return_inverse=True)
+        found = []
+        for k, drawn in enumerate(leg.opened.numbering.draw(leg.epoch, numbers.tolist())):
+            index = table["index"].to_numpy()[batch_of == k]
+            leg.opened.reader.need_identity(leg.epoch, drawn.samples)
+            all_of = identity_table(leg.stages, drawn.samples)
+            if len(index) == len(all_of):
+                found.append(all_of.take(index))
+            else:
+                self._unread.add(
+                    "a batch of assembled samples lacks some that could not be read, so nobody knows which. Read them"
+                )
+                found.append(pa.table({each.name: pa.nulls(len(index), each.type) for each in all_of.schema}))
+        order = np.argsort(np.argsort(batch_of, kind="stable"), kind="stable")
+        return _named_apart(pa.concat_tables(found).take(order), mixed=leg.stages.mixed)
+
     def _identity_types(self, leg: OpenedLeg) -> dict[str, pa.DataType]:
+        if assembles(leg.stages):
+            last = next(each for each in reversed(leg.stages.maps) if isinstance(each, SampleAssembly)).schema()
+            table = pa.table({name: pa.array([], last.field(name).type) for name in leg.stages.identity})
+            return {each.name: each.type for each in _named_apart(table, mixed=False).schema}
         none = np.empty(0, dtype=np.int64)
         table = self._identity(leg, np.empty(0, np.int32), none.astype(np.uint64), none)
         return {each.name: each.type for each in table.schema}
@@ -267,9 +296,7 @@ class RunTable:
                 self._unread.add(cut(str(error).partition(", or start a new epoch")[0], _REASON))
             schema = need(leg.stages.plan, Sample).source.schema()
             table = pa.table({name: pa.nulls(len(rows), schema.field(name).type) for name in leg.stages.identity})
-        if STREAM_ID in table.column_names and leg.stages.mixed:
-            table = table.drop_columns([STREAM_ID])
-        return table.rename_columns([RENAMED + name if name in RESERVED else name for name in table.column_names])
+        return _named_apart(table, mixed=leg.stages.mixed)
 
     # ---- rows
 
@@ -312,13 +339,16 @@ class RunTable:
         leg = self._open(change_of=part.attempt, leg=table["leg"][0].as_py(), epoch=table["epoch"][0].as_py())
         streams = table["stream"].to_numpy().astype(np.int32)
         rows, pieces = table["row"].to_numpy().view(np.uint64), table["part"].to_numpy().astype(np.int64)
-        identity = self._identity(leg, streams, rows, pieces)
-        shards, ordinals = _source_rows(leg.stages, streams, rows)
+        if assembles(leg.stages):  # samples of several rows have none of their own
+            identity, shards, ordinals = self._assembled(leg, table), pa.nulls(len(table)), pa.nulls(len(table))
+        else:
+            identity = self._identity(leg, streams, rows, pieces)
+            shards, ordinals = map(pa.array, _source_rows(leg.stages, streams, rows))
         names = pa.array([stream.name or stream.base.entry.name for stream in leg.stages.streams])
         columns: dict[str, Any] = {name: identity[name] for name in identity.column_names}
         columns |= {name: table[name] for name in table.column_names}
         columns |= {
-            "stream": names.take(pa.array(streams)), "shard": pa.array(shards, pa.int32()), "row": pa.array(ordinals),
+            "stream": names.take(pa.array(streams)), "shard": shards, "row": ordinals,
             "attempt": pa.repeat(part.attempt, len(table)), "rank": pa.repeat(rank_of(part.name), len(table)),
         }  # fmt: skip
         for name in _summed(table.column_names):
@@ -340,6 +370,29 @@ class RunTable:
         if key not in self._opened:
             self._opened[key] = self._legs.of(self._history.leg_at(attempt, at, epoch))
         return self._opened[key]
+
+
+def assembles(stages: Stages) -> bool:
+    """Whether samples are made of several rows, so that they have no row of a source."""
+    return any(isinstance(step, SampleAssembly) for step in stages.maps)
+
+
+def _named_apart(table: pa.Table, *, mixed: bool) -> pa.Table:
+    """Identities without the stream of a mixture, under names that no column of ours has."""
+    if STREAM_ID in table.column_names and mixed:
+        table = table.drop_columns([STREAM_ID])
+    return table.rename_columns([RENAMED + name if name in RESERVED else name for name in table.column_names])
+
+
+def _is_whole(entry: Entry) -> bool:
+    """Whether the files of a table lie as they were registered; of one on a store, whoever reads it sees."""
+    if is_object(entry.source.uri):  # type: ignore[attr-defined]  # of Lance
+        return True
+    try:
+        OpenRelation(entry).close()
+    except SourceError:
+        return False
+    return True
 
 
 def not_applied(files: RunFiles, branch: Sequence[tuple[Attempt, Mark | None]]) -> set[tuple[str, int, int]]:

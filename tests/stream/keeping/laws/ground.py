@@ -66,7 +66,11 @@ class Ground:
         self.own.mkdir(parents=True, exist_ok=True)
         lines = ["[tests]", 'prefix = "s3://"']
         lines += [f"{name} = {json.dumps(value)}" for name, value in stores.options(self.endpoint).items()]
-        (self.own / "profiles.toml").write_text("\n".join(lines))
+        draft = (
+            self.own / f"profiles.{os.getpid()}"
+        )  # ranks of a machine read it while others start: half of it names no store
+        draft.write_text("\n".join(lines))
+        draft.replace(self.own / "profiles.toml")
         return {
             "SPIRAL_CACHE": self.uri("prepared"),
             "SPIRAL_NODE_CACHE": str(self.own / "node"),
