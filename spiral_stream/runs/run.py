@@ -470,7 +470,7 @@ class RecordedRun:
 
     @contextmanager
     def _opened_rows(self, attempt: str | None, of_rows: str = "") -> Iterator[RunRows]:
-        """The rows of a branch, as queries read them; a verb that goes by rows is refused where samples have none."""
+        """The rows of a branch, as queries read them. A verb that goes by rows is refused where samples have none."""
         entry = self.registered(attempt)
         with OpenedLegs(self._catalog, self._plan_of) as legs:
             plans = {str(leg.state.get("plan")): leg for leg in self._history().legs(attempt)}
@@ -478,8 +478,8 @@ class RecordedRun:
             sources = sources_of(stages, RENAMED, RESERVED)
         if of_rows and any(map(assembles, stages)):
             identity = ", ".join(stages[0].identity)
-            msg = f"{of_rows}: the plan of run {self.name!r} assembles samples of several rows, so none has a row of its own. Group "
-            msg += f'them by what the assembler calls them: catalog.table("{entry.name}").group_by("{identity}")'
+            msg = f"{of_rows}: the plan of run {self.name!r} assembles samples of several rows, so none has a row. Group them by "
+            msg += f'what the assembler calls them: catalog.table("{entry.name}").group_by("{identity}")'
             raise RunError(msg)
         with OpenRelation(entry) as opened:
             yield RunRows.of(self.name, opened, sources)
