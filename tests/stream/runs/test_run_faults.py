@@ -81,7 +81,8 @@ def test_damage_to_what_the_table_is_made_of_makes_it_anew(catalog: sp.Catalog, 
     path.unlink() if after is None else path.write_bytes(after)
     assert losses(catalog, "hurt") == [*range(64)]
     shutil.rmtree(catalog.root / "runs" / "hurt" / "table.lance")
-    assert losses(catalog, "hurt") == [*range(64)]
+    with pytest.warns(sp.errors.SpiralWarning, match=r"runs\.hurt: its table is damaged or gone, and is made anew"):
+        assert losses(catalog, "hurt") == [*range(64)]
 
 
 def test_processes_that_build_the_table_together_have_each_row_once(catalog: sp.Catalog) -> None:
