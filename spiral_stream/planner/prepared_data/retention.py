@@ -145,8 +145,8 @@ def prepared_data(
     ]
     survey = _Survey(root, relations, uses, before)
     catalogs = [one for one, _ in opened]
-    own = (survey.imports, survey.indexes, survey.tables, survey.drafts)  # in the folders of catalogs themselves
-    found = [*survey.found(), *(each for look in own for each in look(catalogs))]
+    in_catalogs = (survey.imports, survey.indexes, survey.tables, survey.drafts)  # in their own folders
+    found = [*survey.found(), *(each for look in in_catalogs for each in look(catalogs))]
     return [_removed(each) for each in found] if remove_dead else [each.data for each in found]
 
 

@@ -110,7 +110,7 @@ class RunTable:
         name = RUNS + self._files.name + ("" if attempt is None else f".{attempt}")
         table = self._files.table(attempt)
         entry = self._entry(name, table)
-        if entry is None or not _is_whole(entry) or not self._is_up_to_date(entry, table, attempt):
+        if entry is None or not _is_sound(entry) or not self._is_up_to_date(entry, table, attempt):
             with writing(table.uri), self._files.one_builder():
                 entry = self._made(name, table, attempt, report)
         self._warn_of_lacking(name, table)
@@ -119,12 +119,12 @@ class RunTable:
     def _made(self, name: str, table: TableFiles, attempt: str | None, report: Report | None) -> Entry:
         """Bring the table up to date, and register it."""
         entry = self._entry(name, table)
-        if entry is not None and not _is_whole(entry):
+        if entry is not None and not _is_sound(entry):
             warn(f"{name}: its table is damaged or gone, and is made anew from what was recorded")
             table.remove()
         version = self._bring_up_to_date(table, attempt, report, anew=entry is None and bool(self._lacking(table)))
         entry = self._entry(name, table)
-        if entry is not None and entry.source.version == version and _is_whole(entry):  # type: ignore[attr-defined]  # of Lance
+        if entry is not None and entry.source.version == version and _is_sound(entry):  # type: ignore[attr-defined]  # of Lance
             return entry
         declared = Declaration(IDENTITY, None, {}, _DESCRIBED, unique=False, distinct=True)  # each batch once
         source = Lance(table.uri, version=version)
@@ -384,7 +384,7 @@ def _named_apart(table: pa.Table, *, mixed: bool) -> pa.Table:
     return table.rename_columns([RENAMED + name if name in RESERVED else name for name in table.column_names])
 
 
-def _is_whole(entry: Entry) -> bool:
+def _is_sound(entry: Entry) -> bool:
     """Whether the files of a table lie as they were registered; of one on a store, whoever reads it sees."""
     if is_object(entry.source.uri):  # type: ignore[attr-defined]  # of Lance
         return True
