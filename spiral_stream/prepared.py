@@ -43,7 +43,7 @@ from spiral_stream.runtime.run.count import count_epoch
 from spiral_stream.runtime.run.decide import SharesOfRun
 from spiral_stream.runtime.run.position import Reached
 from spiral_stream.runtime.run.rebase import need_stream
-from spiral_stream.runtime.run.seek import sought
+from spiral_stream.runtime.run.seek import PlaceOfRun
 from spiral_stream.runtime.run.stream_run import StreamRun
 from spiral_stream.threads import ThreadShare
 
@@ -91,7 +91,7 @@ class PreparedStream:
     def _hold(self, run: StreamRun, catalog: AnyCatalog) -> None:
         self._run, self._catalog = run, catalog
         self._inspection = Inspection(run, type(self).__name__)
-        self._shares = SharesOfRun(run)
+        self._shares, self._places = SharesOfRun(run), PlaceOfRun(run)
 
     if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
 
@@ -491,38 +491,7 @@ class PreparedStream:
         run.position.move(admitted.cursor, edited=edited)
         run.goes_on_from(saved, admitted.cursor)
 
-    @door(BindError)
-    def seek(self, *, epoch: int | None = None, batch: int | None = None, step: int | None = None) -> None:
-        """Go to a place of which only the number is known; `load_state_dict` checks plan and data too.
-
-        What comes next is what a run of this plan, with the present ranks and merge, delivers there: ``seek(step=1000)``
-        goes on after 1,000 steps, counted over epochs from epoch 0. Where batches are counted this is arithmetic. Where a
-        formation decides, the chapters before the place are counted: with ``step`` alone, whole epochs.
-
-        Args:
-            epoch: the epoch; alone, its start.
-            batch: the global batch that comes next, as `batch` and `ledger` number it; of the present epoch without
-                ``epoch``. It means the same for every number of ranks.
-            step: how many steps of this rank were done before; of ``epoch``, if that is given, else of the run.
-
-        Raises:
-            BindError: a number is wrong, or ``batch`` and ``step`` are both given, or nothing is.
-            ResumeError: the epoch has no such place, or the run skips the batch.
-            StreamError: a loop, or a worker of a DataLoader, reads the stream; or chapters before the place are not counted, and
-                that takes long. Says how long, and what counts them.
-
-        Examples:
-            >>> stream.seek(step=4)
-            >>> next(iter(stream))["id"] == stream.ledger(4)
-            True
-        """
-        run = self._run
-        if run.delivery.worker() is not None:
-            msg = "seek: this is a worker of a DataLoader. Call it in the main process, which workers follow"
-            raise StreamError(msg)
-        run.passes.need_idle("seek")
-        run.position.move(sought(run.position, run.numbering(), run.bound(), run.opening.rebase, epoch, batch, step))
-        run.changed("seek")
+    seek = forwarded("_places", PlaceOfRun.seek)
 
     @door(BindError)
     def rebase(self, earlier: "PreparedStream | Mapping[str, Any]") -> None:

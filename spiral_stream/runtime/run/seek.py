@@ -5,20 +5,66 @@ Only whether the epoch has the place, and how many steps the epochs before it ha
 batches both are arithmetic; of formed ones, chapters are counted, within the limits that `batch` and `len` have.
 """
 
-from typing import Any, Final
+from typing import Any, Final, final
 
-from spiral_stream.arguments import as_integer
+from spiral_stream.arguments import as_integer, door
 from spiral_stream.batching import tail
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import BindError, ResumeError, shown
+from spiral_stream.errors import BindError, ResumeError, StreamError, shown
 from spiral_stream.planner.binding.bindings import Bound, epoch_number
 from spiral_stream.planner.state.rebase import Rebase
 from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.runtime.numbering.steps import Steps, delivered_at
 from spiral_stream.runtime.run.position import RunPosition
+from spiral_stream.runtime.run.stream_run import StreamRun
 from spiral_stream.sampling.order import LARGEST
 
 _WALKED: Final = 1 << 16  # epochs whose steps are added up
+
+
+@final
+class PlaceOfRun:
+    """Moves a run to a place that is named by numbers.
+
+    Args:
+        run: the run.
+    """
+
+    def __init__(self, run: StreamRun) -> None:
+        self._run = run
+
+    @door(BindError)
+    def seek(self, *, epoch: int | None = None, batch: int | None = None, step: int | None = None) -> None:
+        """Go to a place of which only the number is known; `load_state_dict` checks plan and data too.
+
+        What comes next is what a run of this plan, with the present ranks and merge, delivers there: ``seek(step=1000)``
+        goes on after 1,000 steps, counted over epochs from epoch 0. Where batches are counted this is arithmetic. Where a
+        formation decides, the chapters before the place are counted: with ``step`` alone, whole epochs.
+
+        Args:
+            epoch: the epoch; alone, its start.
+            batch: the global batch that comes next, as `batch` and `ledger` number it; of the present epoch without
+                ``epoch``. It means the same for every number of ranks.
+            step: how many steps of this rank were done before; of ``epoch``, if that is given, else of the run.
+
+        Raises:
+            BindError: a number is wrong, or ``batch`` and ``step`` are both given, or nothing is.
+            ResumeError: the epoch has no such place, or the run skips the batch.
+            StreamError: a loop, or a worker of a DataLoader, reads the stream; or chapters before the place are not counted, and
+                that takes long. Says how long, and what counts them.
+
+        Examples:
+            >>> stream.seek(step=4)
+            >>> next(iter(stream))["id"] == stream.ledger(4)
+            True
+        """
+        run = self._run
+        if run.delivery.worker() is not None:
+            msg = "seek: this is a worker of a DataLoader. Call it in the main process, which workers follow"
+            raise StreamError(msg)
+        run.passes.need_idle("seek")
+        run.position.move(sought(run.position, run.numbering(), run.bound(), run.opening.rebase, epoch, batch, step))
+        run.changed("seek")
 
 
 def sought(
