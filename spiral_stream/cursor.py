@@ -4,6 +4,9 @@ A place is an epoch and a batch number: how many global batches all ranks togeth
 every rank and for every world size. Saving and loading it costs the same wherever it is. A list of segments, one per
 (world size, merge) that the run has used, maps steps to batches (docs/decisions/0025). The place after an epoch's last batch is
 the start of the next epoch (docs/decisions/0018). The whole saved state of a stream is `planner.state.saved_state.SavedState`.
+
+A run that binds how many batches an optimizer step has (docs/decisions/0085) delivers the batches of a step in another order.
+Then numbers here count delivery, and only at the borders of those steps do they say which batches were delivered.
 """
 
 from collections.abc import Mapping
@@ -14,6 +17,7 @@ from typing import Any, Final
 from spiral_stream.arguments import is_integer
 from spiral_stream.errors import ResumeError, shown
 from spiral_stream.sampling.assignment import batches_of, owner
+from spiral_stream.sampling.dealing import POLICIES, StepDeal
 
 STATE_VERSION: Final = 1
 LAST_EPOCH: Final = (1 << 31) - 1  # so that 64-bit arithmetic with uses and keys cannot overflow
@@ -22,18 +26,31 @@ _LARGEST: Final = 1 << 62  # bound on every other number of a place
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of steps that take ``world_size * merge`` batches each; ``first_step`` begins at ``first_batch``."""
+    """A run of steps that take ``world_size * merge`` batches each; ``first_step`` begins at ``first_batch``.
+
+    With a ``deal`` they are microsteps, and ``deal.step_batches`` batches make an optimizer step; the first begins here too.
+    """
 
     epoch: int
     first_batch: int
     first_step: int
     world_size: int
     merge: int
+    deal: StepDeal | None = None
 
     @property
     def group(self) -> int:
         """Batches per step, over all ranks."""
         return self.world_size * self.merge
+
+    @property
+    def together(self) -> int:
+        """Batches that are delivered all or none, over all ranks: of an optimizer step, if the run says so, else of a step."""
+        return self.group if self.deal is None else self.deal.step_batches
+
+    def border(self, number: int) -> int:
+        """Return where the step begins, or the optimizer step, that delivers a batch of the segment."""
+        return number - (number - self.first_batch) % self.together
 
     def batches(self, step: int, rank: int) -> range:
         """Return the batch numbers that ``rank`` gets at ``step``."""
@@ -53,14 +70,27 @@ class Cursor:
     step: int = 0  # steps done in this epoch
     segments: tuple[Segment, ...] = field(default=())
 
-    def enter(self, world_size: int, merge: int) -> "Cursor":
-        """Return the same place, from which the run goes on with this world size and merge."""
+    def enter(self, world_size: int, merge: int, deal: StepDeal | None = None) -> "Cursor":
+        """Return the same place, from which the run goes on with this world size, merge and deal.
+
+        Inside an optimizer step it is the step's beginning, unless nothing changes.
+        """
         last = self.segments[-1] if self.segments else None
-        if last is not None and last.epoch == self.epoch and (last.world_size, last.merge) == (world_size, merge):
+        shape = world_size, merge, deal
+        if last is not None and last.epoch == self.epoch and (last.world_size, last.merge, last.deal) == shape:
             return self
-        segment = Segment(self.epoch, self.batch, self.step, world_size, merge)
-        others = tuple(s for s in self.segments if (s.epoch, s.first_batch) != (self.epoch, self.batch))
-        return replace(self, segments=(*others, segment))
+        at = self.bordered()
+        segment = Segment(at.epoch, at.batch, at.step, world_size, merge, deal)
+        others = tuple(s for s in at.segments if (s.epoch, s.first_batch) != (at.epoch, at.batch))
+        return replace(at, segments=(*others, segment))
+
+    def bordered(self) -> "Cursor":
+        """Return the last place at which a state may stand: inside an optimizer step that is the step's beginning."""
+        last = self.segments[-1] if self.segments else None
+        if last is None or last.deal is None or self.batch == last.border(self.batch):
+            return self
+        batch = last.border(self.batch)
+        return replace(self, batch=batch, step=last.first_step + (batch - last.first_batch) // last.group)
 
     def advanced(self, steps: int) -> "Cursor":
         """Return the place after ``steps`` more steps of the current segment.
@@ -111,7 +141,10 @@ class Cursor:
             "epoch": self.epoch,
             "batch": self.batch,
             "step": self.step,
-            "segments": [[s.epoch, s.first_batch, s.first_step, s.world_size, s.merge] for s in self.segments],
+            "segments": [
+                [s.epoch, s.first_batch, s.first_step, s.world_size, s.merge, *(s.deal.to_json() if s.deal else ())]
+                for s in self.segments
+            ],
         }
 
     @classmethod
@@ -123,9 +156,9 @@ class Cursor:
         """
         try:
             rows = [list(row) for row in data["segments"]]
-            numbers = [data["epoch"], data["batch"], data["step"], *(number for row in rows for number in row)]
-            segments = tuple(Segment(*row) for row in rows)
-        except (KeyError, TypeError) as error:
+            segments = tuple(_segment_of(row) for row in rows)
+            numbers = [data["epoch"], data["batch"], data["step"], *(number for row in rows for number in row[:5])]
+        except (KeyError, TypeError, ValueError) as error:
             msg = (
                 f"resume: the state's place cannot be read ({shown(error)}). Pass what state_dict() returned, unchanged"
             )
@@ -157,4 +190,22 @@ class Cursor:
                 or (step == segment.first_step and at < len(ends))
             ):
                 return f"segment {at} of {len(ends)} does not lead from its first batch to batch {batch} at step {step}"
+            if segment.together % segment.group or batch != segment.border(batch):
+                return f"segment {at} of {len(ends)} ends at batch {batch}, inside an optimizer step"
         return None
+
+
+def _segment_of(row: list[Any]) -> Segment:
+    """Read a segment.
+
+    Raises:
+        ValueError: it has another number of values, or this version deals no optimizer steps so.
+    """
+    epoch, first_batch, first_step, world_size, merge, *dealt = row
+    if not dealt:
+        return Segment(epoch, first_batch, first_step, world_size, merge)
+    step_batches, policy = dealt
+    if policy not in POLICIES or not is_integer(step_batches, 1, _LARGEST):
+        msg = f"a deal of {shown(dealt)}"
+        raise ValueError(msg)
+    return Segment(epoch, first_batch, first_step, world_size, merge, StepDeal(step_batches, policy))

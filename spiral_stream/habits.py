@@ -199,6 +199,27 @@ def door(
     return sorted(room_of), found, known
 
 
+def not_iterable(kind: str, verb: str) -> str:
+    """Return why a plan yields nothing itself, and what does.
+
+    Args:
+        kind: of the plan's last verb: ``Collate``, ``Relational`` or ``Sampled``.
+        verb: the last verb.
+    """
+    if kind == "Collate":
+        return (
+            "iter: a plan is no stream. Iterate a stream of it: plan.to_torch(), or plan.to_numpy() without a framework"
+        )
+    if kind == "Relational":
+        return (
+            "iter: a relation yields no rows by itself. Iterate .batches(1_000), look at .head(), or take .to_arrow()"
+        )
+    return (
+        f"iter: a plan after {verb} has samples and no batches. Add .collate(batch_size=..., fields=...), and "
+        "iterate its .to_torch() or .to_numpy()"
+    )
+
+
 def uncounted(verb: str) -> str:
     """What a TypeError says of the length of rows that metadata does not count."""
     return (

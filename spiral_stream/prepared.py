@@ -37,7 +37,7 @@ from spiral_stream.planner.state.saved_state import SavedState
 from spiral_stream.runtime.batch.keys import KeyedBatch
 from spiral_stream.runtime.delivery import BITS, HOST, Delivery, tell_of_host
 from spiral_stream.runtime.numbering.skipped import SkipRequest, need_epochs
-from spiral_stream.runtime.numbering.steps import length_of, steps_of
+from spiral_stream.runtime.numbering.steps import length_of, need_border, steps_of
 from spiral_stream.runtime.read_ahead import BUDGET_BYTES
 from spiral_stream.runtime.run.count import count_epoch
 from spiral_stream.runtime.run.decide import SharesOfRun
@@ -194,7 +194,9 @@ class PreparedStream:
                 counting them is costly), ``mesh`` (a ``DeviceMesh``, for rank and world size), ``dp_dims`` (the mesh's
                 data-parallel dimensions, if their names do not say so), ``replication`` (how many neighbouring ranks get
                 the same batches; rank and world size then count all processes), ``ranks_per_node`` (gives nodes lanes of
-                their own; "auto" asks torchrun's variables).
+                their own; "auto" asks torchrun's variables), ``step_batches`` (how many batches an optimizer step has, over
+                all ranks and microsteps: ranks share them evenly, and states stand at its borders), ``deal`` (how they are
+                dealt: ``"cost"``, the plan's, so that ranks wait little for each other, or ``"order"``, as they are numbered).
 
         Returns:
             The stream itself.
@@ -214,7 +216,7 @@ class PreparedStream:
             msg = "bind: the stream is being read. Leave the loop (or close its iterator), then bind"
             raise BindError(msg)
         before, updated = run.bindings, run.bindings.updated(**bindings)
-        settle(updated, run.sample)
+        settle(updated, run.sample, run.collate.cost)
         try:
             run.bindings = updated
             run.delivery.need_bound(run.devices_here())
@@ -430,6 +432,9 @@ class PreparedStream:
     def state_dict(self, delivered: int | None = None) -> dict[str, Any]:
         """Return where the run stands, as JSON values. All ranks have the same state.
 
+        Inside an optimizer step (``step_batches``) it is where the step begins, with a warning: what the loop had of the step
+        is not in the weights yet, and comes again.
+
         Args:
             delivered: how many batches the loop has had since the pass began. Needed only if workers of a DataLoader
                 read the stream.
@@ -450,9 +455,8 @@ class PreparedStream:
             return run.worker.state(run.position, worker, None if run.forked else self.fingerprint, run.opening.edits)
         bound = run.bound()
         with run.numbering().store.held("state_dict"):
-            cursor = run.position.here() if delivered is None else run.position.after(delivered, run.numbering(), bound)
-            saved = run.open().saved(cursor, bound.run_seed, run.position.drawn(cursor.epoch))
-        return run.said(saved)
+            at = run.position.here() if delivered is None else run.position.after(delivered, run.numbering(), bound)
+        return run.state_at(at)
 
     @door(BindError)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -568,7 +572,8 @@ class PreparedStream:
         run.passes.need_idle("skip")
         need_epochs(run.plan)
         bound, at = run.bound(), run.position.here("skip")
-        at = at.enter(bound.world_size, bound.merge)
+        need_border("skip", at)
+        at = at.enter(*bound.shape)
         asked = SkipRequest(steps, batches, identities)
         opening, of = run.open(), at.epoch if epoch is None else epoch_number(epoch, "skip")
         skips = asked.added(opening.skips, opening.stages, run.numbering(), at, of)

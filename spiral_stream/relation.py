@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.arguments import as_integer, door
-from spiral_stream.batching.formation import Composition, Formation
+from spiral_stream.batching.formation import Composition, Formation, expression_text
 from spiral_stream.batching.tail import DropPartial, Tail, as_tail
 from spiral_stream.catalog.relation.row_identity import RowIdentity
 from spiral_stream.display.progress import working
 from spiral_stream.errors import PlanError, shown
-from spiral_stream.expr import col
+from spiral_stream.expr import Expr, col
 from spiral_stream.extras import need
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.list import List
-from spiral_stream.habits import uncounted
+from spiral_stream.habits import not_iterable, uncounted
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import combining, nodes
 from spiral_stream.plan.bad_samples import OnError
@@ -277,6 +277,7 @@ class Relation(RowVerbs):
         last: Tail | type[Tail] = DropPartial,
         on_error: OnError = "raise",
         error_budget: float | None = None,
+        cost: str | Expr | None = None,
     ) -> Self:
         """Turn samples into batches: fix which samples share one, what happens to a short last one, and the fields.
 
@@ -294,6 +295,8 @@ class Relation(RowVerbs):
                 the batch in its place. `PreparedStream.quarantine` lists these samples.
             error_budget: the most such samples per epoch that a process accepts: a count, or a fraction of the epoch's
                 samples (0.01 if None).
+            cost: what a sample costs to train on, over columns that are known before payload is read, such as
+                ``"len(tokens) + len(tokens) ** 2 / 4096"``. By it `PreparedStream.bind` deals optimizer steps to ranks.
 
         Raises:
             PlanError: ``fields`` is not a dict, a field does not fit its column, or the arguments contradict each other.
@@ -312,7 +315,7 @@ class Relation(RowVerbs):
         node = with_decoded(self.node, fields)
         formed = settled(node, formation, composition, batch_size)
         values = (batch_size, rule, tuple(fields.items()), formed, on_error, error_budget)
-        return self._with(nodes.Collate(node, *values))
+        return self._with(nodes.Collate(node, *values, expression_text("collate", "cost", cost)))
 
     @door(PlanError)
     def to_torch(
@@ -603,17 +606,8 @@ class Relation(RowVerbs):
 
     def __iter__(self) -> NoReturn:
         """A plan yields nothing itself, so this is a TypeError that names what does."""
-        kind = "rows" if isinstance(self.node, nodes.Relational) else "samples"
-        if isinstance(self.node, nodes.Collate):
-            msg = "iter: a plan is no stream. Iterate a stream of it: plan.to_torch(), or plan.to_numpy() without a framework"
-        elif kind == "rows":
-            msg = "iter: a relation yields no rows by itself. Iterate .batches(1_000), look at .head(), or take .to_arrow()"
-        else:
-            msg = (
-                f"iter: a plan after {self.node.VERB} has samples and no batches. Add .collate(batch_size=..., fields=...), and "
-                "iterate its .to_torch() or .to_numpy()"
-            )
-        raise TypeError(msg)
+        kind = next((each for each in (nodes.Collate, nodes.Relational) if isinstance(self.node, each)), nodes.Sampled)
+        raise TypeError(not_iterable(kind.__name__, self.node.VERB))
 
     def __bool__(self) -> bool:
         """True: a plan is there, whether it has rows or not. ``relation.count() > 0`` asks for rows."""

@@ -154,6 +154,12 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
         bound = self._run.bound()
         return bound.rank, bound.world_size, bound.merge
 
+    @property
+    def step_batches(self) -> int | None:
+        """Batches of an optimizer step over all ranks, as bound; None where the run does not say."""
+        deal = self._run.bound().deal
+        return None if deal is None else deal.step_batches
+
     def _reached_place(self) -> Reached:
         """In a worker: return which batch its last one was."""
         return self._run.worker.reached or self._run.position.reached()
@@ -175,8 +181,7 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
             delivered: how many batches the loop has had.
             reached: which batch the last of them was; None before the first, where the pass began.
         """
-        bound, cursor = self._run.bound(), self._after(delivered, reached)
-        return self._run.said(self._run.open().saved(cursor, bound.run_seed, self._run.position.drawn(cursor.epoch)))
+        return self._run.state_at(self._after(delivered, reached))
 
     def _after(self, delivered: int, reached: Reached | None) -> Cursor:
         return (

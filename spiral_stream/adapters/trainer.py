@@ -178,6 +178,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
 
     def get_train_dataloader(self) -> Any:
         """Return the stream's batches for this rank; accelerate does not change them."""
+        self._check_steps(self.train_dataset)
         self._feed = self._feed_of(self.train_dataset, *self._passes(self.train_dataset))
         return self._feed
 
@@ -351,6 +352,18 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
             raise BindError(msg)
         stream.bind(epochs=first + ceil(self.args.num_train_epochs))
         return steps, had
+
+    def _check_steps(self, stream: TorchStream) -> None:
+        """Refuse optimizer steps of the stream that are not those of Trainer: checkpoints would stand inside one."""
+        _, ranks, merge = stream.share
+        updates = self.args.gradient_accumulation_steps * ranks * merge
+        if stream.step_batches not in (None, updates):
+            msg = (
+                f"train: the stream's optimizer steps have {stream.step_batches} batches, and Trainer's have {updates} "
+                f"({ranks} rank(s), gradient_accumulation_steps={self.args.gradient_accumulation_steps}, merge={merge}). Bind "
+                f"step_batches={updates}, or set the accumulation to match"
+            )
+            raise BindError(msg)
 
     def _check_share(self, stream: TorchStream) -> None:
         """Refuse a share that would repeat or lose batches: each data-parallel rank must read its own."""

@@ -281,16 +281,31 @@ def length_text(where: str, value: object) -> str | None:
     Raises:
         PlanError: it is something else, or an expression without a text.
     """
+    return expression_text(where, "length", value, "a column that says how many tokens a sample has: col('n_tokens')")
+
+
+def expression_text(
+    where: str, name: str, value: object, right: str = "a number of each sample, such as 'len(tokens)'"
+) -> str | None:
+    """Return the text of an expression over a sample's columns.
+
+    Args:
+        where: who takes it, as an error names it.
+        name: of the argument.
+        value: the expression, its text, or None.
+        right: what would be right, as an error says it.
+
+    Raises:
+        PlanError: it is something else, or an expression without a text.
+    """
     if value is None:
         return None
     text = str(value) if isinstance(value, expr.Expr) else value
     if not isinstance(text, str):
-        msg = (
-            f"{where}: length is {shown(value)}. Give a column that says how many tokens a sample has: col('n_tokens')"
-        )
+        msg = f"{where}: {name} is {shown(value)}. Give {right}"
         raise PlanError(msg)
     if isinstance(value, expr.Expr) and not expr.parse(text).same_as(value):
-        msg = f"{where}: length={text} has no short form. Add it as a column first: .with_columns(n_tokens=...)"
+        msg = f"{where}: {name}={text} has no short form. Add it as a column first: .with_columns(n_tokens=...)"
         raise PlanError(msg)
     expr.parse(text)
     return text

@@ -9,6 +9,8 @@ Each step takes ``merge`` consecutive batches per rank, so a *group* of ``world_
 
 Tail rules are usable as bare names and called: ``last=DropPartial`` and ``last=DropPartial()`` are the same plan.
 
+Where a run binds how many batches an optimizer step has, the rules hold for optimizer steps (docs/decisions/0085).
+
 Under a budget, the last two batches are evened out before the rule sees them (`cutting.even_end`).
 
 A run does not know how many batches an epoch has until it has formed them all, so `admits` only asks whether a batch
@@ -170,8 +172,8 @@ def admits(last: Tail, first: int, group: int, due: range, exists: Callable[[int
 
     Args:
         last: the tail rule.
-        first: the step's first batch.
-        group: batches of the step, over all ranks.
+        first: the first batch of the step, or of the optimizer step that it is in.
+        group: batches of that, over all ranks: they are delivered all or none.
         due: the rank's batches in a complete step.
         exists: whether the epoch has a batch, by number.
 
@@ -201,7 +203,7 @@ def end(last: Tail, left: int, group: int) -> int:
     return left
 
 
-def steps(last: Tail, left: int, world_size: int, merge: int, rank: int) -> int:
+def steps(last: Tail, left: int, world_size: int, merge: int, rank: int, together: int | None = None) -> int:
     """Return how many steps a rank makes; all ranks make the same number, except with `KeepPartial`.
 
     Args:
@@ -210,6 +212,9 @@ def steps(last: Tail, left: int, world_size: int, merge: int, rank: int) -> int:
         world_size: ranks that share them.
         merge: batches that a rank concatenates in each step.
         rank: the rank.
+        together: batches that are delivered all or none; None takes those of a step.
     """
-    shares = -(-end(last, left, world_size * merge) // merge)  # of up to merge batches, dealt to the ranks in turn
+    shares = -(
+        -end(last, left, together or world_size * merge) // merge
+    )  # of up to merge batches, dealt to the ranks in turn
     return max(0, -(-(shares - rank) // world_size))

@@ -169,7 +169,8 @@ def _collated(node: nodes.Collate) -> str:
     if node.formation is not None:
         how = f"{how_formed(node.formation)}, {how}"
     refused = "" if node.on_error == "raise" else f", on_error {node.on_error}"
-    return f"Collate {how}, last {type(node.last).__name__}{refused}, fields {names}"
+    cost = "" if node.cost is None else f", cost {node.cost}"
+    return f"Collate {how}, last {type(node.last).__name__}{refused}{cost}, fields {names}"
 
 
 def how_formed(formation: Formation) -> str:

@@ -122,7 +122,7 @@ class Subject:
 
         Up to 65,536 positions, of whole batches that are delivered, or of whole windows; evenly spaced where there are more.
         """
-        stages, group = self.stages, self.bound.world_size * self.bound.merge
+        stages, group = self.stages, self.bound.together
         batches = stages.batches_of(self.bound.epoch)
         if stages.formation is not None:
             return _windows(batches.lanes, stages.formation.window_size), False

@@ -181,6 +181,12 @@ class Expr:
     def __rmod__(self, other: Any) -> "Expr":
         return _call("%", other, self)
 
+    def __pow__(self, times: object) -> "Expr":
+        if times not in (2, 3) or not isinstance(times, int):
+            msg = f"{self} ** {shown(times)}: 2 and 3 are the powers of an expression. Multiply it out, or use a column"
+            raise PlanError(msg)
+        return _call("*", _call("*", self, self), self) if times == 3 else _call("*", self, self)  # noqa: PLR2004
+
     @door(PlanError)
     def is_in(self, values: Iterable[Any]) -> "Expr":
         """True where the value equals one of ``values`` (as ``==`` does, so never for NaN).

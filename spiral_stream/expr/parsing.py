@@ -1,8 +1,8 @@
 """Parse a short text as an expression: ``len(tokens)``, ``frame_count``, ``width * height``, ```word count` / 2``.
 
 Python's own grammar is used and nothing is run: the syntax tree may hold names,
-numbers, ``+ - * / // %``, unary minus, parentheses and ``len(...)``. Backticks stand around
-a name that is none in Python.
+numbers, ``+ - * / // %``, squares and cubes as ``** 2`` and ``** 3``, unary minus, parentheses and ``len(...)``. Backticks
+stand around a name that is none in Python.
 """
 
 import ast
@@ -15,10 +15,11 @@ from spiral_stream.expr.nodes import Call, Expr, col, lit
 
 _OPERATORS: Final = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%"}
 _GRAMMAR: Final = (
-    "An expression is made of column names, numbers, + - * / // %, parentheses and len(column). "
+    "An expression is made of column names, numbers, + - * / // %, ** 2 or ** 3, parentheses and len(column). "
     "Put backticks around a name such as `word count`"
 )
 _QUOTED: Final = re.compile(r"(?<![\w`])`([^`]+)`(?![\w`])")
+_POWERS: Final = (2, 3)
 _LONGEST: Final = 200  # characters; keeps the recursion far below CPython's limit of 1,000
 
 
@@ -62,6 +63,8 @@ class _Reading:
             )  # `ast` has other letters for some, such as the micro sign
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
             return lit(node.value)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+            return self._power(node)
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
             return Call(_OPERATORS[type(node.op)], (self.read(node.left), self.read(node.right)))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -71,6 +74,13 @@ class _Reading:
                 return self.read(node.args[0]).len()
             self.refuse(self._marked_offset(node), "len takes one argument")
         self.refuse(self._marked_offset(node), f"{self._of(node)!r} is not allowed here")
+
+    def _power(self, node: ast.BinOp) -> Expr:
+        """A square or a cube, as the product that it is: `pow` of C libraries need not agree in the last bit."""
+        base, times = self.read(node.left), node.right
+        if not isinstance(times, ast.Constant) or times.value not in _POWERS or type(times.value) is not int:
+            self.refuse(self._marked_offset(times), f"{self._of(times)!r} is no power that is read here; give 2 or 3")
+        return base**times.value
 
     def _of(self, node: ast.expr) -> str:
         start = self._marked_offset(node)

@@ -106,7 +106,7 @@ class Inspection:
         run = self._run
         bound, threads = replace(run.bound(), epoch=run.position.drawn()), run.threads.working()
         facts = bound, self.devices(), threads, self.metrics() if analyze else None
-        begin = Cursor(run.position.epoch).enter(bound.world_size, bound.merge)
+        begin = Cursor(run.position.epoch).enter(*bound.shape)
         size = run.open().state_bytes(begin, bound.run_seed, bound.epoch)
         more = run.numbering(), run.catalog, size
         return explain_stream(run.stages(), *facts, *more, network, run.threads.read_batch_size, self.decided())
@@ -207,7 +207,7 @@ class Inspection:
         try:
             out = list[Any]()
             while len(out) < wanted and (numbers := steps.at(steps.start.step + len(out))) is not None:
-                out.append(passes.build(run.now, run.delivery, steps.epoch, numbers))
+                out.append(passes.build(run.now, run.delivery, steps.epoch, numbers, steps.batches))
             return out
         finally:
             passes.close()
@@ -396,6 +396,7 @@ class Inspection:
         else:
             known = run.position.known()
             begin = known.batch + bound.turn * bound.merge if epoch in (None, known.epoch) else 0
+            begin = run.numbering().dealt(known.enter(*bound.shape).segments[-1:]).batch_at(at, begin)
 
         def build(drawn: int, delivered: int) -> dict[str, Any]:
             self._need_delivered(delivered, epoch)

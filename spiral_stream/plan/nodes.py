@@ -34,7 +34,12 @@ from spiral_stream.plan.checks import (
     need_steady_order,
     need_weights,
 )
-from spiral_stream.plan.fields.needed_columns import check_fields, check_formation, warn_of_fields_drawn_alike
+from spiral_stream.plan.fields.needed_columns import (
+    check_cost,
+    check_fields,
+    check_formation,
+    warn_of_fields_drawn_alike,
+)
 from spiral_stream.plan.fields.padded import check_padded
 from spiral_stream.plan.fields.profiles import Profile, forms_of
 from spiral_stream.sampling.assignment import DataParallel
@@ -321,6 +326,7 @@ class Collate(Simple):
     formation: Formation | None = None  # None: batches of a fixed count, by arithmetic
     on_error: OnError = "raise"
     error_budget: float | None = None  # not part of the fingerprint: it changes no batch
+    cost: str | None = None  # of a sample: by it, optimizer steps are dealt to ranks
 
     def __post_init__(self) -> None:
         need_after(self.VERB, self.source, Sampled, ". Call .sample(identity=..., order=...) before it, once")
@@ -338,6 +344,7 @@ class Collate(Simple):
         check_formation(self.formation, self.batch_size, self.fields, have)
         warn_of_fields_drawn_alike(self.fields)
         check_on_error(self.on_error, self.error_budget, self.formation, self.source)
+        check_cost(self.cost, have)
 
 
 @final

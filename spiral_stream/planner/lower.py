@@ -168,9 +168,10 @@ def _warn_of_too_few(collate: nodes.Collate, total: int) -> None:
 
 
 def _read_by_batches(collate: nodes.Collate, sample: nodes.Sample) -> list[str]:
-    """The relational columns that batches, or keys and lengths of their formation, are made of."""
+    """The relational columns that batches, their cost, or keys and lengths of their formation, are made of."""
     formation = collate.formation
     texts = [] if formation is None else [*formation.key_texts, *formation.length_texts]
+    texts += [] if collate.cost is None else [collate.cost]
     keys = [name for text in texts for name in parse(text).columns()]
     fields = [name for _, field in collate.fields if not field.is_decoded for name in field.columns]
     have = sample.schema().names

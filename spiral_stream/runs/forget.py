@@ -278,7 +278,8 @@ def _parts(found: OpenedLeg, keys: NDArray[np.uint64]) -> Iterator[Delivered]:
     if found.stages.formation is not None or len(keys) > found.end - leg.first:
         yield from found.delivered()
         return
-    at = {number for key in keys.tolist() for number in numbering.find(found.epoch, key % streams, key // streams)}
+    batches = (each for key in keys.tolist() for each in numbering.find(found.epoch, key % streams, key // streams))
+    at = {numbering.place_of(found.epoch, each) for each in batches}
     at |= set(range(max(leg.first, numbering.total(found.epoch) - 1), found.end))  # which may repeat others to fill up
     for number in sorted(at):
         if leg.first <= number < found.end:

@@ -73,7 +73,7 @@ class OpenedLeg:
         leg: it.
         saved: the state where it begins.
         opening: of its plan.
-        opened: what is open of it.
+        opened: what is open of it; its batches are counted as the ranks got them.
         epoch: whose order is drawn in it.
         end: past its last batch, as far as the epoch has batches.
         refusals: rows of batches that could not be read, by the number of the batch.
@@ -94,7 +94,7 @@ class OpenedLeg:
 
     def numbers(self, batches: Int64) -> Int64:
         """Return the numbers of batches, as `ledger` takes them, of batches counted by delivery; shape [N] -> [N]."""
-        return self.opened.numbering.skips.numbers(self.epoch, batches)
+        return self.opened.numbering.numbers(self.epoch, batches)
 
     @property
     def at_a_time(self) -> int:
@@ -194,6 +194,8 @@ class OpenedLegs:
         if saved.cursor.epoch == leg.epoch and (self._here is None or opening is not self._here[0]):
             _, anchors = opening.admit(saved, epoch)
             opened.numbering.store.anchor(epoch, anchors)
+        if saved.cursor.epoch == leg.epoch:
+            opened = opened._replace(numbering=opened.numbering.dealt(saved.cursor.segments))
         found = OpenedLeg(leg, saved, opening, opened, epoch, _end_of(leg, opened, epoch))
         return replace(found, refusals=_refusals(found))
 

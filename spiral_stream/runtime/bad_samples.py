@@ -26,7 +26,6 @@ from spiral_stream.plan.verbs.maps import SampleAssembly, SampleFilter, SampleRe
 from spiral_stream.planner.columns.lineage import Refusal
 from spiral_stream.planner.columns.payload import base_payload
 from spiral_stream.planner.stages import Stages
-from spiral_stream.planner.state.skips import NOTHING, Skips
 from spiral_stream.runtime.columns.error_sample import blaming, identities, identity_table, read_identity
 from spiral_stream.runtime.columns.samples import Lost, Samples
 from spiral_stream.runtime.metrics import Metrics
@@ -101,7 +100,7 @@ class BatchRefusals:
         samples: the samples of these batches, in order.
         counts: how many samples each batch has.
         lost: of each batch what it counts beside its samples.
-        skips: what the run skips, from which the batches have their numbers.
+        number: gives the number of a batch, of the epoch and of how many are delivered before it; None: they are the same.
         strict: let the errors pass, whatever the plan says.
     """
 
@@ -113,12 +112,12 @@ class BatchRefusals:
         samples: Samples,
         counts: Sequence[int],
         lost: Sequence[tuple[Lost, ...]] = (),
-        skips: Skips = NOTHING,
+        number: Callable[[int, int], int] | None = None,
         *,
         strict: bool = False,
     ) -> None:
         self._policy, self._stages = policy, policy.stages
-        self._epoch, self._delivered, self._counts, self._skips = epoch, delivered, counts, skips
+        self._epoch, self._delivered, self._counts, self._number = epoch, delivered, counts, number
         self._samples = samples
         self._tolerant = policy.policy != "raise" and not strict
         self._lost = lost if any(lost) else ()
@@ -135,7 +134,8 @@ class BatchRefusals:
     @property
     def _numbers(self) -> list[int]:
         """The number of each batch; asked for only where a sample is refused."""
-        return [self._skips.number(self._epoch, each) for each in self._delivered]
+        number = self._number
+        return [each if number is None else number(self._epoch, each) for each in self._delivered]
 
     @property
     def _bounds(self) -> Int64:

@@ -47,6 +47,10 @@ class Metrics:
     rows_not_read: int | None = (
         None  # of this rank's epoch, that no batch was begun with; None without a loop, or unknown
     )
+    cost: float = (
+        0.0  # of delivered microsteps, by the plan's cost: of a rank on average, and below that of the slowest one
+    )
+    slowest_cost: float = 0.0
     peak_queue_bytes: int = 0  # most bytes of batches ahead: arrays, and Python values as `object_bytes` counts them
     peak_batch_bytes: int = 0  # bytes of the largest batch so far
     network: Traffic = field(default_factory=Traffic)  # what was asked of object stores and web servers
@@ -109,6 +113,7 @@ class Metrics:
         out["transform_s"] = self._transformed()
         rows = self.cached_rows + self.source_rows
         out["cache_hit_rate"] = self.cached_rows / rows if rows else None
+        out["step_wait_share"] = 1.0 - self.cost / self.slowest_cost if self.slowest_cost else None
         out["bound_by"] = self._verdict()
         return out
 

@@ -14,6 +14,7 @@ Each ``check_...`` function raises `AssertionError` at the first place where its
 `check_resume`       *resume*: a state saved after any step leads to the same batches
 `check_loops`        *loops*: however a loop ends, the next one reads the next epoch
 `check_elastic`      *elastic*: any number of ranks delivers the same global batches
+`check_even_steps`   *even steps*: any number of ranks shares each optimizer step evenly
 ==================== ==========================================================================
 
 The laws of streams take a function that makes a new stream each time:
@@ -28,6 +29,7 @@ from spiral_stream.testing.streams import (
     Loop,
     MakeStream,
     check_elastic,
+    check_even_steps,
     check_loops,
     check_replay,
     check_resume,
@@ -43,6 +45,7 @@ __all__ = [
     "Loop",
     "MakeStream",
     "check_elastic",
+    "check_even_steps",
     "check_formation",
     "check_loops",
     "check_order",

@@ -1,13 +1,14 @@
 """The laws of streams: the same plan gives the same batches again, after any stop, on any number of ranks."""
 
+import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, ParamSpec
 
-from spiral_stream.errors import SpiralWarning
+from spiral_stream.errors import BindError, SpiralWarning
 from spiral_stream.host_dtypes import as_array
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.sampling.nodes import Nodes
@@ -80,7 +81,8 @@ def check_replay(make: MakeStream) -> None:
 def check_resume(make: MakeStream, steps: Sequence[int] | None = None) -> None:
     """*resume*: stop after any step, load the state into a new stream, and the remaining batches are the same.
 
-    The state is saved and loaded twice in a row. A state saved after the last step begins the next epoch.
+    The state is saved and loaded twice in a row. A state saved after the last step begins the next epoch. One that is saved
+    inside an optimizer step (``bind(step_batches=)``) begins that step.
 
     Args:
         make: returns a new stream.
@@ -96,6 +98,7 @@ def check_resume(make: MakeStream, steps: Sequence[int] | None = None) -> None:
         )
     for stop in range(len(expected) + 1) if steps is None else steps:
         with make() as first:
+            began = first.state_dict()["step"]
             run = iter(first)
             for _ in range(stop):
                 next(run)
@@ -108,10 +111,27 @@ def check_resume(make: MakeStream, steps: Sequence[int] | None = None) -> None:
             assert _turn(again) == _turn(state), f"after step {stop}: loading the state moves the place"
             third.load_state_dict(again)
             tail = [frozen(batch) for batch in third]
-        rest = expected[stop:] if stop < len(expected) else following
+        inside = began + stop - state["step"] if _dealt(state) else 0
+        assert 0 <= inside < max(1, _microsteps(state)), (
+            f"after step {stop}: the state is no border's, {inside} steps back"
+        )
+        rest = expected[stop - inside :] if stop - inside < len(expected) else following
         assert len(tail) == len(rest), f"after step {stop}: {len(tail)} batches left, not {len(rest)}"
         for at, batch in enumerate(tail):
             assert same(rest[at], batch), f"resumed after step {stop}: batch {at} of the rest differs"
+
+
+def _dealt(state: Mapping[str, Any]) -> bool:
+    """Whether a state in mid-epoch is of a run that binds optimizer steps."""
+    return bool(state["segments"]) and len(state["segments"][-1]) > 5  # noqa: PLR2004  what the deal says comes after these
+
+
+def _microsteps(state: Mapping[str, Any]) -> int:
+    """How many microsteps an optimizer step has."""
+    if not _dealt(state):
+        return 1
+    *_, world_size, merge, step_batches, _ = state["segments"][-1]
+    return int(step_batches // (world_size * merge))
 
 
 def _turn(state: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -164,3 +184,75 @@ def check_elastic(make: MakeStream, worlds: Sequence[int] = (1, 2, 3, 4), ranks_
         merged = [batches[s] for s in range(len(single)) for batches in by_node if s < len(batches)]
         for at, batch in enumerate(merged[: len(single)]):
             assert same(single[at], batch), f"world size {world}: global batch {at} differs"
+
+
+@_unwarned
+def check_even_steps(make: MakeStream, step_batches: int, worlds: Sequence[int] = (1, 2, 3, 4)) -> None:
+    """*even steps*: the ranks of any world size together get the batches of each optimizer step, equally many each.
+
+    Ranks that cannot share a step evenly are refused. A state of one world size leads every other to the steps that are left.
+
+    Args:
+        make: returns a new stream.
+        step_batches: batches of an optimizer step.
+        worlds: numbers of ranks to try.
+
+    Raises:
+        AssertionError: the law is broken.
+    """
+    in_order = _of_rank(make, 0, 1, step_batches=step_batches, deal="order")[0]
+    state: dict[str, Any] | None = None
+    for world in worlds:
+        if step_batches % world:
+            _need_refused(make, world, step_batches)
+            continue
+        _check_sets(make, world, step_batches, in_order, None)
+        if state is not None:  # of other ranks, after their first optimizer step
+            _check_sets(make, world, step_batches, in_order[step_batches:], state)
+        if len(in_order) > step_batches:
+            state = _of_rank(make, world - 1, world, step_batches // world, step_batches=step_batches)[1]
+
+
+def _of_rank(make: MakeStream, rank: int, world: int, stop: int | None = None, **bound: Any) -> tuple[list[bytes], Any]:
+    """What a rank gets in an epoch, or in some steps of it, one digest per batch; and the state after it."""
+    state, out = bound.pop("state", None), list[bytes]()
+    with make() as stream:
+        stream.bind(rank=rank, world_size=world, **bound)
+        if state is not None:
+            stream.load_state_dict(json.loads(json.dumps(state)))
+        for batch in islice(stream, stop):
+            out.append(_digest(batch))
+        return out, stream.state_dict()
+
+
+def _check_sets(make: MakeStream, world: int, step_batches: int, in_order: Sequence[bytes], state: Any) -> None:
+    ranks = [_of_rank(make, rank, world, step_batches=step_batches, state=state)[0] for rank in range(world)]
+    each = step_batches // world
+    for step, first in enumerate(range(0, len(in_order), step_batches)):
+        wanted = in_order[first : first + step_batches]
+        got = [batches[step * each : (step + 1) * each] for batches in ranks]
+        assert sorted(wanted) == sorted(chain.from_iterable(got)), f"world size {world}: step {step} has other batches"
+        even = len(wanted) < step_batches or {len(batches) for batches in got} == {each}
+        assert even, f"world size {world}: ranks get {[len(batches) for batches in got]} batches of step {step}"
+    left = [len(batches) for batches in ranks if len(batches) > -(-len(in_order) // step_batches) * each]
+    assert not left, f"world size {world}: ranks go on for {left} steps, after the last optimizer step"
+
+
+def _need_refused(make: MakeStream, world: int, step_batches: int) -> None:
+    with make() as stream:
+        try:
+            stream.bind(rank=0, world_size=world, step_batches=step_batches)
+        except BindError:
+            return
+    msg = f"world size {world}: it does not divide {step_batches}, and is not refused"
+    raise AssertionError(msg)
+
+
+def _digest(batch: Mapping[str, Any]) -> bytes:
+    """A batch as bytes: equal of equal batches."""
+    found = hashlib.sha256()
+    for name, value in batch.items():
+        array = None if isinstance(value, list) else as_array(value)
+        found.update(repr((name, value if array is None else (array.dtype.str, array.shape))).encode())
+        found.update(b"" if array is None else array.tobytes())
+    return found.digest()

@@ -13,6 +13,7 @@ from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.tail import DropPartial, PadPartial
 from spiral_stream.batching.windowed import MAX_WINDOW, WindowedBucket
 from spiral_stream.errors import DataError, PlanError
+from spiral_stream.explain.batch.even_steps import step_facts
 from spiral_stream.explain.clips.costs import clip_batches, sample_costs
 from spiral_stream.explain.figure import EXACT, RATIO, Figure, FigureSource, Phrase, phrase, ratio
 from spiral_stream.explain.formed import FirstBatches, begins
@@ -35,7 +36,7 @@ _ENOUGH: Final = 8  # batches from which on medians mean something
 
 def batch_facts(subject: Subject) -> dict[str, Any]:
     """Return the section; it also says what happens to samples that cannot be read, if the plan tolerates some."""
-    out = _formed(subject) if subject.stages.formed else _fixed(subject)
+    out = (_formed(subject) if subject.stages.formed else _fixed(subject)) | step_facts(subject)
     collate = need(subject.stages.plan, Collate)
     if collate.on_error != "raise":
         total = Figure(subject.stages.epochs.total, "samples")
@@ -52,9 +53,9 @@ def batch_facts(subject: Subject) -> dict[str, Any]:
 def _fixed(subject: Subject) -> dict[str, Any]:
     bound = subject.bound
     batches, total = subject.stages.batches_of(bound.epoch), subject.stages.epochs.length(bound.epoch)
-    count = tail.end(batches.last, batches.formed, bound.world_size * bound.merge)
+    count = tail.end(batches.last, batches.formed, bound.together)
     dropped = max(0, total - count * batches.batch_size)
-    steps = tail.steps(batches.last, batches.formed, bound.world_size, bound.merge, bound.turn)
+    steps = tail.steps(batches.last, batches.formed, bound.world_size, bound.merge, bound.turn, bound.together)
     if count == 0:
         subject.warnings.add(f"no batch is delivered: {total:,} rows do not fill one of {batches.batch_size} a rank")
     return {
@@ -156,7 +157,8 @@ def _counts(subject: Subject, batches: BatchStore, first: FirstBatches) -> dict[
         count, source = first.estimated(total), FigureSource(first.source.name, "estimated")
         words, later = "{batches:m} ({chapters} chapters not formed yet)", batches.uncounted(bound.epoch)
         out["batches an epoch"] = source.phrase(words, batches=count, chapters=Figure(later, "chapters"))
-    steps = tail.steps(subject.stages.batches.last, count, bound.world_size, bound.merge, bound.turn)
+    shape = bound.world_size, bound.merge, bound.turn, bound.together
+    steps = tail.steps(subject.stages.batches.last, count, *shape)
     out["steps of this rank"] = source(steps, "steps")
     if count and not steps:
         subject.warnings.add(f"this rank gets no batch: {count:,} batches do not make a step of all ranks", STOPS)

@@ -79,6 +79,29 @@ def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
     field_specs(fields, have)
 
 
+def check_cost(cost: str | None, have: pa.Schema) -> None:
+    """Refuse a cost that is no number of every sample.
+
+    Raises:
+        PlanError: it names what is no column, or is no number; says which columns there are.
+    """
+    if cost is None:
+        return
+    found = parse(cost)
+    need_columns(f"collate (cost={cost!r})", tuple(sorted(found.columns())), have)
+    if not found.columns():
+        msg = (
+            f"collate: cost={cost!r} is the same for every sample. Name a column; the input has {', '.join(have.names)}"
+        )
+        raise PlanError(msg)
+    kind = bound_type(f"collate (cost={cost!r})", found, have)
+    if kind_of(kind) not in ("int", "float"):
+        lists = next((name for name in sorted(found.columns()) if is_tokens(have.field(name).type)), None)
+        way_out = f"len({lists})" if lists else "a number of each sample, such as width * height"
+        msg = f"collate: cost={cost!r} is {kind}. Give {way_out}"
+        raise PlanError(msg)
+
+
 def check_formation(
     formation: Formation | None, batch_size: int | None, fields: Sequence[tuple[str, Field]], have: pa.Schema
 ) -> None:

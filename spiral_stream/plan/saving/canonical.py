@@ -132,6 +132,7 @@ _LATER: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (  # fields from after t
     ),
     (BatchBudget | Pad | LabelField | maps.SampleTokens, dict.fromkeys(("also", "mask", "max_images", "template"))),
     (maps.SampleAssembly, {"drop_last": False}),
+    (nodes.Collate, {"cost": None}),
     (Packed | WindowedBucket | Pad | PadMask, {"length": None}),
 )
 _LARGEST: Final = 4096  # bits of a whole number; Python writes at most 4,300 digits

@@ -14,6 +14,7 @@ from spiral_stream.plan.nodes import Sample
 from spiral_stream.plan.saving.drawn_seeds import drawn_seed
 from spiral_stream.planner.binding.mesh import in_groups, rank_in_mesh
 from spiral_stream.planner.binding.nodes import need_lanes, ranks_per_node
+from spiral_stream.sampling.dealing import POLICIES, Policy, StepDeal, worlds
 from spiral_stream.sampling.nodes import Nodes
 from spiral_stream.sampling.order import Order
 
@@ -35,6 +36,8 @@ class Bindings:
     steps_per_epoch: int | None = None
     epochs: int | None = None
     ranks_per_node: int | None = None  # of those that are data-parallel; None deals lanes to ranks
+    step_batches: int | None = None  # of an optimizer step, over all ranks and microsteps
+    deal: str | None = None  # how they are dealt; None: by cost, if the plan has one
 
     def updated(self, **values: Any) -> "Bindings":
         """Return the bindings with some of them replaced.
@@ -64,6 +67,8 @@ class Bindings:
         for name, value in full.items():
             if name == "device":
                 full[name] = None if value is None else _device(value)
+            elif name == "deal":
+                full[name] = _policy(value)
             elif value is not None or name == "merge":
                 full[name] = _integer(name, value)
         return replace(self, **full)
@@ -93,6 +98,14 @@ class Bindings:
         return in_groups(replication, *_or_here(ranks[_RANK], ranks[_WORLD]))
 
 
+def _policy(value: Any) -> str | None:
+    if value is not None and value not in POLICIES:
+        msg = f"bind: deal={shown(value)} is no way to deal. Give 'cost', or 'order' for batches as they are numbered"
+        raise BindError(msg)
+    found: str | None = value
+    return found
+
+
 def _device(value: Any) -> str:
     try:
         return device_name("bind: device", value)
@@ -102,7 +115,7 @@ def _device(value: Any) -> str:
 
 def _integer(name: str, value: Any) -> int:
     """Return the value as an integer in range. NumPy's integers are integers too."""
-    least = {"run_seed": None, _WORLD: 1, "merge": 1, "steps_per_epoch": 1, "epochs": 1}.get(name, 0)
+    least = {"run_seed": None, _WORLD: 1, "merge": 1, "steps_per_epoch": 1, "epochs": 1, "step_batches": 1}.get(name, 0)
     number = as_integer(value)
     if number is None:
         msg = f"bind: {name}={shown(value)} is a {type(value).__name__}. Give an integer"
@@ -143,6 +156,17 @@ class Bound:
     steps: int | None = None  # of each epoch, if the run says how many it takes
     ranks_per_node: int | None = None  # where the nodes get lanes of their own
     epochs: int | None = None  # of the whole run, from epoch 0 on, if it says so
+    deal: StepDeal | None = None  # of optimizer steps, if the run says how many batches one has
+
+    @property
+    def shape(self) -> tuple[int, int, StepDeal | None]:
+        """What a segment of the run is made of: world size, merge and deal."""
+        return self.world_size, self.merge, self.deal
+
+    @property
+    def together(self) -> int:
+        """Batches that are delivered all or none, over all ranks."""
+        return self.world_size * self.merge if self.deal is None else self.deal.step_batches
 
     @property
     def nodes(self) -> Nodes:
@@ -155,11 +179,16 @@ class Bound:
         return self.rank if self.ranks_per_node is None else self.nodes.turn_of(self.rank)
 
 
-def settle(bindings: Bindings, sample: Sample) -> Bound:
+def settle(bindings: Bindings, sample: Sample, cost: str | None = None) -> Bound:
     """Fill in the defaults: the plan's integers, ``torch.distributed``, the environment, then 0 of 1.
 
+    Args:
+        bindings: what is bound.
+        sample: of the plan.
+        cost: of its samples, if the plan says one.
+
     Raises:
-        BindError: rank and world size contradict each other, or contradict the plan.
+        BindError: rank and world size contradict each other, or contradict the plan; or ranks cannot share a step evenly.
     """
     rank, world = _or_here(bindings.data_parallel_rank, bindings.data_parallel_world_size)
     for name, given, fixed in (
@@ -183,6 +212,7 @@ def settle(bindings: Bindings, sample: Sample) -> Bound:
         steps=bindings.steps_per_epoch,
         ranks_per_node=bindings.ranks_per_node,
         epochs=bindings.epochs,
+        deal=_deal(bindings, cost),
     )
     if settled.rank >= settled.world_size:
         msg = (
@@ -192,7 +222,57 @@ def settle(bindings: Bindings, sample: Sample) -> Bound:
         raise BindError(msg)
     if settled.ranks_per_node is not None:
         need_lanes(settled.world_size, settled.ranks_per_node, settled.merge, sample.assignment.lanes)
+    _need_even(settled)
     return settled
+
+
+def _deal(bindings: Bindings, cost: str | None) -> StepDeal | None:
+    """How optimizer steps are dealt; None where the run does not say how many batches one has.
+
+    Raises:
+        BindError: it is to be dealt by a cost that the plan lacks.
+    """
+    if bindings.step_batches is None:
+        if bindings.deal is not None:
+            msg = f"bind: deal={bindings.deal!r} deals the batches of an optimizer step. Say how many: bind(step_batches=...)"
+            raise BindError(msg)
+        return None
+    policy: Policy = "order" if bindings.deal == "order" or (bindings.deal is None and cost is None) else "cost"
+    if policy == "cost" and cost is None:
+        msg = "bind: deal='cost', and the plan says no cost. Give it one, collate(cost='len(tokens)'), or deal='order'"
+        raise BindError(msg)
+    return StepDeal(bindings.step_batches, policy)
+
+
+def _need_even(bound: Bound) -> None:
+    """Refuse ranks that cannot share an optimizer step evenly, and epochs that end inside one.
+
+    Raises:
+        BindError: says which numbers of ranks can, or which numbers of steps do.
+    """
+    if bound.deal is None:
+        return
+    group, step_batches = bound.world_size * bound.merge, bound.deal.step_batches
+    if step_batches % group:
+        fitting = worlds(step_batches, bound.merge)
+        merged = "" if bound.merge == 1 else f" with merge={bound.merge:,}"
+        can = (
+            f"{', '.join(f'{each:,}' for each in fitting)} ranks can{merged}"
+            if fitting
+            else f"merge={bound.merge:,} does not divide it"
+        )
+        msg = (
+            f"bind: {bound.world_size:,} ranks{merged} cannot share step_batches={step_batches:,} evenly; {can}. Bind one of "
+            "these, or another step_batches"
+        )
+        raise BindError(msg)
+    if bound.steps is not None and bound.steps * group % step_batches:
+        each = step_batches // group
+        msg = (
+            f"bind: steps_per_epoch={bound.steps:,} ends an epoch inside an optimizer step of {each:,} batches per rank. Give a "
+            f"multiple of {each:,}, such as {-(-bound.steps // each) * each:,}"
+        )
+        raise BindError(msg)
 
 
 def need_known_seed(order: Order, bound: Bound) -> None:

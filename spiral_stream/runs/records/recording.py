@@ -381,7 +381,7 @@ class Recording(Recorder):
         if not self._tells:
             return
         bound = stream.bound()
-        cursor = cursor.enter(bound.world_size, bound.merge)
+        cursor = cursor.enter(*bound.shape)
         if self._plan is None:
             self._plan = self._plan_name()
         saved = stream.open().saved(cursor, bound.run_seed, stream.position.drawn(cursor.epoch))

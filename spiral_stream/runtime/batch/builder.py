@@ -114,7 +114,7 @@ class BatchBuilder:
     def _begin(self, epoch: int, found: LookedUpBatch, pool: Executor, *, quiet: bool = False) -> Pending:
         samples = found.drawn.samples
         if not len(samples):
-            raise all_skipped(epoch, self._numbering.skips.number(epoch, found.numbers[0]))
+            raise all_skipped(epoch, self._numbering.number(epoch, found.numbers[0]))
         later = (
             self._in_tasks
             and bool(self._reader.lineage.missing(self._fields.keys, samples.columns))
@@ -135,7 +135,7 @@ class BatchBuilder:
 
     def _refusing(self, epoch: int, found: LookedUpBatch, *, strict: bool = False) -> BatchRefusals:
         drawn = found.drawn.samples, found.counts, found.lost
-        return BatchRefusals(self._refusals, epoch, found.numbers, *drawn, self._numbering.skips, strict=strict)
+        return BatchRefusals(self._refusals, epoch, found.numbers, *drawn, self._numbering.number, strict=strict)
 
     def _begin_packed(
         self,
@@ -203,21 +203,22 @@ class BatchBuilder:
         """Which samples a batch holds that was filled."""
         if not self._keyed:
             return None
-        ledger = [self._numbering.skips.number(epoch, each) for each in found.numbers]
+        ledger = [self._numbering.number(epoch, each) for each in found.numbers]
         delivered = refusals.delivered_rows()
         return key_of(found.numbers, ledger, found.counts, draft.samples, draft.shape, delivered, draft.layouts)
 
     def _stood_in(self, epoch: int, found: LookedUpBatch, refusals: BatchRefusals, emptied: list[int]) -> Batch:
         """The batches with others in place of those of which nothing is left."""
-        chosen, first = list(found.numbers), emptied[0]
-        others = {at: self._stand_ins(epoch, number) for at, number in enumerate(found.numbers)}
+        planned, first = [self._numbering.batch_at(epoch, each) for each in found.numbers], emptied[0]
+        chosen = list(planned)
+        others = {at: self._stand_ins(epoch, number) for at, number in enumerate(planned)}
         while True:
             for at in emptied:
                 number = next(others[at], None)
                 if number is None:
                     refusals.refuse_batch(first)
                 chosen[at] = number
-            instead = self._looking_up.instead(found.numbers, partial(self._others, epoch, found.numbers, chosen))
+            instead = self._looking_up.instead(found.numbers, partial(self._others, epoch, planned, chosen))
             emptied = [at for at, count in enumerate(instead.counts) if not count]  # the run skips all of it
             if emptied:
                 continue
@@ -226,13 +227,13 @@ class BatchBuilder:
             except _Emptied as again:
                 emptied = again.rows
                 continue
-            rows, planned = next(iter(batch.fields.values())), found.planned
+            rows, samples = next(iter(batch.fields.values())), found.planned
             delivered = instead.planned if self._sparing else len(rows)
-            return replace(batch, samples=delivered + planned - refusals.counted(planned))
+            return replace(batch, samples=delivered + samples - refusals.counted(samples))
 
-    def _others(self, epoch: int, numbers: range, chosen: Sequence[int]) -> list[Drawn]:
+    def _others(self, epoch: int, numbers: Sequence[int], chosen: Sequence[int]) -> list[Drawn]:
         """Draw the batches that are delivered for some, each itself or another in its place."""
-        numbering = self._numbering
+        numbering = self._numbering.undealt
         return [
             numbering.draw(epoch, [number])[0] if number == planned else numbering.standing_in(epoch, number, planned)
             for planned, number in zip(numbers, chosen, strict=True)

@@ -11,6 +11,7 @@ batch. A wrong length is found when a batch reads the tokens; then the two are c
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, final
 
 import numpy as np
@@ -421,13 +422,29 @@ class SampleReader:
 
     # ---- expressions
 
-    def value(self, samples: Samples, expr: Expr, source: Sampled | Any, upto: int) -> pa.Array:
-        """Evaluate an expression, after ``upto`` maps, for samples that have its columns."""
+    def value(
+        self,
+        samples: Samples,
+        expr: Expr,
+        source: Sampled | Any,
+        upto: int,
+        delivered: Mapping[str, Int64] = MappingProxyType({}),
+    ) -> pa.Array:
+        """Evaluate an expression, after ``upto`` maps, for samples that have its columns.
+
+        Args:
+            samples: S samples.
+            expr: the expression.
+            source: the last of the maps.
+            upto: how many maps.
+            delivered: the lengths, shape [S], of columns of which samples are delivered in part, and of columns of lengths.
+        """
         schema = source.schema()
         lists = {n for n in expr.columns() if pa.types.is_list(schema.field(n).type)}
         columns = {n: samples.columns[self.lineage.length_key(n, upto)] for n in sorted(expr.columns())}
         plain: dict[str, Any] = {n: v for n, v in columns.items() if n not in lists}
-        plain |= {length_column(n): pa.array(lengths_of(columns[n])) for n in lists}
+        plain |= {length_column(n): pa.array(delivered.get(n, lengths_of(columns[n]))) for n in lists}
+        plain |= {n: pa.array(lengths).cast(plain[n].type) for n, lengths in delivered.items() if n in plain}
         return to_column(with_lengths(expr, lists), plain, len(samples))
 
     def _stored_lengths(self, samples: Samples, name: str) -> pa.Array:

@@ -371,7 +371,8 @@ class FormedBatches(BatchStore):
         return self._number(epoch, lane, first + index)
 
     def need_known(self, bound: Bound, workers: int, epoch: int) -> None:
-        if self._lanes.count % (bound.world_size * workers * bound.merge) == 0:  # each forms lanes of its own
+        apart = bound.deal is None or bound.deal.policy == "order"  # else each rank looks at all batches of a step
+        if apart and self._lanes.count % (bound.world_size * workers * bound.merge) == 0:  # each forms lanes of its own
             if bound.steps is not None:
                 return
             if not self.unknown(epoch):

@@ -2,7 +2,8 @@
 
 A run skips batches and samples (docs/decisions/0040), and may promise how many steps an epoch has: ``bind(steps_per_epoch=)``.
 It counts the batches that it delivers, so places, steps and tail rules need not know what is skipped. Here such a count
-becomes the number of a batch. A batch is formed with all of its samples; those that are skipped leave it then.
+becomes the number of a batch. A batch is formed with all of its samples; those that are skipped leave it then. Where a run
+deals optimizer steps (`dealt`), what is counted are places of delivery, and the deal says which batch stands at each.
 
 Every rank knows where an epoch of promised steps ends without knowing how many batches there are. With as many lanes as
 readers, or a multiple, each rank forms the chapters of its own lanes alone (docs/decisions/0023, 0024): up to that step no
@@ -11,20 +12,25 @@ lane has ended, so batch g is batch ``g // lanes`` of lane ``g % lanes``.
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.cursor import Segment
 from spiral_stream.errors import StreamError
 from spiral_stream.planner.binding.bindings import Bound
 from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.skips import SkippedSample, Skips
+from spiral_stream.runtime.numbering.batch_costs import BatchCosts
+from spiral_stream.runtime.numbering.dealt import Dealer, DealtStep
 from spiral_stream.runtime.numbering.drawn import Drawn, part_of
 from spiral_stream.runtime.numbering.numbering import BatchStore, CountLimits, Numbering
 from spiral_stream.runtime.numbering.random_access import found_rows
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
+
+Int64 = NDArray[np.int64]
 
 
 @final
@@ -35,16 +41,19 @@ class RunBatches(Numbering):
         store: all of them.
         skips: what is skipped of them.
         stages: the lowered plan.
+        costs: what batches cost; None if the plan does not say.
 
     Attributes:
         limits: what is refused because counting batches would take long.
         whole: whether the run delivers all of them.
         end: batches of an epoch, if the run promised how many steps it has.
         group: batches of such a step.
+        dealer: deals optimizer steps; None where batches are delivered as they are numbered.
     """
 
-    def __init__(self, store: BatchStore, skips: Skips, stages: Stages) -> None:
+    def __init__(self, store: BatchStore, skips: Skips, stages: Stages, costs: BatchCosts | None = None) -> None:
         self.store, self.last, self.limits, self.skips = store, store.last, store.limits, skips
+        self.costs, self.dealer = costs, cast("Dealer | None", None)
         self.whole = not skips
         self.end: int | None = None
         self.group = 1
@@ -70,10 +79,47 @@ class RunBatches(Numbering):
         out.end, out.limits = bound.steps * out.group, CountLimits()
         return out
 
+    def dealt(self, segments: Sequence[Segment]) -> "RunBatches":
+        """Return the same batches as the ranks of a run get them, by places of delivery.
+
+        Args:
+            segments: of the run, in one epoch.
+        """
+        if all(each.deal is None for each in segments):
+            return self
+        out = copy(self)
+        out.whole = False
+        out.dealer = Dealer(self, None if self.costs is None else self.costs.of, segments)
+        return out
+
     @property
     def left(self) -> Numbering:
-        """Whom a pass asks for batches: the store itself, where the run delivers all of them."""
+        """Whom a pass asks for batches: the store itself, where the run delivers all of them as they are numbered."""
         return self.store if self.whole else self
+
+    # ---- places, batches as they are counted, and their numbers
+
+    def batch_at(self, epoch: int, place: int) -> int:
+        """Return which batch, as the run counts them, stands at a place of delivery."""
+        return place if self.dealer is None else self.dealer.batch_at(epoch, place)
+
+    def place_of(self, epoch: int, batch: int) -> int:
+        """Return the place of delivery of a batch, as the run counts them."""
+        return batch if self.dealer is None else self.dealer.place_of(epoch, batch)
+
+    def number(self, epoch: int, place: int) -> int:
+        """Return the number of the batch at a place of delivery, as `ledger` takes it."""
+        return self.skips.number(epoch, self.batch_at(epoch, place))
+
+    def numbers(self, epoch: int, places: Int64) -> Int64:
+        """Return `number` of several places: shape [N] -> [N]."""
+        if self.dealer is not None:
+            places = self.dealer.batches_at(epoch, places)
+        return self.skips.numbers(epoch, places)
+
+    def step(self, epoch: int, place: int) -> DealtStep | None:
+        """Return the optimizer step at a place; None where the run says none, or the plan no cost."""
+        return None if self.dealer is None else self.dealer.step(epoch, place)
 
     # ---- how many there are
 
@@ -92,6 +138,16 @@ class RunBatches(Numbering):
     def total(self, epoch: int) -> int:
         return self._before(epoch, self.store.total(epoch)) if self.end is None else self.end
 
+    def need_known(self, bound: Bound, workers: int, epoch: int) -> None:
+        """Refuse several readers if each would have to compute anew who shares a batch, or what a batch costs.
+
+        Raises:
+            BindError: says what decides it, and the ways out.
+        """
+        self.store.need_known(bound, workers, epoch)
+        if self.costs is not None:
+            self.costs.need_known(bound, workers)
+
     def unknown(self, epoch: int) -> int:
         """Return how many chapters of the epoch `total` has to form first, as `BatchStore.unknown` does."""
         return self.store.unknown(epoch) if self.end is None else 0
@@ -106,6 +162,9 @@ class RunBatches(Numbering):
         return known or drawn(0) == drawn(1)
 
     def ready(self, epoch: int, number: int) -> int:
+        if self.dealer is not None:
+            inside = self.dealer.bounds(number)
+            return inside.stop - number if self.exists(epoch, inside.stop - 1) else 0
         at = self.skips.number(epoch, number)
         stop = self._before(epoch, at + self.store.ready(epoch, at))
         return max(0, (stop if self.end is None else min(stop, self.end)) - number)
@@ -121,6 +180,8 @@ class RunBatches(Numbering):
     # ---- what they hold
 
     def draw(self, epoch: int, numbers: Sequence[int]) -> list[Drawn]:
+        if self.dealer is not None:
+            return self.dealer.draw(epoch, numbers)
         named = [self.skips.number(epoch, each) if each >= 0 else each for each in numbers] if self.skips else numbers
         try:
             drawn = self.store.draw(epoch, named)
@@ -141,13 +202,22 @@ class RunBatches(Numbering):
 
         Args:
             epoch: the epoch.
-            number: the batch.
-            delivered_as: the one that it stands in for.
+            number: the batch, as the run counts them.
+            delivered_as: the one that it stands in for, counted likewise.
         """
-        (drawn,) = self.draw(epoch, [number])
+        (drawn,) = self.undealt.draw(epoch, [number])
         if not self.skips.stand_ins or delivered_as <= number:
             return drawn
         return self._left(drawn, epoch, self.skips.number(epoch, delivered_as))
+
+    @property
+    def undealt(self) -> "RunBatches":
+        """The same batches as they are counted."""
+        if self.dealer is None:
+            return self
+        out = copy(self)
+        out.dealer = None
+        return out
 
     def find(self, epoch: int, stream: int, row: int) -> Iterator[int]:
         one = np.array([stream], dtype=np.int32), np.array([row], dtype=np.uint64)

@@ -69,7 +69,7 @@ class SkipRequest:
     def _of_steps(self, numbering: RunBatches, cursor: Cursor, epoch: int) -> Int64:
         """The batches of the steps, as far as the epoch has them: the last step may be short."""
         steps, last = _integer(self.steps, "steps"), cursor.segments[-1]
-        here = cursor if epoch == cursor.epoch else Cursor(epoch).enter(last.world_size, last.merge)
+        here = cursor if epoch == cursor.epoch else Cursor(epoch).enter(last.world_size, last.merge, last.deal)
         if len(steps) and steps.min() < here.step:
             msg = (
                 f"skip: step {int(steps.min()):,} of epoch {epoch:,} was delivered already; the run stands before step "

@@ -1,8 +1,8 @@
 """Which batches a rank delivers at each step, and whether the epoch has a further step.
 
 A pass walks the steps ahead of the loop (`due`, in the feeder), so the end is known one step early. A step is delivered
-only if its batches exist (docs/decisions/0023). The place after the last step is the start of the next epoch
-(docs/decisions/0018).
+only if its batches exist (docs/decisions/0023), and a microstep only if those of its optimizer step do (docs/decisions/0085).
+The place after the last step is the start of the next epoch (docs/decisions/0018).
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,6 +17,7 @@ from spiral_stream.planner.binding.bindings import Bound
 from spiral_stream.runtime.numbering.numbering import Numbering
 from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.sampling.assignment import batches_of
+from spiral_stream.sampling.dealing import Float64
 
 _RUN: Final = 64  # steps of a run at most
 
@@ -26,14 +27,17 @@ class Steps:
     """The steps of an epoch for one rank.
 
     Args:
-        numbering: which batches there are.
+        numbering: which batches there are, by places of delivery.
         epoch: the epoch whose order is drawn.
         start: where the steps begin, after `Cursor.enter` with the run's world size and merge.
         turn: that of the rank in each step (`sampling.nodes`).
+        batches: of the run, where ``numbering`` deals optimizer steps; None: nobody asks what they cost.
     """
 
-    def __init__(self, numbering: Numbering, epoch: int, start: Cursor, turn: int) -> None:
-        self.numbering, self.epoch, self.start, self.turn = numbering, epoch, start, turn
+    def __init__(
+        self, numbering: Numbering, epoch: int, start: Cursor, turn: int, batches: RunBatches | None = None
+    ) -> None:
+        self.numbering, self.epoch, self.start, self.turn, self.batches = numbering, epoch, start, turn, batches
         self._ends: int | None = None  # the first step that `due` found missing
 
     def at(self, step: int) -> range | None:
@@ -43,6 +47,14 @@ class Steps:
     def there(self, step: int) -> bool:
         """Return whether any rank has a batch at a step. Only under `KeepPartial` ranks differ, and rank 0 never has fewer."""
         return delivered_at(self.numbering, self.epoch, self.start.segments[-1], step, 0) is not None
+
+    def costs(self, step: int) -> Float64 | None:
+        """Return what each rank works on at a step that was delivered, in units of cost: [W]; None where nothing is dealt."""
+        segment = self.start.segments[-1]
+        if segment.deal is None or self.batches is None:
+            return None
+        found = self.batches.step(self.epoch, segment.first(step))
+        return None if found is None else found.per_rank[(segment.first(step) - found.first) // segment.group]
 
     def due(self, worker: int, workers: int) -> Iterator[list[range]]:
         """Yield the batch numbers of every ``workers``-th step from the ``worker``-th on, to the end of the epoch.
@@ -76,11 +88,17 @@ class Steps:
             return False
 
 
+def dealt_steps(numbering: RunBatches, epoch: int, start: Cursor, turn: int) -> Steps:
+    """Return the steps of a pass, whose batches are dealt as the segment says that it begins in; arguments as of `Steps`."""
+    batches = numbering.dealt(start.segments[-1:])
+    return Steps(batches.left, epoch, start, turn, batches)
+
+
 def delivered_at(numbering: Numbering, epoch: int, segment: Segment, step: int, turn: int) -> range | None:
     """Return the batch numbers of a place (`sampling.nodes`) at a step of a segment; None if its steps have ended."""
     first = segment.first(step)
     due = batches_of(turn, first, segment.merge)
-    return tail.admits(numbering.last, first, segment.group, due, partial(numbering.exists, epoch))
+    return tail.admits(numbering.last, segment.border(first), segment.together, due, partial(numbering.exists, epoch))
 
 
 def steps_of(numbering: RunBatches, epoch: int, bound: Bound, argument: str = "steps_per_epoch") -> int:
@@ -96,7 +114,8 @@ def steps_of(numbering: RunBatches, epoch: int, bound: Bound, argument: str = "s
         StreamError: the epoch is not counted, and counting it takes long.
     """
     numbering.limits.need_countable(epoch, argument)
-    return tail.steps(numbering.last, numbering.total(epoch), bound.world_size, bound.merge, bound.turn)
+    shape = bound.world_size, bound.merge, bound.turn, bound.together
+    return tail.steps(numbering.last, numbering.total(epoch), *shape)
 
 
 def length_of(numbering: RunBatches, epoch: int, bound: Bound) -> int:
@@ -112,7 +131,7 @@ def length_of(numbering: RunBatches, epoch: int, bound: Bound) -> int:
 
 
 def first_delivery(
-    numbering: Numbering, epoch: int, drawn: int, numbers: Iterable[int], cursor: Cursor, bound: Bound
+    numbering: RunBatches, epoch: int, drawn: int, numbers: Iterable[int], cursor: Cursor, bound: Bound
 ) -> dict[str, int] | None:
     """Return which of some batches of an epoch is delivered first: its number, step and rank; None if none is.
 
@@ -124,15 +143,25 @@ def first_delivery(
         cursor: where the run stands, which may be another epoch.
         bound: the run's world size and merge.
     """
-    cursor_now = (cursor if epoch == cursor.epoch else Cursor(epoch)).enter(bound.world_size, bound.merge)
+    cursor_now = (cursor if epoch == cursor.epoch else Cursor(epoch)).enter(*bound.shape)
+    dealt, best = numbering.dealt(cursor_now.segments), dict[str, int]()
     for number in numbers:
-        step, at = cursor_now.batch_to_step(number)
         segment = cursor_now.segment_of(number)
+        border = segment.border(number)
+        if best and border > best["border"]:
+            break
+        opens = cursor_now.batch_to_step(border)[0]
+        if segment.deal is not None and delivered_at(numbering, drawn, segment, opens, 0) is None:
+            continue  # the epoch's end drops the optimizer step, so nobody deals it
+        place = dealt.place_of(drawn, number)
+        step, at = cursor_now.batch_to_step(place)
         due = delivered_at(numbering, drawn, segment, step, at)
-        if due is not None and number in due:
+        if due is not None and place in due and (not best or place < best["place"]):
             rank = bound.nodes.rank_at(at) if segment.world_size == bound.world_size else at
-            return {"epoch": epoch, "batch": number, "step": step, "rank": rank}
-    return None
+            best = {"border": border, "place": place, "batch": number, "step": step, "rank": rank}
+            if segment.deal is None:
+                break
+    return {"epoch": epoch, **{name: best[name] for name in ("batch", "step", "rank")}} if best else None
 
 
 def need_delivered(numbering: RunBatches, epoch: int, drawn: int, number: int, cursor: Cursor, bound: Bound) -> None:
@@ -151,7 +180,7 @@ def need_delivered(numbering: RunBatches, epoch: int, drawn: int, number: int, c
     """
     if number < 0 or not isinstance(numbering.last, PadPartial) or numbering.exists(drawn, number):
         return
-    cursor_now = (cursor if epoch == cursor.epoch else Cursor(epoch)).enter(bound.world_size, bound.merge)
+    cursor_now = (cursor if epoch == cursor.epoch else Cursor(epoch)).enter(*bound.shape)
     step, at = cursor_now.batch_to_step(number)
     if delivered_at(numbering, drawn, cursor_now.segment_of(number), step, at) is None:
         total = numbering.store.total(drawn)
@@ -162,7 +191,7 @@ def need_delivered(numbering: RunBatches, epoch: int, drawn: int, number: int, c
         raise IndexError(msg)
 
 
-def entered(numbering: Numbering, epoch: int, cursor: Cursor, bound: Bound) -> Cursor:
+def entered(numbering: RunBatches, epoch: int, cursor: Cursor, bound: Bound) -> Cursor:
     """Return where a pass starts: at the cursor, or at the next epoch if no rank has a further step in this one.
 
     Args:
@@ -174,11 +203,11 @@ def entered(numbering: Numbering, epoch: int, cursor: Cursor, bound: Bound) -> C
     Raises:
         ResumeError: the cursor lies after the end of its epoch.
     """
-    start = cursor.enter(bound.world_size, bound.merge)
+    start = cursor.enter(*bound.shape)
     if start.batch == 0 or Steps(numbering, epoch, start, bound.turn).there(start.step):
         return start
     need_inside(numbering, epoch, cursor)
-    return start.next_epoch().enter(bound.world_size, bound.merge)
+    return start.next_epoch().enter(*bound.shape)
 
 
 def need_inside(numbering: Numbering, epoch: int, cursor: Cursor) -> None:
@@ -196,10 +225,37 @@ def need_inside(numbering: Numbering, epoch: int, cursor: Cursor) -> None:
         raise ResumeError(msg)
 
 
+def need_border(verb: str, cursor: Cursor) -> None:
+    """Refuse an edit inside an optimizer step, of which some batches were delivered, in the order of the deal.
+
+    Raises:
+        StreamError: says how far the step is.
+    """
+    if cursor.bordered() != cursor:
+        msg = f"{verb}: {_inside(cursor)}. Call it at the step's border, before its first batch or after its last one"
+        raise StreamError(msg)
+
+
+def warn_of_inside(cursor: Cursor, border: Cursor) -> None:
+    """Warn that a state is of an earlier place than the loop's: the beginning of the optimizer step."""
+    if cursor.epoch == border.epoch and cursor.step > border.step:
+        warn(
+            f"state_dict: {_inside(cursor)}, so the state is of the step's beginning, and what comes after it is delivered "
+            "again. To lose no work, ask after the step's last batch, when its update is done"
+        )
+
+
+def _inside(cursor: Cursor) -> str:
+    segment, had = cursor.segments[-1], cursor.step - cursor.bordered().step
+    return f"the run stands inside an optimizer step, after {had:,} of its {segment.together // segment.group:,} microsteps"
+
+
 def warn_of_nothing(numbering: RunBatches, epoch: int, bound: Bound) -> None:
     """Warn that a pass over a whole epoch delivered nothing to this rank, and say why."""
-    total, group = numbering.total(epoch), bound.world_size * bound.merge
+    total, group = numbering.total(epoch), bound.together
     found = f"{total:,} batches do not make a step of {bound.world_size:,} ranks with merge={bound.merge:,}"
+    if bound.deal is not None:
+        found = f"{total:,} batches do not make an optimizer step of {group:,}"
     way_out = f"Read with at most {total // bound.merge:,} ranks, lower the batch size, or give last=PadPartial"
     if not total and numbering.skips:
         found, way_out = "all of its batches are skipped", "stream.skipped() lists them"

@@ -19,6 +19,7 @@ from spiral_stream.planner.decided_shares import mix_of, names_of
 from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.decisions import Decision, Decisions, are_weights
 from spiral_stream.runtime.numbering.run_batches import RunBatches
+from spiral_stream.runtime.numbering.steps import need_border
 from spiral_stream.runtime.run.stream_run import StreamRun
 
 
@@ -90,7 +91,8 @@ class SharesOfRun:
         _need_shares(stages)
         weights = _weights(shares, names)
         bound, cursor = run.bound(), run.position.here("decide")
-        cursor = cursor.enter(bound.world_size, bound.merge)
+        need_border("decide", cursor)
+        cursor = cursor.enter(*bound.shape)
         numbering, epoch = run.numbering(), cursor.epoch
         number = now = numbering.skips.number(epoch, cursor.batch)
         if at is not None:
@@ -202,11 +204,13 @@ def _border(numbering: RunBatches, cursor: Cursor, at: Any, now: int) -> int:
     if delivered is None:
         msg = f"decide: batch {number:,} of epoch {cursor.epoch:,} is skipped. Give another; stream.skipped() lists what is"
         raise StreamError(msg)
-    inside = (delivered - segment.first_batch) % segment.group
+    inside = delivered - segment.border(delivered)
     if inside:
-        before, after = (numbering.skips.number(cursor.epoch, delivered - inside + more) for more in (0, segment.group))
+        before, after = (
+            numbering.skips.number(cursor.epoch, delivered - inside + more) for more in (0, segment.together)
+        )
         msg = (
-            f"decide: at={number:,} lies inside a step of {segment.group:,} batches, which has one set of shares. Give "
+            f"decide: at={number:,} lies inside a step of {segment.together:,} batches, which has one set of shares. Give "
             f"{before:,} or {after:,}"
         )
         raise StreamError(msg)

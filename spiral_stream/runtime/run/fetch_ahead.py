@@ -44,7 +44,7 @@ from spiral_stream.runtime.columns.samples import SampleReader, Samples
 from spiral_stream.runtime.fields.payload_field import Coming, Fetch, payload_fields
 from spiral_stream.runtime.forming.batches import FormedAhead
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.numbering.steps import Steps
+from spiral_stream.runtime.numbering.steps import Steps, dealt_steps
 from spiral_stream.runtime.run.opened_plan import Opening
 from spiral_stream.runtime.run.position import RunPosition
 from spiral_stream.sampling.order import UInt64
@@ -115,8 +115,8 @@ class FetchAhead:
             if formed.forming.unknown():
                 return
             numbering = numbering.over(FormedAhead(formed.forming))
-        start = start.enter(bound.world_size, bound.merge)
-        then = Steps(numbering, position.drawn(start.epoch), start, bound.turn)
+        start = start.enter(*bound.shape)
+        then = dealt_steps(numbering, position.drawn(start.epoch), start, bound.turn)
         due = islice(
             chain.from_iterable(then.due(*which)), min(stages.plan.prefetch, bound.steps or stages.plan.prefetch)
         )

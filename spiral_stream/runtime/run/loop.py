@@ -24,7 +24,7 @@ from spiral_stream.runtime.columns.samples import SampleReader
 from spiral_stream.runtime.delivery import Delivery, Devices, OneBatch
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.run_batches import RunBatches
-from spiral_stream.runtime.numbering.steps import warn_of_nothing
+from spiral_stream.runtime.numbering.steps import Steps, warn_of_nothing
 from spiral_stream.runtime.run.fetch_ahead import FetchAhead
 from spiral_stream.runtime.run.opened_plan import Lowered, Opening
 from spiral_stream.runtime.run.pipeline import Pipeline
@@ -165,8 +165,9 @@ class Passes:
                 if bound.rank == worker == 0:  # one process looks for all
                     lowered.check_cached(bound.run_seed)
                 numbering = numbering.promised(bound)
-                numbering.store.need_known(bound, workers, self._position.drawn())
+                numbering.need_known(bound, workers, self._position.drawn())
                 steps = self._position.begin(numbering, bound, goes_on=goes_on)
+                numbering = steps.batches or numbering
                 start, stages = steps.start, lowered.stages
                 if goes_on and start.epoch != epoch:  # other shares left no further step in this one
                     self._position.steps = None
@@ -176,7 +177,7 @@ class Passes:
                 then = partial(self._ahead.next_epoch, steps, self._position, opening, bound, which)
                 limits = stages.plan.prefetch, self._budget_bytes, reader.threads
                 turns = start.segments[-1].first_batch
-                wanted = lowered.fields.neighbours
+                wanted = lowered.fields.neighbours and bound.deal is None  # a dealt batch may be any of its step's
                 near = self._ahead.this_epoch(stages, bound, steps.epoch, start.batch, turns) if wanted else None
                 pipeline = Pipeline(builder, steps.epoch, steps.due(*which), then, *limits, self._metrics, near)
                 self._pipeline, self._numbering, self._opening = pipeline, numbering, opening
@@ -188,7 +189,7 @@ class Passes:
             feed = KeysOnTheWay(pipeline) if self.keyed else pipeline
             with closing(delivery.delivered(feed, devices, stages)) as batches:
                 given = batches if isinstance(feed, Pipeline) else feed.keyed(batches)
-                yield from self._handed_over(pipeline, start, zip(count(worker, workers), given, strict=False))
+                yield from self._handed_over(pipeline, steps, zip(count(worker, workers), given, strict=False))
             if self._pipeline is not pipeline:
                 if self._is_broken(pipeline):
                     return True
@@ -204,12 +205,15 @@ class Passes:
                 self._leave(pipeline)
 
     def _handed_over(
-        self, pipeline: Pipeline, start: Cursor, batches: Iterator[tuple[int, Any]]
+        self, pipeline: Pipeline, steps: Steps, batches: Iterator[tuple[int, Any]]
     ) -> Generator[Any, None, None]:
         """Yield batches, each with how many the pass had before, as long as the pass is the one under way."""
+        start = steps.start
         for had, batch in batches:
             self._position.cursor = start.advanced(had + 1)
             pipeline.handed_over()
+            if (costs := steps.costs(start.step + had)) is not None:
+                self._metrics.add(cost=float(costs.mean()), slowest_cost=float(costs.max()))
             if self.keyed:
                 self._tell(batch.key, start, had)
             self._with_loop = True
@@ -399,7 +403,7 @@ def _not_read(stages: Stages, bound: Bound, begin: Cursor, pipeline: Pipeline) -
         return None if begin.batch else max(0, total // bound.world_size - pipeline.begun_samples)
     batches = stages.batches_of(begin.epoch)
     before = begin.batch + pipeline.begun * group
-    left = max(0, tail.end(batches.last, batches.formed, group) - before)
+    left = max(0, tail.end(batches.last, batches.formed, bound.together) - before)
     return min(left * batches.batch_size, max(0, total - before * batches.batch_size)) // bound.world_size
 
 

@@ -48,6 +48,7 @@ from spiral_stream.runtime.fields.kinds import KINDS
 from spiral_stream.runtime.forming.batches import FormedBatches
 from spiral_stream.runtime.forming.inputs import Forming
 from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.numbering.batch_costs import BatchCosts
 from spiral_stream.runtime.numbering.formation_index import RESTS, name_plan, verify_index, verify_rests
 from spiral_stream.runtime.numbering.known_chapters import Known
 from spiral_stream.runtime.numbering.numbering import BatchStore, CountedBatches
@@ -197,7 +198,9 @@ class Opening:
             alone = not self._threads.in_worker
             with working("opening the plan"):
                 reader = SampleReader(stages, run_seed, self._metrics, self._threads.working(), processes=alone)
-                numbering = RunBatches(self._batches(stages, reader), self.skips, stages)
+                cost = need(self._plan, Collate).cost
+                costs = None if cost is None else BatchCosts(stages, reader, cost)
+                numbering = RunBatches(self._batches(stages, reader), self.skips, stages, costs)
             self._read = Opened(lowered, reader, numbering)
         return self._read
 

@@ -6,7 +6,7 @@ they learn where it moved. Worker k of n reads every n-th batch, and has a state
 StatefulDataLoader.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import context
@@ -17,11 +17,12 @@ from spiral_stream.errors import ResumeError, StreamError, warn
 from spiral_stream.planner.binding.bindings import Bound, epoch_number
 from spiral_stream.planner.state.saved_state import WorkerState
 from spiral_stream.runtime.numbering.run_batches import RunBatches
-from spiral_stream.runtime.numbering.steps import Steps, entered, need_inside
+from spiral_stream.runtime.numbering.steps import Steps, dealt_steps, entered, need_inside
 from spiral_stream.runtime.shared_array import shared_array
+from spiral_stream.sampling.dealing import POLICIES, StepDeal
 
 # indices of the shared array, and its size
-_SERIAL, _EPOCH, _BATCH, _WORKERS, _EDITS, _PASS, _PASS_SERIAL, _SHARED = *range(7), 7
+_SERIAL, _EPOCH, _BATCH, _WORKERS, _EDITS, _PASS, _PASS_SERIAL, _INSIDE, _SHARED = *range(8), 12
 
 
 @final
@@ -91,6 +92,8 @@ class RunPosition:
         self.cursor, self._pass_from, self._ended = cursor, None, ended
         self._shared[_WORKERS] = False
         self._shared[_EPOCH], self._shared[_BATCH] = self._next().epoch, self._next().batch
+        for index, value in enumerate(_inside(self._next()), _INSIDE):
+            self._shared[index] = value
         self._shared[_SERIAL] += 1
         self.seen = self._shared[_SERIAL]
 
@@ -132,7 +135,9 @@ class RunPosition:
             self.cursor, self._ended = self._next(), False
         if self.in_worker and self._shared[_SERIAL] != self.seen:
             self.seen = self._shared[_SERIAL]
-            self.cursor = Cursor(self._shared[_EPOCH], self._shared[_BATCH])
+            self.cursor = _adopted(
+                self._shared[_EPOCH], self._shared[_BATCH], [self._shared[at] for at in range(_INSIDE, _SHARED)]
+            )
 
     def _next(self) -> Cursor:
         """Return where the next pass of this rank begins."""
@@ -179,7 +184,7 @@ class RunPosition:
         """
         cursor = self._next()
         start = entered(numbering, self._drawn_at(cursor), cursor, bound)
-        return Steps(numbering.left, self._drawn_at(start), start, bound.turn)
+        return dealt_steps(numbering, self._drawn_at(start), start, bound.turn)
 
     def over(self) -> bool:
         """Return whether the pass under way has had this rank's last batch."""
@@ -270,7 +275,7 @@ class RunPosition:
     def followed(self, delivered: int, reached: Reached, bound: Bound) -> Cursor:
         """In the main process: return the place after ``delivered`` batches of workers, of which this was the last."""
         begun = self._next() if self._next().epoch == reached.epoch else Cursor(reached.epoch)
-        cursor = begun.enter(bound.world_size, bound.merge).advanced(delivered)
+        cursor = begun.enter(*bound.shape).advanced(delivered)
         return cursor.next_epoch() if reached.over_for_all else cursor
 
     def __getstate__(self) -> dict[str, Any]:
@@ -282,6 +287,26 @@ class RunPosition:
         if self._shared is None:
             self._shared, self.seen = shared_array(_SHARED), 0
             self._shared[_EDITS] = self._edits
+
+
+def _inside(cursor: Cursor) -> tuple[int, ...]:
+    """How many batches of an optimizer step were delivered, world size, merge, and the deal as numbers; zeros at a border."""
+    had = cursor.batch - cursor.bordered().batch
+    if not had:
+        return (0,) * (_SHARED - _INSIDE)
+    segment = cursor.segments[-1]
+    assert segment.deal is not None
+    deal = segment.deal
+    return had, segment.world_size, segment.merge, deal.step_batches, POLICIES.index(deal.policy)
+
+
+def _adopted(epoch: int, batch: int, inside: Sequence[int]) -> Cursor:
+    """The place in an epoch that the main process has moved to, as its workers count steps from there."""
+    had, world_size, merge, step_batches, policy = inside
+    if not had:
+        return Cursor(epoch, batch)
+    begun = Cursor(epoch, batch - had).enter(world_size, merge, StepDeal(step_batches, POLICIES[policy]))
+    return begun.advanced(had // (world_size * merge))
 
 
 Worker = tuple[int, int]  # its number, and how many workers there are

@@ -156,7 +156,21 @@ def _epoch_of(
 def _steps(numbering: RunBatches, drawn: int, bound: Bound) -> int:
     """Return the steps of an epoch that any rank makes."""
     numbering.limits.need_countable(drawn, "seek")
-    return tail.steps(numbering.last, numbering.total(drawn), bound.world_size, bound.merge, 0)
+    return tail.steps(numbering.last, numbering.total(drawn), bound.world_size, bound.merge, 0, bound.together)
+
+
+def _need_border(said: str, count: int, together: int, what: str) -> None:
+    """Refuse a place inside an optimizer step, whose batches are dealt anew for other ranks.
+
+    Raises:
+        ResumeError: says which places there are.
+    """
+    if inside := count % together:
+        msg = (
+            f"seek: {said} lies inside an optimizer step of {together:,} {what}, which ranks share. Give one at a border, "
+            f"such as {count - inside:,} or {count - inside + together:,}"
+        )
+        raise ResumeError(msg)
 
 
 def _after_batches(numbering: RunBatches, epoch: int, drawn: int, bound: Bound, number: int) -> Cursor:
@@ -166,11 +180,13 @@ def _after_batches(numbering: RunBatches, epoch: int, drawn: int, bound: Bound, 
         msg = f"seek: batch {number:,} of epoch {epoch:,} is skipped. Give another; stream.skipped() lists what is"
         raise ResumeError(msg)
     steps, rest = divmod(before, bound.world_size * bound.merge)
+    if bound.deal is not None:
+        _need_border(f"batch={number:,}", before, bound.together, "batches")
     if before:
         numbering.store.limits.need_near(drawn, numbering.skips.number(drawn, before - 1), "seek")
         if not numbering.exists(drawn, before - 1):
             raise _beyond(numbering, epoch, drawn, f"batch {number:,}")
-    position = Cursor(epoch).enter(bound.world_size, bound.merge).advanced(steps)
+    position = Cursor(epoch).enter(*bound.shape).advanced(steps)
     if rest:  # batches that make no step of these ranks count as one, as after a change of ranks
         return position.enter(rest, 1).advanced(1)
     return _or_next(numbering, drawn, bound, position)
@@ -178,7 +194,9 @@ def _after_batches(numbering: RunBatches, epoch: int, drawn: int, bound: Bound, 
 
 def _after_steps(numbering: RunBatches, epoch: int, drawn: int, bound: Bound, step: int) -> Cursor:
     """Return the place after some steps of an epoch."""
-    position = Cursor(epoch).enter(bound.world_size, bound.merge)
+    if bound.deal is not None:
+        _need_border(f"step={step:,}", step, bound.together // (bound.world_size * bound.merge), "steps of this rank")
+    position = Cursor(epoch).enter(*bound.shape)
     last = position.segments[-1].first(step) - 1  # the last batch, unless the last step is short
     if last > LARGEST:
         raise _beyond(numbering, epoch, drawn, f"step {step:,}")

@@ -26,6 +26,7 @@ from spiral_stream.planner.state.skips import NOTHING, Skips
 from spiral_stream.runtime.delivery import Delivery, Devices
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.run_batches import RunBatches
+from spiral_stream.runtime.numbering.steps import warn_of_inside
 from spiral_stream.runtime.run.forked_worker import SubprocessReader
 from spiral_stream.runtime.run.loop import Passes
 from spiral_stream.runtime.run.opened_plan import Opening
@@ -110,6 +111,14 @@ class StreamRun:
         self.passes.idle()  # an epoch that the loop has had all of is over for the recorder, too
         return replace(saved, run=self.recorder.sealed(saved.cursor, steps_ahead)).to_json()
 
+    def state_at(self, at: Cursor) -> dict[str, Any]:
+        """Return the state of a place as JSON values; inside an optimizer step it is of the step's beginning, with a warning."""
+        cursor = at.bordered()
+        with self.numbering().store.held("state_dict"):
+            saved = self.open().saved(cursor, self.bound().run_seed, self.position.drawn(cursor.epoch))
+        warn_of_inside(at, cursor)
+        return self.said(saved, at.step - cursor.step)
+
     @property
     def forked(self) -> bool:
         """Whether this process was forked from the one that made the run."""
@@ -137,7 +146,7 @@ class StreamRun:
         Raises:
             BindError: rank and world size contradict each other, or contradict the plan.
         """
-        return settle(self.bindings, self.sample)
+        return settle(self.bindings, self.sample, self.collate.cost)
 
     def numbering(self) -> RunBatches:
         """Return which samples form which batch."""

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import pickle
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -83,3 +84,9 @@ def test_expressions_travel_between_processes() -> None:
     expr = (col("a") == 1) & ~col("b").str.contains("x")
 
     assert pickle.loads(pickle.dumps(expr)).same_as(expr)
+
+
+@pytest.mark.parametrize("times", [0, 1, 4, 2.0, "2"])
+def test_other_powers_than_squares_and_cubes_are_refused(times: Any) -> None:
+    with pytest.raises(PlanError, match=r"2 and 3 are the powers of an expression. Multiply it out, or use a column"):
+        col("a") ** times

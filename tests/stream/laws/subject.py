@@ -24,6 +24,7 @@ class Subject:
     ranks_per_node: int | None = None
     shared: Callable[[Any], bool] = lambda _: True  # whether several ranks may read what is drawn
     alone: str = ""  # why no several ranks read any of it
+    step_batches: int | None = None  # of its optimizer steps, which its streams have bound
     by_day: int = 1  # examples of each law
     by_night: int = 100
 

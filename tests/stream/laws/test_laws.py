@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.testing import LOOPS, check_elastic, check_loops, check_replay, check_resume
-from tests.stream.laws import edits, functions, images, numbers, recordings, texts
+from spiral_stream.testing import LOOPS, check_elastic, check_even_steps, check_loops, check_replay, check_resume
+from tests.stream.laws import edits, even_steps, functions, images, numbers, recordings, texts
 from tests.stream.laws.subject import Subject
 
 pytestmark = [
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-ROOMS = (numbers, texts, functions, images, recordings, edits)
+ROOMS = (numbers, texts, functions, images, recordings, edits, even_steps)
 SUBJECTS = tuple(subject for room in ROOMS for subject in room.SUBJECTS)
 Shelves = Callable[[Subject], Any]
 T = TypeVar("T")
@@ -107,7 +107,7 @@ def test_the_loop_after_an_epoch_reads_the_next_epoch(subject: Subject, shelves:
     loops()
 
 
-@each([subject for subject in SUBJECTS if not subject.alone])
+@each([subject for subject in SUBJECTS if not (subject.alone or subject.step_batches)])
 def test_ranks_together_deliver_the_batches_of_one(subject: Subject, shelves: Shelves) -> None:
     shelf = shelves(subject)
 
@@ -117,3 +117,16 @@ def test_ranks_together_deliver_the_batches_of_one(subject: Subject, shelves: Sh
         check_elastic(subject.make(shelf, drawn), (world,), subject.ranks_per_node)
 
     elastic()
+
+
+@each([subject for subject in SUBJECTS if subject.step_batches])
+def test_ranks_share_every_optimizer_step_evenly(subject: Subject, shelves: Shelves) -> None:
+    shelf = shelves(subject)
+
+    @subject.examples()
+    @given(drawn=subject.drawn, worlds=st.permutations((1, 5, *subject.worlds)))
+    def even_steps(drawn: Any, worlds: list[int]) -> None:
+        assert subject.step_batches is not None
+        check_even_steps(subject.make(shelf, drawn), subject.step_batches, worlds)
+
+    even_steps()

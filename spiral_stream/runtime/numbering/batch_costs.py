@@ -1,0 +1,125 @@
+"""What batches cost, from columns that are known before a byte of payload is read: ``collate(cost=...)``.
+
+A batch costs the sum over its samples, and a packed row the sum over its documents. A document that is cut or truncated
+counts by the tokens that it has there, where the expression names its length: ``len(tokens)``, or the column that the
+formation takes lengths from. Sums are added up in the order of the samples, so they are the same on every machine.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spiral_stream import expr
+from spiral_stream.errors import BindError, DataError
+from spiral_stream.plan.nodes import Collate
+from spiral_stream.plan.tree import need
+from spiral_stream.plan.verbs.maps import SampleColumns, SampleTokens
+from spiral_stream.planner.binding.bindings import Bound
+from spiral_stream.planner.columns.lineage import Key, Made
+from spiral_stream.planner.prepared_data.build import is_built
+from spiral_stream.planner.stages import Stages
+from spiral_stream.runtime.columns.samples import SampleReader, Samples
+from spiral_stream.runtime.numbering.drawn import Drawn
+
+Float64 = NDArray[np.float64]
+Int64 = NDArray[np.int64]
+
+# N batches, S samples or pieces of them
+
+
+@final
+class BatchCosts:
+    """The cost of batches that are drawn.
+
+    Args:
+        stages: of a plan that says a cost.
+        reader: reads the columns that it is made of.
+        text: the expression.
+    """
+
+    def __init__(self, stages: Stages, reader: SampleReader, text: str) -> None:
+        self._stages, self._reader, self.text = stages, reader, text
+        self._source = need(stages.plan, Collate).source
+        self._expr = expr.parse(text)
+        self._keys: list[Key] = list(reader.lineage.expression_keys(self._expr, reader.end))
+        sequences = {stage.field.column for stage in stages.sequences}
+        formation = stages.formation
+        stated = formation.length_texts if formation is not None and not formation.widths else ()
+        measured = sequences if len(sequences) == 1 or (formation is not None and formation.cuts_samples) else set()
+        columns = {each.name for each in map(expr.parse, stated) if isinstance(each, expr.Col)}
+        self._by_length = (measured | columns) & self._expr.columns()
+
+    def of_samples(self, epoch: int, drawn: Sequence[Drawn]) -> list[Float64]:
+        """Return what each sample of some batches costs, or each piece of one: shape [S] each.
+
+        Raises:
+            DataError: a cost is null, negative, or no finite number.
+        """
+        samples = Samples.concat([each.samples.only(self._keys) for each in drawn])
+        self._reader.need(epoch, samples, self._keys)
+        values = self._reader.value(samples, self._expr, self._source, self._reader.end, self._lengths(drawn))
+        found = np.asarray(pc.cast(values, "float64").to_numpy(zero_copy_only=False), dtype=np.float64)
+        wrong = ~(np.isfinite(found) & (found >= 0))
+        if wrong.any():
+            at = int(np.flatnonzero(wrong)[0])
+            said = "null" if not values[at].is_valid else f"{values[at].as_py()}"
+            msg = (
+                f"collate: cost={self.text!r} is {said} for a sample. A cost is a finite number from 0 up: mend the column, or "
+                "filter such rows out"
+            )
+            raise DataError(msg, row=at)
+        return np.split(found, np.cumsum([len(each.samples) for each in drawn])[:-1])
+
+    def of(self, epoch: int, drawn: Sequence[Drawn]) -> Float64:
+        """Return what each of some batches costs, shape [N]. Rows that only fill a batch cost what their samples do.
+
+        Raises:
+            DataError: as for `of_samples`.
+        """
+        found = self.of_samples(epoch, drawn)
+        batch_of = np.repeat(np.arange(len(drawn)), [len(each) for each in found])
+        weights = np.concatenate(found)  # `bincount` adds in order, everywhere
+        return np.bincount(batch_of, weights=weights, minlength=len(drawn)).astype(np.float64)
+
+    def _lengths(self, drawn: Sequence[Drawn]) -> Mapping[str, Int64]:
+        """Tokens as delivered, by the columns that stand for them; empty where samples are never cut."""
+        if not self._by_length:
+            return {}
+        lengths = [_tokens(each) for each in drawn]
+        known = [each for each in lengths if each is not None and each.ndim == 1]
+        return dict.fromkeys(self._by_length, np.concatenate(known)) if len(known) == len(lengths) else {}
+
+    def unknown(self) -> str | None:
+        """Return what has to be computed before a cost is known, in words; None if all of it is stored."""
+        stages = self._stages
+        made = [key for key in self._reader.lineage.rests_on(self._keys) if isinstance(key, Made)]
+        for key in sorted(made, key=lambda each: (each.at, each.name)):
+            step = stages.maps[key.at]
+            built = any(stage.name == key.name and is_built(stages, stage) for stage in stages.tokens)
+            if key in stages.cached or built or isinstance(step, SampleColumns):
+                continue
+            return f"len({key.name})" if isinstance(step, SampleTokens) else f"{key.name!r}, which {step.VERB} makes"
+        return None
+
+    def need_known(self, bound: Bound, workers: int) -> None:
+        """Refuse several readers if each would have to compute what all samples of a step cost.
+
+        Raises:
+            BindError: says which map makes a column of the cost, and the ways out.
+        """
+        if bound.deal is None or bound.deal.policy != "cost" or bound.world_size * workers == 1:
+            return
+        if (unknown := self.unknown()) is not None:
+            msg = (
+                f"bind: cost={self.text!r} needs {unknown}, which no cache holds, so every rank would compute it for all "
+                "samples of a step. Call stream.materialize() first, or give a cost over stored columns"
+            )
+            raise BindError(msg)
+
+
+def _tokens(drawn: Drawn) -> Int64 | None:
+    packing = drawn.membership.packing
+    return drawn.membership.lengths if packing is None else packing.lengths
