@@ -43,7 +43,7 @@ from spiral_stream.runtime.run.count import count_epoch
 from spiral_stream.runtime.run.decide import SharesOfRun
 from spiral_stream.runtime.run.position import Reached
 from spiral_stream.runtime.run.rebase import need_stream
-from spiral_stream.runtime.run.seek import PlaceOfRun
+from spiral_stream.runtime.run.seek import SeekOfRun
 from spiral_stream.runtime.run.stream_run import StreamRun
 from spiral_stream.threads import ThreadShare
 
@@ -91,7 +91,7 @@ class PreparedStream:
     def _hold(self, run: StreamRun, catalog: AnyCatalog) -> None:
         self._run, self._catalog = run, catalog
         self._inspection = Inspection(run, type(self).__name__)
-        self._shares, self._places = SharesOfRun(run), PlaceOfRun(run)
+        self._shares, self._seeking = SharesOfRun(run), SeekOfRun(run)
 
     if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
 
@@ -495,7 +495,7 @@ class PreparedStream:
         run.position.move(admitted.cursor, edited=edited)
         run.goes_on_from(saved, admitted.cursor)
 
-    seek = forwarded("_places", PlaceOfRun.seek)
+    seek = forwarded("_seeking", SeekOfRun.seek)
 
     @door(BindError)
     def rebase(self, earlier: "PreparedStream | Mapping[str, Any]") -> None:

@@ -527,7 +527,7 @@ def test_an_import_past_the_doors_is_found(text: str, rooms_past: set[str]) -> N
     assert doors.inner_rooms(ast.parse(text)) == rooms_past
 
 
-LAWS_OF_STREAMS = {"check_replay", "check_resume", "check_loops", "check_elastic"}
+LAWS_OF_STREAMS = {"check_replay", "check_resume", "check_loops", "check_elastic", "check_even_steps"}
 # The suite; and a loop of another library. `tests/stream/testing` breaks the laws, under another name.
 OF_LAWS = {"tests/stream/laws/test_laws.py", "tests/stream/adapters/test_lightning.py"}
 

@@ -279,7 +279,7 @@ def _parts(found: OpenedLeg, keys: NDArray[np.uint64]) -> Iterator[Delivered]:
         yield from found.delivered()
         return
     batches = (each for key in keys.tolist() for each in numbering.find(found.epoch, key % streams, key // streams))
-    at = {numbering.place_of(found.epoch, each) for each in batches}
+    at = {numbering.index_of(found.epoch, each) for each in batches}
     at |= set(range(max(leg.first, numbering.total(found.epoch) - 1), found.end))  # which may repeat others to fill up
     for number in sorted(at):
         if leg.first <= number < found.end:

@@ -2,7 +2,6 @@
 
 import json
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np

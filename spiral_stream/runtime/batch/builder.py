@@ -233,7 +233,7 @@ class BatchBuilder:
 
     def _others(self, epoch: int, numbers: Sequence[int], chosen: Sequence[int]) -> list[Drawn]:
         """Draw the batches that are delivered for some, each itself or another in its place."""
-        numbering = self._numbering.undealt
+        numbering = self._numbering.undealt()
         return [
             numbering.draw(epoch, [number])[0] if number == planned else numbering.standing_in(epoch, number, planned)
             for planned, number in zip(numbers, chosen, strict=True)

@@ -1,8 +1,9 @@
-"""Optimizer steps of a run, dealt to its ranks: which batch stands at which place of delivery.
+"""Optimizer steps of a run, dealt to its ranks: which batch is delivered as which.
 
-A run that binds ``step_batches`` counts delivery in places. Place and batch differ inside an optimizer step only: a step's
-places hold a permutation of its batches (`sampling.dealing`), which follows from what these cost. So each rank draws all
-batches of a step, reads the columns of the cost for them, and no payload but its own.
+A run that binds ``step_batches`` counts what is delivered: an index says how many batches all ranks get before. Index and
+batch differ inside an optimizer step only: the indices of a step hold a permutation of its batches (`sampling.dealing`),
+which follows from what these cost. So each rank draws all batches of a step, reads the columns of the cost for them, and no
+payload but its own.
 """
 
 from bisect import bisect_left
@@ -22,7 +23,7 @@ from spiral_stream.sampling.memo import memo
 
 _DRAWN: Final = 2  # steps whose samples are held: the present one, and the next one, which is drawn ahead
 _DEALT: Final = 256  # steps whose deal is held
-_WHOLE: Final = 2**62  # batches before the end of all epochs
+_NO_END: Final = 2**62  # batches before the end of all epochs
 
 Costs = Callable[[int, Sequence[Drawn]], Float64]
 
@@ -33,8 +34,8 @@ class DealtStep:
     """One optimizer step.
 
     Attributes:
-        first: its first batch, which is its first place too.
-        order: shape [G]: the batch at each place, counted from ``first``.
+        first: its first batch, and its first index.
+        order: shape [G]: the batch at each index; both are counted from ``first``.
         costs: shape [G], of the batches.
         samples: of all of them.
         segment: whose ranks share it.
@@ -72,76 +73,76 @@ class Dealer:
         self._drawn = memo(self._draw_step, _DRAWN)
         self._steps = memo(self._step, _DEALT)
 
-    def bounds(self, place: int) -> range:
-        """Return the places of the optimizer step, or of the step, that has a place."""
-        at = self._at(place)
+    def bounds(self, index: int) -> range:
+        """Return the indices of the optimizer step, or of the step, that has one of them."""
+        at = self._at(index)
         segment = self._segments[at]
-        first = segment.border(place)
+        first = segment.border(index)
         return range(first, min(first + segment.together, self._end(at)))
 
-    def step(self, epoch: int, place: int) -> DealtStep | None:
-        """Return the optimizer step that has a place; None where the run dealt none then, or has no cost.
+    def step(self, epoch: int, index: int) -> DealtStep | None:
+        """Return the optimizer step that has an index; None where the run dealt none then, or has no cost.
 
         Raises:
             IndexError: the epoch has no such batch.
         """
-        if not self._deals(place) or self._costs is None:
+        if not self._deals(index) or self._costs is None:
             return None
-        return self._steps(epoch, self._at(place), self.bounds(place).start)
+        return self._steps(epoch, self._at(index), self.bounds(index).start)
 
-    def batch_at(self, epoch: int, place: int) -> int:
-        """Return which batch stands at a place, both counted by delivery."""
-        found = self.step(epoch, place) if self._by_cost(place) else None
-        return place if found is None else found.first + int(found.order[place - found.first])
+    def batch_at(self, epoch: int, index: int) -> int:
+        """Return which batch is delivered at an index, counted by number."""
+        found = self.step(epoch, index) if self._by_cost(index) else None
+        return index if found is None else found.first + int(found.order[index - found.first])
 
-    def batches_at(self, epoch: int, places: Int64) -> Int64:
-        """Return `batch_at` of several places, ascending: shape [N] -> [N]."""
-        out, at = places.copy(), 0
-        while at < len(places):
-            inside = self.bounds(int(places[at]))
-            stop = int(np.searchsorted(places, inside.stop))
-            if self._by_cost(int(places[at])):
+    def batches_at(self, epoch: int, indices: Int64) -> Int64:
+        """Return `batch_at` of several indices, ascending: shape [N] -> [N]."""
+        out, at = indices.copy(), 0
+        while at < len(indices):
+            inside = self.bounds(int(indices[at]))
+            stop = int(np.searchsorted(indices, inside.stop))
+            if self._by_cost(int(indices[at])):
                 found = self._steps(epoch, self._at(inside.start), inside.start)
-                out[at:stop] = found.first + found.order[places[at:stop] - found.first]
+                out[at:stop] = found.first + found.order[indices[at:stop] - found.first]
             at = stop
         return out
 
-    def place_of(self, epoch: int, batch: int) -> int:
-        """Return at which place a batch stands: the inverse of `batch_at`."""
+    def index_of(self, epoch: int, batch: int) -> int:
+        """Return the index at which a batch is delivered: the inverse of `batch_at`."""
         found = self.step(epoch, batch) if self._by_cost(batch) else None
         return batch if found is None else found.first + int(np.flatnonzero(found.order == batch - found.first)[0])
 
-    def draw(self, epoch: int, places: Sequence[int]) -> list[Drawn]:
-        """Return what stands at some places, ascending, as `Numbering.draw` does for batches."""
+    def draw(self, epoch: int, indices: Sequence[int]) -> list[Drawn]:
+        """Return what is delivered at some indices, ascending, as `Numbering.draw` does for batches."""
         out, at = list[Drawn](), 0
-        while at < len(places):
-            inside = self.bounds(places[at])
-            stop = bisect_left(places, inside.stop, lo=at)
-            if self._by_cost(places[at]):
+        while at < len(indices):
+            inside = self.bounds(indices[at])
+            stop = bisect_left(indices, inside.stop, lo=at)
+            if self._by_cost(indices[at]):
                 step = self._steps(epoch, self._at(inside.start), inside.start)
                 held = self._drawn(epoch, step.first, step.segment.together)
-                chosen = (held[int(step.order[place - step.first])] for place in places[at:stop])
+                chosen = (held[int(step.order[index - step.first])] for index in indices[at:stop])
                 out += [Drawn(_apart(each.samples), each.membership, each.lost) for each in chosen]
             else:
-                out += self._batches.draw(epoch, places[at:stop])
+                out += self._batches.draw(epoch, indices[at:stop])
             at = stop
         return out
 
-    def _at(self, place: int) -> int:
-        """The segment of a place."""
+    def _at(self, index: int) -> int:
+        """The segment of an index."""
         firsts = [each.first_batch for each in self._segments]
-        return max(0, bisect_left(firsts, place + 1) - 1)
+        return max(0, bisect_left(firsts, index + 1) - 1)
 
     def _end(self, at: int) -> int:
-        """The place after a segment's last one."""
-        return self._segments[at + 1].first_batch if at + 1 < len(self._segments) else _WHOLE
+        """The index after a segment's last one."""
+        return self._segments[at + 1].first_batch if at + 1 < len(self._segments) else _NO_END
 
-    def _deals(self, place: int) -> bool:
-        return self._segments[self._at(place)].deal is not None
+    def _deals(self, index: int) -> bool:
+        return self._segments[self._at(index)].deal is not None
 
-    def _by_cost(self, place: int) -> bool:
-        deal = self._segments[self._at(place)].deal
-        return deal is not None and deal.policy == "cost" and place >= self._segments[0].first_batch
+    def _by_cost(self, index: int) -> bool:
+        deal = self._segments[self._at(index)].deal
+        return deal is not None and deal.policy == "cost" and index >= self._segments[0].first_batch
 
     def _step(self, epoch: int, at: int, first: int) -> DealtStep:
         segment = self._segments[at]

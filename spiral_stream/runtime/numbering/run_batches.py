@@ -3,7 +3,7 @@
 A run skips batches and samples (docs/decisions/0040), and may promise how many steps an epoch has: ``bind(steps_per_epoch=)``.
 It counts the batches that it delivers, so places, steps and tail rules need not know what is skipped. Here such a count
 becomes the number of a batch. A batch is formed with all of its samples; those that are skipped leave it then. Where a run
-deals optimizer steps (`dealt`), what is counted are places of delivery, and the deal says which batch stands at each.
+deals optimizer steps (`dealt`), an index counts what is delivered, and the deal says which batch comes at each.
 
 Every rank knows where an epoch of promised steps ends without knowing how many batches there are. With as many lanes as
 readers, or a multiple, each rank forms the chapters of its own lanes alone (docs/decisions/0023, 0024): up to that step no
@@ -80,7 +80,7 @@ class RunBatches(Numbering):
         return out
 
     def dealt(self, segments: Sequence[Segment]) -> "RunBatches":
-        """Return the same batches as the ranks of a run get them, by places of delivery.
+        """Return the same batches as the ranks of a run get them, by the index of delivery.
 
         Args:
             segments: of the run, in one epoch.
@@ -88,38 +88,37 @@ class RunBatches(Numbering):
         if all(each.deal is None for each in segments):
             return self
         out = copy(self)
-        out.whole = False
         out.dealer = Dealer(self, None if self.costs is None else self.costs.of, segments)
         return out
 
     @property
     def left(self) -> Numbering:
         """Whom a pass asks for batches: the store itself, where the run delivers all of them as they are numbered."""
-        return self.store if self.whole else self
+        return self.store if self.whole and self.dealer is None else self
 
-    # ---- places, batches as they are counted, and their numbers
+    # ---- indices of delivery, batches as they are counted, and their numbers
 
-    def batch_at(self, epoch: int, place: int) -> int:
-        """Return which batch, as the run counts them, stands at a place of delivery."""
-        return place if self.dealer is None else self.dealer.batch_at(epoch, place)
+    def batch_at(self, epoch: int, index: int) -> int:
+        """Return which batch, as the run counts them, is delivered at an index."""
+        return index if self.dealer is None else self.dealer.batch_at(epoch, index)
 
-    def place_of(self, epoch: int, batch: int) -> int:
-        """Return the place of delivery of a batch, as the run counts them."""
-        return batch if self.dealer is None else self.dealer.place_of(epoch, batch)
+    def index_of(self, epoch: int, batch: int) -> int:
+        """Return the index at which a batch is delivered, as the run counts batches."""
+        return batch if self.dealer is None else self.dealer.index_of(epoch, batch)
 
-    def number(self, epoch: int, place: int) -> int:
-        """Return the number of the batch at a place of delivery, as `ledger` takes it."""
-        return self.skips.number(epoch, self.batch_at(epoch, place))
+    def number(self, epoch: int, index: int) -> int:
+        """Return the number of the batch that is delivered at an index, as `ledger` takes it."""
+        return self.skips.number(epoch, self.batch_at(epoch, index))
 
-    def numbers(self, epoch: int, places: Int64) -> Int64:
-        """Return `number` of several places: shape [N] -> [N]."""
+    def numbers(self, epoch: int, indices: Int64) -> Int64:
+        """Return `number` of several indices: shape [N] -> [N]."""
         if self.dealer is not None:
-            places = self.dealer.batches_at(epoch, places)
-        return self.skips.numbers(epoch, places)
+            indices = self.dealer.batches_at(epoch, indices)
+        return self.skips.numbers(epoch, indices)
 
-    def step(self, epoch: int, place: int) -> DealtStep | None:
-        """Return the optimizer step at a place; None where the run says none, or the plan no cost."""
-        return None if self.dealer is None else self.dealer.step(epoch, place)
+    def step(self, epoch: int, index: int) -> DealtStep | None:
+        """Return the optimizer step that has an index; None where the run says none, or the plan no cost."""
+        return None if self.dealer is None else self.dealer.step(epoch, index)
 
     # ---- how many there are
 
@@ -205,14 +204,13 @@ class RunBatches(Numbering):
             number: the batch, as the run counts them.
             delivered_as: the one that it stands in for, counted likewise.
         """
-        (drawn,) = self.undealt.draw(epoch, [number])
+        (drawn,) = self.undealt().draw(epoch, [number])
         if not self.skips.stand_ins or delivered_as <= number:
             return drawn
         return self._left(drawn, epoch, self.skips.number(epoch, delivered_as))
 
-    @property
     def undealt(self) -> "RunBatches":
-        """The same batches as they are counted."""
+        """Return the same batches as they are counted."""
         if self.dealer is None:
             return self
         out = copy(self)

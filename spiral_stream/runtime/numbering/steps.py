@@ -27,7 +27,7 @@ class Steps:
     """The steps of an epoch for one rank.
 
     Args:
-        numbering: which batches there are, by places of delivery.
+        numbering: which batches there are, by the index of delivery.
         epoch: the epoch whose order is drawn.
         start: where the steps begin, after `Cursor.enter` with the run's world size and merge.
         turn: that of the rank in each step (`sampling.nodes`).
@@ -153,12 +153,12 @@ def first_delivery(
         opens = cursor_now.batch_to_step(border)[0]
         if segment.deal is not None and delivered_at(numbering, drawn, segment, opens, 0) is None:
             continue  # the epoch's end drops the optimizer step, so nobody deals it
-        place = dealt.place_of(drawn, number)
-        step, at = cursor_now.batch_to_step(place)
+        index = dealt.index_of(drawn, number)
+        step, at = cursor_now.batch_to_step(index)
         due = delivered_at(numbering, drawn, segment, step, at)
-        if due is not None and place in due and (not best or place < best["place"]):
+        if due is not None and index in due and (not best or index < best["index"]):
             rank = bound.nodes.rank_at(at) if segment.world_size == bound.world_size else at
-            best = {"border": border, "place": place, "batch": number, "step": step, "rank": rank}
+            best = {"border": border, "index": index, "batch": number, "step": step, "rank": rank}
             if segment.deal is None:
                 break
     return {"epoch": epoch, **{name: best[name] for name in ("batch", "step", "rank")}} if best else None

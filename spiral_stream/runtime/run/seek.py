@@ -23,7 +23,7 @@ _WALKED: Final = 1 << 16  # epochs whose steps are added up
 
 
 @final
-class PlaceOfRun:
+class SeekOfRun:
     """Moves a run to a place that is named by numbers.
 
     Args:

@@ -174,3 +174,43 @@ def test_streams_that_break_a_law_are_noticed(catalog: sp.Catalog) -> None:
         testing.check_replay(restless(make))
     with pytest.raises(AssertionError, match="world size 2: global batch 0 differs"):
         testing.check_elastic(restless(make), (2,))
+
+
+def uneven(make: Callable[[], sp.PreparedStream]) -> Callable[[], sp.PreparedStream]:
+    """Streams whose ranks do not bind their steps, so that a rank of several reads on as it likes."""
+
+    def made() -> sp.PreparedStream:
+        stream = make()
+        bind = stream.bind
+
+        def loose(**bound: Any) -> sp.PreparedStream:
+            return bind(**{name: value for name, value in bound.items() if name not in ("step_batches", "deal")})
+
+        stream.bind = loose  # type: ignore[method-assign]
+        return stream
+
+    return made
+
+
+def selfish(make: Callable[[], sp.PreparedStream]) -> Callable[[], sp.PreparedStream]:
+    """Streams of which every rank takes the batches of rank 0."""
+
+    def made() -> sp.PreparedStream:
+        stream = make()
+        bind = stream.bind
+        stream.bind = lambda **bound: bind(**{**bound, "rank": 0})  # type: ignore[method-assign]
+        return stream
+
+    return made
+
+
+def test_steps_that_are_not_shared_evenly_are_noticed(catalog: sp.Catalog) -> None:
+    make = maker(catalog, batch_size=20)  # 13 batches
+
+    testing.check_even_steps(make, 6, (1, 2, 3, 4))
+    with pytest.raises(AssertionError, match="world size 2: step 0 has other batches"):
+        testing.check_even_steps(selfish(make), 6, (2,))
+    with pytest.raises(AssertionError, match="world size 4: it does not divide 6, and is not refused"):
+        testing.check_even_steps(uneven(make), 6, (4,))
+    with pytest.raises(AssertionError, match="world size 3: step 0 has other batches"):
+        testing.check_even_steps(forgetful(make), 6, (2, 3))
